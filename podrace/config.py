@@ -1,0 +1,167 @@
+"""Service configuration: a frozen dataclass filled from a TOML file, the environment and `--set`; an unknown key is an error.
+
+    @dataclass(frozen=True)
+    class Config:
+        listen: str = "127.0.0.1:50051"
+        \"\"\"Address the service listens on.\"\"\"
+
+    config = config_from_arguments(Config, sys.argv[1:], program="orchestrator")
+
+Later sources win: defaults, file (`--config`), environment (`PODRACE_<PROGRAM>_<KEY>`), `--set key=value`.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import os
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from podrace.errors import InvalidArgument
+
+Config = TypeVar("Config")
+MASK = "********"
+
+
+def config_from_arguments(
+    kind: type[Config], arguments: Sequence[str], *, program: str, environ: Mapping[str, str] = os.environ
+) -> Config:
+    """Builds the configuration of a service from its command line.
+
+    Raises:
+        InvalidArgument: An unknown key or a value of the wrong type; the message names source, key and value.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {program}")
+    parser.add_argument("--config", type=Path, help="TOML file")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key; repeatable")
+    parser.add_argument("--print-config", action="store_true", help="print what would be used, secrets masked, and exit")
+    options = parser.parse_args(arguments)
+    values: dict[str, Any] = read_toml(options.config) if options.config else {}
+    source = str(options.config or "defaults")
+    prefix = f"PODRACE_{program.upper().replace('-', '_')}_"
+    for name, text in environ.items():
+        if name.startswith(prefix):
+            assign(values, name.removeprefix(prefix).lower().replace("__", "."), text)
+    for override in options.set:
+        assign(values, *split_override(override))
+    config = build(kind, values, source=source)
+    if options.print_config:
+        print("\n".join(describe(config)))
+        sys.exit(0)
+    return config
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Reads a TOML file.
+
+    Raises:
+        InvalidArgument: It cannot be read or is not TOML; the message names the file and the line.
+    """
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InvalidArgument(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path}: not valid TOML: {error}") from None
+
+
+def split_override(text: str) -> tuple[str, Any]:
+    """Splits `a.b=c`; the value is read as TOML if it is valid TOML, else as a string.
+
+    Raises:
+        InvalidArgument: There is no `=`, or no key before it.
+    """
+    key, found, value = text.partition("=")
+    if not found or not key.strip():
+        raise InvalidArgument(f"--set {text}: expected KEY=VALUE, for instance pool.maximum_pods=2")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+def assign(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Sets the dotted `key` in nested dictionaries, making those that are missing.
+
+    Raises:
+        InvalidArgument: A part of the key before the last names a value that is not a table.
+    """
+    *parents, last = key.split(".")
+    for depth, parent in enumerate(parents):
+        tree = tree.setdefault(parent, {})
+        if not isinstance(tree, dict):
+            raise InvalidArgument(f"{key}: {'.'.join(parents[: depth + 1])} is a value, not a table")
+    tree[last] = value
+
+
+def build(kind: type[Config], values: Mapping[str, Any], *, source: str, path: str = "") -> Config:
+    """Builds the dataclass `kind` from nested `values`.
+
+    Raises:
+        InvalidArgument: An unknown key or a value of the wrong type.
+    """
+    hints = typing.get_type_hints(kind)
+    fields = [field.name for field in dataclasses.fields(typing.cast(Any, kind))]
+    arguments = {}
+    for key, value in values.items():
+        where = f"{path}{key}"
+        if key not in fields:
+            raise InvalidArgument(unknown(f"{source}: {where}", "key", key, fields))
+        arguments[key] = _convert(hints[key], value, source=source, where=where)
+    return kind(**arguments)
+
+
+def unknown(where: str, what: str, name: str, known: Iterable[str]) -> str:
+    """The line that refuses an unknown name, with the nearest known one or all of them."""
+    known = sorted(known)
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known) or 'none'}"
+    return f"{where}: unknown {what} {name!r}; {hint}"
+
+
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def _convert(hint: Any, value: Any, *, source: str, where: str) -> Any:
+    """Converts a TOML value, or the text of an environment variable, to the type of its field."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        hint = next(option for option in typing.get_args(hint) if option is not type(None))
+        origin = typing.get_origin(hint)
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return build(typing.cast(type[Any], hint), value, source=source, path=f"{where}.")
+    if origin is tuple:
+        items = value.split(",") if isinstance(value, str) else value
+        return tuple(_convert(typing.get_args(hint)[0], item, source=source, where=where) for item in items)
+    text = isinstance(value, str)
+    try:
+        if hint is bool and (text or isinstance(value, bool)):
+            return _BOOLEANS[value.lower()] if text else value
+        if hint in (int, float) and (text or not isinstance(value, bool)):
+            converted = hint(value)
+            if hint is int and not text and converted != value:
+                raise ValueError
+            return converted
+        if hint in (str, Path) and isinstance(value, (str, Path, int, float)):
+            return hint(str(value))
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise InvalidArgument(f"{source}: {where} = {value!r}: expected {getattr(hint, '__name__', hint)}")
+
+
+def describe(config: object, path: str = "") -> list[str]:
+    """One `key = value` line a field, nested fields dotted, fields marked `secret` masked."""
+    lines = []
+    for field in dataclasses.fields(typing.cast(Any, config)):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            lines += describe(value, f"{path}{field.name}.")
+        else:
+            shown = MASK if field.metadata.get("secret") and value else value
+            lines.append(f"{path}{field.name} = {str(shown)!r}" if isinstance(shown, (str, Path)) else f"{path}{field.name} = {shown}")
+    return lines

@@ -1,0 +1,71 @@
+"""What a service tells about itself: structured logs that carry the tournament, agent and pod ids, and Prometheus metrics.
+
+Logs go to stderr, as lines for people or as JSON. Metrics live in the process-wide registry of prometheus_client; each room
+declares its own beside the code that moves them.
+"""
+
+import logging
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import prometheus_client
+import structlog
+
+from podrace.errors import Unavailable
+
+
+@dataclass(frozen=True)
+class TelemetryConfig:
+    """What is told, and where."""
+
+    log_format: str = "console"
+    """`console` for people, `json` for machines."""
+    log_level: str = "info"
+    """`debug`, `info`, `warning` or `error`."""
+    metrics_listen: str = "127.0.0.1:0"
+    """Address of the Prometheus endpoint (port 0: any free one, told in the log); empty: none."""
+
+
+def start(config: TelemetryConfig, *, service: str, **ids: str) -> str:
+    """Sets up logging and the metrics endpoint of this process and binds `ids` to every line it logs.
+
+    Returns:
+        The address of the metrics endpoint, empty if there is none.
+
+    Raises:
+        Unavailable: The metrics address cannot be bound.
+    """
+    configure_logging(config)
+    structlog.contextvars.bind_contextvars(service=service, **ids)
+    if not config.metrics_listen:
+        return ""
+    host, _, port = config.metrics_listen.rpartition(":")
+    try:
+        server, _ = prometheus_client.start_http_server(int(port), addr=host)
+    except OSError as error:
+        raise Unavailable(f"cannot serve metrics on {config.metrics_listen}: {error.strerror}; choose another") from None
+    return f"{host}:{server.server_port}"
+
+
+def configure_logging(config: TelemetryConfig) -> None:
+    """Routes structlog and the standard library's warnings to stderr in the chosen format."""
+    level = logging.getLevelNamesMapping().get(config.log_level.upper(), logging.INFO)
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    final: list[Any] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        if config.log_format == "json"
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    )
+    structlog.configure(
+        processors=[*shared, *final],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # Looked up at each line: a test or a forked child may have replaced sys.stderr.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(stream=sys.stderr, level=max(level, logging.WARNING), format="%(levelname)s %(name)s: %(message)s")
