@@ -39,7 +39,9 @@ def config_from_arguments(
     parser = argparse.ArgumentParser(prog=f"python -m {program}")
     parser.add_argument("--config", type=Path, help="TOML file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key; repeatable")
-    parser.add_argument("--print-config", action="store_true", help="print what would be used, secrets masked, and exit")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print what would be used, secrets masked, and exit"
+    )
     options = parser.parse_args(arguments)
     values: dict[str, Any] = read_toml(options.config) if options.config else {}
     source = str(options.config or "defaults")
@@ -163,5 +165,9 @@ def describe(config: object, path: str = "") -> list[str]:
             lines += describe(value, f"{path}{field.name}.")
         else:
             shown = MASK if field.metadata.get("secret") and value else value
-            lines.append(f"{path}{field.name} = {str(shown)!r}" if isinstance(shown, (str, Path)) else f"{path}{field.name} = {shown}")
+            lines.append(
+                f"{path}{field.name} = {str(shown)!r}"
+                if isinstance(shown, (str, Path))
+                else f"{path}{field.name} = {shown}"
+            )
     return lines

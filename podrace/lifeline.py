@@ -15,6 +15,7 @@ from podrace.errors import InvalidArgument
 MAXIMUM_PATH_BYTES = 107
 """Linux' sun_path, without the closing zero."""
 _BACKLOG = 512
+_RETRY_SECONDS = 0.02
 
 
 @contextlib.contextmanager
@@ -37,12 +38,19 @@ def hold(path: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-async def lost(path: Path | str) -> str:
-    """Returns, with the reason in words, when the holder at `path` is gone (or never was)."""
-    with contextlib.suppress(OSError):
-        reader, writer = await asyncio.open_unix_connection(str(path))
+async def lost(path: Path | str, *, appear_seconds: float = 0.0) -> str:
+    """Returns, with the reason in words, when the holder at `path` is gone, or has not appeared within `appear_seconds`."""
+    deadline = asyncio.get_running_loop().time() + appear_seconds
+    while True:
         try:
-            await reader.read()
-        finally:
-            writer.close()
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            break
+        except OSError:
+            if asyncio.get_running_loop().time() >= deadline:
+                return f"lifeline {path} did not appear"
+            await asyncio.sleep(_RETRY_SECONDS)
+    # A reset is as good an end as end-of-file.
+    with contextlib.suppress(OSError):
+        await reader.read()
+    writer.close()
     return f"lifeline {path} was lost"

@@ -62,7 +62,9 @@ class Server:
     await server.drain()
     """
 
-    def __init__(self, config: ServerConfig, server: grpc.aio.Server, health_servicer: health.aio.HealthServicer) -> None:
+    def __init__(
+        self, config: ServerConfig, server: grpc.aio.Server, health_servicer: health.aio.HealthServicer
+    ) -> None:
         self._config = config
         self._server = server
         self._health = health_servicer

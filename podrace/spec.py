@@ -215,14 +215,18 @@ def _resolve_environment(spec: pb.TournamentSpec) -> None:
     if not spec.name:
         spec.name = re.sub(r"[^a-z0-9]+", "-", spec.environment.id.lower()).strip("-")[:40]
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", spec.name):
-        raise bad(f"name = {spec.name!r}: expected up to 63 letters, digits, '-' and '_', beginning with a letter or digit")
+        raise bad(
+            f"name = {spec.name!r}: expected up to 63 letters, digits, '-' and '_', beginning with a letter or digit"
+        )
 
 
 def _resolve_layout(pod: pb.PodSpec) -> None:
     if pod.layout == pb.LAYOUT_UNSPECIFIED:
         pod.layout = pb.LAYOUT_SEPARATE if pod.cores >= 2 else pb.LAYOUT_FUSED
     if pod.layout == pb.LAYOUT_FUSED and pod.workers > 1:
-        raise bad(f"pod.workers = {pod.workers}: a fused pod has one compute thread and one worker; use layout = 'separate'")
+        raise bad(
+            f"pod.workers = {pod.workers}: a fused pod has one compute thread and one worker; use layout = 'separate'"
+        )
 
 
 def _check_limits(spec: pb.TournamentSpec) -> None:
@@ -236,16 +240,24 @@ def _check_limits(spec: pb.TournamentSpec) -> None:
 
 def _check_together(spec: pb.TournamentSpec) -> None:
     objective = spec.objective
-    if not (objective.HasField("target_return") or objective.HasField("wall_clock_duration") or objective.environment_steps):
-        raise bad("objective: empty; set target_return, wall_clock_duration or environment_steps, or it would never end")
+    if not (
+        objective.HasField("target_return") or objective.HasField("wall_clock_duration") or objective.environment_steps
+    ):
+        raise bad(
+            "objective: empty; set target_return, wall_clock_duration or environment_steps, or it would never end"
+        )
     if objective.HasField("target_return") and not math.isfinite(objective.target_return):
         raise bad(f"objective.target_return = {objective.target_return}: expected a finite number")
     if spec.pool.HasField("maximum_pods") and spec.pool.maximum_pods < spec.pool.minimum_pods:
-        raise bad(f"pool.maximum_pods = {spec.pool.maximum_pods}: less than pool.minimum_pods = {spec.pool.minimum_pods}")
+        raise bad(
+            f"pool.maximum_pods = {spec.pool.maximum_pods}: less than pool.minimum_pods = {spec.pool.minimum_pods}"
+        )
     if spec.synchronous and spec.assignment.HasField("duration"):
         raise bad("assignment.duration: wall clock ends agents at random places; leave it out when synchronous = true")
     if spec.synchronous and not spec.pool.HasField("maximum_pods"):
-        raise bad("pool.maximum_pods: missing; with synchronous = true it is the size of a round and must not depend on the machine")
+        raise bad(
+            "pool.maximum_pods: missing; with synchronous = true it is the size of a round and must not depend on the machine"
+        )
     if spec.evolution.strategy not in catalog.STRATEGIES:
         raise bad(unknown("evolution.strategy", "strategy", spec.evolution.strategy, catalog.STRATEGIES))
 
@@ -347,7 +359,9 @@ def _check_range(given: pb.HyperparameterSpec, declared: Hyperparameter, where: 
     if isinstance(declared.default, bool | str | tuple) or declared.low is None or declared.high is None:
         raise bad(f"{where}: has no range; give a value or choices")
     if not declared.low <= given.low < given.high <= declared.high:
-        raise bad(f"{where}: range {given.low:g} to {given.high:g}: expected low < high within {declared.low:g} to {declared.high:g}")
+        raise bad(
+            f"{where}: range {given.low:g} to {given.high:g}: expected low < high within {declared.low:g} to {declared.high:g}"
+        )
     if given.scale == pb.SCALE_LOG and given.low <= 0:
         raise bad(f"{where}: low = {given.low:g}: a logarithmic scale needs a positive range")
     if not given.low <= given.value.number_value <= given.high:

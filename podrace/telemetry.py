@@ -44,7 +44,9 @@ def start(config: TelemetryConfig, *, service: str, **ids: str) -> str:
     try:
         server, _ = prometheus_client.start_http_server(int(port), addr=host)
     except OSError as error:
-        raise Unavailable(f"cannot serve metrics on {config.metrics_listen}: {error.strerror}; choose another") from None
+        raise Unavailable(
+            f"cannot serve metrics on {config.metrics_listen}: {error.strerror}; choose another"
+        ) from None
     return f"{host}:{server.server_port}"
 
 
@@ -68,4 +70,6 @@ def configure_logging(config: TelemetryConfig) -> None:
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(stream=sys.stderr, level=max(level, logging.WARNING), format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        stream=sys.stderr, level=max(level, logging.WARNING), format="%(levelname)s %(name)s: %(message)s"
+    )

@@ -211,7 +211,7 @@ class OpenWorkerRequest(_message.Message):
     ROLLOUTS_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """Lease epoch of the agent and, after a dot, how often its roles were opened under it; echoed by every later call."""
+    """Names what the roles are opened for, anew each time within the life of the pod; echoed by every later call."""
     horizon: _builtins.int
     """Steps of one rollout."""
     seed: _builtins.int

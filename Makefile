@@ -1,0 +1,59 @@
+# What a newcomer types: `make run`, `make test`. Everything else is for those who stay.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := podrace orchestrator leaderboard agentpod simulators
+PROTOS := $(shell find protos -name '*.proto')
+TESTS ?=
+
+.PHONY: install run test check test-slow test-gpu bench protos contract-image format clean
+
+install: $(STAMP)
+
+# torch comes first and pinned: an unpinned torch is the newest CUDA build, several gigabytes.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[agentpod,mujoco,stocks,plots,dev]'
+	touch $@
+
+run: install
+	$(BIN)/podrace train examples/stocks.toml
+
+test: install
+	$(BIN)/python -m pytest $(TESTS)
+
+test-slow: install
+	$(BIN)/python -m pytest -m slow --timeout 3600 $(TESTS)
+
+test-gpu: install
+	$(BIN)/python -m pytest -m gpu --timeout 600 $(TESTS)
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+	$(BIN)/buf breaking --against protos/contracts.binpb
+	./protos/generate.sh --check
+
+bench: install
+	for benchmark in planes leaderboard training; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
+
+protos: install
+	./protos/generate.sh
+
+# The contracts as third parties know them; renewed at a release, never to make `check` pass.
+contract-image: install
+	$(BIN)/buf build --as-file-descriptor-set -o protos/contracts.binpb
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/buf format -w
+
+clean:
+	rm -rf $(VENV) podrace-home .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info

@@ -1,0 +1,37 @@
+"""`python -m agentpod ROLE`: learner, worker-N, evaluator (containers), or nursery (the process launcher's parent of all)."""
+
+import sys
+
+from agentpod.config import NurseryConfig, PodConfig
+from podrace import telemetry
+from podrace.config import config_from_arguments
+from podrace.errors import InvalidArgument, PodraceError
+from podrace.telemetry import TelemetryConfig
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one process of a pod; the exit code is the process'."""
+    try:
+        if not arguments:
+            raise InvalidArgument("which role? python -m agentpod learner | worker-<n> | evaluator | nursery")
+        role, *rest = arguments
+        if role == "nursery":
+            nursery_config = config_from_arguments(NurseryConfig, rest, program="agentpod-nursery")
+            telemetry.configure_logging(TelemetryConfig())
+            # Here torch is imported: after the configuration was read, before the first fork.
+            from agentpod import nursery, pod
+
+            pod.preload()
+            return nursery.main(nursery_config, pod.run_role)
+        config = config_from_arguments(PodConfig, rest, program="agentpod")
+        from agentpod import pod
+
+        config.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return pod.run_role(config, role)
+    except PodraceError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

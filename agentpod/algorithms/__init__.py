@@ -1,0 +1,47 @@
+"""The algorithms an agent can learn by, under the names that a specification uses."""
+
+from collections.abc import Mapping
+
+import torch
+
+from agentpod.algorithms.base import Algorithm
+from agentpod.algorithms.ppo import PPO
+from podrace.errors import InvalidArgument
+from simulators.base import Space
+
+__all__ = ["ALGORITHMS", "Algorithm", "make"]
+
+ALGORITHMS: dict[str, type[Algorithm]] = {"ppo": PPO}
+
+
+def make(
+    name: str,
+    observation_space: Space,
+    action_space: Space,
+    hyperparameters: Mapping[str, object],
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> Algorithm:
+    """Makes a new agent's algorithm: networks drawn from the seed, no experience yet.
+
+    Args:
+        name: Key of ALGORITHMS.
+        observation_space: Of the simulator.
+        action_space: Of the simulator.
+        hyperparameters: By name; what is missing takes its default.
+        seed: Of the agent.
+        device: Where it trains.
+
+    Raises:
+        InvalidArgument: The algorithm or a hyperparameter is unknown, a value is of the wrong type or out of range, or
+            the algorithm cannot learn in this action space.
+    """
+    if name not in ALGORITHMS:
+        raise InvalidArgument(f"algorithm {name!r} is unknown: choose one of {', '.join(ALGORITHMS)}")
+    algorithm = ALGORITHMS[name]
+    if action_space.kind not in algorithm.action_kinds:
+        raise InvalidArgument(
+            f"algorithm {name!r} needs {' or '.join(sorted(algorithm.action_kinds))} actions, but the simulator's are "
+            f"{action_space.kind}: choose another algorithm or another simulator"
+        )
+    return algorithm(observation_space, action_space, hyperparameters, seed, device)

@@ -1,0 +1,31 @@
+"""The one thread of a process that does tensor work, so that its event loop answers heartbeats during a long update.
+
+One thread and not a pool: in a fused pod, rollouts, updates and evaluations take turns on it, in the order they were asked for.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class Compute:
+    """Runs functions one after the other on its thread."""
+
+    def __init__(self) -> None:
+        """Starts no thread until it is needed."""
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+
+    async def run(
+        self, function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result:
+        """Queues a call and waits for its result; whoever stops waiting does not stop the call."""
+        future = self._executor.submit(function, *args, **kwargs)
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    def close(self) -> None:
+        """Drops what is queued and waits for what runs."""
+        self._executor.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,82 @@
+"""Configuration of a pod: the same for all its roles; the process launcher passes it to the nursery as one JSON object."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from podrace.telemetry import TelemetryConfig
+
+
+@dataclass(frozen=True)
+class PodConfig:
+    """One pod."""
+
+    pod_id: str
+    """Its name."""
+    orchestrator: str
+    """Where assignments are acquired."""
+    leaderboard: str
+    """Where candidates are submitted."""
+    store: str
+    """Checkpoint store, for instance `folder:///path`."""
+    folder: Path
+    """Where the roles' sockets lie; short, because Linux limits socket paths to 107 bytes."""
+    tournament_id: str = ""
+    """For log lines only; what to train comes with the assignment."""
+    layout: str = "fused"
+    """`separate` (a process a role) or `fused` (one process)."""
+    workers: int = 1
+    """Number of workers."""
+    cores: float = 1.0
+    """Processor cores reserved, for the account of compute spent."""
+    memory_bytes: int = 0
+    """Memory reserved; only told on."""
+    cpus: tuple[int, ...] = ()
+    """Processors its processes may run on; empty: any."""
+    threads: int = 1
+    """torch threads of a role."""
+    gpus: tuple[int, ...] = ()
+    """GPUs of the pod; the learner computes on the first."""
+    log_path: str = ""
+    """File that stdout and stderr of its processes are appended to; empty: inherited."""
+    lifeline: str = ""
+    """Socket of whoever the pod must not outlive; empty: nobody."""
+    orphan_seconds: float = 60.0
+    """Without an answer from the orchestrator for this long, the pod publishes and goes."""
+    role_wait_seconds: float = 30.0
+    """A role that was lost and does not come back within this time ends the pod."""
+    plane_folder: Path = Path("/dev/shm")
+    """Where the plane `shared` keeps its files; every role must see the same."""
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    """Logs and metrics."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Names of the processes, the head first."""
+        if self.layout == "fused":
+            return ("learner",)
+        return ("learner", *(f"worker-{index}" for index in range(self.workers)), "evaluator")
+
+    @property
+    def head_lifeline(self) -> Path:
+        """Socket the head holds for as long as it lives."""
+        return self.folder / "head.lifeline"
+
+    def socket(self, role: str) -> Path:
+        """Where a role answers; in a fused pod the head answers for all."""
+        return self.folder / f"{'learner' if self.layout == 'fused' else role}.sock"
+
+    def address(self, role: str) -> str:
+        """GRPC address of a role."""
+        return f"unix:{self.socket(role)}"
+
+
+@dataclass(frozen=True)
+class NurseryConfig:
+    """The parent that forks the roles."""
+
+    socket: Path
+    """Where it takes orders: one JSON object a line."""
+    lifeline: str = ""
+    """As in PodConfig."""
+    idle_seconds: float = 30.0
+    """Without children and connections for this long, it goes."""

@@ -1,0 +1,221 @@
+"""The learner: head of the pod. Asks for assignments, works on one at a time, and ends the pod when it is told to or must.
+
+Everything that can end the work early comes together here: a directive of the orchestrator, SIGTERM, a lost lifeline, an
+orchestrator that has fallen silent, a role that does not come back, an error of the agent.
+"""
+
+import asyncio
+import time
+import uuid
+from contextlib import suppress
+from typing import Any
+
+import grpc.aio
+import structlog
+from google.protobuf.duration_pb2 import Duration
+
+from agentpod.assignment import Lease, Stop
+from agentpod.compute import Compute
+from agentpod.config import PodConfig
+from agentpod.evaluation import evaluate_checkpoint
+from agentpod.publication import Publisher
+from agentpod.roles import Roles
+from agentpod.training import RoleLost, Training
+from podrace import rpc
+from podrace.agentpod.v1 import agentpod_pb2 as pb
+from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
+from podrace.checkpoints.store import CheckpointStore
+from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, PodraceError
+from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
+from podrace.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
+from podrace.orchestrator.v1 import orchestrator_pb2_grpc
+from podrace.tensors.plane import Plane
+
+_log = structlog.get_logger(__name__)
+ACQUIRE_WAIT_SECONDS = 10.0
+RETRY_SECONDS = 0.5
+EXIT_DONE = 0
+EXIT_ROLE_LOST = 3
+
+
+class Head:
+    """Works on assignments until the pod ends.
+
+    exit_code = await Head(config, plane, compute, store).run(stop)
+    """
+
+    def __init__(
+        self, config: PodConfig, plane: Plane, compute: Compute, store: CheckpointStore, *, device: str = "cpu"
+    ) -> None:
+        """Dials nothing yet."""
+        self.config, self.plane = config, plane
+        self._compute, self._store, self._device = compute, store, device
+        self._orchestrator_channel = rpc.connect(config.orchestrator, orchestrator_pb.DESCRIPTOR)
+        self._leaderboard_channel = rpc.connect(config.leaderboard, leaderboard_pb2.DESCRIPTOR)
+        self._orchestrator: Any = orchestrator_pb2_grpc.OrchestratorServiceStub(self._orchestrator_channel)
+        self._updater: Any = leaderboard_pb2_grpc.UpdaterServiceStub(self._leaderboard_channel)
+        self._roles = Roles(config, plane)
+        self._incarnation = uuid.uuid4().hex
+        self.lease: Lease | None = None
+        self.training: Training | None = None
+
+    async def run(self, stop: "asyncio.Future[str]") -> int:
+        """Acquires and works until drained, stopped or orphaned; returns the exit code of the pod."""
+        try:
+            while True:
+                assignment = await self._acquire(stop)
+                if assignment is None:
+                    return EXIT_DONE
+                exit_code = await self._work(assignment, stop)
+                if exit_code is not None:
+                    return exit_code
+        finally:
+            await self._roles.close()
+            await self._orchestrator_channel.close()
+            await self._leaderboard_channel.close()
+
+    # --- acquiring --------------------------------------------------------------------------------------------
+
+    async def _acquire(self, stop: "asyncio.Future[str]") -> orchestrator_pb.Assignment | None:
+        """The next assignment; None when the pod is to go."""
+        heard = time.monotonic()
+        while not stop.done():
+            asking = asyncio.create_task(self._ask())
+            await asyncio.wait([asking, stop], return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                asking.cancel()
+                break
+            try:
+                answer = asking.result()
+            except PodraceError as error:
+                silence = time.monotonic() - heard
+                if silence > self.config.orphan_seconds:
+                    _log.error("no orchestrator; going", error=error.message, seconds=round(silence))
+                    return None
+                _log.warning("no assignment", error=error.message)
+                await self._pause(RETRY_SECONDS, stop)
+                continue
+            heard = time.monotonic()
+            kind = answer.WhichOneof("answer")
+            if kind == "assignment":
+                assignment: orchestrator_pb.Assignment = answer.assignment
+                return assignment
+            if kind == "drain":
+                _log.info("drained", reason=answer.drain)
+                return None
+            await self._pause(answer.retry_after.ToTimedelta().total_seconds(), stop)
+        return None
+
+    async def _ask(self) -> orchestrator_pb.AcquireAssignmentResponse:
+        # A server that is not there is waited for as well: no longer than an orphan may live.
+        wait_seconds = min(ACQUIRE_WAIT_SECONDS, self.config.orphan_seconds)
+        wait_duration = Duration()
+        wait_duration.FromNanoseconds(round(wait_seconds * 1e9))
+        request = orchestrator_pb.AcquireAssignmentRequest(
+            pod_id=self.config.pod_id, incarnation=self._incarnation, wait_duration=wait_duration
+        )
+        response: orchestrator_pb.AcquireAssignmentResponse = await rpc.call(
+            self._orchestrator.AcquireAssignment, request, deadline_seconds=2 * wait_seconds
+        )
+        return response
+
+    async def _pause(self, seconds: float, stop: "asyncio.Future[str]") -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(stop), seconds)
+
+    # --- working ----------------------------------------------------------------------------------------------
+
+    async def _work(self, assignment: orchestrator_pb.Assignment, stop: "asyncio.Future[str]") -> int | None:
+        """Works on one assignment and completes it; the exit code if the pod is to end, else None."""
+        lease = Lease(self._orchestrator, assignment, orphan_seconds=self.config.orphan_seconds)
+
+        def on_stop(done: "asyncio.Future[str]") -> None:
+            if not done.cancelled():
+                lease.request_stop(Stop(done.result()))
+
+        stop.add_done_callback(on_stop)
+        ids = {"agent_id": assignment.train.agent_id, "tournament_id": assignment.tournament_id}
+        with structlog.contextvars.bound_contextvars(**ids):
+            async with lease:
+                self.lease = lease
+                try:
+                    if assignment.WhichOneof("work") == "evaluate":
+                        return await self._evaluate(lease)
+                    return await self._train(lease)
+                finally:
+                    stop.remove_done_callback(on_stop)
+                    self.lease = self.training = None
+
+    async def _train(self, lease: Lease) -> int | None:
+        agent, epoch = lease.assignment.train, lease.assignment.lease_epoch
+        publisher = Publisher(self._store, self._updater, agent, epoch)
+        training = self.training = Training(
+            self.config, lease, agent, self._roles, self._compute, publisher, device=self._device
+        )
+        outcome, message, exit_code = orchestrator_pb.OUTCOME_FINISHED, "", None
+        prepared = False
+        try:
+            await training.prepare()
+            prepared = True
+            await training.run()
+            if lease.stop.done():
+                outcome, message = orchestrator_pb.OUTCOME_DRAINED, lease.stop.result().reason
+                exit_code = EXIT_DONE
+        except RoleLost as error:
+            outcome, message, exit_code = orchestrator_pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST
+            await training.leave()
+        except (DataLoss, InvalidArgument) as error:
+            spec_failed = isinstance(error, InvalidArgument) and not prepared
+            outcome = orchestrator_pb.OUTCOME_SPEC_FAILED if spec_failed else orchestrator_pb.OUTCOME_AGENT_FAILED
+            message = error.message
+            await training.abandon()
+        except PodraceError as error:
+            # The agent belongs to another pod, or the mesh is not there: nothing that this pod could mend.
+            _log.error("assignment given up", error=error.message)
+            await training.abandon()
+            outcome, message = orchestrator_pb.OUTCOME_DRAINED, error.message
+        _log.info("assignment ends", outcome=orchestrator_pb.Outcome.Name(outcome), reason=message)
+        await self._complete(lease, outcome, message)
+        return exit_code
+
+    async def _evaluate(self, lease: Lease) -> int | None:
+        lease.progress.activity = orchestrator_pb.POD_ACTIVITY_EVALUATING
+        try:
+            evaluation = await evaluate_checkpoint(self._roles, self._store, lease)
+        except PodraceError as error:
+            await self._complete(lease, orchestrator_pb.OUTCOME_AGENT_FAILED, error.message)
+            return None
+        await lease.complete(orchestrator_pb.OUTCOME_FINISHED, evaluation=evaluation)
+        return None
+
+    async def _complete(self, lease: Lease, outcome: orchestrator_pb.Outcome.ValueType, message: str) -> None:
+        if lease.stop.done() and not lease.stop.result().publish:
+            return
+        try:
+            await lease.complete(outcome, message)
+        except FailedPrecondition as error:
+            _log.warning("the assignment was taken over", error=error.message)
+        except PodraceError as error:
+            # The lease expires by itself, and the agent goes to the next pod from its last checkpoint.
+            _log.warning("the end of the assignment could not be told", error=error.message)
+
+
+class LearnerServicer(pb_grpc.LearnerServiceServicer):
+    """Tells how the head is doing."""
+
+    def __init__(self, head: Head) -> None:
+        """Looks at a head."""
+        self._head = head
+
+    async def GetLearner(
+        self, request: pb.GetLearnerRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetLearnerResponse:
+        """Answers from memory; see the contract."""
+        head = self._head
+        return pb.GetLearnerResponse(
+            pod_id=head.config.pod_id,
+            agent_id=head.lease.assignment.train.agent_id if head.lease else "",
+            progress=head.lease.progress if head.lease else None,
+            plane=head.plane.scheme,
+            role_restarts=head.training.role_restarts if head.training else 0,
+        )

@@ -1,0 +1,90 @@
+"""Translates between messages and what the room computes with: spaces, networks, environments."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
+from torch import Tensor
+
+from agentpod.policy import NetworkSpec
+from podrace.agentpod.v1 import agentpod_pb2 as pb
+from podrace.errors import InvalidArgument
+from podrace.tensors.codec import DATA_TYPES, ELEMENT_TYPES, spec_of
+from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
+from simulators import Simulator, Space, make
+
+_KINDS: Mapping[str, pb.Space.Kind.ValueType] = {
+    "continuous": pb.Space.KIND_CONTINUOUS,
+    "discrete": pb.Space.KIND_DISCRETE,
+}
+
+
+def space_message(space: Space) -> pb.Space:
+    """A space as it travels."""
+    return pb.Space(
+        kind=_KINDS[space.kind],
+        shape=space.shape,
+        data_type=DATA_TYPES[space.dtype],
+        low=space.low or (),
+        high=space.high or (),
+        choices=space.n,
+    )
+
+
+def space_of(message: pb.Space) -> Space:
+    """A space as it arrived.
+
+    Raises:
+        InvalidArgument: Its kind or element type is unknown.
+    """
+    if message.kind not in _KINDS.values() or message.data_type not in ELEMENT_TYPES:
+        raise InvalidArgument(
+            f"space of kind {message.kind} and data type {message.data_type}: not one this build knows"
+        )
+    return Space(
+        kind="continuous" if message.kind == pb.Space.KIND_CONTINUOUS else "discrete",
+        shape=tuple(message.shape),
+        dtype=ELEMENT_TYPES[message.data_type],
+        low=tuple(message.low) or None,
+        high=tuple(message.high) or None,
+        n=message.choices,
+    )
+
+
+def network_spec(message: pb.PolicySpec) -> NetworkSpec:
+    """The network a message describes."""
+    return NetworkSpec(tuple(message.hidden_sizes), message.activation, message.normalize_observations)
+
+
+def policy_message(network: NetworkSpec, tensors: Mapping[str, Tensor] | None = None) -> pb.PolicySpec:
+    """A network as it travels, with the table of its tensors once they are known."""
+    return pb.PolicySpec(
+        hidden_sizes=network.hidden_sizes,
+        activation=network.activation,
+        normalize_observations=network.normalize_observations,
+        tensors=[spec_of(name, tensor) for name, tensor in (tensors or {}).items()],
+    )
+
+
+def make_simulator(environment: EnvironmentSpec, device: str = "cpu") -> Simulator:
+    """Makes what an EnvironmentSpec names; raises as simulators.make does."""
+    return make(environment.id, environment.count, _plain(json_format.MessageToDict(environment.options)), device)
+
+
+def with_options(environment: EnvironmentSpec, options: Struct, count: int) -> EnvironmentSpec:
+    """The same environment with some options laid over its own, and another number of lanes."""
+    changed = EnvironmentSpec()
+    changed.CopyFrom(environment)
+    changed.options.update(json_format.MessageToDict(options))
+    changed.count = count
+    return changed
+
+
+def _plain(value: Any) -> Any:
+    """Whole numbers as int: a Struct turned them into floats, and many factories insist."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

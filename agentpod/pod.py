@@ -1,0 +1,117 @@
+"""Wires the processes of a pod by hand: one role each (`separate`), or all of them in one (`fused`)."""
+
+import asyncio
+import importlib
+import os
+import time
+from contextlib import ExitStack
+
+import structlog
+import torch
+
+from agentpod.compute import Compute
+from agentpod.config import PodConfig
+from agentpod.evaluator import EvaluatorServicer
+from agentpod.learner import Head, LearnerServicer
+from agentpod.worker import WorkerServicer
+from podrace import lifeline, rpc, telemetry
+from podrace.agentpod.v1 import agentpod_pb2 as pb
+from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
+from podrace.checkpoints import open_store
+from podrace.errors import InvalidArgument
+from podrace.rpc import Server, ServerConfig, Service
+from podrace.tensors.memory import MemoryPlane
+from podrace.tensors.plane import Plane, Planes
+from podrace.tensors.shared import SharedPlane
+
+_log = structlog.get_logger(__name__)
+EVALUATOR_NICENESS = 5
+ROLE_APPEAR_SECONDS = 30.0
+PRELOADED = ("gymnasium.envs.registration", "simulators.gym", "simulators.stocks")
+SERVICES = pb.DESCRIPTOR.services_by_name
+
+
+def run_role(config: PodConfig, role: str) -> int:
+    """Runs one process of a pod to its end and returns its exit code.
+
+    Raises:
+        InvalidArgument: There is no such role in this pod.
+        Unavailable: An address cannot be bound.
+    """
+    if role not in config.roles:
+        raise InvalidArgument(f"role {role!r}: pod {config.pod_id} has {', '.join(config.roles)}")
+    torch.set_num_threads(config.threads)
+    if role == "evaluator":
+        # Never at the expense of training.
+        os.nice(EVALUATOR_NICENESS)
+    metrics = telemetry.start(config.telemetry, service=role, pod_id=config.pod_id)
+    _log.info("role starts", pid=os.getpid(), metrics=metrics)
+    return asyncio.run(run_head(config) if role == "learner" else _run_follower(config, role))
+
+
+def preload() -> None:
+    """Imports what the roles will need, and has torch keep to one thread between operations, before anything is forked."""
+    torch.set_num_interop_threads(1)
+    for module in PRELOADED:
+        importlib.import_module(module)
+
+
+def make_plane(config: PodConfig) -> Plane:
+    """The plane of a pod on one host: its own memory when fused, files in memory when separate."""
+    if config.layout == "fused":
+        return MemoryPlane()
+    return SharedPlane(prefix=f"podrace-{config.pod_id}-", folder=config.plane_folder)
+
+
+async def run_head(config: PodConfig) -> int:
+    plane, compute = make_plane(config), Compute()
+    device = f"cuda:{config.gpus[0]}" if config.gpus else "cpu"
+    head = Head(config, plane, compute, open_store(config.store), device=device)
+    services = [
+        Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, LearnerServicer(head))
+    ]
+    if config.layout == "fused":
+        services += _follower_services("worker", plane, compute) + _follower_services("evaluator", plane, compute)
+    with ExitStack() as resources:
+        resources.callback(compute.close)
+        resources.callback(plane.close)
+        resources.enter_context(lifeline.hold(config.head_lifeline))
+        server = await Server.start(ServerConfig(listen=config.address("learner")), services)
+        stop = asyncio.ensure_future(
+            rpc.shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
+        )
+        started = time.monotonic()
+        try:
+            exit_code = await head.run(stop)
+        finally:
+            stop.cancel()
+            await server.drain()
+        _log.info("head ends", exit_code=exit_code, seconds=round(time.monotonic() - started, 1))
+        return exit_code
+
+
+async def _run_follower(config: PodConfig, role: str) -> int:
+    plane, compute = make_plane(config), Compute()
+    with ExitStack() as resources:
+        resources.callback(compute.close)
+        resources.callback(plane.close)
+        services = _follower_services(role.partition("-")[0], plane, compute)
+        server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
+        reason = await rpc.shutdown_requested(lifeline.lost(config.head_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
+        _log.info("role ends", reason=reason)
+        await server.drain()
+    return 0
+
+
+def _follower_services(kind: str, plane: Plane, compute: Compute) -> list[Service]:
+    planes = Planes(plane)
+    if kind == "worker":
+        servicer = WorkerServicer(planes, compute)
+        return [Service(SERVICES["WorkerService"], pb_grpc.add_WorkerServiceServicer_to_server, servicer)]
+    return [
+        Service(
+            SERVICES["EvaluatorService"],
+            pb_grpc.add_EvaluatorServiceServicer_to_server,
+            EvaluatorServicer(planes, compute),
+        )
+    ]

@@ -1,0 +1,203 @@
+"""Owns what acts: an observation normalizer, an actor network and a distribution, all in one flat buffer.
+
+A worker and an evaluator hold a policy and nothing else of an agent; learners publish one by copying one buffer.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentpod.distributions import Categorical, DiagonalGaussian, Distribution, output_count
+from agentpod.networks import ACTIVATIONS, MultilayerPerceptron, Shapes, element_count, flat_views
+from agentpod.normalizer import VARIANCE_FLOOR
+from podrace.errors import InvalidArgument
+from simulators.base import Space
+
+OBSERVATION_CLIP = 10.0
+ACTOR_OUTPUT_GAIN = 0.01
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """What a policy is made of, beside the spaces of its simulator."""
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer of the actor."""
+    activation: str = "tanh"
+    """Key of agentpod.networks.ACTIVATIONS."""
+    normalize_observations: bool = True
+    """Whether observations are shifted by their running mean and divided by their running deviation."""
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise InvalidArgument(f"activation {self.activation!r} is unknown: choose one of {', '.join(ACTIVATIONS)}")
+        if any(size < 1 for size in self.hidden_sizes):
+            raise InvalidArgument(f"hidden_sizes {list(self.hidden_sizes)} must all be at least 1")
+
+
+def policy_shapes(observation_space: Space, action_space: Space, network: NetworkSpec) -> Shapes:
+    """Names and shapes of a policy's tensors as they lie in its buffer: statistics first, then what is trained.
+
+    Raises:
+        InvalidArgument: A space cannot be observed or acted in.
+    """
+    if observation_space.kind != "continuous":
+        raise InvalidArgument("a perceptron cannot see discrete observations: let the simulator encode them one-hot")
+    inputs, outputs = math.prod(observation_space.shape), output_count(action_space)
+    shapes: dict[str, tuple[int, ...]] = {}
+    if network.normalize_observations:
+        shapes |= {"observation_mean": (inputs,), "observation_variance": (inputs,)}
+    shapes |= MultilayerPerceptron.shapes("actor", (inputs, *network.hidden_sizes, outputs))
+    if action_space.kind == "continuous":
+        shapes["log_std"] = (outputs,)
+    return shapes
+
+
+class Policy:
+    """What acts.
+
+        policy = Policy(simulator.observation_space, simulator.action_space, NetworkSpec())
+        policy.load(published)
+        noise = policy.noise((count,), generator)
+        action, log_prob = policy.act(observation, noise)
+        step = simulator.step(policy.to_environment(action))
+
+    Actions are the distribution's own: int64 [N] if discrete, float32 [N, A] and unbounded if continuous (A: the
+    elements of action_space.shape). Not meant for autograd: nothing here requires a gradient.
+
+    Attributes:
+        flat: [P] float32, everything the policy knows.
+        distribution: Turns outputs of the actor into actions.
+        actor: The network, over views of `flat`.
+    """
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        network: NetworkSpec,
+        *,
+        flat: Tensor | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Lays the tensors out; all are zero (the variance one) until `initialize` or `load`.
+
+        Args:
+            observation_space: Continuous; a shape of rank above 1 is flattened.
+            action_space: Continuous or discrete.
+            network: Layers and activation.
+            flat: Where to live, [P] float32 (a part of a larger buffer, say); its own buffer by default.
+            device: Of its own buffer.
+
+        Raises:
+            InvalidArgument: A space cannot be observed or acted in.
+        """
+        shapes = policy_shapes(observation_space, action_space, network)
+        self.flat = torch.zeros(element_count(shapes), device=device) if flat is None else flat
+        self._views = flat_views(self.flat, shapes)
+        self.actor = MultilayerPerceptron("actor", self._views, network.activation)
+        self.distribution: Distribution = (
+            Categorical(action_space.n) if action_space.kind == "discrete" else DiagonalGaussian(self._views["log_std"])
+        )
+        self.to_environment = _action_map(action_space, self.flat.device)
+        self._inverse_deviation = torch.empty(0)
+        if network.normalize_observations:
+            self._views["observation_variance"].fill_(1.0)
+        self._refresh()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Named views of `flat`, in order: a checkpoint's parts and the table a third party reads the buffer by."""
+        return dict(self._views)
+
+    def initialize(self, generator: torch.Generator, initial_log_std: float) -> None:
+        """Draws a new actor: near-uniform choices, or means near zero with standard deviation exp(initial_log_std)."""
+        self.actor.initialize(generator, ACTOR_OUTPUT_GAIN)
+        if "log_std" in self._views:
+            self._views["log_std"].fill_(initial_log_std)
+
+    def load(self, flat: Tensor) -> None:
+        """Becomes the policy that was published as `flat` [P] float32.
+
+        Raises:
+            InvalidArgument: The length differs: it was published by a policy of other spaces or layers.
+        """
+        if flat.shape != self.flat.shape:
+            raise InvalidArgument(
+                f"a policy of {self.flat.numel()} numbers cannot load one of {flat.numel()}: "
+                "it was published for other spaces or hidden_sizes"
+            )
+        self.flat.copy_(flat)
+        self._refresh()
+
+    def set_statistics(self, mean: Tensor, variance: Tensor) -> None:
+        """Normalizes by these from now on: [D] each, any floating dtype."""
+        self._views["observation_mean"].copy_(mean)
+        self._views["observation_variance"].copy_(variance)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Derives from `flat` what acting would otherwise compute at every step."""
+        if "observation_variance" in self._views:
+            self._inverse_deviation = (self._views["observation_variance"] + VARIANCE_FLOOR).rsqrt()
+
+    def normalize(self, observation: Tensor) -> Tensor:
+        """Observations [B, *shape] as the networks see them: [B, D] float32, within +-10 deviations of the mean."""
+        flattened = observation.flatten(1)
+        if "observation_mean" not in self._views:
+            return flattened.float()
+        centred = flattened - self._views["observation_mean"]
+        return centred.mul_(self._inverse_deviation).clamp_(-OBSERVATION_CLIP, OBSERVATION_CLIP)
+
+    def outputs(self, observation: Tensor) -> Tensor:
+        """What the actor says of observations [N, *shape]: [N, outputs], to be read by `distribution`."""
+        return self.actor.forward(self.normalize(observation))
+
+    def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draws the randomness of `leading` acts at once: [*leading, outputs]."""
+        return self.distribution.noise(leading, generator)
+
+    def act(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples actions.
+
+        Args:
+            observation: [N, *shape].
+            noise: [N, outputs], from `noise`.
+
+        Returns:
+            action: [N] int64 or [N, A] float32.
+            log_prob: [N] float32, of the action before any clipping.
+        """
+        outputs = self.outputs(observation)
+        action = self.distribution.sample(outputs, noise)
+        return action, self.distribution.log_prob(outputs, action)
+
+    def act_greedily(self, observation: Tensor) -> Tensor:
+        """The likeliest actions for observations [N, *shape]."""
+        return self.distribution.mode(self.outputs(observation))
+
+
+def _action_map(action_space: Space, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """The map from a distribution's actions to the environment's units.
+
+    Discrete: the identity. Continuous, [N, A] -> [N, *shape]: a dimension with finite bounds is clipped to [-1, 1],
+    which then spans [low, high]; one with an open end is passed on as it is, clipped at the end it has.
+    """
+    if action_space.kind == "discrete":
+        return lambda action: action
+    elements = (math.prod(action_space.shape),)
+    low = torch.tensor(action_space.low or (-math.inf,), device=device).broadcast_to(elements)
+    high = torch.tensor(action_space.high or (math.inf,), device=device).broadcast_to(elements)
+    bounded = low.isfinite() & high.isfinite()
+    centre = torch.where(bounded, (low + high) / 2, 0.0)
+    half_range = torch.where(bounded, (high - low) / 2, 1.0)
+    minimum = torch.where(bounded, -1.0, low)
+    maximum = torch.where(bounded, 1.0, high)
+
+    def to_environment(action: Tensor) -> Tensor:
+        scaled = torch.addcmul(centre, action.clamp(minimum, maximum), half_range)
+        return scaled.view(len(action), *action_space.shape)
+
+    return to_environment

@@ -1,0 +1,113 @@
+"""What becomes of training files: claimed at the start, published during training, submitted to the leaderboard.
+
+Publish before submit: a score is on the board only if its files are in the store. A pod that dies between the two loses
+nothing, because whoever claims the agent next submits the pointer's manifest again.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from agentpod.training_files import Counters, Frozen
+from podrace import rpc
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
+from podrace.checkpoints.publish import claim, fetch, fetch_latest, publish
+from podrace.checkpoints.store import CheckpointStore
+from podrace.errors import DataLoss, NotFound
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+
+_log = structlog.get_logger(__name__)
+SUBMIT_DEADLINE_SECONDS = 30.0
+"""Longer than a leaderboard takes to restart."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where an agent begins under this lease."""
+
+    counters: Counters = Counters()
+    parts: dict[str, bytes] = field(default_factory=dict)
+    """Training files by name; empty for new networks."""
+    note: str = "new networks"
+    """Where they come from, for the log."""
+
+
+class Publisher:
+    """Publishes the checkpoints of one agent under one lease epoch."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        updater: "pb_grpc.UpdaterServiceAsyncStub",
+        agent: pb.Agent,
+        lease_epoch: int,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Touches nothing yet."""
+        self.agent = agent
+        self._store, self._updater, self._epoch, self._wall_clock = store, updater, lease_epoch, wall_clock
+        self._previous = ""
+
+    async def start(self) -> Start:
+        """Claims the agent and finds the training files it goes on from: its own, its parent's, or none.
+
+        Raises:
+            FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
+            DataLoss: Its parent's files are damaged; its own, if damaged, only cost the steps since it began.
+        """
+        pointer = await asyncio.to_thread(claim, self._store, self.agent.agent_id, self._epoch)
+        if pointer.manifest_digest:
+            try:
+                return await self._own(pointer.manifest_digest)
+            except (DataLoss, NotFound) as error:
+                _log.error("own training files are damaged; beginning again", error=error.message)
+        return await asyncio.to_thread(self._inherited)
+
+    async def _own(self, newest_digest: str) -> Start:
+        latest = await asyncio.to_thread(fetch_latest, self._store, self.agent.agent_id)
+        assert latest is not None, "the pointer names a manifest"
+        self._previous = latest.manifest_digest
+        if latest.damage:
+            _log.error("newest checkpoint is damaged; going on from the one before", error=latest.damage)
+        elif latest.manifest.HasField("evaluation"):
+            # The pod that published it may have died before it submitted it.
+            await self._submit(newest_digest)
+        return Start(Counters.of(latest.manifest), latest.parts, f"checkpoint {latest.manifest_digest[:12]} of its own")
+
+    def _inherited(self) -> Start:
+        if not self.agent.HasField("starting_checkpoint"):
+            return Start()
+        self._previous = self.agent.starting_checkpoint.manifest_digest
+        manifest, parts = fetch(self._store, self._previous)
+        return Start(Counters.inheriting(manifest), parts, f"checkpoint {self._previous[:12]} of {manifest.agent_id}")
+
+    async def publish(self, frozen: Frozen, evaluation: Evaluation | None) -> None:
+        """Stores a checkpoint, and submits it if it was scored.
+
+        Raises:
+            FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
+            DataLoss: The score belongs to another policy.
+            Unavailable: The leaderboard does not answer; the checkpoint is stored.
+        """
+        manifest = frozen.manifest(
+            self.agent, previous_manifest_digest=self._previous, evaluation=evaluation, now=self._wall_clock()
+        )
+        self._previous = await asyncio.to_thread(
+            publish, self._store, self.agent.agent_id, self._epoch, frozen.parts(), manifest
+        )
+        if evaluation:
+            await self._submit(self._previous)
+
+    async def _submit(self, manifest_digest: str) -> None:
+        request = pb.SubmitCandidateRequest(
+            request_id=manifest_digest,
+            checkpoint=Checkpoint(agent_id=self.agent.agent_id, manifest_digest=manifest_digest),
+            lease_epoch=self._epoch,
+        )
+        response = await rpc.call(self._updater.SubmitCandidate, request, deadline_seconds=SUBMIT_DEADLINE_SECONDS)
+        candidate = response.candidate
+        _log.info("submitted", score=candidate.score, rank=candidate.rank, verdict=candidate.reason)

@@ -1,0 +1,135 @@
+"""The worker: steps a batched environment with the policy it is given and writes rollouts where it is told.
+
+`Collector` computes, on the compute thread; `WorkerServicer` only translates.
+"""
+
+import time
+from typing import Any
+
+import grpc.aio
+import prometheus_client
+import torch
+
+from agentpod.buffer import POLICY
+from agentpod.compute import Compute
+from agentpod.messages import make_simulator, network_spec, policy_message, space_message
+from agentpod.policy import Policy
+from agentpod.randomness import derive_generator, derive_seed
+from agentpod.rollout import CollectResult, Lanes, collect
+from podrace.agentpod.v1 import agentpod_pb2 as pb
+from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
+from podrace.errors import FailedPrecondition
+from podrace.tensors.plane import Planes
+from podrace.tensors.probe import read_probe
+from simulators import Simulator
+
+NOT_OPEN = "ERROR_REASON_NOT_OPEN"
+STEPS = prometheus_client.Counter("podrace_worker_environment_steps", "Environment steps over all environments")
+BUSY = prometheus_client.Counter("podrace_worker_busy_seconds", "Seconds spent collecting rollouts")
+
+
+class Collector:
+    """The environments and the policy of one session."""
+
+    def __init__(self, request: pb.OpenWorkerRequest, previous: "Collector | None", device: str) -> None:
+        """Makes the simulator (or keeps the previous one, if it is the same) and begins new episodes.
+
+        Raises:
+            InvalidArgument: The environment cannot be made, or a policy cannot act in it.
+        """
+        self.request = request
+        self.simulator: Simulator
+        if previous and previous.request.environment == request.environment:
+            self.simulator = previous.simulator
+        else:
+            if previous:
+                previous.simulator.close()
+            self.simulator = make_simulator(request.environment, device)
+        self.network = network_spec(request.policy)
+        self.policy = Policy(self.simulator.observation_space, self.simulator.action_space, self.network, device=device)
+        # Nobody can restore what a simulator has inside; new episodes after a pause get seeds of their own.
+        seed = derive_seed(request.seed, "reset", request.worker_index, request.rollouts)
+        self.lanes = Lanes.start(self.simulator.reset(seed))
+
+    def collect(self, request: pb.CollectRolloutRequest, planes: Planes) -> CollectResult:
+        """Fills the slot's columns of this worker with one rollout; raises as agentpod.rollout.collect does."""
+        first, count = request.slot.first_environment, self.simulator.count
+        slot = planes.open(request.slot.tensors)
+        self.policy.load(planes.open([request.policy.tensor])[POLICY])
+        generator = derive_generator(
+            self.policy.flat.device, self.request.seed, "act", self.request.worker_index, request.rollout
+        )
+        columns = {name: tensor[:, first : first + count] for name, tensor in slot.items()}
+        with torch.no_grad():
+            result = collect(self.simulator, self.policy, columns, self.lanes, generator)
+        self.lanes = result.lanes
+        return result
+
+
+class WorkerServicer(pb_grpc.WorkerServiceServicer):
+    """Serves one worker of a pod."""
+
+    def __init__(self, planes: Planes, compute: Compute, device: str = "cpu") -> None:
+        """Opens nothing yet."""
+        self._planes = planes
+        self._compute = compute
+        self._device = device
+        self._collector: Collector | None = None
+        self._opened_uris: set[str] = set()
+
+    async def OpenWorker(
+        self, request: pb.OpenWorkerRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.OpenWorkerResponse:
+        """Opens; see the contract."""
+        # Whatever happens, the earlier session is over: its slots may be gone.
+        previous, self._collector = self._collector, None
+        self._forget()
+        probe_sum = read_probe(self._planes.open([request.probe]))
+        self._planes.forget(request.probe.plane_uri)
+        self._collector = await self._compute.run(Collector, request, previous, self._device)
+        simulator, policy = self._collector.simulator, self._collector.policy
+        return pb.OpenWorkerResponse(
+            observation_space=space_message(simulator.observation_space),
+            action_space=space_message(simulator.action_space),
+            policy=policy_message(self._collector.network, policy.tensors()),
+            probe_sum=probe_sum,
+        )
+
+    async def CollectRollout(
+        self, request: pb.CollectRolloutRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CollectRolloutResponse:
+        """Fills a slot; see the contract."""
+        collector = self._collector
+        if collector is None or collector.request.session != request.session:
+            raise FailedPrecondition(
+                f"the worker is not open for session {request.session!r}; open it", reason=NOT_OPEN
+            )
+        self._opened_uris |= {ref.plane_uri for ref in (*request.slot.tensors, request.policy.tensor)}
+        started = time.monotonic()
+        result = await self._compute.run(collector.collect, request, self._planes)
+        busy_seconds = time.monotonic() - started
+        STEPS.inc(result.steps)
+        BUSY.inc(busy_seconds)
+        response = pb.CollectRolloutResponse(
+            policy_version=request.policy.policy_version,
+            environment_steps=result.steps,
+            episode_returns=result.episode_returns.tolist(),
+            episode_lengths=result.episode_lengths.tolist(),
+        )
+        response.busy_duration.FromNanoseconds(round(busy_seconds * 1e9))
+        return response
+
+    async def CloseWorker(
+        self, request: pb.CloseWorkerRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CloseWorkerResponse:
+        """Closes; see the contract."""
+        if self._collector and self._collector.request.session == request.session:
+            collector, self._collector = self._collector, None
+            await self._compute.run(collector.simulator.close)
+            self._forget()
+        return pb.CloseWorkerResponse()
+
+    def _forget(self) -> None:
+        for plane_uri in self._opened_uris:
+            self._planes.forget(plane_uri)
+        self._opened_uris.clear()

@@ -1,0 +1,212 @@
+"""Owns who may publish and how readers verify; knows no particular store.
+
+The life of an agent in a pod:
+
+    pointer = claim(store, agent_id, lease_epoch)            # whoever held a lower epoch can no longer publish
+    latest = fetch_latest(store, agent_id)                   # or fetch(store, assignment.checkpoint.manifest_digest)
+    while training:
+        manifest_digest = publish(store, agent_id, lease_epoch, {"policy": ..., "learner": ...}, manifest)
+
+Only the epoch in the pointer decides who may publish; no clock is read here. Every step may be repeated after a lost
+reply, and a process may die between any two of them: objects without a pointer are garbage, never damage.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
+from podrace.checkpoints.manifest import FORMAT_VERSION, manifest_bytes, manifest_from_bytes
+from podrace.checkpoints.store import CheckpointStore, digest
+from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound
+
+STALE_EPOCH = "ERROR_REASON_STALE_EPOCH"
+BAD_DIGEST = "ERROR_REASON_BAD_DIGEST"
+
+
+@dataclass(frozen=True)
+class LatestCheckpoint:
+    """The newest checkpoint of an agent that could be verified."""
+
+    manifest_digest: str
+    """Digest of its manifest."""
+    manifest: Manifest
+    """Its manifest."""
+    parts: dict[str, bytes]
+    """Its training files by name."""
+    damage: str
+    """What is wrong with the newest one where this is its predecessor; empty otherwise."""
+
+
+def claim(store: CheckpointStore, agent_id: str, lease_epoch: int) -> Pointer:
+    """Makes a lease epoch the only one that may publish for an agent; the manifest stays.
+
+    Returns:
+        The agent's pointer, whose manifest (if any) is to be submitted again: a score could have been lost between
+        its publication and its submission.
+
+    Raises:
+        FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
+    """
+    return _swap(store, agent_id, lambda pointer: claimed(pointer, lease_epoch))
+
+
+def publish(
+    store: CheckpointStore, agent_id: str, lease_epoch: int, parts: Mapping[str, bytes], manifest: Manifest
+) -> str:
+    """Stores the parts, then the manifest, then advances the pointer; equal arguments may be repeated.
+
+    Args:
+        store: Where to.
+        agent_id: The agent, claimed for this epoch.
+        lease_epoch: Epoch of the assignment.
+        parts: Training files by name.
+        manifest: All but format version, agent, epoch and parts, which are filled in here. The caller sets
+            `previous_manifest_digest` (what this training went on from) and `publish_time`.
+
+    Returns:
+        The digest of the manifest.
+
+    Raises:
+        FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH), or it was not claimed for this one.
+        ResourceExhausted: The store is full; what was published before stays.
+    """
+    complete = _complete(manifest, agent_id, lease_epoch, parts)
+    data = manifest_bytes(complete)
+    manifest_digest = digest(data)
+    advanced(_read(store, agent_id)[0], lease_epoch, manifest_digest)  # refuses before anything is stored
+    for part in parts.values():
+        store.put_object(part)
+    store.put_object(data)
+    _swap(store, agent_id, lambda pointer: advanced(pointer, lease_epoch, manifest_digest))
+    return manifest_digest
+
+
+def claimed(pointer: Pointer, lease_epoch: int) -> Pointer:
+    """Decides what an agent's pointer becomes when an epoch claims it; raises as claim does."""
+    _refuse_stale(pointer, lease_epoch)
+    return Pointer(agent_id=pointer.agent_id, lease_epoch=lease_epoch, manifest_digest=pointer.manifest_digest)
+
+
+def advanced(pointer: Pointer, lease_epoch: int, manifest_digest: str) -> Pointer:
+    """Decides what an agent's pointer becomes when an epoch publishes; raises as publish does."""
+    _refuse_stale(pointer, lease_epoch)
+    if pointer.lease_epoch < lease_epoch:
+        raise FailedPrecondition(
+            f"agent {pointer.agent_id}: epoch {lease_epoch} publishes while the pointer is of {pointer.lease_epoch};"
+            " claim the agent first"
+        )
+    return Pointer(agent_id=pointer.agent_id, lease_epoch=lease_epoch, manifest_digest=manifest_digest)
+
+
+def read_manifest(store: CheckpointStore, manifest_digest: str) -> Manifest:
+    """Returns a verified manifest.
+
+    Raises:
+        DataLoss: It is damaged (BAD_DIGEST).
+        NotFound: It is not in the store.
+        Unimplemented: It has a later format than this build reads.
+    """
+    return manifest_from_bytes(read_object(store, manifest_digest))
+
+
+def read_object(store: CheckpointStore, name: str) -> bytes:
+    """Returns the verified bytes of an object; raises DataLoss (BAD_DIGEST) and NotFound."""
+    data = store.get_object(name)
+    if digest(data) != name:
+        raise DataLoss(
+            f"object {name} in {store.uri} is damaged: its {len(data)} bytes have the digest {digest(data)}",
+            reason=BAD_DIGEST,
+        )
+    return data
+
+
+def fetch(store: CheckpointStore, manifest_digest: str) -> tuple[Manifest, dict[str, bytes]]:
+    """Returns a checkpoint's manifest and its training files by name, all verified.
+
+    Raises:
+        DataLoss: An object is damaged or of another size than the manifest states (BAD_DIGEST); it is named.
+        NotFound: An object is not in the store; it is named.
+        Unimplemented: The manifest has a later format than this build reads.
+    """
+    manifest = read_manifest(store, manifest_digest)
+    return manifest, _read_parts(store, manifest)
+
+
+def fetch_latest(store: CheckpointStore, agent_id: str) -> LatestCheckpoint | None:
+    """Returns the agent's newest checkpoint, or its predecessor where a part of the newest is damaged or missing.
+
+    Returns:
+        None if nothing was ever published for the agent.
+
+    Raises:
+        DataLoss: Neither can be read, or the newest manifest itself is damaged; the object is named.
+        NotFound: The newest manifest or an object of its predecessor is not in the store.
+        Unimplemented: A manifest has a later format than this build reads.
+    """
+    manifest_digest = _read(store, agent_id)[0].manifest_digest
+    if not manifest_digest:
+        return None
+    manifest = read_manifest(store, manifest_digest)
+    try:
+        return LatestCheckpoint(manifest_digest, manifest, _read_parts(store, manifest), damage="")
+    except (DataLoss, NotFound) as error:
+        damage = error.message
+    previous = manifest.previous_manifest_digest
+    if not previous:
+        raise DataLoss(f"agent {agent_id} has no earlier checkpoint to fall back to: {damage}", reason=BAD_DIGEST)
+    return LatestCheckpoint(previous, *fetch(store, previous), damage)
+
+
+def _complete(manifest: Manifest, agent_id: str, lease_epoch: int, parts: Mapping[str, bytes]) -> Manifest:
+    complete = Manifest()
+    complete.CopyFrom(manifest)
+    complete.format_version = FORMAT_VERSION
+    complete.agent_id = agent_id
+    complete.lease_epoch = lease_epoch
+    del complete.parts[:]
+    complete.parts.extend(
+        Part(name=name, digest=digest(data), size_bytes=len(data)) for name, data in sorted(parts.items())
+    )
+    return complete
+
+
+def _refuse_stale(pointer: Pointer, lease_epoch: int) -> None:
+    if pointer.lease_epoch > lease_epoch:
+        raise FailedPrecondition(
+            f"agent {pointer.agent_id} was handed out again: epoch {lease_epoch} is stale, {pointer.lease_epoch} holds"
+            " it; stop",
+            reason=STALE_EPOCH,
+        )
+
+
+def _read(store: CheckpointStore, agent_id: str) -> tuple[Pointer, str | None]:
+    return store.read_pointer(agent_id) or (Pointer(agent_id=agent_id), None)
+
+
+def _read_parts(store: CheckpointStore, manifest: Manifest) -> dict[str, bytes]:
+    return {part.name: _read_part(store, part) for part in manifest.parts}
+
+
+def _read_part(store: CheckpointStore, part: Part) -> bytes:
+    data = read_object(store, part.digest)
+    if len(data) != part.size_bytes:
+        raise DataLoss(
+            f"part {part.name!r} ({part.digest} in {store.uri}) has {len(data)} bytes, its manifest states"
+            f" {part.size_bytes}",
+            reason=BAD_DIGEST,
+        )
+    return data
+
+
+def _swap(store: CheckpointStore, agent_id: str, decide: Callable[[Pointer], Pointer]) -> Pointer:
+    # Ends: a swap fails only when another one succeeded, and a higher epoch makes `decide` raise.
+    while True:
+        pointer, etag = _read(store, agent_id)
+        wanted = decide(pointer)
+        if etag is not None and wanted == pointer:
+            return pointer  # done already: the reply of an earlier try was lost
+        try:
+            store.swap_pointer(agent_id, wanted, etag)
+        except Aborted:
+            continue
+        return wanted

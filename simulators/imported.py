@@ -1,0 +1,77 @@
+"""A user's own simulator, by import path: `python:module:factory`.
+
+The signature of the factory decides what it makes:
+
+* with a parameter named `count`, it makes the whole batch: `factory(count=N, **options)` returns a Simulator (and is
+  given `device` too if it names such a parameter);
+* without one, it makes one lane: `factory(**options)` returns a gymnasium.Env, and is called N times.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+
+from podrace.errors import InvalidArgument
+from simulators.base import Simulator
+from simulators.gym import GymSimulator
+from simulators.options import check_names, closest
+
+
+def make_imported(id: str, count: int, options: Mapping[str, object], device: str) -> Simulator:
+    """Calls the factory that an id names.
+
+    Args:
+        id: `python:module:factory`.
+        count: Number of lanes.
+        options: Keyword arguments of the factory.
+        device: Where observations are returned.
+
+    Raises:
+        InvalidArgument: The path leads nowhere, an option is unknown, or the factory returned something else.
+    """
+    factory = _find(id)
+    parameters = inspect.signature(factory).parameters
+    if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        check_names(id, options, set(parameters) - {"count", "device"})
+    if "count" in parameters:
+        placement = {"device": device} if "device" in parameters else {}
+        return _checked_simulator(id, factory(count=count, **placement, **options), count)
+    return GymSimulator(id, [_checked_environment(id, factory(**options)) for _ in range(count)], device)
+
+
+def _find(id: str) -> Callable[..., Any]:
+    scheme, _, path = id.partition(":")
+    module_name, separator, name = path.partition(":")
+    if not (module_name and separator and name):
+        raise InvalidArgument(f"{id}: an import path reads {scheme}:module:factory")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InvalidArgument(
+            f"{id}: module {module_name!r} cannot be imported ({error}); is it on PYTHONPATH?"
+        ) from error
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        raise InvalidArgument(f"{id}: module {module_name!r} has no factory {name!r}{closest(name, dir(module))}")
+    return factory  # type: ignore[no-any-return]
+
+
+def _checked_simulator(id: str, made: object, count: int) -> Simulator:
+    if not isinstance(made, Simulator):
+        raise InvalidArgument(
+            f"{id}: a factory that takes count returns a simulators.Simulator, not {type(made).__name__}"
+        )
+    if made.count != count:
+        raise InvalidArgument(f"{id}: the factory was asked for {count} lanes and made {made.count}")
+    return made
+
+
+def _checked_environment(id: str, made: object) -> gymnasium.Env[Any, Any]:
+    if not isinstance(made, gymnasium.Env):
+        raise InvalidArgument(
+            f"{id}: a factory that takes no count returns one gymnasium.Env, not {type(made).__name__}"
+        )
+    return made

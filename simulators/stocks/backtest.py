@@ -1,0 +1,63 @@
+"""What an account's values say about a trader: the papers' measures and the baseline they are held against."""
+
+import numpy as np
+
+from simulators.stocks.data import Array
+
+TRADING_DAYS_A_YEAR = 252
+
+
+def performance(account_value: Array) -> dict[str, float]:
+    """The measures of the FinRL-Podracer paper (arXiv 2111.05188), in the convention its index row reproduces.
+
+    With p_1..p_n the account's value at each day's close and r the n - 1 daily returns:
+
+        cumulative_return    p_n / p_1 - 1
+        annual_return        (1 + cumulative_return)^(252 / n) - 1, n being the number of rows, not of returns
+        annual_volatility    std(r, ddof=1) * sqrt(252)
+        sharpe_ratio         mean(r) / std(r, ddof=1) * sqrt(252), the risk-free rate being 0
+        maximum_drawdown     min(p / running maximum of p - 1), at most 0
+        calmar_ratio         annual_return / |maximum_drawdown|
+
+    A ratio whose denominator is 0 (an account that never moves, or never falls) is 0.
+
+    Args:
+        account_value: [n] positive, n at least 3.
+    """
+    returns = account_value[1:] / account_value[:-1] - 1
+    deviation = float(returns.std(ddof=1))
+    cumulative_return = float(account_value[-1] / account_value[0]) - 1
+    annual_return = (1 + cumulative_return) ** (TRADING_DAYS_A_YEAR / len(account_value)) - 1
+    maximum_drawdown = float((account_value / np.maximum.accumulate(account_value)).min()) - 1
+    return {
+        "cumulative_return": cumulative_return,
+        "annual_return": annual_return,
+        "annual_volatility": deviation * TRADING_DAYS_A_YEAR**0.5,
+        "sharpe_ratio": _ratio(float(returns.mean()), deviation) * TRADING_DAYS_A_YEAR**0.5,
+        "maximum_drawdown": maximum_drawdown,
+        "calmar_ratio": _ratio(annual_return, -maximum_drawdown),
+    }
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else 0.0
+
+
+def equal_weight(close: Array, initial_cash: float, cost: float) -> Array:
+    """Buy and hold of the equal-weight pool: as much money in every stock at the first close, never traded again.
+
+    It pays the same fee as a trader. Shares are fractional, so that the baseline does not depend on how large a share
+    happens to be. As with a trader's account, the first value is the cash before the purchase.
+
+    Args:
+        close: [days, n].
+        initial_cash: Money to invest.
+        cost: Fee as a fraction of the traded value.
+
+    Returns:
+        [days] value of the account at each close.
+    """
+    growth = (close / close[0]).mean(axis=1)
+    account_value: Array = initial_cash / (1 + cost) * growth
+    account_value[0] = initial_cash
+    return account_value

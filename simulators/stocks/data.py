@@ -1,0 +1,206 @@
+"""Daily prices: read, checked, adjusted, aligned, cut into splits; knows nothing of trading.
+
+A price file (CSV or Parquet) has the columns date, ticker, high, low, close and, optionally, adj_close; others (open,
+volume) are ignored: nothing in the state is made of them. With adj_close, the prices of a day are multiplied by
+adj_close / close, which takes splits and dividends out of the returns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from podrace.errors import InvalidArgument, Unimplemented
+from simulators.options import closest
+from simulators.stocks.options import SPLITS, StockOptions
+
+BUILT_IN_TICKERS = ("AAPL", "GOOG", "IBM", "MSFT")
+_PRICE_COLUMNS = ("high", "low", "close")
+_BOUNDARIES = ("train_start", "train_end", "validation_end", "backtest_end")
+_REQUIRED_COLUMNS = ("date", "ticker", *_PRICE_COLUMNS)
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Adjusted daily prices of stocks on the days that all of them were traded."""
+
+    dates: NDArray[np.datetime64]
+    """[days] datetime64[D], ascending."""
+    tickers: tuple[str, ...]
+    high: Array
+    """[days, n], as are the next two; n is the number of tickers."""
+    low: Array
+    close: Array
+
+    def until(self, row: int) -> "Prices":
+        """The days before `row`: what is known when that row's day has not come yet."""
+        return Prices(self.dates[:row], self.tickers, self.high[:row], self.low[:row], self.close[:row])
+
+
+def load_prices(path: str = "", tickers: Sequence[str] = ()) -> Prices:
+    """Loads daily prices.
+
+    Args:
+        path: A CSV or Parquet file, or '' for the built-in prices: AAPL, GOOG, IBM and MSFT from GOOG's first day,
+            2004-08-19, to 2013-03-01 (Quandl WIKI, public domain, as packaged by bokeh_sampledata).
+        tickers: Stocks to keep, in this order; all of them, in order of their names, when empty.
+
+    Raises:
+        InvalidArgument: The file is missing or malformed; the line names the ticker and the date.
+        Unimplemented: Parquet needs pyarrow, which is not installed.
+    """
+    source = path or "built-in prices"
+    frame = _read(path) if path else _built_in()
+    frame = _select(source, frame, tickers)
+    frame["date"] = _dates(source, frame)
+    for column in _price_columns(frame):
+        frame[column] = _positive_prices(source, frame, column)
+    _check_order(source, frame)
+    return _align(source, _adjust(frame), tuple(tickers) or tuple(sorted(frame["ticker"].unique())))
+
+
+def _built_in() -> pd.DataFrame:
+    from bokeh_sampledata import stocks  # parses all of its files when imported
+
+    return pd.concat([pd.DataFrame(getattr(stocks, ticker)).assign(ticker=ticker) for ticker in BUILT_IN_TICKERS])
+
+
+def _read(path: str) -> pd.DataFrame:
+    try:
+        # Text first: a price that is no number is then refused by name, and the ticker NA stays a ticker.
+        frame = (
+            pd.read_parquet(path)
+            if Path(path).suffix == ".parquet"
+            else pd.read_csv(path, dtype=str, keep_default_na=False)
+        )
+    except ImportError as error:
+        raise Unimplemented(f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or use CSV") from error
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"option 'path': {path} cannot be read: {' '.join(str(error).split())}") from error
+    frame = frame.rename(columns=str.lower)
+    missing = [column for column in _REQUIRED_COLUMNS if column not in frame]
+    if missing:
+        raise InvalidArgument(f"{path}: columns missing: {', '.join(missing)} (found: {', '.join(frame.columns)})")
+    unnamed = (frame["ticker"].isna() | (frame["ticker"] == "")).to_numpy()
+    if unnamed.any():
+        raise InvalidArgument(f"{path}: {frame['date'][int(unnamed.argmax())]}: the row has no ticker")
+    return frame
+
+
+def _select(source: str, frame: pd.DataFrame, tickers: Sequence[str]) -> pd.DataFrame:
+    known = sorted(frame["ticker"].unique())
+    for ticker in tickers:
+        if ticker not in known:
+            hint = closest(ticker, known)
+            raise InvalidArgument(f"{source}: no prices of {ticker!r}{hint} (there are: {', '.join(known)})")
+    if len(set(tickers)) != len(tickers):
+        raise InvalidArgument(f"option 'tickers' names a stock twice: {', '.join(tickers)}")
+    return (frame[frame["ticker"].isin(tickers)] if tickers else frame).reset_index(drop=True)
+
+
+def _price_columns(frame: pd.DataFrame) -> list[str]:
+    return [column for column in (*_PRICE_COLUMNS, "adj_close") if column in frame]
+
+
+def _dates(source: str, frame: pd.DataFrame) -> pd.Series:
+    # The day as written: a time of day or a zone behind it must not move it.
+    dates = pd.to_datetime(frame["date"].astype(str).str.slice(0, 10), errors="coerce", format="ISO8601")
+    if dates.isna().any():
+        row = int(dates.isna().to_numpy().argmax())
+        raise InvalidArgument(f"{source}: {frame['ticker'][row]}: {frame['date'][row]!r} is no date (write 2010-01-31)")
+    return dates
+
+
+def _positive_prices(source: str, frame: pd.DataFrame, column: str) -> pd.Series:
+    prices = pd.to_numeric(frame[column], errors="coerce")
+    refused = ~(np.isfinite(prices) & (prices > 0))
+    if refused.any():
+        row = int(refused.to_numpy().argmax())
+        raise InvalidArgument(
+            f"{source}: {_where(frame, row)}: {column} is {frame[column][row]!r}; prices are positive numbers"
+        )
+    return prices.astype(np.float64)
+
+
+def _check_order(source: str, frame: pd.DataFrame) -> None:
+    """Every ticker's own rows must be in order of their dates: anything else is a mistake in the making of the file."""
+    step = frame.groupby("ticker")["date"].diff().dt.days
+    refused = (step <= 0).to_numpy()
+    if refused.any():
+        row = int(refused.argmax())
+        fault = "the date appears twice" if step[row] == 0 else "the date comes after a later one; sort by date"
+        raise InvalidArgument(f"{source}: {_where(frame, row)}: {fault}")
+
+
+def _where(frame: pd.DataFrame, row: int) -> str:
+    return f"{frame['ticker'][row]} {frame['date'][row].date().isoformat()}"
+
+
+def _adjust(frame: pd.DataFrame) -> pd.DataFrame:
+    if "adj_close" not in frame:
+        return frame
+    factor = frame["adj_close"] / frame["close"]
+    return frame.assign(**{column: frame[column] * factor for column in _PRICE_COLUMNS})
+
+
+def _align(source: str, frame: pd.DataFrame, tickers: tuple[str, ...]) -> Prices:
+    """Keeps the days on which every ticker has prices."""
+    table = frame.pivot(index="date", columns="ticker", values=list(_PRICE_COLUMNS)).dropna().sort_index()
+    if table.empty:
+        raise InvalidArgument(f"{source}: no day has prices of all of {', '.join(tickers)}")
+    high, low, close = (table[column][list(tickers)].to_numpy(np.float64) for column in _PRICE_COLUMNS)
+    return Prices(table.index.to_numpy().astype("datetime64[D]"), tickers, high, low, close)
+
+
+def split_rows(dates: NDArray[np.datetime64], options: StockOptions, history_days: int) -> tuple[int, range]:
+    """Finds the rows of a split.
+
+    Args:
+        dates: [days] datetime64[D], ascending.
+        options: Names the split and its dates.
+        history_days: Days that must lie before the first training day.
+
+    Returns:
+        The row of the first training day, and the rows of the split.
+
+    Raises:
+        InvalidArgument: A date is malformed or the dates are out of order, or the split has too few days.
+    """
+    defaults = (history_days, len(dates), len(dates), len(dates))
+    boundaries = [
+        _row(dates, name, getattr(options, name), default) for name, default in zip(_BOUNDARIES, defaults, strict=True)
+    ]
+    if sorted(boundaries) != boundaries:
+        written = ", ".join(f"{name} = {getattr(options, name) or 'none'}" for name in _BOUNDARIES)
+        raise InvalidArgument(f"the dates of the splits are not in this order: {written}")
+    if boundaries[0] < history_days:
+        first = dates[history_days] if history_days < len(dates) else "none"
+        raise InvalidArgument(
+            f"option 'train_start': {options.train_start} has {boundaries[0]} days of prices before it and the "
+            f"indicators need {history_days} (first possible: {first})"
+        )
+    index = SPLITS.index(options.split)
+    rows = range(boundaries[index], boundaries[index + 1])
+    needed = options.episode_days or 3
+    if len(rows) < needed:
+        raise InvalidArgument(
+            f"split {options.split!r} has {len(rows)} of the {needed} days that an episode needs; prices go from "
+            f"{dates[0]} to {dates[-1]}: set train_start < train_end < validation_end < backtest_end within them"
+        )
+    return boundaries[0], rows
+
+
+def _row(dates: NDArray[np.datetime64], name: str, text: str, default: int) -> int:
+    """Row of the first day at or after a date."""
+    if not text:
+        return default
+    try:
+        return int(np.searchsorted(dates, np.datetime64(date.fromisoformat(text))))
+    except ValueError as error:
+        raise InvalidArgument(f"option {name!r}: {text!r} is no date (write 2010-01-31)") from error

@@ -1,0 +1,223 @@
+"""A whole pod in one process (fused): assignments in, checkpoints and submissions out."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agentpod.pod import run_head
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.checkpoints import open_store
+from podrace.checkpoints.publish import claim, fetch, fetch_latest
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.tensors.codec import digest
+
+
+async def run(mesh, *assignments: pb.Assignment, **changes) -> int:
+    mesh.orchestrator.assignments.extend(assignments)
+    config = mesh.pod_config("fused", **changes)
+    config.folder.mkdir(exist_ok=True)
+    return await run_head(config)
+
+
+def only_completion(mesh) -> pb.CompleteAssignmentRequest:
+    (completed,) = mesh.orchestrator.completed
+    return completed
+
+
+def store_of(mesh):
+    return open_store(mesh.leaderboard.store_uri)
+
+
+async def test_an_agent_trains_its_budget_and_its_last_policy_is_scored(mesh, make_spec, make_assignment):
+    assert await run(mesh, make_assignment(make_spec())) == 0
+    assert only_completion(mesh).outcome == pb.OUTCOME_FINISHED
+    assert only_completion(mesh).progress.environment_steps == 4096
+    last = mesh.leaderboard.manifests[-1]
+    assert last.environment_steps == 4096
+    assert last.evaluation.episodes == 4
+    latest = fetch_latest(store_of(mesh), "t-a0")
+    assert latest is not None
+    assert latest.manifest == last
+
+
+async def test_the_published_policy_is_the_one_that_earned_the_score(mesh, make_spec, make_assignment):
+    await run(mesh, make_assignment(make_spec()))
+    assert mesh.leaderboard.manifests
+    for manifest in mesh.leaderboard.manifests:
+        parts = {part.name: part.digest for part in manifest.parts}
+        assert manifest.evaluation.policy_digest == parts["policy"]
+        assert digest(store_of(mesh).get_object(parts["policy"])) == parts["policy"]
+
+
+async def test_the_same_assignment_gives_the_same_checkpoints_bit_for_bit(mesh, make_spec, make_assignment):
+    spec = make_spec(synchronous=True, pool={"maximum_pods": 1})
+    await run(mesh, make_assignment(spec, number=0))
+    first = [(part.name, part.digest) for manifest in mesh.leaderboard.manifests for part in manifest.parts]
+    mesh.leaderboard.manifests.clear()
+    again = make_assignment(spec, number=0)
+    again.assignment_id, again.train.agent_id = "u-a0.1", "u-a0"
+    await run(mesh, again)
+    second = [(part.name, part.digest) for manifest in mesh.leaderboard.manifests for part in manifest.parts]
+    assert len(first) == 8
+    assert first == second
+
+
+async def test_a_drained_agent_goes_on_where_it_was(mesh, make_spec, make_assignment):
+    mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
+    spec = make_spec(steps=10**7, evaluation={"episodes": 4, "every_environment_steps": 10**7})
+    assert await run(mesh, make_assignment(spec)) == 0
+    assert only_completion(mesh).outcome == pb.OUTCOME_DRAINED
+    drained = fetch_latest(store_of(mesh), "t-a0")
+    assert drained is not None
+    assert not drained.manifest.HasField("evaluation")
+    assert not mesh.leaderboard.manifests
+    steps = drained.manifest.environment_steps
+    mesh.orchestrator.completed.clear()
+    mesh.orchestrator.directive = pb.DIRECTIVE_CONTINUE
+    more = make_assignment(make_spec(steps=steps + 2048), epoch=2)
+    await run(mesh, more)
+    assert only_completion(mesh).outcome == pb.OUTCOME_FINISHED
+    last = mesh.leaderboard.manifests[-1]
+    assert last.environment_steps == steps + 2048
+    assert last.policy_version == drained.manifest.policy_version + 4
+    assert last.rollouts == drained.manifest.rollouts + 4
+
+
+async def test_a_child_begins_with_its_parents_files_and_its_own_hyperparameters(mesh, make_spec, make_assignment):
+    spec = make_spec()
+    await run(mesh, make_assignment(spec))
+    parent = fetch_latest(store_of(mesh), "t-a0")
+    assert parent is not None
+    child = make_assignment(
+        make_spec(steps=512), number=1, starting_checkpoint=Checkpoint(agent_id="t-a0", manifest_digest=parent.manifest_digest)
+    )
+    child.train.hyperparameters["learning_rate"] = 1e-7
+    await run(mesh, child)
+    manifest, parts = fetch(store_of(mesh), fetch_latest(store_of(mesh), "t-a1").manifest_digest)
+    assert manifest.lineage_environment_steps == 4096 + 512
+    assert manifest.environment_steps == 512
+    assert manifest.hyperparameters["learning_rate"] == 1e-7
+    assert manifest.previous_manifest_digest == parent.manifest_digest
+    # At that rate one update changes next to nothing: what the parent had learned is there.
+    from podrace.tensors.codec import decode
+
+    before, after = decode(parent.parts["policy"])[0], decode(parts["policy"])[0]
+    weights = [name for name in before if name.startswith("actor")]
+    assert weights
+    for name in weights:
+        assert (before[name] - after[name]).abs().max() < 1e-5
+
+
+async def test_a_higher_lease_epoch_ends_the_work_without_publishing(mesh, make_spec, make_assignment):
+    claim(store_of(mesh), "t-a0", 5)
+    await run(mesh, make_assignment(make_spec(), epoch=4))
+    assert not mesh.leaderboard.manifests
+    pointer, _ = store_of(mesh).read_pointer("t-a0")
+    assert pointer.lease_epoch == 5
+    assert not pointer.manifest_digest
+
+
+async def test_a_stale_renewal_stops_without_completing(mesh, make_spec, make_assignment):
+    mesh.orchestrator.stale = True
+    spec = make_spec(steps=10**7, evaluation={"episodes": 4, "every_environment_steps": 10**7})
+    await run(mesh, make_assignment(spec))
+    assert not mesh.orchestrator.completed
+    assert fetch_latest(store_of(mesh), "t-a0") is None
+
+
+async def test_a_score_that_was_published_but_not_submitted_is_submitted_by_the_next_holder(
+    mesh, make_spec, make_assignment
+):
+    await run(mesh, make_assignment(make_spec()))
+    lost = mesh.leaderboard.manifests[-1]
+    mesh.leaderboard.manifests.clear()
+    await run(mesh, make_assignment(make_spec(), epoch=2))
+    assert mesh.leaderboard.manifests[0] == lost
+
+
+@pytest.mark.parametrize(
+    ("environment", "outcome", "words"),
+    [
+        ("NoSuchEnvironment-v7", pb.OUTCOME_SPEC_FAILED, "NoSuchEnvironment-v7"),
+        ("python:environments:not_finite", pb.OUTCOME_AGENT_FAILED, "not finite"),
+    ],
+)
+async def test_what_cannot_work_is_told_in_one_line(
+    mesh, make_spec, make_assignment, monkeypatch, environment, outcome, words
+):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    await run(mesh, make_assignment(make_spec(environment)))
+    completed = only_completion(mesh)
+    assert completed.outcome == outcome
+    assert words in completed.message
+    assert "\n" not in completed.message
+
+
+async def test_a_minibatch_larger_than_the_batch_fails_the_agent_by_name(mesh, make_spec, make_assignment):
+    algorithms = {"ppo": {"hyperparameters": {"horizon": 8, "minibatch_size": 4096}}}
+    await run(mesh, make_assignment(make_spec(algorithms=algorithms)))
+    assert only_completion(mesh).outcome == pb.OUTCOME_AGENT_FAILED
+    assert "minibatch_size" in only_completion(mesh).message
+
+
+async def test_a_damaged_checkpoint_falls_back_to_the_one_before(mesh, make_spec, make_assignment):
+    await run(mesh, make_assignment(make_spec()))
+    newest = fetch_latest(store_of(mesh), "t-a0")
+    before = newest.manifest.previous_manifest_digest
+    learner = next(part for part in newest.manifest.parts if part.name == "learner")
+    path = next(mesh.folder.glob(f"store/**/{learner.digest}*"))
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    mesh.leaderboard.manifests.clear()
+    await run(mesh, make_assignment(make_spec(), epoch=2))
+    assert only_completion_of_last(mesh).outcome == pb.OUTCOME_FINISHED
+    assert mesh.leaderboard.manifests[0].previous_manifest_digest == before
+
+
+def only_completion_of_last(mesh) -> pb.CompleteAssignmentRequest:
+    return mesh.orchestrator.completed[-1]
+
+
+async def test_heartbeats_go_on_during_a_long_update(mesh, make_spec, make_assignment, monkeypatch):
+    import time
+
+    from agentpod.algorithms.ppo import PPO
+
+    update = PPO.update
+
+    def long_update(self, rollout):
+        # Holds the compute thread as a big network would: several leases long.
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            sum(range(1000))
+        return update(self, rollout)
+
+    monkeypatch.setattr(PPO, "update", long_update)
+    await run(mesh, make_assignment(make_spec(steps=512)))
+    assert only_completion(mesh).outcome == pb.OUTCOME_FINISHED
+    # The lease is 0.3 s, renewed every 0.1 s.
+    assert len(mesh.orchestrator.renewals) >= 8
+
+
+async def test_any_checkpoint_can_be_evaluated_by_a_pod(mesh, make_spec, make_assignment):
+    await run(mesh, make_assignment(make_spec()))
+    latest = fetch_latest(store_of(mesh), "t-a0")
+    evaluation = make_assignment(make_spec())
+    evaluation.ClearField("work")
+    evaluation.assignment_id = "t-e0.1"
+    evaluation.evaluate.checkpoint.manifest_digest = latest.manifest_digest
+    evaluation.evaluate.episodes = 6
+    evaluation.evaluate.seed = 3
+    mesh.orchestrator.completed.clear()
+    await run(mesh, evaluation)
+    completed = only_completion(mesh)
+    assert completed.outcome == pb.OUTCOME_FINISHED
+    assert completed.evaluation.episodes == 6
+    assert completed.evaluation.mean_return > 0
+
+
+async def test_a_pod_that_hears_no_orchestrator_goes(mesh, short_folder):
+    config = mesh.pod_config("fused", orchestrator=f"unix:{short_folder}/nobody.sock", orphan_seconds=0.2)
+    config.folder.mkdir()
+    async with asyncio.timeout(60):
+        assert await run_head(config) == 0

@@ -1,0 +1,168 @@
+"""Pods as real processes, forked by a real nursery: they work, they survive kills, they leave nothing behind."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from conftest import until
+
+from agentpod.config import PodConfig
+from agentpod.nursery import start_ticks
+from podrace import lifeline
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@dataclasses.dataclass
+class NurseryProcess:
+    """A nursery under test and a connection to it."""
+
+    process: subprocess.Popen[bytes]
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def order(self, line: bytes) -> dict:
+        self.writer.write(line + b"\n")
+        return json.loads(await self.reader.readline())
+
+    async def start(self, pod: PodConfig) -> dict[str, int]:
+        """Starts a pod and returns the pids of its roles."""
+        fields = {**dataclasses.asdict(pod), "lifeline": ""}
+        answer = await self.order(json.dumps({"pod": fields}, default=str).encode())
+        assert "pid" in answer, answer
+        return pids(pod)
+
+
+def pids(pod: PodConfig) -> dict[str, int]:
+    content = json.loads((pod.folder / "pod.json").read_text())
+    return {role: entry["pid"] for role, entry in content["roles"].items()}
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.fixture
+async def nursery(short_folder: Path) -> AsyncIterator[NurseryProcess]:
+    socket, line = short_folder / "n.sock", short_folder / "n.life"
+    with lifeline.hold(line):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agentpod", "nursery", "--set", f"socket={socket}", "--set", f"lifeline={line}"],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            start_new_session=True,
+        )
+        await until(socket.exists)
+        reader, writer = await asyncio.open_unix_connection(str(socket))
+        yield NurseryProcess(process, reader, writer)
+        writer.close()
+    # The lifeline is lost: the nursery goes by itself as soon as its children are gone.
+    await asyncio.to_thread(process.wait, 20)
+
+
+def left_in_shared_memory(pod: PodConfig) -> list[str]:
+    return [path.name for path in Path("/dev/shm").glob(f"podrace-{pod.pod_id}-*")]
+
+
+@pytest.mark.parametrize("layout", ["separate", "fused"])
+async def test_a_pod_trains_an_agent_and_leaves_nothing_behind(mesh, make_spec, make_assignment, nursery, layout):
+    mesh.orchestrator.assignments.append(make_assignment(make_spec()))
+    pod = mesh.pod_config(layout)
+    roles = await nursery.start(pod)
+    assert set(roles) == set(pod.roles)
+    await until(lambda: bool(mesh.orchestrator.completed))
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
+    assert mesh.leaderboard.manifests[-1].environment_steps == 4096
+    await until(lambda: not any(map(lives, roles.values())))
+    assert not left_in_shared_memory(pod)
+
+
+async def test_two_workers_fill_one_rollout_side_by_side(mesh, make_spec, make_assignment, nursery):
+    mesh.orchestrator.assignments.append(make_assignment(make_spec()))
+    roles = await nursery.start(mesh.pod_config("separate", workers=2))
+    assert "worker-1" in roles
+    await until(lambda: bool(mesh.orchestrator.completed))
+    last = mesh.leaderboard.manifests[-1]
+    # 8 environments each, 64 steps a rollout: 4,096 steps are 4 rollouts.
+    assert last.environment_steps == 4096
+    assert last.rollouts == 4
+
+
+async def test_a_separate_pod_overlaps_with_a_policy_lag_of_one(mesh, make_spec, make_assignment, nursery):
+    mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=300_000)))
+    await nursery.start(mesh.pod_config("separate"))
+    await until(lambda: any(renewal.progress.policy_lag > 0 for renewal in mesh.orchestrator.renewals))
+    assert max(renewal.progress.policy_lag for renewal in mesh.orchestrator.renewals) == 1
+    mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
+    await until(lambda: bool(mesh.orchestrator.completed))
+
+
+@pytest.mark.parametrize("role", ["worker-0", "evaluator"])
+async def test_a_killed_role_comes_back_and_the_agent_finishes(mesh, make_spec, make_assignment, nursery, role):
+    steps = 120_000
+    spec = make_spec(steps=steps, evaluation={"episodes": 8, "every_environment_steps": 4096, "share": 1.0})
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    pod = mesh.pod_config("separate")
+    roles = await nursery.start(pod)
+    await until(lambda: len(mesh.leaderboard.manifests) >= 2)
+    os.kill(roles[role], signal.SIGKILL)
+    await until(lambda: pids(pod)[role] != roles[role])
+    await until(lambda: bool(mesh.orchestrator.completed), 60)
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
+    assert mesh.leaderboard.manifests[-1].environment_steps >= steps
+    await until(lambda: not any(map(lives, pids(pod).values())))
+    assert not left_in_shared_memory(pod)
+
+
+async def test_a_killed_head_takes_its_roles_with_it(mesh, make_spec, make_assignment, nursery):
+    mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**8)))
+    pod = mesh.pod_config("separate")
+    roles = await nursery.start(pod)
+    await until(lambda: bool(mesh.orchestrator.renewals))
+    os.kill(roles["learner"], signal.SIGKILL)
+    await until(lambda: not any(map(lives, roles.values())))
+    # Only the launcher, who knows that the pod is dead, may remove its memory.
+    for name in left_in_shared_memory(pod):
+        (Path("/dev/shm") / name).unlink()
+
+
+async def test_a_terminated_head_publishes_before_it_goes(mesh, make_spec, make_assignment, nursery):
+    spec = make_spec(steps=10**8, evaluation={"episodes": 4, "every_environment_steps": 10**8})
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    pod = mesh.pod_config("fused")
+    roles = await nursery.start(pod)
+    await until(lambda: any(renewal.progress.policy_version > 3 for renewal in mesh.orchestrator.renewals))
+    os.kill(roles["learner"], signal.SIGTERM)
+    await until(lambda: bool(mesh.orchestrator.completed))
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_DRAINED
+    assert list(mesh.folder.glob("store/pointers/*"))
+    await until(lambda: not lives(roles["learner"]))
+
+
+async def test_an_order_that_makes_no_sense_is_answered_in_one_line(nursery):
+    assert "unknown key" in (await nursery.order(b'{"pod": {"pod_idd": 1}}'))["error"]
+    assert "not an order" in (await nursery.order(b"hello"))["error"]
+
+
+async def test_the_pod_file_names_each_process_for_ever(mesh, nursery):
+    mesh.orchestrator.assignments.clear()
+    pod = mesh.pod_config("separate", tournament_id="t", cores=2.0, cpus=(0,))
+    roles = await nursery.start(pod)
+    content = json.loads((pod.folder / "pod.json").read_text())
+    assert content["pod_id"] == pod.pod_id
+    assert content["cores"] == 2.0
+    assert content["cpus"] == [0]
+    for role, pid in roles.items():
+        assert content["roles"][role]["start_ticks"] in (start_ticks(pid), 0) or not lives(pid)
