@@ -160,7 +160,8 @@ class Head:
             await training.run()
             if lease.stop.done():
                 outcome, message = orchestrator_pb.OUTCOME_DRAINED, lease.stop.result().reason
-                exit_code = EXIT_DONE
+                # Drained, the pod goes; if only this agent was taken from it, it asks for another.
+                exit_code = EXIT_DONE if lease.stop.result().publish else None
         except RoleLost as error:
             outcome, message, exit_code = orchestrator_pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST
             await training.leave()

@@ -36,11 +36,11 @@ class Activation:
 
     Attributes:
         apply_: Replaces a tensor by the function of it, in place, and returns it.
-        backward: (gradient of the output, output) -> gradient of the input.
+        backward_: (gradient of the output, output) -> gradient of the input, in the place of the former.
     """
 
     apply_: Callable[[Tensor], Tensor]
-    backward: Callable[[Tensor, Tensor], Tensor]
+    backward_: Callable[[Tensor, Tensor], Tensor]
 
 
 def _tanh_(tensor: Tensor) -> Tensor:
@@ -53,11 +53,11 @@ def _tanh_(tensor: Tensor) -> Tensor:
 
 
 ACTIVATIONS: dict[str, Activation] = {
-    "tanh": Activation(_tanh_, lambda gradient, output: torch.addcmul(gradient, gradient * output, output, value=-1.0)),
-    "relu": Activation(torch.relu_, lambda gradient, output: gradient * (output > 0)),
+    "tanh": Activation(_tanh_, lambda gradient, output: gradient.addcmul_(gradient * output, output, value=-1.0)),
+    "relu": Activation(torch.relu_, lambda gradient, output: gradient.mul_(output > 0)),
     "elu": Activation(
         lambda tensor: nn.functional.elu(tensor, inplace=True),
-        lambda gradient, output: torch.addcmul(gradient, gradient, output.clamp(max=0.0)),
+        lambda gradient, output: gradient.addcmul_(gradient, output.clamp(max=0.0)),
     ),
 }
 
@@ -128,4 +128,4 @@ class MultilayerPerceptron:
             torch.mm(gradient.t(), trace[layer], out=into.weights[layer])
             torch.sum(gradient, 0, out=into.biases[layer])
             if layer > 0:
-                gradient = self._activation.backward(torch.mm(gradient, self.weights[layer]), trace[layer])
+                gradient = self._activation.backward_(torch.mm(gradient, self.weights[layer]), trace[layer])

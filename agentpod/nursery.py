@@ -161,15 +161,23 @@ class Nursery:
             if child:
                 code = os.waitstatus_to_exitcode(status)
                 _log.info("role ended", pod_id=child.pod.pod_id, role=child.role, exit_code=code)
-                # A role that ends well was told to: its head is gone or going.
-                if restart and code != 0:
+                if child.role == HEAD:
+                    self._dismiss(child.pod)
+                elif restart and code != 0:
+                    # A role that ends well was told to: its head is gone or going.
                     self._restart(child)
+
+    def _dismiss(self, pod: PodConfig) -> None:
+        """Ends the roles of a dead head that were not up yet to hold its lifeline."""
+        for child in self.children.values():
+            if child.pod.pod_id == pod.pod_id:
+                os.kill(child.pid, signal.SIGTERM)
 
     def _restart(self, child: Child) -> None:
         head_lives = any(
             other.pod.pod_id == child.pod.pod_id and other.role == HEAD for other in self.children.values()
         )
-        if child.role == HEAD or not head_lives or child.restarts >= MAXIMUM_RESTARTS:
+        if not head_lives or child.restarts >= MAXIMUM_RESTARTS:
             return
         child.restarts += 1
         _log.warning("role is restarted", pod_id=child.pod.pod_id, role=child.role, restarts=child.restarts)

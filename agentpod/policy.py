@@ -72,6 +72,8 @@ class Policy:
         flat: [P] float32, everything the policy knows.
         distribution: Turns outputs of the actor into actions.
         actor: The network, over views of `flat`.
+        to_environment: Maps actions to the environment's units: clipped to [-1, 1] and spread over [low, high] where
+            bounded.
     """
 
     def __init__(

@@ -4,12 +4,13 @@ Servers raise PodraceError and clients catch PodraceError; only this file knows 
 """
 
 import asyncio
+import inspect
 import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import grpc
 import structlog
@@ -63,12 +64,12 @@ class Server:
     """
 
     def __init__(
-        self, config: ServerConfig, server: grpc.aio.Server, health_servicer: health.aio.HealthServicer
+        self, config: ServerConfig, server: grpc.aio.Server, health_servicer: health.aio.HealthServicer, address: str
     ) -> None:
         self._config = config
         self._server = server
         self._health = health_servicer
-        self.address = ""
+        self.address = address
 
     @classmethod
     async def start(cls, config: ServerConfig, services: Sequence[Service]) -> "Server":
@@ -77,21 +78,18 @@ class Server:
         Raises:
             Unavailable: The address cannot be bound; the message names it.
         """
-        # so_reuseport would let a second server bind the same port and share its calls: a port in use must be an error.
-        server = grpc.aio.server(interceptors=[_ErrorTranslator()], options=[("grpc.so_reuseport", 0)])
+        server = await _bound(config.listen)
         health_servicer = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server.server)
         names = [service.descriptor.full_name for service in services]
         for service in services:
-            service.add(service.servicer, server)
+            service.add(service.servicer, server.server)
         if config.reflection:
-            reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
-        started = cls(config, server, health_servicer)
-        started.address = _bind(server, config.listen)
-        await server.start()
+            reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server.server)
+        await server.server.start()
         for name in ["", *names]:
             await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return started
+        return cls(config, server.server, health_servicer, server.address)
 
     async def drain(self) -> None:
         """NOT_SERVING, wait, refuse new calls, let the others finish within the grace."""
@@ -101,16 +99,27 @@ class Server:
         await self._server.stop(self._config.grace_seconds)
 
 
-def _bind(server: grpc.aio.Server, listen: str) -> str:
+class _Bound(NamedTuple):
+    server: grpc.aio.Server
+    address: str
+
+
+async def _bound(listen: str) -> _Bound:
+    """A server that owns its address; raises Unavailable as Server.start does."""
+    # so_reuseport would let a second server bind the same port and share its calls: a port in use must be an error.
+    server = grpc.aio.server(interceptors=[_ErrorTranslator()], options=[("grpc.so_reuseport", 0)])
     try:
         port = server.add_insecure_port(listen)
-    except RuntimeError as error:
-        raise errors.Unavailable(
-            f"cannot listen on {listen}: {str(error) or 'the address is in use'}; choose another address or stop what holds it"
-        ) from None
-    if port == 0:
-        raise errors.Unavailable(f"cannot listen on {listen}: the address is in use or not of this machine")
-    return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
+    except RuntimeError:
+        port = 0
+    if port:
+        return _Bound(server, listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}")
+    await server.stop(None)
+    # The traceback of the error would keep the server alive beyond its event loop.
+    del server
+    raise errors.Unavailable(
+        f"cannot listen on {listen}: the address is in use or not one of this machine; choose another or stop what holds it"
+    )
 
 
 async def shutdown_requested(*others: Awaitable[str]) -> str:
@@ -150,6 +159,9 @@ class _ErrorTranslator(grpc.aio.ServerInterceptor):
             "response_serializer": handler.response_serializer,
         }
         if handler.response_streaming:
+            if not inspect.isasyncgenfunction(handler.unary_stream):
+                # A coroutine that writes to its context, as the health service does: its errors are grpc's own.
+                return handler
             return grpc.unary_stream_rpc_method_handler(_translate_stream(handler.unary_stream), **codec)
         return grpc.unary_unary_rpc_method_handler(_translate_unary(handler.unary_unary), **codec)
 

@@ -21,7 +21,7 @@ class PPOHyperparameters:
     """Epsilon: how far a probability ratio may move from 1 before its gradient vanishes."""
     value_clip_range: float = 0.0
     """How far a value may move from the one before the update before its gradient vanishes; 0 = off."""
-    entropy_coefficient: float = 0.0
+    entropy_coefficient: float = 0.001
     """Weight of the entropy bonus."""
     value_coefficient: float = 0.5
     """Weight of the squared value error."""

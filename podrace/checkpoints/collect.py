@@ -39,9 +39,8 @@ def reachable(store: CheckpointStore, roots: Iterable[str]) -> set[str]:
         kept |= _objects(root, read_manifest(store, root))
     for pointer in store.list_pointers():
         if pointer.manifest_digest:
-            manifest = read_manifest(store, pointer.manifest_digest)
-            kept |= _objects(pointer.manifest_digest, manifest)
-            kept |= _predecessor(store, manifest.previous_manifest_digest)
+            kept |= _objects(pointer.manifest_digest, read_manifest(store, pointer.manifest_digest))
+            kept |= _predecessor(store, pointer.previous_manifest_digest)
     return kept
 
 

@@ -84,7 +84,10 @@ def publish(
 def claimed(pointer: Pointer, lease_epoch: int) -> Pointer:
     """Decides what an agent's pointer becomes when an epoch claims it; raises as claim does."""
     _refuse_stale(pointer, lease_epoch)
-    return Pointer(agent_id=pointer.agent_id, lease_epoch=lease_epoch, manifest_digest=pointer.manifest_digest)
+    claimed_pointer = Pointer()
+    claimed_pointer.CopyFrom(pointer)
+    claimed_pointer.lease_epoch = lease_epoch
+    return claimed_pointer
 
 
 def advanced(pointer: Pointer, lease_epoch: int, manifest_digest: str) -> Pointer:
@@ -95,7 +98,14 @@ def advanced(pointer: Pointer, lease_epoch: int, manifest_digest: str) -> Pointe
             f"agent {pointer.agent_id}: epoch {lease_epoch} publishes while the pointer is of {pointer.lease_epoch};"
             " claim the agent first"
         )
-    return Pointer(agent_id=pointer.agent_id, lease_epoch=lease_epoch, manifest_digest=manifest_digest)
+    # A repeated publication finds its manifest there already and must not become its own predecessor.
+    repeated = pointer.manifest_digest == manifest_digest
+    return Pointer(
+        agent_id=pointer.agent_id,
+        lease_epoch=lease_epoch,
+        manifest_digest=manifest_digest,
+        previous_manifest_digest=pointer.previous_manifest_digest if repeated else pointer.manifest_digest,
+    )
 
 
 def read_manifest(store: CheckpointStore, manifest_digest: str) -> Manifest:
@@ -133,25 +143,24 @@ def fetch(store: CheckpointStore, manifest_digest: str) -> tuple[Manifest, dict[
 
 
 def fetch_latest(store: CheckpointStore, agent_id: str) -> LatestCheckpoint | None:
-    """Returns the agent's newest checkpoint, or its predecessor where a part of the newest is damaged or missing.
+    """Returns the agent's newest checkpoint, or its predecessor where any of the newest is damaged or missing.
 
     Returns:
         None if nothing was ever published for the agent.
 
     Raises:
-        DataLoss: Neither can be read, or the newest manifest itself is damaged; the object is named.
-        NotFound: The newest manifest or an object of its predecessor is not in the store.
+        DataLoss: Neither can be read; the object is named.
+        NotFound: An object of the predecessor is not in the store.
         Unimplemented: A manifest has a later format than this build reads.
     """
-    manifest_digest = _read(store, agent_id)[0].manifest_digest
-    if not manifest_digest:
+    pointer, _ = _read(store, agent_id)
+    if not pointer.manifest_digest:
         return None
-    manifest = read_manifest(store, manifest_digest)
     try:
-        return LatestCheckpoint(manifest_digest, manifest, _read_parts(store, manifest), damage="")
+        return LatestCheckpoint(pointer.manifest_digest, *fetch(store, pointer.manifest_digest), damage="")
     except (DataLoss, NotFound) as error:
         damage = error.message
-    previous = manifest.previous_manifest_digest
+    previous = pointer.previous_manifest_digest
     if not previous:
         raise DataLoss(f"agent {agent_id} has no earlier checkpoint to fall back to: {damage}", reason=BAD_DIGEST)
     return LatestCheckpoint(previous, *fetch(store, previous), damage)

@@ -286,22 +286,26 @@ class Pointer(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     LEASE_EPOCH_FIELD_NUMBER: _builtins.int
     MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
+    PREVIOUS_MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Agent it belongs to."""
     lease_epoch: _builtins.int
     """Lease epoch of the pod that may publish; only a higher one may take it over."""
     manifest_digest: _builtins.str
     """Digest of the newest manifest; empty until the first publication."""
+    previous_manifest_digest: _builtins.str
+    """Digest of the manifest before that one, for a reader who finds the newest damaged; empty if there is none."""
     def __init__(
         self,
         *,
         agent_id: _builtins.str = ...,
         lease_epoch: _builtins.int = ...,
         manifest_digest: _builtins.str = ...,
+        previous_manifest_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "lease_epoch", b"lease_epoch", "manifest_digest", b"manifest_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "lease_epoch", b"lease_epoch", "manifest_digest", b"manifest_digest", "previous_manifest_digest", b"previous_manifest_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,17 @@
+"""The leaderboard: who is best, who comes next. Records every scored checkpoint, ranks the best, makes the next agents.
+
+__main__.py      wires everything by hand and runs it
+config.py        what can be set
+board.py         who stands on a board, and in which order (pure)
+evolution/       who comes next: the strategies, and how values are drawn and mutated (pure)
+updater.py       reads what a learner submits, judges it, remembers it
+generator.py     makes agents, each once
+replay.py        takes every decision again and compares (pure)
+statistics.py    what the scores say about algorithms and hyperparameters (pure)
+pages.py         how lists are cut into pages (pure)
+records.py       what the rows of the database mean
+state.py         the database: one file, one thread, commits in groups
+arrivals.py      wakes those who watch
+garbage.py       deletes training files that nobody can reach
+service.py       translates between the contract and all this
+"""

@@ -1,0 +1,92 @@
+"""`python -m leaderboard`: wires the leaderboard by hand and runs it until it is told to go."""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import structlog
+
+from leaderboard.arrivals import Arrivals
+from leaderboard.config import Config
+from leaderboard.garbage import collect_periodically
+from leaderboard.generator import Generator
+from leaderboard.service import services
+from leaderboard.state import State
+from leaderboard.updater import Updater
+from podrace import lifeline, telemetry
+from podrace.checkpoints import open_store
+from podrace.checkpoints.store import CheckpointStore
+from podrace.config import config_from_arguments
+from podrace.errors import PodraceError
+from podrace.rpc import Server, shutdown_requested
+
+_log = structlog.get_logger(__name__)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the service; the exit code is the process'."""
+    debug = False
+    try:
+        config = config_from_arguments(Config, arguments, program="leaderboard")
+        debug = config.telemetry.log_level == "debug"
+        asyncio.run(serve(config))
+    except PodraceError as error:
+        if debug:
+            raise
+        print(f"error: {error.message}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def serve(config: Config) -> None:
+    """Serves until a signal comes or the lifeline is lost.
+
+    Raises:
+        PodraceError: It cannot start.
+    """
+    telemetry.start(config.telemetry, service="leaderboard")
+    store = open_store(config.store)
+    state = State.open(config.database, time.time)
+    try:
+        await _serve_from(state, store, config)
+    finally:
+        state.close()
+
+
+async def _serve_from(state: State, store: CheckpointStore, config: Config) -> None:
+    arrivals = Arrivals()
+    updater = Updater(state, store, arrivals)
+    server = await Server.start(config.server, services(state, arrivals, updater, Generator(state)))
+    _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
+    async with _collecting(state, store, config):
+        reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
+    _log.info("leaderboard goes", reason=reason)
+    await arrivals.close()
+    await server.drain()
+
+
+@contextlib.asynccontextmanager
+async def _collecting(state: State, store: CheckpointStore, config: Config) -> AsyncIterator[None]:
+    """Collects garbage during the block."""
+    if not config.collect_period_seconds:
+        yield
+        return
+    collecting = asyncio.create_task(
+        collect_periodically(
+            state,
+            store,
+            period_seconds=config.collect_period_seconds,
+            grace_seconds=config.collect_grace_seconds,
+        )
+    )
+    try:
+        yield
+    finally:
+        collecting.cancel()
+        await asyncio.wait([collecting])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""Owns how an agent is made: what its generator sees, whom the strategy chooses, and what becomes of that. Pure.
+
+A synchronous tournament generates in rounds of `pool.maximum_pods` agents. The generator of an agent then sees the
+board of the submissions of all agents of earlier rounds, in canonical order, and the agents of its own round with
+lower numbers count as unfinished: the population depends on the specification and its seed, and not on which pod was
+faster.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from leaderboard.board import Board, canonical, fold
+from leaderboard.evolution import STRATEGIES, fresh
+from leaderboard.evolution.randomness import agent_seed, stream
+from leaderboard.evolution.strategy import Child, Situation
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.leaderboard.v1.leaderboard_pb2 import (
+    ORIGIN_CLONE,
+    ORIGIN_FRESH,
+    ORIGIN_MUTATION,
+    Agent,
+    Candidate,
+)
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+
+def agent_id_of(tournament_id: str, number: int) -> str:
+    """The name of an agent."""
+    return f"{tournament_id}-a{number}"
+
+
+def visible_board(spec: TournamentSpec, number: int, candidates: Iterable[Candidate]) -> Board:
+    """The board that the generator of an agent sees.
+
+    Args:
+        spec: Resolved.
+        number: Position of the agent.
+        candidates: The board; in a synchronous tournament every submission.
+    """
+    if not spec.synchronous:
+        return tuple(candidates)
+    begin = round_begin(spec, number)
+    earlier = (candidate for candidate in candidates if candidate.agent_number < begin)
+    return fold(canonical(earlier), spec.evolution.board_capacity).board
+
+
+def round_begin(spec: TournamentSpec, number: int) -> int:
+    """The lowest number of an agent's round in a synchronous tournament."""
+    return number - number % spec.pool.maximum_pods
+
+
+def make(
+    tournament_id: str,
+    spec: TournamentSpec,
+    number: int,
+    board: Board,
+    agents: Mapping[str, Agent],
+    unfinished_agent_ids: Iterable[str],
+) -> tuple[Agent, int]:
+    """Makes an agent, all but its `create_time`; returns it with its depth.
+
+    Args:
+        tournament_id: The tournament.
+        spec: Its specification, resolved.
+        number: Position of the agent.
+        board: What the generator sees.
+        agents: Those on the board and the unfinished ones, by id.
+        unfinished_agent_ids: Those of them that are handed out and not finished.
+    """
+    children = Counter(parent for other in unfinished_agent_ids for parent in agents[other].parent_agent_ids)
+    strategy = STRATEGIES[spec.evolution.strategy]
+    answer = strategy(Situation(spec, number, board, agents, children), stream(spec.seed, "generate", number))
+    agent = Agent(
+        agent_id=agent_id_of(tournament_id, number),
+        tournament_id=tournament_id,
+        number=number,
+        seed=agent_seed(spec.seed, number),
+        reason=answer.reason,
+    )
+    if isinstance(answer, Child):
+        return _as_child(agent, answer, agents[answer.parent.agent_id])
+    return _as_fresh(agent, spec)
+
+
+def _as_child(agent: Agent, answer: Child, parent: Agent) -> tuple[Agent, int]:
+    agent.algorithm = parent.algorithm
+    agent.hyperparameters.update(answer.hyperparameters)
+    agent.origin = ORIGIN_CLONE if agent.hyperparameters == parent.hyperparameters else ORIGIN_MUTATION
+    agent.parent_agent_ids.append(parent.agent_id)
+    agent.starting_checkpoint.CopyFrom(Checkpoint(agent_id=parent.agent_id, manifest_digest=answer.parent.candidate_id))
+    return agent, answer.parent.depth + 1
+
+
+def _as_fresh(agent: Agent, spec: TournamentSpec) -> tuple[Agent, int]:
+    turn, values = fresh.draw(spec, agent.number)
+    agent.algorithm = turn.algorithm
+    agent.hyperparameters.update(values)
+    agent.origin = ORIGIN_FRESH
+    agent.reason = f"fresh, {agent.reason}; {'values as specified' if turn.first else 'searched values drawn'}"
+    return agent, 0

@@ -1,0 +1,50 @@
+"""Owns how a child's hyperparameters differ from its parent's.
+
+Each searched hyperparameter is changed with `mutation_probability`; a change draws anew with `resample_probability`,
+else it perturbs by `mutation_factor` (leaderboard.evolution.space). Explore as in Jaderberg et al., "Population Based
+Training of Neural Networks", arXiv 1711.09846, section 4.1: perturb by a factor, or resample from the prior.
+"""
+
+from collections.abc import Mapping
+from random import Random
+
+from leaderboard.evolution.randomness import happens
+from leaderboard.evolution.space import Space, Value, perturbed
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
+
+STRUCTURAL = frozenset({"hidden_sizes", "activation", "normalize_observations", "normalize_rewards", "initial_log_std"})
+"""What only new networks take: a child has its parent's, or the training files it starts from would not fit."""
+
+
+def mutate(
+    parent: Mapping[str, Value], spaces: Mapping[str, Space], evolution: EvolutionSpec, random: Random
+) -> dict[str, Value]:
+    """The hyperparameters of a child.
+
+    Args:
+        parent: Every hyperparameter of the parent.
+        spaces: Those that are searched; the others and the structural ones stay.
+        evolution: Probabilities and factor, resolved.
+        random: The child's own stream.
+    """
+    child = dict(parent)
+    for name in sorted(spaces.keys() - STRUCTURAL):
+        if happens(random, evolution.mutation_probability):
+            child[name] = _changed(parent[name], spaces[name], evolution, random)
+    return child
+
+
+def describe_changes(parent: Mapping[str, Value], child: Mapping[str, Value]) -> str:
+    """What differs, for a person: `learning_rate 0.0003 -> 0.000375`; empty if nothing does."""
+    changed = (name for name in sorted(child) if child[name] != parent[name])
+    return ", ".join(f"{name} {_shown(parent[name])} -> {_shown(child[name])}" for name in changed)
+
+
+def _changed(value: Value, space: Space, evolution: EvolutionSpec, random: Random) -> Value:
+    if happens(random, evolution.resample_probability):
+        return space.draw(random)
+    return perturbed(space, value, evolution.mutation_factor, random)
+
+
+def _shown(value: Value) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,146 @@
+"""Owns where a searched hyperparameter may lie, and how it is drawn and moved there.
+
+Draws are uniform: over a linear range, over the logarithm of a logarithmic one, over choices. A perturbation moves up
+or down with equal probability, by a factor f >= 1:
+    logarithmic range    the value is multiplied or divided by f
+    linear range         it moves by the share 1 - 1/f of the range (the share that division by f takes off a number)
+    choices              it moves to the neighbour in the order of the specification
+Whoever would leave a range is reflected at its end (on the range's own scale), and clipped if that leaves the other
+end: with clipping alone the ends would catch values and half the moves there would be none. Whole numbers are rounded
+and move by at least 1. With f = 1 nothing moves.
+"""
+
+import math
+from dataclasses import dataclass
+from random import Random
+from typing import cast
+
+from google.protobuf import json_format, struct_pb2
+
+from leaderboard.evolution.randomness import draw_one, happens
+from podrace import catalog
+from podrace.tournament.v1.tournament_pb2 import SCALE_LOG, AlgorithmSpec, HyperparameterSpec
+
+Value = float | bool | str | list[float]
+"""A hyperparameter as JSON has it; whole numbers are floats."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, both included."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+    """Draws are uniform in the logarithm, moves are factors; `low` is positive."""
+    whole: bool = False
+    """Only whole numbers."""
+
+    def draw(self, random: Random) -> float:
+        """Draws a value."""
+        # Whole numbers are drawn from half a unit beyond the ends, so that each has its full share.
+        low, high = (math.ceil(self.low) - 0.5, math.floor(self.high) + 0.5) if self.whole else (self.low, self.high)
+        if self.logarithmic:
+            drawn = low * math.exp(random.random() * math.log(high / low))
+        else:
+            drawn = low + random.random() * (high - low)
+        return self._clipped(round(drawn) if self.whole else drawn)
+
+    def perturb(self, value: float, factor: float, random: Random) -> float:
+        """Moves a value up or down."""
+        upward = happens(random, 0.5)
+        if factor == 1:
+            return value
+        moved = self._clipped(self._reflected(self._moved(value, factor, upward=upward)))
+        if self.whole and (moved := self._clipped(round(moved))) == value:
+            moved = self._next_whole(value, 1 if upward else -1)
+        return moved
+
+    def _moved(self, value: float, factor: float, *, upward: bool) -> float:
+        if self.logarithmic:
+            return value * factor if upward else value / factor
+        step = (1 - 1 / factor) * (self.high - self.low)
+        return value + step if upward else value - step
+
+    def _reflected(self, value: float) -> float:
+        if self.low <= value <= self.high:
+            return value
+        end = self.low if value < self.low else self.high
+        return end * end / value if self.logarithmic else 2 * end - value
+
+    def _next_whole(self, value: float, direction: int) -> float:
+        there = value + direction
+        return self._clipped(there if self.low <= there <= self.high else value - direction)
+
+    def _clipped(self, value: float) -> float:
+        low, high = (math.ceil(self.low), math.floor(self.high)) if self.whole else (self.low, self.high)
+        return float(min(max(value, low), high))
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Some values in order."""
+
+    values: tuple[Value, ...]
+
+    def draw(self, random: Random) -> Value:
+        """Draws a value."""
+        return draw_one(random, self.values)
+
+    def perturb(self, value: Value, factor: float, random: Random) -> Value:
+        """Moves to a neighbour; at an end to the only one; a value that is none of the choices is drawn anew."""
+        upward = happens(random, 0.5)
+        if factor == 1 or len(self.values) == 1:
+            return value
+        if value not in self.values:
+            return self.draw(random)
+        position = self.values.index(value)
+        there = position + (1 if upward else -1)
+        return self.values[there if 0 <= there < len(self.values) else 2 * position - there]
+
+
+Space = Range | Choices
+"""Where a searched hyperparameter may lie."""
+
+
+def perturbed(space: Space, value: Value, factor: float, random: Random) -> Value:
+    """Moves a value within its space."""
+    if isinstance(space, Range):
+        return space.perturb(cast(float, value), factor, random)
+    return space.perturb(value, factor, random)
+
+
+def spaces_of(name: str, algorithm: AlgorithmSpec) -> dict[str, Space]:
+    """The spaces of those hyperparameters of an algorithm that are searched, by name in alphabetical order.
+
+    Args:
+        name: Name of the algorithm: the catalog knows which of its hyperparameters are whole numbers. JSON does not.
+        algorithm: Its specification, resolved.
+    """
+    found = {key: _space_of(spec, whole=is_whole(name, key)) for key, spec in sorted(algorithm.hyperparameters.items())}
+    return {key: space for key, space in found.items() if space is not None}
+
+
+def declared_values(algorithm: AlgorithmSpec) -> dict[str, Value]:
+    """Every hyperparameter of a resolved algorithm with the value the specification states."""
+    return {key: plain(spec.value) for key, spec in sorted(algorithm.hyperparameters.items())}
+
+
+def is_whole(algorithm: str, hyperparameter: str) -> bool:
+    """Whether the catalog declares a hyperparameter as a whole number."""
+    entry = catalog.ALGORITHMS.get(algorithm)
+    declared = entry.hyperparameters.get(hyperparameter) if entry else None
+    return declared is not None and isinstance(declared.default, int) and not isinstance(declared.default, bool)
+
+
+def _space_of(spec: HyperparameterSpec, *, whole: bool) -> Space | None:
+    if spec.choices:
+        return Choices(tuple(plain(choice) for choice in spec.choices))
+    if spec.HasField("low"):
+        return Range(spec.low, spec.high, logarithmic=spec.scale == SCALE_LOG, whole=whole)
+    return None
+
+
+def plain(value: struct_pb2.Value) -> Value:
+    """A value as JSON has it."""
+    return cast(Value, json_format.MessageToDict(value))

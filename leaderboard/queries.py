@@ -1,0 +1,99 @@
+"""Owns the questions that are asked of the records: pages, families, statistics, logs. Each is one transaction."""
+
+from collections import deque
+
+from leaderboard import pages, records
+from leaderboard.board import Board, rank_of
+from leaderboard.records import Submission
+from leaderboard.replay import Log
+from leaderboard.state import Transaction
+from leaderboard.statistics import statistics_of
+from podrace.leaderboard.v1.leaderboard_pb2 import (
+    Agent,
+    AlgorithmStatistics,
+    Candidate,
+    ListCandidatesRequest,
+    ListCandidatesResponse,
+)
+
+LARGEST_FAMILY = 1000
+"""Agents that a lineage lists at most, so that the answer stays within the size of a message."""
+
+
+def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest) -> ListCandidatesResponse:
+    """A page of a board by rank, or of all submissions by arrival; a tournament without agents has none.
+
+    Raises:
+        InvalidArgument: The page token is not one of this list.
+    """
+    page = pages.asked_for(request)
+    if request.all_submissions:
+        found = submissions_after(transaction, request.tournament_id, page.after, page.size + 1)
+        positions = [candidate.sequence for candidate in found]
+    else:
+        submissions = records.board_submissions(transaction, request.tournament_id)
+        board = tuple(submission.answer.candidate for submission in submissions)
+        cut = submissions[page.after : page.after + page.size + 1]
+        found = [as_of_now(submission, board) for submission in cut]
+        positions = [candidate.rank for candidate in found]
+    token = pages.token_after(request, positions[page.size - 1]) if len(found) > page.size else ""
+    return ListCandidatesResponse(candidates=found[: page.size], next_page_token=token)
+
+
+def submissions_after(transaction: Transaction, tournament_id: str, sequence: int, limit: int) -> list[Candidate]:
+    """Submissions of a tournament that came after a sequence number, by arrival, as they stand now."""
+    board = records.read_board(transaction, tournament_id)
+    found = records.list_submissions(transaction, tournament_id, after_sequence=sequence, limit=limit)
+    return [as_of_now(submission, board) for submission in found]
+
+
+def as_of_now(submission: Submission, board: Board) -> Candidate:
+    """The candidate of a submission with the rank, verdict and reason of now."""
+    candidate = Candidate()
+    candidate.CopyFrom(submission.answer.candidate)
+    candidate.rank = rank_of(board, candidate.candidate_id)
+    candidate.verdict = submission.standing.verdict
+    candidate.reason = submission.standing.reason
+    return candidate
+
+
+def lineage(transaction: Transaction, agent_id: str) -> list[Agent]:
+    """An agent, then its ancestors, nearest first, each once; the most distant are left out beyond LARGEST_FAMILY.
+
+    Raises:
+        NotFound: The agent was never generated here.
+    """
+    family = [records.get_generation(transaction, agent_id).agent]
+    known = {agent_id}
+    waiting = deque(family[0].parent_agent_ids)
+    while waiting and len(family) < LARGEST_FAMILY:
+        parent_id = waiting.popleft()
+        if parent_id not in known:
+            known.add(parent_id)
+            parent = records.get_generation(transaction, parent_id).agent
+            family.append(parent)
+            waiting.extend(parent.parent_agent_ids)
+    return family
+
+
+def statistics(transaction: Transaction, tournament_id: str) -> list[AlgorithmStatistics]:
+    """Statistics per algorithm; a tournament without agents has none."""
+    spec = records.find_spec(transaction, tournament_id)
+    if spec is None:
+        return []
+    agents = [generation.agent for generation in records.list_generations(transaction, tournament_id)]
+    return statistics_of(spec, agents, records.list_candidates(transaction, tournament_id))
+
+
+def log(transaction: Transaction, tournament_id: str) -> Log:
+    """All that was recorded of a tournament.
+
+    Raises:
+        NotFound: No agent of it was ever generated here.
+    """
+    return Log(
+        tournament_id,
+        records.get_spec(transaction, tournament_id),
+        records.list_generations(transaction, tournament_id),
+        records.list_submissions(transaction, tournament_id),
+    )

@@ -1,0 +1,249 @@
+"""Owns what the rows of the database mean. Nothing else writes SQL.
+
+Submissions and generations share one order: a generation states after which submission it was made.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from leaderboard.board import Board, Standing, rank_key
+from leaderboard.state import Transaction
+from podrace.errors import NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import (
+    VERDICT_ACCEPTED,
+    Agent,
+    Candidate,
+    SubmitCandidateResponse,
+)
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A scored checkpoint that was judged."""
+
+    answer: SubmitCandidateResponse
+    """What was answered when it arrived; a repeat gets the same."""
+    standing: Standing
+    """Where it stands now."""
+    lease_epoch: int
+    """Lease epoch under which it was submitted."""
+    request_id: str
+    """Of the request that was judged."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """An agent that was made, with what its generator saw."""
+
+    agent: Agent
+    """The agent."""
+    depth: int
+    """Generations from the first fresh ancestor; 0 for a fresh agent."""
+    after_sequence: int
+    """Sequence number of the last submission before it, of any tournament."""
+    unfinished_agent_ids: tuple[str, ...]
+    """Agents that were unfinished then, of those that had been generated."""
+
+
+def timestamp(seconds: float) -> Timestamp:
+    """A wall time as the contract has it."""
+    stamp = Timestamp()
+    stamp.FromNanoseconds(round(seconds * 1e9))
+    return stamp
+
+
+# --- tournaments -------------------------------------------------------------------------------------------------
+
+
+def find_spec(transaction: Transaction, tournament_id: str) -> TournamentSpec | None:
+    """The specification that came with the first agent of a tournament; None if there was none yet."""
+    rows = transaction.execute("SELECT spec FROM tournaments WHERE tournament_id = ?", tournament_id)
+    return TournamentSpec.FromString(rows[0][0]) if rows else None
+
+
+def get_spec(transaction: Transaction, tournament_id: str) -> TournamentSpec:
+    """As find_spec; raises NotFound for a tournament without agents."""
+    spec = find_spec(transaction, tournament_id)
+    if spec is None:
+        raise NotFound(f"tournament {tournament_id!r}: no agent of it was ever generated here")
+    return spec
+
+
+def add_spec(transaction: Transaction, tournament_id: str, spec: TournamentSpec) -> None:
+    """Remembers the specification of a tournament."""
+    transaction.execute("INSERT INTO tournaments VALUES (?, ?)", tournament_id, spec.SerializeToString())
+
+
+# --- agents ------------------------------------------------------------------------------------------------------
+
+_GENERATION = "agent, depth, after_sequence, unfinished"
+
+
+def _generation(row: tuple[Any, ...]) -> Generation:
+    agent, depth, after_sequence, unfinished = row
+    return Generation(Agent.FromString(agent), int(depth), int(after_sequence), tuple(json.loads(unfinished)))
+
+
+def find_generation(transaction: Transaction, agent_id: str) -> Generation | None:
+    """An agent by its id; None if it was never generated."""
+    rows = transaction.execute(f"SELECT {_GENERATION} FROM agents WHERE agent_id = ?", agent_id)
+    return _generation(rows[0]) if rows else None
+
+
+def get_generation(transaction: Transaction, agent_id: str) -> Generation:
+    """As find_generation; raises NotFound for an agent that was never generated."""
+    generation = find_generation(transaction, agent_id)
+    if generation is None:
+        raise NotFound(f"agent {agent_id!r} was never generated here")
+    return generation
+
+
+def find_agents(transaction: Transaction, agent_ids: Iterable[str]) -> dict[str, Agent]:
+    """Those of some agents that were generated, by id."""
+    found = (find_generation(transaction, agent_id) for agent_id in agent_ids)
+    return {generation.agent.agent_id: generation.agent for generation in found if generation}
+
+
+def list_generations(transaction: Transaction, tournament_id: str) -> list[Generation]:
+    """All agents of a tournament in the order in which they were made."""
+    rows = transaction.execute(
+        f"SELECT {_GENERATION} FROM agents WHERE tournament_id = ? ORDER BY generation", tournament_id
+    )
+    return [_generation(row) for row in rows]
+
+
+def latest_generations(transaction: Transaction, since: float) -> list[Generation]:
+    """The last agent generated in each tournament, and all that were generated since some wall time."""
+    rows = transaction.execute(
+        f"SELECT {_GENERATION} FROM agents WHERE create_time >= ?"
+        " OR generation IN (SELECT max(generation) FROM agents GROUP BY tournament_id)",
+        since,
+    )
+    return [_generation(row) for row in rows]
+
+
+def count_agents_below(transaction: Transaction, tournament_id: str, number: int) -> int:
+    """How many agents of a tournament with a lower number were generated."""
+    rows = transaction.execute(
+        "SELECT count(*) FROM agents WHERE tournament_id = ? AND number < ?", tournament_id, number
+    )
+    return int(rows[0][0])
+
+
+def add_generation(transaction: Transaction, generation: Generation) -> None:
+    """Remembers a new agent."""
+    agent = generation.agent
+    transaction.execute(
+        "INSERT INTO agents (agent_id, tournament_id, number, depth, after_sequence, unfinished, create_time, agent)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        agent.agent_id,
+        agent.tournament_id,
+        agent.number,
+        generation.depth,
+        generation.after_sequence,
+        json.dumps(generation.unfinished_agent_ids),
+        transaction.now,
+        agent.SerializeToString(),
+    )
+
+
+# --- submissions -------------------------------------------------------------------------------------------------
+
+_SUBMISSION = "answer, verdict, reason, lease_epoch, request_id"
+
+
+def _submission(row: tuple[Any, ...]) -> Submission:
+    answer, verdict, reason, lease_epoch, request_id = row
+    return Submission(SubmitCandidateResponse.FromString(answer), Standing(verdict, reason), lease_epoch, request_id)
+
+
+def last_sequence(transaction: Transaction) -> int:
+    """Sequence number of the last submission of any tournament; 0 before the first."""
+    return int(transaction.execute("SELECT coalesce(max(sequence), 0) FROM submissions")[0][0])
+
+
+def find_submission(transaction: Transaction, candidate_id: str) -> Submission | None:
+    """A submission by the digest of its manifest; None if it never came."""
+    rows = transaction.execute(f"SELECT {_SUBMISSION} FROM submissions WHERE candidate_id = ?", candidate_id)
+    return _submission(rows[0]) if rows else None
+
+
+def list_submissions(
+    transaction: Transaction, tournament_id: str, *, after_sequence: int = 0, limit: int = -1
+) -> list[Submission]:
+    """Submissions of a tournament by arrival.
+
+    Args:
+        transaction: Where from.
+        tournament_id: The tournament.
+        after_sequence: Only those that came later.
+        limit: At most this many; -1: all.
+    """
+    rows = transaction.execute(
+        f"SELECT {_SUBMISSION} FROM submissions WHERE tournament_id = ? AND sequence > ? ORDER BY sequence LIMIT ?",
+        tournament_id,
+        after_sequence,
+        limit,
+    )
+    return [_submission(row) for row in rows]
+
+
+def list_candidates(transaction: Transaction, tournament_id: str) -> list[Candidate]:
+    """The candidates of all submissions of a tournament by arrival, as judged then."""
+    return [submission.answer.candidate for submission in list_submissions(transaction, tournament_id)]
+
+
+def board_submissions(transaction: Transaction, tournament_id: str) -> list[Submission]:
+    """The submissions on the board of a tournament by rank."""
+    rows = transaction.execute(
+        f"SELECT {_SUBMISSION} FROM submissions WHERE tournament_id = ? AND verdict = ?",
+        tournament_id,
+        VERDICT_ACCEPTED,
+    )
+    return sorted(map(_submission, rows), key=lambda submission: rank_key(submission.answer.candidate))
+
+
+def read_board(transaction: Transaction, tournament_id: str) -> Board:
+    """The board of a tournament."""
+    return tuple(submission.answer.candidate for submission in board_submissions(transaction, tournament_id))
+
+
+def candidates_on_boards(transaction: Transaction) -> list[str]:
+    """Ids of the candidates on all boards."""
+    rows = transaction.execute("SELECT candidate_id FROM submissions WHERE verdict = ?", VERDICT_ACCEPTED)
+    return [row[0] for row in rows]
+
+
+def add_submission(transaction: Transaction, submission: Submission) -> None:
+    """Remembers a submission that was judged."""
+    candidate = submission.answer.candidate
+    transaction.execute(
+        "INSERT INTO submissions"
+        " (sequence, candidate_id, tournament_id, request_id, lease_epoch, answer, verdict, reason)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        candidate.sequence,
+        candidate.candidate_id,
+        candidate.tournament_id,
+        submission.request_id,
+        submission.lease_epoch,
+        submission.answer.SerializeToString(),
+        submission.standing.verdict,
+        submission.standing.reason,
+    )
+
+
+def set_standing(transaction: Transaction, candidate_id: str, standing: Standing) -> None:
+    """Remembers where a submission stands now, if that has changed."""
+    transaction.execute(
+        "UPDATE submissions SET verdict = ?, reason = ? WHERE candidate_id = ? AND (verdict, reason) != (?, ?)",
+        standing.verdict,
+        standing.reason,
+        candidate_id,
+        standing.verdict,
+        standing.reason,
+    )

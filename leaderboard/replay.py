@@ -1,0 +1,126 @@
+"""Owns the replay: takes every decision of a tournament again from its log and says which came out differently. Pure.
+
+Of the log, only what came from outside is believed: what was scored, in which order it arrived, and for each agent
+when it was asked for and who was unfinished then. Verdicts, ranks, reasons and agents follow from that and are
+compared with what was recorded, so that an altered record shows as itself, and not as all that would follow from it.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from leaderboard.board import Board, Standing, answer_of, judge_arrival
+from leaderboard.evolution.agents import make, visible_board
+from leaderboard.records import Generation, Submission
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+COMPARED_OF_AGENT = (
+    "algorithm",
+    "hyperparameters",
+    "origin",
+    "parent_agent_ids",
+    "starting_checkpoint",
+    "seed",
+    "reason",
+)
+COMPARED_OF_CANDIDATE = ("rank", "verdict", "reason")
+
+
+@dataclass(frozen=True)
+class Log:
+    """What was recorded of a tournament."""
+
+    tournament_id: str
+    """Its name."""
+    spec: TournamentSpec
+    """Resolved."""
+    generations: Sequence[Generation]
+    """In the order in which they were made."""
+    submissions: Sequence[Submission]
+    """By arrival."""
+
+
+@dataclass
+class _Course:
+    """What has been decided again so far."""
+
+    log: Log
+    board: Board = ()
+    arrived: list[Candidate] = field(default_factory=list)
+    standings: dict[str, Standing] = field(default_factory=dict)
+    agents: dict[str, Agent] = field(default_factory=dict)
+
+    @property
+    def seen(self) -> Sequence[Candidate]:
+        """What the next decision is taken from."""
+        return self.arrived if self.log.spec.synchronous else self.board
+
+
+def differences(log: Log) -> Iterator[str]:
+    """A line for every decision that comes out differently."""
+    course = _Course(log)
+    waiting = deque(log.generations)
+    for submission in log.submissions:
+        while waiting and waiting[0].after_sequence < submission.answer.candidate.sequence:
+            yield from _generate_again(waiting.popleft(), course)
+        yield from _judge_again(submission, course)
+    for generation in waiting:
+        yield from _generate_again(generation, course)
+    yield from _final_standings(course)
+
+
+def _generate_again(generation: Generation, course: _Course) -> Iterator[str]:
+    recorded, spec = generation.agent, course.log.spec
+    where = f"agent {recorded.agent_id}"
+    unknown = [agent_id for agent_id in generation.unfinished_agent_ids if agent_id not in course.agents]
+    if unknown:
+        yield f"{where}: {unknown[0]} was unfinished before it was generated"
+    agent, depth = make(
+        course.log.tournament_id,
+        spec,
+        recorded.number,
+        visible_board(spec, recorded.number, course.seen),
+        course.agents,
+        [agent_id for agent_id in generation.unfinished_agent_ids if agent_id in course.agents],
+    )
+    course.agents[recorded.agent_id] = agent
+    yield from _compare(where, recorded, agent, COMPARED_OF_AGENT)
+    if depth != generation.depth:
+        yield f"{where}: depth was {generation.depth}, is {depth}"
+
+
+def _judge_again(submission: Submission, course: _Course) -> Iterator[str]:
+    recorded, spec = submission.answer.candidate, course.log.spec
+    where = f"submission {recorded.sequence} of {recorded.agent_id}"
+    if recorded.agent_id not in course.agents:
+        yield f"{where}: was judged before its agent was generated"
+        return
+    judgement = judge_arrival(course.seen, recorded, spec.evolution.board_capacity, synchronous=spec.synchronous)
+    course.board = judgement.board
+    course.arrived.append(recorded)
+    course.standings |= judgement.standings
+    answer = answer_of(judgement, recorded)
+    yield from _compare(where, recorded, answer.candidate, COMPARED_OF_CANDIDATE)
+    yield from _compare(where, submission.answer, answer, ("best_score",))
+
+
+def _final_standings(course: _Course) -> Iterator[str]:
+    for submission in course.log.submissions:
+        candidate = submission.answer.candidate
+        if candidate.candidate_id in course.standings:
+            where = f"submission {candidate.sequence} of {candidate.agent_id} at the end"
+            yield from _compare(
+                where, submission.standing, course.standings[candidate.candidate_id], ("verdict", "reason")
+            )
+
+
+def _compare(where: str, recorded: object, again: object, names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        then, now = getattr(recorded, name), getattr(again, name)
+        if then != now:
+            yield f"{where}: {name} was {_line(then)}, is {_line(now)}"
+
+
+def _line(value: object) -> str:
+    return " ".join(str(value).split()) or "nothing"

@@ -1,0 +1,110 @@
+"""The servicers: translate between the contract and updater, generator and queries; decide nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import islice
+from typing import Any
+
+import grpc.aio
+
+from leaderboard import queries, records, replay
+from leaderboard.arrivals import Arrivals
+from leaderboard.generator import Generator
+from leaderboard.state import State
+from leaderboard.updater import Updater
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+from podrace.rpc import Service
+
+WATCH_PAGE_SIZE = 100
+LARGEST_REPORT = 1000
+"""Lines of differences that a replay answers with at most."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def services(state: State, arrivals: Arrivals, updater: Updater, generator: Generator) -> list[Service]:
+    """The three services of a leaderboard."""
+    contract = pb.DESCRIPTOR.services_by_name
+    return [
+        Service(
+            contract["LeaderboardService"],
+            pb_grpc.add_LeaderboardServiceServicer_to_server,
+            LeaderboardServicer(state, arrivals),
+        ),
+        Service(contract["UpdaterService"], pb_grpc.add_UpdaterServiceServicer_to_server, UpdaterServicer(updater)),
+        Service(
+            contract["GeneratorService"], pb_grpc.add_GeneratorServiceServicer_to_server, GeneratorServicer(generator)
+        ),
+    ]
+
+
+class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
+    """Reads what the board knows; each method is described in the contract."""
+
+    def __init__(self, state: State, arrivals: Arrivals) -> None:
+        self._state, self._arrivals = state, arrivals
+
+    async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
+        """Reads; see the contract."""
+        generation = await self._state.transact(records.get_generation, request.agent_id)
+        return pb.GetAgentResponse(agent=generation.agent)
+
+    async def ListCandidates(self, request: pb.ListCandidatesRequest, context: Context) -> pb.ListCandidatesResponse:
+        """Reads a page; see the contract."""
+        return await self._state.transact(queries.page_of_candidates, request)
+
+    async def GetLineage(self, request: pb.GetLineageRequest, context: Context) -> pb.GetLineageResponse:
+        """Reads a family; see the contract."""
+        return pb.GetLineageResponse(agents=await self._state.transact(queries.lineage, request.agent_id))
+
+    async def WatchCandidates(
+        self, request: pb.WatchCandidatesRequest, context: Context
+    ) -> AsyncIterator[pb.WatchCandidatesResponse]:
+        """Sends what is there, then what comes; see the contract."""
+        token = request.resume_token
+        while True:
+            page = await self._state.transact(queries.submissions_after, request.tournament_id, token, WATCH_PAGE_SIZE)
+            for candidate in page:
+                token = candidate.sequence
+                yield pb.WatchCandidatesResponse(candidate=candidate, resume_token=token)
+            if not page:
+                await self._arrivals.after(request.tournament_id, token)
+
+    async def GetStatistics(self, request: pb.GetStatisticsRequest, context: Context) -> pb.GetStatisticsResponse:
+        """Reads and computes; see the contract."""
+        return pb.GetStatisticsResponse(
+            algorithms=await self._state.transact(queries.statistics, request.tournament_id)
+        )
+
+    async def ReplayTournament(
+        self, request: pb.ReplayTournamentRequest, context: Context
+    ) -> pb.ReplayTournamentResponse:
+        """Decides everything again, beside the event loop; see the contract."""
+        log = await self._state.transact(queries.log, request.tournament_id)
+        lines = await asyncio.to_thread(lambda: list(islice(replay.differences(log), LARGEST_REPORT)))
+        return pb.ReplayTournamentResponse(
+            agents=len(log.generations), submissions=len(log.submissions), differences=lines
+        )
+
+
+class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
+    """Decides who enters the board."""
+
+    def __init__(self, updater: Updater) -> None:
+        self._updater = updater
+
+    async def SubmitCandidate(self, request: pb.SubmitCandidateRequest, context: Context) -> pb.SubmitCandidateResponse:
+        """Judges; see the contract."""
+        return await self._updater.submit(request)
+
+
+class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
+    """Decides who comes next."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+
+    async def GenerateAgent(self, request: pb.GenerateAgentRequest, context: Context) -> pb.GenerateAgentResponse:
+        """Generates; see the contract."""
+        return pb.GenerateAgentResponse(agent=await self._generator.generate(request))

@@ -1,0 +1,235 @@
+"""Owns the database: one SQLite file, one connection, one thread. Knows nothing of what the rows mean (see records).
+
+A change is a function that is given a Transaction; all it does happens or nothing of it. Changes run off the event
+loop, one after the other, so that whatever one reads is still true when it writes. What has queued up while the disk
+was busy shares the next commit (group commit): nobody is answered before his change is on the disk, and the disk is
+asked once for all.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from podrace.errors import DataLoss, FailedPrecondition, PodraceError, ResourceExhausted
+
+APPLICATION_ID = 0x706F6C62
+"""Marks a database as a leaderboard's ("polb")."""
+SCHEMA_VERSION = 1
+LOCK_WAIT_SECONDS = 2.0
+"""An instance that was just killed may still hold its lock for a moment."""
+LARGEST_BATCH = 256
+"""Changes that share a commit at most, so that the first of them need not wait for long."""
+
+SCHEMA = """
+CREATE TABLE tournaments (tournament_id TEXT PRIMARY KEY, spec BLOB NOT NULL) STRICT;
+CREATE TABLE agents (
+    generation INTEGER PRIMARY KEY, agent_id TEXT NOT NULL UNIQUE, tournament_id TEXT NOT NULL, number INTEGER NOT NULL,
+    depth INTEGER NOT NULL, after_sequence INTEGER NOT NULL, unfinished TEXT NOT NULL, create_time REAL NOT NULL,
+    agent BLOB NOT NULL, UNIQUE (tournament_id, number)) STRICT;
+CREATE TABLE submissions (
+    sequence INTEGER PRIMARY KEY, candidate_id TEXT NOT NULL UNIQUE, tournament_id TEXT NOT NULL,
+    request_id TEXT NOT NULL, lease_epoch INTEGER NOT NULL, answer BLOB NOT NULL, verdict INTEGER NOT NULL,
+    reason TEXT NOT NULL) STRICT;
+CREATE INDEX submissions_by_arrival ON submissions (tournament_id, sequence);
+CREATE INDEX submissions_by_verdict ON submissions (tournament_id, verdict);
+"""
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """One change: what it reads and writes."""
+
+    now: float
+    """Wall time, seconds since 1970."""
+    connection: sqlite3.Connection
+
+    def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Executes one statement and returns its rows."""
+        return self.connection.execute(statement, values).fetchall()
+
+
+@dataclass(frozen=True)
+class _Change:
+    function: Callable[[Transaction], Any]
+    done: Future[Any]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    result: Any = None
+    failure: Exception | None = None
+
+
+class State:
+    """What is remembered.
+
+    state = State.open(path, time.time)
+    agent = await state.transact(find_agent, agent_id)
+    state.close()
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
+        self._path, self._connection, self._clock = path, connection, clock
+        self._changes: queue.SimpleQueue[_Change | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="sqlite")
+        self._thread.start()
+
+    @classmethod
+    def open(cls, path: Path, clock: Callable[[], float]) -> "State":
+        """Opens the database, or makes it, and locks it until it is closed or the process ends.
+
+        Args:
+            path: The file; its folder is made.
+            clock: Wall time, seconds since 1970.
+
+        Raises:
+            DataLoss: It is damaged.
+            FailedPrecondition: Another instance has it open, it belongs to another program or version, or it cannot be
+                written.
+        """
+        return cls(path, _connect(path), clock)
+
+    async def transact(
+        self,
+        function: Callable[Concatenate[Transaction, Parameters], Result],
+        *args: Parameters.args,
+        **kwargs: Parameters.kwargs,
+    ) -> Result:
+        """Runs `function(transaction, ...)` and returns what it returns, once that is durable.
+
+        Raises:
+            PodraceError: What the function raises; nothing is changed then.
+            ResourceExhausted: The disk is full.
+            DataLoss: The database is damaged.
+        """
+        done: Future[Result] = Future()
+        self._changes.put(_Change(lambda transaction: function(transaction, *args, **kwargs), done))
+        return await asyncio.wrap_future(done)
+
+    def close(self) -> None:
+        """Finishes what was begun, then closes and unlocks the database."""
+        self._changes.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _work(self) -> None:
+        batch: list[_Change | None] = []
+        while None not in batch:
+            batch = self._next_batch()
+            # A caller that has gone away meanwhile wants nothing any more.
+            self._commit([change for change in batch if change and change.done.set_running_or_notify_cancel()])
+
+    def _next_batch(self) -> list[_Change | None]:
+        """Waits for a change and takes those that wait behind it; None is the end."""
+        batch = [self._changes.get()]
+        with suppress(queue.Empty):
+            while len(batch) < LARGEST_BATCH:
+                batch.append(self._changes.get_nowait())
+        return batch
+
+    def _commit(self, batch: Sequence[_Change]) -> None:
+        """Runs the changes in one transaction and answers them after its commit; if that fails, all have failed."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            outcomes = [self._attempt(change) for change in batch]
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            outcomes = [_Outcome(failure=_translated(self._path, error))] * len(batch)
+        for change, outcome in zip(batch, outcomes, strict=True):
+            if outcome.failure:
+                change.done.set_exception(outcome.failure)
+            else:
+                change.done.set_result(outcome.result)
+
+    def _attempt(self, change: _Change) -> _Outcome:
+        """Runs one change; one that fails is undone without its neighbours."""
+        self._connection.execute("SAVEPOINT change")
+        try:
+            result = change.function(Transaction(self._clock(), self._connection))
+        except Exception as error:
+            if not self._connection.in_transaction:
+                raise  # SQLite has given up the whole transaction: the disk is full, for instance
+            self._connection.execute("ROLLBACK TO change")
+            self._connection.execute("RELEASE change")
+            return _Outcome(failure=_translated(self._path, error))
+        self._connection.execute("RELEASE change")
+        return _Outcome(result=result)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    except OSError as error:
+        raise FailedPrecondition(
+            f"database {path}: its folder cannot be made: {error.strerror}; choose another"
+        ) from None
+    except sqlite3.Error as error:
+        raise _refusal(path, error) from None
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Locks the file until the connection closes, however the process ends, and makes the tables of a new one."""
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN EXCLUSIVE")
+    application, version, tables = (
+        connection.execute(statement).fetchone()[0]
+        for statement in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    )
+    if not tables:
+        for statement in SCHEMA.split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    elif application != APPLICATION_ID:
+        raise FailedPrecondition(f"database {path}: is not a leaderboard's; choose another file")
+    elif version != SCHEMA_VERSION:
+        raise FailedPrecondition(
+            f"database {path}: was written by another version (layout {version}, this one reads {SCHEMA_VERSION});"
+            " use that version or choose another file"
+        )
+    connection.execute("COMMIT")
+    damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if damage != "ok":
+        raise DataLoss(f"database {path}: is damaged: {damage}; restore a copy or choose another file")
+
+
+def _refusal(path: Path, error: sqlite3.Error) -> PodraceError:
+    if "locked" in str(error):
+        return FailedPrecondition(
+            f"database {path}: another leaderboard has it open; stop that one or choose another file"
+        )
+    translated = _translated(path, error)
+    if isinstance(translated, PodraceError):
+        return translated
+    return FailedPrecondition(f"database {path}: cannot be used: {error}; choose another file")
+
+
+def _translated(path: Path, error: Exception) -> Exception:
+    """What a failure of SQLite means to a caller; a defect stays what it is."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_FULL"):
+        return ResourceExhausted(f"database {path}: {error}; free some space")
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR")):
+        return DataLoss(f"database {path}: is damaged: {error}; restore a copy or choose another file")
+    return error

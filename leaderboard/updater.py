@@ -1,0 +1,178 @@
+"""Owns the entry to the board: reads what a learner submits, judges it, and remembers it before it answers.
+
+The idempotency key is the candidate's id, the digest of its manifest: a submission that was judged once gets the same
+answer for ever, whatever its request id, whatever became of it since.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+
+import prometheus_client
+import structlog
+
+from leaderboard import records
+from leaderboard.arrivals import Arrivals
+from leaderboard.board import answer_of, judge_arrival
+from leaderboard.records import Generation, Submission, timestamp
+from leaderboard.state import State, Transaction
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
+from podrace.checkpoints.publish import BAD_DIGEST, advanced, read_manifest
+from podrace.checkpoints.store import CheckpointStore, check_digest
+from podrace.errors import DataLoss, InvalidArgument, NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import (
+    Agent,
+    Candidate,
+    SubmitCandidateRequest,
+    SubmitCandidateResponse,
+    Verdict,
+)
+
+NON_FINITE = "ERROR_REASON_NON_FINITE"
+SUBMISSIONS = prometheus_client.Counter("podrace_leaderboard_submissions", "Submissions judged", ["verdict"])
+SUBMIT_SECONDS = prometheus_client.Histogram(
+    "podrace_leaderboard_submit_seconds", "Time from a submission to its durable answer"
+)
+_log = structlog.get_logger(__name__)
+
+
+class Updater:
+    """Decides who enters the board."""
+
+    def __init__(
+        self,
+        state: State,
+        store: CheckpointStore,
+        arrivals: Arrivals,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state, self._store, self._arrivals, self._monotonic = state, store, arrivals, monotonic
+
+    async def submit(self, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
+        """Judges a published checkpoint.
+
+        Raises:
+            InvalidArgument: The request names no manifest, or one that is not the named agent's or was not scored.
+            NotFound: The agent was never generated here, or the manifest is not in the store.
+            DataLoss: The manifest is damaged (BAD_DIGEST), its score is another policy's (BAD_DIGEST), or not finite
+                (NON_FINITE).
+            FailedPrecondition: The agent was since handed to another pod (STALE_EPOCH).
+        """
+        begin = self._monotonic()
+        check_digest(request.checkpoint.manifest_digest)
+        judged = await self._state.transact(records.find_submission, request.checkpoint.manifest_digest)
+        if judged:
+            return judged.answer
+        generation = await self._state.transact(records.get_generation, request.checkpoint.agent_id)
+        manifest = await asyncio.to_thread(read_published, self._store, request)
+        candidate = candidate_of(manifest, request.checkpoint.manifest_digest, generation)
+        answer = await self._state.transact(record, candidate, request)
+        await self._arrivals.tell(answer.candidate.tournament_id, answer.candidate.sequence)
+        SUBMISSIONS.labels(Verdict.Name(answer.candidate.verdict).removeprefix("VERDICT_").lower()).inc()
+        SUBMIT_SECONDS.observe(self._monotonic() - begin)
+        _log.info(
+            "submission judged",
+            tournament_id=answer.candidate.tournament_id,
+            agent_id=answer.candidate.agent_id,
+            score=answer.candidate.score,
+            rank=answer.candidate.rank,
+            reason=answer.candidate.reason,
+        )
+        return answer
+
+
+def read_published(store: CheckpointStore, request: SubmitCandidateRequest) -> Manifest:
+    """Reads a submitted manifest after asking the store whether the pod still holds the agent; blocks.
+
+    Raises:
+        PodraceError: As Updater.submit.
+    """
+    agent_id, manifest_digest = request.checkpoint.agent_id, request.checkpoint.manifest_digest
+    found = store.read_pointer(agent_id)
+    if found is None:
+        raise NotFound(f"agent {agent_id}: nothing was ever published in {store.uri}; publish before you submit")
+    # Who may publish may submit: only the pointer's epoch decides.
+    advanced(found[0], request.lease_epoch, manifest_digest)
+    return read_manifest(store, manifest_digest)
+
+
+def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generation) -> Candidate:
+    """The candidate that a manifest stands for, not yet judged. Pure.
+
+    Its score is the mean return m of n evaluation episodes, its standard error sqrt(v / n) with their unbiased variance
+    v; of a single episode the variance is unknown and counts as 0.
+
+    Raises:
+        InvalidArgument, DataLoss: As Updater.submit.
+    """
+    agent = generation.agent
+    _check_owner(manifest, manifest_digest, agent)
+    _check_evaluation(manifest, manifest_digest)
+    evaluation = manifest.evaluation
+    return Candidate(
+        candidate_id=manifest_digest,
+        tournament_id=agent.tournament_id,
+        agent_id=agent.agent_id,
+        algorithm=agent.algorithm,
+        score=evaluation.mean_return,
+        standard_error=math.sqrt(evaluation.variance / evaluation.episodes),
+        episodes=evaluation.episodes,
+        environment_steps=manifest.lineage_environment_steps,
+        agent_environment_steps=manifest.environment_steps,
+        parent_agent_ids=agent.parent_agent_ids,
+        core_seconds=manifest.core_seconds,
+        agent_number=agent.number,
+        depth=generation.depth,
+    )
+
+
+def record(transaction: Transaction, draft: Candidate, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
+    """Judges a candidate against the board as it is now and remembers everything that changes, in one transaction."""
+    judged = records.find_submission(transaction, draft.candidate_id)
+    if judged:
+        return judged.answer
+    spec = records.get_spec(transaction, draft.tournament_id)
+    candidate = Candidate(sequence=records.last_sequence(transaction) + 1, submit_time=timestamp(transaction.now))
+    candidate.MergeFrom(draft)
+    seen = (records.list_candidates if spec.synchronous else records.read_board)(transaction, draft.tournament_id)
+    capacity = spec.evolution.board_capacity
+    judgement = judge_arrival(seen, candidate, capacity, synchronous=spec.synchronous)
+    answer = answer_of(judgement, candidate)
+    standing = judgement.standings[candidate.candidate_id]
+    records.add_submission(
+        transaction, Submission(answer, standing, lease_epoch=request.lease_epoch, request_id=request.request_id)
+    )
+    for candidate_id, changed in judgement.standings.items():
+        records.set_standing(transaction, candidate_id, changed)
+    return answer
+
+
+def _check_owner(manifest: Manifest, manifest_digest: str, agent: Agent) -> None:
+    for name in ("agent_id", "tournament_id", "algorithm"):
+        stated, expected = getattr(manifest, name), getattr(agent, name)
+        if stated != expected:
+            raise InvalidArgument(f"manifest {manifest_digest}: {name} = {stated!r}: expected {expected!r}")
+
+
+def _check_evaluation(manifest: Manifest, manifest_digest: str) -> None:
+    evaluation = manifest.evaluation
+    if not evaluation.episodes:
+        raise InvalidArgument(f"manifest {manifest_digest}: was not scored; publish it with an evaluation to submit it")
+    numbers = {
+        "evaluation.mean_return": evaluation.mean_return,
+        "evaluation.variance": evaluation.variance,
+        "core_seconds": manifest.core_seconds,
+    }
+    for name, number in numbers.items():
+        if not math.isfinite(number):
+            raise DataLoss(f"manifest {manifest_digest}: {name} = {number} is not finite", reason=NON_FINITE)
+    if evaluation.variance < 0:
+        raise InvalidArgument(f"manifest {manifest_digest}: evaluation.variance = {evaluation.variance:g} is negative")
+    policies = [part.digest for part in manifest.parts if part.name == "policy"]
+    if policies != [evaluation.policy_digest]:
+        raise DataLoss(
+            f"manifest {manifest_digest}: the score is that of policy {evaluation.policy_digest!r}, the checkpoint has"
+            f" {policies}; score what is published",
+            reason=BAD_DIGEST,
+        )

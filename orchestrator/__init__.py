@@ -1,0 +1,1 @@
+"""The orchestrator: who trains what. Holds tournaments, leases agents to pods, decides how many pods there are."""

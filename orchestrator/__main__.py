@@ -1,0 +1,132 @@
+"""`python -m orchestrator`: wires the service by hand and runs it until it is told to stop."""
+
+import asyncio
+import secrets
+import sys
+
+import structlog
+
+from orchestrator import capacity, tournaments
+from orchestrator.assignments import Assignments
+from orchestrator.board import Board
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.config import Config, check, make_folders
+from orchestrator.launchers import LAUNCHERS, Launcher, Surroundings
+from orchestrator.live import Live, remember
+from orchestrator.reconcile import Reconciler
+from orchestrator.scale import Limits
+from orchestrator.service import OrchestratorServicer
+from orchestrator.state import State
+from orchestrator.tournaments import Tournaments
+from podrace import lifeline, rpc, telemetry
+from podrace.config import config_from_arguments
+from podrace.errors import PodraceError
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+
+MESH_WENT_AWAY = "its mesh went away; resume it"
+_log = structlog.get_logger(__name__)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the service; the exit code is the process'."""
+    debug = False
+    try:
+        config = config_from_arguments(Config, arguments, program="orchestrator")
+        debug = config.telemetry.log_level == "debug"
+        check(config)
+        asyncio.run(serve(config, SystemClock()))
+    except PodraceError as error:
+        if debug:
+            raise
+        print(f"error: {error.message}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def serve(config: Config, clock: Clock) -> None:
+    """Serves until SIGTERM, or until the lifeline is lost.
+
+    Raises:
+        PodraceError: It cannot start; the message says what to do.
+    """
+    metrics = telemetry.start(config.telemetry, service="orchestrator")
+    make_folders(config)
+    state = await State.open(config.database, clock)
+    live = Live(config.lease_duration_seconds)
+    board = Board(config.leaderboard, live.learn_best)
+    try:
+        # A tournament that another embedded mesh was running cannot be going on: that mesh held this database.
+        await state.transact(tournaments.cancel_running, MESH_WENT_AWAY, but_mesh_id=config.mesh_id)
+        live.restore(await state.transact(remember), clock.monotonic())
+        servicer = OrchestratorServicer(
+            Tournaments(
+                state, live, mesh_id=config.mesh_id, start_pods=config.start_pods, random_bytes=secrets.token_bytes
+            ),
+            Assignments(state, live, board, clock),
+            live,
+            clock,
+            leaderboard_address=config.leaderboard,
+        )
+        server = await rpc.Server.start(config.server, [_service(servicer)])
+        _log.info("serving", address=server.address, metrics=metrics, mesh_id=config.mesh_id)
+        async with LAUNCHERS[config.launcher](_surroundings(config, server.address), live.wake.set) as launcher:
+            await _work(config, _reconciler(config, state, live, board, launcher, clock), servicer, server)
+    finally:
+        await board.close()
+        await state.close()
+
+
+async def _work(config: Config, reconciler: Reconciler, servicer: OrchestratorServicer, server: rpc.Server) -> None:
+    """Runs until it is told to stop, then leaves things as whoever told it expects to find them."""
+    running = asyncio.create_task(reconciler.run())
+    ends = [lifeline.lost(config.lifeline)] if config.lifeline else []
+    reason = await rpc.shutdown_requested(asyncio.shield(running), *ends)
+    _log.info("stopping", reason=reason)
+    reconciler.stop()
+    await running
+    if config.mesh_id:
+        # Pods publish and give back what they hold: they are answered until they are gone.
+        servicer.refuse_new()
+        await reconciler.dismiss(config.stop_grace_seconds)
+    servicer.close()
+    await server.drain()
+    await reconciler.close()
+
+
+def _service(servicer: OrchestratorServicer) -> rpc.Service:
+    return rpc.Service(
+        pb.DESCRIPTOR.services_by_name["OrchestratorService"],
+        pb_grpc.add_OrchestratorServiceServicer_to_server,
+        servicer,
+    )
+
+
+def _surroundings(config: Config, address: str) -> Surroundings:
+    return Surroundings(
+        orchestrator=address,
+        leaderboard=config.leaderboard,
+        store=config.store,
+        runtime_folder=config.runtime_folder,
+        log_folder=config.log_folder,
+        lifeline=config.lifeline,
+        orphan_seconds=config.orphan_seconds,
+        telemetry=config.telemetry,
+    )
+
+
+def _reconciler(config: Config, state: State, live: Live, board: Board, launcher: Launcher, clock: Clock) -> Reconciler:
+    return Reconciler(
+        state,
+        live,
+        board,
+        launcher,
+        clock,
+        sense=capacity.sense,
+        limits=Limits(config.start_pods, config.terminate_seconds, config.kill_seconds),
+        period_seconds=config.reconcile_period_seconds,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

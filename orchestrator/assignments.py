@@ -1,0 +1,190 @@
+"""Owns the life of an assignment: acquired, renewed, completed. The rules are in lease; this applies them, durably."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import prometheus_client
+import structlog
+
+from orchestrator import handover, lease, records
+from orchestrator.board import Board
+from orchestrator.clock import Clock
+from orchestrator.handover import Given
+from orchestrator.lease import Holder
+from orchestrator.live import Live
+from orchestrator.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
+from orchestrator.state import State
+from podrace.errors import InvalidArgument, NotFound, PodraceError
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+LONGEST_WAIT_SECONDS = 30.0
+RETRY_SECONDS = 1.0
+COMPLETED = prometheus_client.Counter(
+    "podrace_orchestrator_assignments_completed", "Assignments completed by their pods", ["outcome"]
+)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Later:
+    """The pod is to ask again: what it is given could not be made just now."""
+
+    reason: str
+
+
+Answer = Given | Later | lease.Wait | lease.Drain
+
+
+class Assignments:
+    """Hands out work, keeps it alive, takes it back."""
+
+    def __init__(self, state: State, live: Live, board: Board, clock: Clock) -> None:
+        self._state, self._live, self._board, self._clock = state, live, board, clock
+        self._closing = False
+
+    def close(self) -> None:
+        """Sends away the pods that wait."""
+        self._closing = True
+        self._live.bell.ring()
+
+    # --- acquire ----------------------------------------------------------------------------------------------
+
+    async def acquire(self, asking: Holder, wait_seconds: float) -> Answer:
+        """Work for a pod; waits for it to appear.
+
+        Raises:
+            InvalidArgument: The request names no pod or no incarnation.
+        """
+        if not asking.pod_id or not asking.incarnation:
+            raise InvalidArgument("AcquireAssignment: pod_id and incarnation must both be set")
+        deadline = self._clock.monotonic() + min(wait_seconds, LONGEST_WAIT_SECONDS)
+        while True:
+            change = self._live.bell.next()
+            answer = await self._try(asking)
+            left = deadline - self._clock.monotonic()
+            if not isinstance(answer, lease.Wait) or left <= 0 or self._closing:
+                return answer
+            try:
+                await asyncio.wait_for(change.wait(), left)
+            except TimeoutError:
+                return answer
+
+    async def _try(self, asking: Holder) -> Answer:
+        tournament_id = await self._state.transact(handover.tournament_of_pod, asking.pod_id)
+        beliefs = handover.Beliefs(self._live.expired(self._clock.monotonic()), self._live.judged_rounds[tournament_id])
+        answer = await self._state.transact(handover.hand_out, asking, beliefs)
+        if tournament_id:
+            self._live.asked.add(asking.pod_id)
+        if not isinstance(answer, Given):
+            return answer
+        self._live.hold(answer.work, self._clock.monotonic())
+        if isinstance(answer.work, EvaluationRecord) or answer.work.agent:
+            return answer
+        return await self._generate(answer.tournament, answer.work)
+
+    async def _generate(self, tournament: TournamentRecord, agent: AgentRecord) -> Answer:
+        """Has the agent made whose number is committed already; whoever holds it next does so again if this fails."""
+        agents = await self._state.transact(records.unfinished, AgentRecord, tournament.tournament_id)
+        try:
+            for ungenerated, others in generation_order(agents, agent, synchronous=tournament.spec.synchronous):
+                made = await self._board.generate(tournament, ungenerated, others)
+                await self._state.transact(handover.keep_agent, made)
+        except InvalidArgument as error:
+            await self._state.transact(
+                handover.fail_tournament, tournament.tournament_id, f"no agent can be made: {error.message}"
+            )
+            self._live.wake.set()
+            return lease.Drain(error.message)
+        except PodraceError as error:
+            _log.warning("no agent was made", agent_id=agent.agent_id, error=error.message)
+            return Later(f"the generator does not answer: {error.message}")
+        held = await self._state.transact(handover.still_held, agent)
+        if held is None:
+            return Later(f"{agent.agent_id} went to another pod meanwhile")
+        self._live.hold(held, self._clock.monotonic())
+        return Given(tournament, held)
+
+    # --- renew ------------------------------------------------------------------------------------------------
+
+    async def renew(self, assignment_id: str, lease_epoch: int, progress: pb.Progress) -> lease.Order:
+        """Prolongs a lease and says what the pod is to do.
+
+        Raises:
+            NotFound: There never was such an assignment.
+            FailedPrecondition: STALE_EPOCH.
+        """
+        work_id = work_of(assignment_id)
+        held = await self._state.transact(handover.read_lease, work_id)
+        lease.check_epoch(work_id, held.work.lease_epoch, lease_epoch)
+        holds = held.work.phase == WorkPhase.UNFINISHED and bool(held.work.pod_id)
+        order = lease.direct(
+            held=holds,
+            training=isinstance(held.work, AgentRecord),
+            drain_reason=held.drain_reason,
+            end_reason=held.tournament.end_reason,
+        )
+        if holds:
+            self._live.renew(work_id, lease_epoch, progress, self._clock.monotonic())
+            if progress.HasField("score") and not held.useful:
+                await self._state.transact(handover.mark_useful, held.work.pod_id)
+        return order
+
+    # --- complete ---------------------------------------------------------------------------------------------
+
+    async def complete(self, request: pb.CompleteAssignmentRequest) -> None:
+        """Takes work back.
+
+        Raises:
+            InvalidArgument: The outcome is missing.
+            NotFound: There never was such an assignment.
+            FailedPrecondition: STALE_EPOCH.
+        """
+        if request.outcome not in handover.OUTCOMES:
+            raise InvalidArgument(
+                f"CompleteAssignment: outcome = {request.outcome}: expected one of those in the contract"
+            )
+        work_id = work_of(request.assignment_id)
+        completed = await self._state.transact(handover.take_back, work_id, request)
+        if completed is None:
+            return
+        self._live.release(work_id, request.lease_epoch)
+        if isinstance(completed, AgentRecord):
+            self._live.count_steps(completed.tournament_id, work_id, completed.environment_steps)
+        COMPLETED.labels(pb.Outcome.Name(request.outcome).removeprefix("OUTCOME_").lower()).inc()
+        self._live.bell.ring()
+        self._live.wake.set()
+
+
+def generation_order(
+    unfinished: Sequence[AgentRecord], agent: AgentRecord, *, synchronous: bool
+) -> list[tuple[AgentRecord, list[str]]]:
+    """Which agents are to be generated before `agent` can be handed out, each with the others the generator is told of.
+
+    A synchronous round is generated as a whole, in order, before any agent of it trains, and the generator is told of
+    the earlier ones of the round only: what it sees is the same however fast the pods are.
+    """
+    if not synchronous:
+        return [(agent, [other.agent_id for other in unfinished if other.agent_id != agent.agent_id])]
+    return [
+        (ungenerated, [other.agent_id for other in unfinished if other.number < ungenerated.number])
+        for ungenerated in unfinished
+        if ungenerated.agent is None
+    ]
+
+
+def assignment_id(work: WorkRecord) -> str:
+    """The name of an assignment: what is to be done, and which handing-out of it this is."""
+    return f"{work.work_id}.{work.lease_epoch}"
+
+
+def work_of(assignment_id: str) -> str:
+    """The name of the work of an assignment.
+
+    Raises:
+        NotFound: This is not the name of an assignment.
+    """
+    work_id, dot, epoch = assignment_id.rpartition(".")
+    if not dot or not epoch.isdigit():
+        raise NotFound(f"assignment_id {assignment_id!r}: there is no such assignment")
+    return work_id

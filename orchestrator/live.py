@@ -1,0 +1,248 @@
+"""Owns what is known only while the orchestrator lives: leases, progress, running time, best candidates.
+
+Pods renew a few times a second all together, so renewals stay in memory; what must survive (steps, running time, the
+best candidate) is written down every few seconds. Belongs to the event loop: no other thread reads or writes it.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from orchestrator import records
+from orchestrator.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
+from orchestrator.state import Transaction
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+
+class Bell:
+    """Wakes everybody who waits for something to change.
+
+    change = bell.next()  # before looking, or a change meanwhile is missed
+    if not there_yet():
+        await change.wait()
+    """
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def next(self) -> asyncio.Event:
+        """Is set by the next ring."""
+        return self._event
+
+    def ring(self) -> None:
+        """Wakes everybody."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+
+@dataclass
+class Lease:
+    """An assignment that a pod holds."""
+
+    work_id: str
+    tournament_id: str
+    pod_id: str
+    lease_epoch: int
+    expires: float
+    """Monotonic."""
+    trains: bool
+    """It is an agent, not an evaluation: its steps count."""
+    progress: pb.Progress = field(default_factory=pb.Progress)
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What is to be written down: steps by agent, running seconds and best candidate by tournament."""
+
+    agent_steps: dict[str, int]
+    running_seconds: dict[str, float]
+    best: dict[str, Candidate]
+
+
+class Live:
+    """What is known only while the orchestrator lives.
+
+    Attributes:
+        bell: Rung when something changed that a waiting pod or watcher may want to know.
+        wake: Set when the reconcile loop should look at once.
+        leases: Assignments held, by the name of the work.
+        asked: Pods that have asked for work.
+        judged_rounds: Rounds after which the objective of a synchronous tournament was judged and not met.
+        best: Last known best candidate, by tournament.
+    """
+
+    def __init__(self, lease_seconds: float) -> None:
+        self.lease_seconds = lease_seconds
+        self.bell = Bell()
+        self.wake = asyncio.Event()
+        self.leases: dict[str, Lease] = {}
+        self.asked: set[str] = set()
+        self.judged_rounds: defaultdict[str, int] = defaultdict(int)
+        self.best: dict[str, Candidate] = {}
+        self._agent_steps: dict[str, int] = {}
+        self._tournament_steps: defaultdict[str, int] = defaultdict(int)
+        self._running_seconds: defaultdict[str, float] = defaultdict(float)
+        self._changed_agents: set[str] = set()
+        self._changed_tournaments: set[str] = set()
+
+    def restore(self, remembered: "Remembered", now: float) -> None:
+        """Goes on where an earlier life ended; each lease lasts one full duration from now."""
+        for tournament in remembered.tournaments:
+            self._running_seconds[tournament.tournament_id] = tournament.running_seconds
+            if tournament.best:
+                self.best[tournament.tournament_id] = tournament.best
+        self._tournament_steps.update(remembered.steps)
+        for work in remembered.works:
+            if isinstance(work, AgentRecord):
+                self._agent_steps[work.agent_id] = work.environment_steps
+            if work.pod_id:
+                self.hold(work, now)
+
+    # --- leases -----------------------------------------------------------------------------------------------
+
+    def hold(self, work: WorkRecord, now: float) -> None:
+        """A pod was given this work, and an earlier lease on it is over; ignored if a later one is known already."""
+        earlier = self.leases.get(work.work_id)
+        if earlier and earlier.lease_epoch > work.lease_epoch:
+            return
+        self.leases[work.work_id] = Lease(
+            work_id=work.work_id,
+            tournament_id=work.tournament_id,
+            pod_id=work.pod_id,
+            lease_epoch=work.lease_epoch,
+            expires=now + self.lease_seconds,
+            trains=isinstance(work, AgentRecord),
+        )
+        if isinstance(work, AgentRecord):
+            self._agent_steps.setdefault(work.agent_id, work.environment_steps)
+
+    def renew(self, work_id: str, lease_epoch: int, progress: pb.Progress, now: float) -> None:
+        """Prolongs a lease, expired or not, and takes note of what its pod tells."""
+        lease = self.leases.get(work_id)
+        if lease is None or lease.lease_epoch != lease_epoch:
+            return
+        lease.expires = now + self.lease_seconds
+        lease.progress = progress
+        if lease.trains:
+            self.count_steps(lease.tournament_id, work_id, progress.environment_steps)
+
+    def release(self, work_id: str, lease_epoch: int) -> None:
+        """The work was given back, or is done."""
+        lease = self.leases.get(work_id)
+        if lease and lease.lease_epoch == lease_epoch:
+            del self.leases[work_id]
+
+    def release_pod(self, pod_id: str) -> None:
+        """The pod is gone."""
+        self.asked.discard(pod_id)
+        for lease in self.leases_of(pod_id):
+            self.release(lease.work_id, lease.lease_epoch)
+
+    def leases_of(self, pod_id: str) -> list[Lease]:
+        """What a pod holds, the newest last."""
+        return [lease for lease in self.leases.values() if lease.pod_id == pod_id]
+
+    def is_training(self, tournament_id: str, now: float) -> bool:
+        """Whether a pod works on an agent of this tournament, as far as anybody can know."""
+        return any(
+            lease.trains and lease.tournament_id == tournament_id and now < lease.expires
+            for lease in self.leases.values()
+        )
+
+    def expired(self, now: float) -> frozenset[tuple[str, int]]:
+        """Leases that were not renewed in time: names of the work with their epochs."""
+        return frozenset((lease.work_id, lease.lease_epoch) for lease in self.leases.values() if now >= lease.expires)
+
+    # --- counting ---------------------------------------------------------------------------------------------
+
+    def count_steps(self, tournament_id: str, agent_id: str, steps: int) -> int:
+        """Takes note that an agent has taken so many steps; those it repeats after a loss are not counted again.
+
+        Returns:
+            The agent's steps.
+        """
+        known = self._agent_steps.get(agent_id, 0)
+        if steps > known:
+            self._agent_steps[agent_id] = steps
+            self._tournament_steps[tournament_id] += steps - known
+            self._changed_agents.add(agent_id)
+        return max(known, steps)
+
+    def environment_steps(self, tournament_id: str) -> int:
+        """Steps over all agents of a tournament."""
+        return self._tournament_steps[tournament_id]
+
+    def steps_per_second(self, tournament_id: str, now: float) -> float:
+        """Steps a second over all pods of a tournament that were heard of lately."""
+        return sum(
+            lease.progress.steps_per_second
+            for lease in self.leases.values()
+            if lease.tournament_id == tournament_id and now < lease.expires
+        )
+
+    def run(self, tournament_ids: Iterable[str], seconds: float) -> None:
+        """These tournaments were running for so long."""
+        for tournament_id in tournament_ids:
+            self._running_seconds[tournament_id] += seconds
+            self._changed_tournaments.add(tournament_id)
+
+    def running_seconds(self, tournament_id: str) -> float:
+        """How long a tournament was running, pauses left out."""
+        return self._running_seconds[tournament_id]
+
+    def learn_best(self, tournament_id: str, best: Candidate) -> bool:
+        """Takes note of the best candidate; says whether it is another one than before."""
+        if self.best.get(tournament_id) == best:
+            return False
+        self.best[tournament_id] = best
+        self._changed_tournaments.add(tournament_id)
+        return True
+
+    def take_notes(self) -> Notes:
+        """What has changed since the last time and must survive."""
+        agents, tournaments = self._changed_agents, self._changed_tournaments
+        self._changed_agents, self._changed_tournaments = set(), set()
+        return Notes(
+            {agent_id: self._agent_steps[agent_id] for agent_id in agents},
+            {tournament_id: self._running_seconds[tournament_id] for tournament_id in tournaments},
+            {tournament_id: self.best[tournament_id] for tournament_id in tournaments if tournament_id in self.best},
+        )
+
+
+def write_down(transaction: Transaction, notes: Notes) -> None:
+    """Makes notes durable."""
+    for agent_id, steps in notes.agent_steps.items():
+        transaction.execute("UPDATE agents SET environment_steps = ? WHERE agent_id = ?", steps, agent_id)
+    for tournament_id, seconds in notes.running_seconds.items():
+        transaction.execute(
+            "UPDATE tournaments SET running_seconds = ? WHERE tournament_id = ?", seconds, tournament_id
+        )
+    for tournament_id, best in notes.best.items():
+        transaction.execute(
+            "UPDATE tournaments SET best = ? WHERE tournament_id = ?", best.SerializeToString(), tournament_id
+        )
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What an earlier life wrote down."""
+
+    tournaments: list[TournamentRecord]
+    works: list[WorkRecord]
+    steps: dict[str, int]
+    """By tournament."""
+
+
+def remember(transaction: Transaction) -> Remembered:
+    """Reads what an earlier life wrote down."""
+    totals = transaction.execute("SELECT tournament_id, SUM(environment_steps) FROM agents GROUP BY tournament_id")
+    return Remembered(
+        records.select(transaction, TournamentRecord, "true"),
+        [
+            *records.select(transaction, AgentRecord, "phase = ?", WorkPhase.UNFINISHED),
+            *records.select(transaction, EvaluationRecord, "phase = ?", WorkPhase.UNFINISHED),
+        ],
+        {name: int(steps) for name, steps in totals},
+    )

@@ -1,0 +1,126 @@
+"""Owns how records are told: as the messages of the contract, with what is known only in memory laid over them."""
+
+from typing import cast
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from orchestrator.assignments import assignment_id
+from orchestrator.handover import Given
+from orchestrator.live import Live
+from orchestrator.records import AgentRecord, EventRecord, PodPhase, PodRecord, TournamentRecord
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.tournament.v1 import tournament_pb2
+
+
+def duration(seconds: float) -> Duration:
+    """Seconds as a Duration."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+def timestamp(seconds: float) -> Timestamp:
+    """Seconds since 1970 as a Timestamp."""
+    message = Timestamp()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+def tournament_message(
+    record: TournamentRecord, live: Live, now: float, leaderboard_address: str
+) -> tournament_pb2.Tournament:
+    """A tournament as it is now; `now` is monotonic."""
+    name = record.tournament_id
+    message = tournament_pb2.Tournament(
+        tournament_id=name,
+        spec=record.spec,
+        state=cast(tournament_pb2.TournamentState.ValueType, record.state),
+        reason=record.reason,
+        create_time=timestamp(record.create_time),
+        end_time=None if record.end_time is None else timestamp(record.end_time),
+        running_duration=duration(live.running_seconds(name)),
+        environment_steps=live.environment_steps(name),
+        agents=record.next_agent,
+        steps_per_second=live.steps_per_second(name, now),
+        leaderboard_address=leaderboard_address,
+    )
+    best = live.best.get(name)
+    if best:
+        message.best_score = best.score
+        message.best_score_standard_error = best.standard_error
+        message.best_agent_id = best.agent_id
+        message.champion_manifest_digest = best.candidate_id
+    return message
+
+
+def pod_message(record: PodRecord, live: Live) -> pb.Pod:
+    """A pod as it is now."""
+    held = live.leases_of(record.pod_id)
+    lease = held[-1] if held else None
+    return pb.Pod(
+        pod_id=record.pod_id,
+        tournament_id=record.tournament_id,
+        activity=_activity(record, live),
+        agent_id=lease.work_id if lease and lease.trains else "",
+        progress=lease.progress if lease else None,
+        start_time=timestamp(record.start_time),
+        layout=cast(tournament_pb2.Layout.ValueType, record.layout),
+    )
+
+
+def _activity(record: PodRecord, live: Live) -> pb.PodActivity.ValueType:
+    if record.drain_reason:
+        return pb.POD_ACTIVITY_DRAINING
+    held = live.leases_of(record.pod_id)
+    if held:
+        return held[-1].progress.activity or pb.POD_ACTIVITY_OPENING
+    if record.pod_id in live.asked:
+        return pb.POD_ACTIVITY_IDLE
+    return pb.POD_ACTIVITY_STARTING if record.phase == PodPhase.SEEN else pb.POD_ACTIVITY_UNSPECIFIED
+
+
+def event_message(record: EventRecord) -> pb.Event:
+    """An event."""
+    return pb.Event(
+        sequence=record.sequence,
+        time=timestamp(record.time),
+        tournament_id=record.tournament_id,
+        pod_id=record.pod_id,
+        agent_id=record.agent_id,
+        kind=record.kind,
+        message=record.message,
+    )
+
+
+def assignment_message(given: Given, lease_seconds: float) -> pb.Assignment:
+    """Work that was handed out."""
+    work = given.work
+    message = pb.Assignment(
+        assignment_id=assignment_id(work),
+        tournament_id=work.tournament_id,
+        spec=given.tournament.spec,
+        lease_epoch=work.lease_epoch,
+        lease_duration=duration(lease_seconds),
+    )
+    if isinstance(work, AgentRecord):
+        message.train.MergeFrom(work.agent or Agent())
+        return message
+    request = work.request
+    message.evaluate.CopyFrom(
+        pb.EvaluationWork(
+            evaluation_id=work.evaluation_id,
+            checkpoint=request.checkpoint,
+            episodes=request.episodes,
+            options=request.options,
+            seed=request.seed,
+            stochastic=request.stochastic,
+        )
+    )
+    return message
+
+
+def seconds_of(message: Duration) -> float:
+    """A Duration in seconds; a negative one counts as none."""
+    return max(0.0, message.seconds + message.nanos / 1e9)

@@ -1,0 +1,295 @@
+"""Owns the loop that makes what is into what should be: observe, decide, act.
+
+Level-triggered: every look begins anew from the database, the launcher's list and the machine. Nothing depends on
+having seen an event, so that it can be killed at any moment.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import prometheus_client
+import structlog
+
+from orchestrator import pods, records, scale, tournaments
+from orchestrator.board import Board
+from orchestrator.clock import Clock
+from orchestrator.handover import fail_tournament
+from orchestrator.launchers import Launcher, ListedPod, NewPod
+from orchestrator.live import Live, write_down
+from orchestrator.observation import Observed, observe
+from orchestrator.records import RUNNING, PodRecord, TournamentRecord
+from orchestrator.referee import Referee
+from orchestrator.scale import Capacity, Demand, Kill, Limits, PodView, Retire, Short, Start, Terminate
+from orchestrator.state import State, Transaction
+from podrace.errors import InvalidArgument, PodraceError
+from podrace.tournament.v1.tournament_pb2 import TournamentState
+
+NOTES_SECONDS = 2.0
+"""So much progress is forgotten at most when the process is killed; pods tell it again."""
+KILLED_SECONDS = 5.0
+"""Processes that were killed are gone within this time."""
+STOPPED = "the mesh was stopped"
+
+PODS = prometheus_client.Gauge("podrace_orchestrator_pods", "Pods", ["tournament_id"])
+LEASES = prometheus_client.Gauge("podrace_orchestrator_leases", "Assignments held by pods")
+TOURNAMENTS = prometheus_client.Gauge("podrace_orchestrator_tournaments", "Tournaments", ["state"])
+RECONCILE = prometheus_client.Histogram("podrace_orchestrator_reconcile_seconds", "Time of one look at everything")
+_log = structlog.get_logger(__name__)
+
+
+class Reconciler:
+    """Makes what is into what should be.
+
+    running = asyncio.create_task(reconciler.run())
+    ...
+    reconciler.stop()
+    await running
+    await reconciler.dismiss(grace_seconds=20)  # only where the pods end with the service
+    """
+
+    def __init__(
+        self,
+        state: State,
+        live: Live,
+        board: Board,
+        launcher: Launcher,
+        clock: Clock,
+        *,
+        sense: Callable[[], Capacity],
+        limits: Limits,
+        period_seconds: float,
+    ) -> None:
+        self._state, self._live, self._launcher, self._clock = state, live, launcher, clock
+        self._referee = Referee(state, live, board)
+        self._sense, self._limits, self._period_seconds = sense, limits, period_seconds
+        self._stopping = self._dismissing = False
+        self._looked = self._noted = clock.monotonic()
+        self._running: list[str] = []
+        self._expired: frozenset[tuple[str, int]] = frozenset()
+        # Monotonic times at which something was first noticed, by pod or tournament.
+        self._absent: dict[str, float] = {}
+        self._drained: dict[str, float] = {}
+        self._not_before: dict[str, float] = {}
+        self._told: set[tuple[type[scale.Action], str]] = set()
+        self._starts: dict[str, asyncio.Task[None]] = {}
+        self._line = ""
+
+    async def run(self) -> str:
+        """Looks again and again, at least every period, until it is stopped."""
+        while not self._stopping:
+            await self._cycle_safely()
+            await self._pause(self._period_seconds)
+        return "stopped"
+
+    def stop(self) -> None:
+        """Has `run` return after the look it is at."""
+        self._stopping = True
+        self._live.wake.set()
+
+    async def dismiss(self, grace_seconds: float) -> None:
+        """Ends every tournament and every pod: told to go, waited for, killed, swept."""
+        self._dismissing = True
+        self._limits = replace(self._limits, start_pods=False, terminate_seconds=0.0)
+        await self._state.transact(tournaments.cancel_running, STOPPED)
+        self._live.bell.ring()
+        for pod_id in await self._give_up_starts():
+            await self._bury(pod_id, "")
+        if not await self._until_none(grace_seconds):
+            self._limits = replace(self._limits, kill_seconds=0.0)
+            await self._until_none(KILLED_SECONDS)
+
+    async def close(self) -> None:
+        """Gives up what is being started, and writes down what must survive."""
+        await self._give_up_starts()
+        await self._state.transact(write_down, self._live.take_notes())
+
+    async def cycle(self) -> None:
+        """Looks at everything once: observes, decides, acts."""
+        now = self._clock.monotonic()
+        self._live.run(self._running, now - self._looked)
+        self._looked = now
+        await self._settle_pods(now, await self._launcher.list())
+        await self._referee.judge(now)
+        observed = await self._state.transact(observe)
+        self._running = [found.tournament_id for found in observed.tournaments if found.state == RUNNING]
+        await self._scale(now, observed)
+        self._ring_if_leases_expired(now)
+        if now - self._noted >= NOTES_SECONDS:
+            self._noted = now
+            await self._state.transact(write_down, self._live.take_notes())
+        self._measure(observed)
+
+    # --- pods that came and went ------------------------------------------------------------------------------
+
+    async def _settle_pods(self, now: float, listed: Sequence[ListedPod]) -> None:
+        recorded = await self._state.transact(records.live_pods)
+        running = {pod.pod_id for pod in listed}
+        self._absent = {pod.pod_id: self._absent.get(pod.pod_id, now) for pod in recorded if pod.pod_id not in running}
+        absent_seconds = {pod_id: now - since for pod_id, since in self._absent.items()}
+        found = pods.census(recorded, listed, self._starts, absent_seconds)
+        if found.appeared or found.unknown:
+            await self._state.transact(pods.note_appearance, found)
+        for pod in found.gone:
+            await self._bury(pod.pod_id, self._launcher.last_words(pod.pod_id))
+
+    async def _bury(self, pod_id: str, last_words: str) -> None:
+        """Records that a pod is gone, and frees what it held."""
+        tournament_id, deaths = await self._state.transact(pods.bury, pod_id, last_words)
+        self._live.release_pod(pod_id)
+        self._drained.pop(pod_id, None)
+        self._told = {told for told in self._told if told[1] != pod_id}
+        self._not_before[tournament_id] = self._clock.monotonic() + scale.backoff_seconds(deaths)
+        self._live.bell.ring()
+
+    # --- how many pods ----------------------------------------------------------------------------------------
+
+    async def _scale(self, now: float, observed: Observed) -> None:
+        demands = [] if self._dismissing else self._demands(observed)
+        views = self._views(now, observed.pods)
+        actions, line = scale.decide(now, self._sense(), demands, views, self._limits)
+        if line != self._line:
+            _log.debug(line)
+            self._line = line
+        short = {action.tournament_id for action in actions if isinstance(action, Short)}
+        self._told = {told for told in self._told if told[0] is not Short or told[1] in short}
+        for action in actions:
+            await self._act(action)
+
+    def _demands(self, observed: Observed) -> list[Demand]:
+        return [
+            demand(
+                tournament,
+                evaluating=tournament.tournament_id in observed.evaluating,
+                not_before=self._not_before.get(tournament.tournament_id, 0.0),
+            )
+            for tournament in observed.tournaments
+            if tournament.state == RUNNING or tournament.tournament_id in observed.evaluating
+        ]
+
+    def _views(self, now: float, recorded: Sequence[PodRecord]) -> list[PodView]:
+        wall = self._clock.wall()
+        for pod in recorded:
+            if pod.drain_reason:
+                self._drained.setdefault(pod.pod_id, now)
+        return [
+            PodView(
+                pod_id=pod.pod_id,
+                tournament_id=pod.tournament_id,
+                reserved=pod.reserved,
+                start_time=now - max(0.0, wall - pod.start_time),
+                busy=bool(self._live.leases_of(pod.pod_id)),
+                drained_since=self._drained.get(pod.pod_id),
+                terminated=(Terminate, pod.pod_id) in self._told,
+            )
+            for pod in recorded
+        ]
+
+    async def _act(self, action: scale.Action) -> None:
+        if isinstance(action, Start):
+            pod = await self._state.transact(pods.intend, action.tournament_id, action.reason)
+            self._starts[pod.pod_id] = asyncio.create_task(self._start(pod))
+        elif isinstance(action, Retire):
+            await self._state.transact(pods.retire, action.pod_id, action.reason)
+            self._live.bell.ring()
+            self._live.wake.set()
+        elif isinstance(action, Short):
+            await self._tell_once(action, action.tournament_id, "pool_short", action.reason)
+        else:
+            kill = isinstance(action, Kill)
+            word = "killed" if kill else "terminated"
+            await self._tell_once(action, action.pod_id, f"pod_{word}", f"{action.pod_id} is {word}: {action.reason}")
+            await self._launcher.stop(action.pod_id, kill=kill)
+
+    async def _start(self, pod: NewPod) -> None:
+        """Runs beside the loop: the first pod waits seconds for the nursery."""
+        try:
+            await self._launcher.start(pod)
+        except InvalidArgument as error:
+            await self._state.transact(fail_tournament, pod.tournament_id, error.message)
+            await self._bury(pod.pod_id, error.message)
+        except PodraceError as error:
+            await self._bury(pod.pod_id, error.message)
+        finally:
+            del self._starts[pod.pod_id]
+            self._live.wake.set()
+
+    async def _give_up_starts(self) -> list[str]:
+        """Waits for no pod that is being started; returns their names."""
+        starts = dict(self._starts)
+        for task in starts.values():
+            task.cancel()
+        await asyncio.gather(*starts.values(), return_exceptions=True)
+        return list(starts)
+
+    async def _tell_once(self, action: scale.Action, name: str, kind: str, message: str) -> None:
+        """Records an event unless the same is going on still."""
+        if (type(action), name) in self._told:
+            return
+        self._told.add((type(action), name))
+        await self._state.transact(tell, kind, name, message)
+
+    # --- the rest ---------------------------------------------------------------------------------------------
+
+    async def _cycle_safely(self) -> None:
+        try:
+            with RECONCILE.time():
+                await self.cycle()
+        except PodraceError as error:
+            _log.error("could not reconcile; trying again", error=error.message)
+        except Exception:
+            # A defect; the next look starts afresh, and pods that train must not pay for it.
+            _log.exception("could not reconcile; trying again")
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._live.wake.wait(), seconds)
+        self._live.wake.clear()
+
+    async def _until_none(self, seconds: float) -> bool:
+        """Looks again and again until there is no pod any more, at most for so long; says whether there is none."""
+        deadline = self._clock.monotonic() + seconds
+        while True:
+            await self._cycle_safely()
+            if not self._starts and not await self._state.transact(records.live_pods):
+                return True
+            if self._clock.monotonic() >= deadline:
+                return False
+            await self._pause(min(self._period_seconds, seconds))
+
+    def _ring_if_leases_expired(self, now: float) -> None:
+        expired = self._live.expired(now)
+        if expired - self._expired:
+            self._live.bell.ring()
+        self._expired = expired
+
+    def _measure(self, observed: Observed) -> None:
+        PODS.clear()
+        for tournament_id, count in Counter(pod.tournament_id for pod in observed.pods).items():
+            PODS.labels(tournament_id).set(count)
+        LEASES.set(len(self._live.leases))
+        for name, state in TournamentState.items():
+            if state:
+                word = name.removeprefix("TOURNAMENT_STATE_").lower()
+                TOURNAMENTS.labels(word).set(observed.states.get(state, 0))
+
+
+def demand(tournament: TournamentRecord, *, evaluating: bool, not_before: float) -> Demand:
+    """What a tournament with work asks for: its pool, or a single pod for evaluations after its end."""
+    pool = tournament.spec.pool
+    running = tournament.state == RUNNING
+    return Demand(
+        tournament_id=tournament.tournament_id,
+        pod=tournament.pod_resources,
+        minimum_pods=max(pool.minimum_pods if running else 0, int(evaluating)),
+        maximum_pods=(pool.maximum_pods if pool.HasField("maximum_pods") else None) if running else 1,
+        not_before=not_before,
+    )
+
+
+def tell(transaction: Transaction, kind: str, name: str, message: str) -> None:
+    """Records an event about a pod or a tournament."""
+    pod = records.find(transaction, PodRecord, name)
+    transaction.record(kind, message, tournament_id=pod.tournament_id if pod else name, pod_id=name if pod else "")

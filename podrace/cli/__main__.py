@@ -1,0 +1,7 @@
+"""`python -m podrace.cli` is `podrace`."""
+
+import sys
+
+from podrace.cli import main
+
+sys.exit(main())

@@ -1,0 +1,60 @@
+"""The commands of `podrace` by name; each is imported when it is asked for, so that `--help` answers at once."""
+
+from collections.abc import Mapping
+from importlib import import_module
+
+import click
+
+from podrace import __version__
+from podrace.config import unknown
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "train": ("podrace.cli.train", "Train a tournament and show it live, or go on with one."),
+    "ls": ("podrace.cli.query", "List the tournaments, newest first."),
+    "show": ("podrace.cli.query", "Show a tournament: where it stands, its pods, its latest events."),
+    "standings": ("podrace.cli.query", "Show the board of a tournament."),
+    "lineage": ("podrace.cli.lineage", "Show who descends from whom; --replay takes every decision again."),
+    "evaluate": ("podrace.cli.evaluate", "Evaluate a champion or another candidate."),
+    "stop": ("podrace.cli.query", "Stop a tournament and keep everything."),
+    "algorithms": ("podrace.cli.lists", "List the algorithms, or the hyperparameters of one."),
+    "simulators": ("podrace.cli.lists", "List the simulators."),
+    "strategies": ("podrace.cli.lists", "List the evolution strategies."),
+    "version": ("podrace.cli.lists", "Show the version."),
+}
+"""Where each command lives, and its line of help."""
+
+
+class LateCommands(click.Group):
+    """A group that imports a command's module only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of a first visit."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """Imports one command."""
+        if cmd_name not in COMMANDS:
+            raise click.UsageError(unknown("podrace", "command", cmd_name, COMMANDS))
+        command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the list of commands without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+HELP = """Train a population of agents and let them race in a tournament.
+
+\b
+podrace train examples/cartpole.toml    train, watch, get results
+podrace standings latest                who is best
+podrace train --resume latest           go on
+"""
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+
+@click.command(cls=LateCommands, context_settings=CONTEXT, help=HELP)
+@click.version_option(__version__, prog_name="podrace", message="%(prog)s %(version)s")
+def application() -> None:
+    """The command `podrace`."""

@@ -1,0 +1,84 @@
+"""Numbers as people read them."""
+
+import math
+from collections.abc import Iterable
+from datetime import datetime
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from podrace.tournament.v1 import tournament_pb2
+
+_UNITS = ("", "k", "M", "G", "T")
+
+
+def count(number: float) -> str:
+    """A number of things with three digits at most and its unit: 950, 12.3k, 1.2M."""
+    for unit in _UNITS:
+        # What would be rounded to 1000 belongs to the next unit.
+        if number < 999.5 or unit == _UNITS[-1]:
+            break
+        number /= 1000
+    return f"{number:.{1 if unit and number < 99.95 else 0}f}{unit}"
+
+
+def duration(seconds: float) -> str:
+    """A time as on a stop watch: 0:42, 12:05, 1:02:03."""
+    minutes, rest = divmod(max(0, int(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def decimals(value: float, error: float) -> int:
+    """Decimals that make sense: two digits of the error, or, where it is 0, four digits of the value."""
+    if not (math.isfinite(value) and math.isfinite(error)):
+        return 1
+    if error > 0:
+        return min(max(1 - math.floor(math.log10(error)), 0), 6)
+    return min(max(3 - math.floor(math.log10(abs(value))), 1), 6) if value else 1
+
+
+def score(value: float, error: float, digits: int | None = None) -> str:
+    """A mean and its standard error: 312.4 ± 8.1; with so many decimals, or those that make sense."""
+    digits = decimals(value, error) if digits is None else digits
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
+def number(value: float) -> str:
+    """A number about whose error nothing is known: 475.0, 0.0123."""
+    return f"{value:.{decimals(value, 0.0)}f}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction in percent: 12.3 %."""
+    return f"{100 * fraction:.1f} %"
+
+
+def local_time(timestamp: Timestamp) -> str:
+    """A point in time on the reader's clock: 2026-11-21 11:04."""
+    return datetime.fromtimestamp(timestamp.seconds).strftime("%Y-%m-%d %H:%M")
+
+
+def clock_time(timestamp: Timestamp) -> str:
+    """A point in time of today on the reader's clock: 11:04:09."""
+    return datetime.fromtimestamp(timestamp.seconds).strftime("%H:%M:%S")
+
+
+def seconds(length: Duration) -> float:
+    """Seconds of a Duration."""
+    return length.seconds + length.nanos * 1e-9
+
+
+def state(tournament: tournament_pb2.Tournament) -> str:
+    """Name of a tournament's state: RUNNING, COMPLETED."""
+    return tournament_pb2.TournamentState.Name(tournament.state).removeprefix("TOURNAMENT_STATE_")
+
+
+def short(name: str, tournament_id: str) -> str:
+    """A pod or an agent within its tournament: p3, a12."""
+    return name.removeprefix(f"{tournament_id}-")
+
+
+def short_all(names: Iterable[str], tournament_id: str) -> str:
+    """Several of them: a3, a7."""
+    return ", ".join(short(name, tournament_id) for name in names)

@@ -1,0 +1,67 @@
+"""What every command can be told."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+DEFAULT_HOME = "podrace-home"
+
+Command = Callable[..., int]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options that all commands share."""
+
+    home: Path
+    """Folder of the embedded mesh, as the user wrote it; reports go there too."""
+    orchestrator: str
+    """Address of a running orchestrator; empty: the embedded mesh of `home`."""
+    debug: bool
+    """Tracebacks, and debug logs of the services started."""
+    as_json: bool
+    """One JSON value on stdout; everything else on stderr."""
+
+    @property
+    def where(self) -> str:
+        """What the tournaments are looked for in, for a line to a person."""
+        return self.orchestrator or str(self.home)
+
+    @property
+    def arguments(self) -> str:
+        """What must be typed to reach the same mesh again; empty for the default home."""
+        if self.orchestrator:
+            return f" --orchestrator {self.orchestrator}"
+        return "" if str(self.home) == DEFAULT_HOME else f" --home {self.home}"
+
+
+def mesh_options(command: Command) -> Command:
+    """Adds --orchestrator, --home, --json and --debug to a command, which receives them as one `settings`."""
+
+    @click.option("--orchestrator", default="", metavar="ADDRESS", help="Use the mesh of this running orchestrator.")
+    @click.option(
+        "--home",
+        default=DEFAULT_HOME,
+        envvar="PODRACE_HOME",
+        show_default=True,
+        show_envvar=True,
+        type=click.Path(path_type=Path),
+        help="Folder of the embedded mesh.",
+    )
+    @output_options
+    @functools.wraps(command)
+    def with_settings(home: Path, orchestrator: str, as_json: bool, debug: bool, **arguments: Any) -> int:
+        return command(Settings(home, orchestrator, debug, as_json), **arguments)
+
+    return with_settings
+
+
+def output_options(command: Command) -> Command:
+    """Adds --json (as `as_json`) and --debug to a command."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout, the rest on stderr.")
+    debug = click.option("--debug", is_flag=True, help="Tracebacks and debug logs.")
+    return as_json(debug(command))

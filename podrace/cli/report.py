@@ -1,0 +1,104 @@
+"""What is left of a tournament when it has ended: measures of its champion, pictures, and report.json.
+
+Here alone is the champion evaluated on what the specification's `[reports]` name, so that nothing was selected on it.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
+from podrace.cli import formats, plots, shapes, tables
+from podrace.cli.clients import Clients
+from podrace.cli.output import finite
+from podrace.cli.scoring import evaluated, headline
+from podrace.errors import PodraceError, Unimplemented
+from podrace.tournament.v1.tournament_pb2 import ReportSpec, Tournament
+
+
+@dataclass
+class Report:
+    """What was found out."""
+
+    champion: Checkpoint
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    """By name of the report."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why a report could not be made, by its name."""
+
+
+async def make_report(clients: Clients, tournament: Tournament, folder: Path, *, tell: Callable[[str], None]) -> Report:
+    """Evaluates the champion as the specification asks, draws, and writes report.json.
+
+    Args:
+        clients: Of its mesh.
+        tournament: Completed.
+        folder: Where the files go; made when missing.
+        tell: Takes lines for a person.
+
+    Raises:
+        PodraceError: The leaderboard does not answer. A report that fails is in the result instead.
+    """
+    champion = Checkpoint(agent_id=tournament.best_agent_id, manifest_digest=tournament.champion_manifest_digest)
+    report = Report(champion)
+    for name, spec in sorted(tournament.spec.reports.items()):
+        tell(f"evaluating the champion: {name}")
+        await _evaluate(clients, tournament, name, spec, report)
+    folder.mkdir(parents=True, exist_ok=True)
+    submissions = await clients.list_candidates(tournament, all_submissions=True)
+    try:
+        plots.draw_learning_curves(folder / "learning_curves.png", tournament, submissions)
+        _draw_accounts(folder, tournament, report)
+    except Unimplemented as error:
+        tell(error.message)
+    _write(folder / "report.json", shapes.result(tournament, folder) | {"reports": _reports(report)})
+    return report
+
+
+async def _evaluate(clients: Clients, tournament: Tournament, name: str, spec: ReportSpec, report: Report) -> None:
+    try:
+        report.evaluations[name] = await evaluated(
+            clients, tournament, report.champion, episodes=spec.episodes, options=spec.options
+        )
+    except PodraceError as error:
+        report.failures[name] = error.message
+
+
+def _draw_accounts(folder: Path, tournament: Tournament, report: Report) -> None:
+    agent = formats.short(report.champion.agent_id, tournament.tournament_id)
+    for name, evaluation in report.evaluations.items():
+        if "account_value" in evaluation.traces:
+            plots.draw_account_value(
+                folder / f"account_value_{name}.png",
+                champion=evaluation.traces["account_value"],
+                baseline=evaluation.traces.get("equal_weight_value"),
+                title=f"Account value, {name}: {agent} of {tournament.tournament_id}",
+            )
+
+
+def _reports(report: Report) -> dict[str, Any]:
+    made = {name: shapes.evaluation(evaluation) for name, evaluation in report.evaluations.items()}
+    return made | {name: {"error": line} for name, line in report.failures.items()}
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes JSON beside and renames it: readers see a whole file or none."""
+    incoming = path.with_suffix(".incoming")
+    incoming.write_text(json.dumps(finite(values), indent=2, allow_nan=False) + "\n")
+    incoming.replace(path)
+
+
+def render(report: Report) -> RenderableType:
+    """The measures as tables, one a report."""
+    parts: list[RenderableType] = []
+    for name, evaluation in report.evaluations.items():
+        parts.append(Text(f"{name}: {headline(evaluation)}"))
+        if evaluation.metrics:
+            parts.append(tables.metrics_table(evaluation.metrics, title="", column="champion"))
+    parts += [Text(f"{name}: {line}", style="red") for name, line in report.failures.items()]
+    return Group(*parts)

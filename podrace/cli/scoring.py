@@ -1,0 +1,80 @@
+"""Has a pod score a checkpoint, and says what came of it."""
+
+import asyncio
+import contextlib
+import math
+
+from google.protobuf.struct_pb2 import Struct
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
+from podrace.cli import formats
+from podrace.cli.clients import Clients
+from podrace.errors import DeadlineExceeded, FailedPrecondition, Unavailable
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+POLL_SECONDS = 0.3
+DEADLINE_SECONDS = 3600.0
+
+
+async def evaluated(
+    clients: Clients,
+    tournament: Tournament,
+    checkpoint: Checkpoint,
+    *,
+    episodes: int,
+    options: Struct,
+    seed: int = 0,
+    stochastic: bool = False,
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> Evaluation:
+    """Has a pod evaluate a checkpoint and waits for the result.
+
+    Raises:
+        FailedPrecondition: The pod could not; the line is its own.
+        DeadlineExceeded: No pod has done it within the deadline.
+    """
+    evaluation_id = await clients.create_evaluation(
+        checkpoint,
+        tournament_id=tournament.tournament_id,
+        episodes=episodes,
+        options=options,
+        seed=seed,
+        stochastic=stochastic,
+    )
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            return await _result(clients, evaluation_id)
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"evaluation {evaluation_id} is not done (waited {deadline_seconds:g} s);"
+            f" `podrace show {tournament.tournament_id}` tells what its pods do"
+        ) from None
+
+
+async def _result(clients: Clients, evaluation_id: str) -> Evaluation:
+    while True:
+        # The orchestrator may be restarting; the evaluation is in its database.
+        with contextlib.suppress(Unavailable, DeadlineExceeded):
+            answer = await clients.get_evaluation(evaluation_id)
+            if answer.done and answer.error:
+                raise FailedPrecondition(f"evaluation {evaluation_id} failed: {answer.error}")
+            if answer.done:
+                return answer.evaluation
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def standard_error(evaluation: Evaluation) -> float:
+    """Standard error of the mean return."""
+    return math.sqrt(evaluation.variance / evaluation.episodes) if evaluation.episodes else 0.0
+
+
+def headline(evaluation: Evaluation) -> str:
+    """The result in a line; one episode has no error."""
+    single = evaluation.episodes == 1
+    mean = formats.number(evaluation.mean_return) if single else _mean_and_error(evaluation)
+    episodes = "1 episode" if single else f"{evaluation.episodes} episodes"
+    return f"mean return {mean} over {episodes} of {evaluation.mean_length_steps:.0f} steps"
+
+
+def _mean_and_error(evaluation: Evaluation) -> str:
+    return formats.score(evaluation.mean_return, standard_error(evaluation))

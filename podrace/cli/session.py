@@ -1,0 +1,110 @@
+"""One command from its first call to its exit code: its event loop, Ctrl-C, and the mesh it talks to."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from podrace import rpc
+from podrace.cli import EXIT_INTERRUPTED, mesh
+from podrace.cli.claim import Use, claim
+from podrace.cli.clients import Clients
+from podrace.cli.folders import Folders
+from podrace.cli.interrupts import Interrupts
+from podrace.cli.options import Settings
+from podrace.cli.output import tell
+from podrace.errors import DeadlineExceeded, NotFound, Unavailable
+
+REMOTE_SECONDS = 5.0
+"""How long an orchestrator named by its address may take to answer."""
+CLAIM_SECONDS = 30.0
+"""How long another command's mesh may take to come or to go."""
+QUERY_ATTEMPTS = 3
+
+
+def run(command: Callable[[Interrupts], Awaitable[int]]) -> int:
+    """Runs a command in an event loop of its own and returns its exit code."""
+
+    async def interruptible() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        interrupts = Interrupts(task)
+        try:
+            with interrupts.catch():
+                return await command(interrupts)
+        except asyncio.CancelledError:
+            if not interrupts.count:
+                raise
+            return EXIT_INTERRUPTED
+
+    return asyncio.run(interruptible())
+
+
+def run_query(settings: Settings, query: Callable[[Clients], Awaitable[int]]) -> int:
+    """Runs a command that asks or tells and needs no pods.
+
+    It is begun again when its mesh goes meanwhile: another command may have owned it.
+    """
+
+    async def command(interrupts: Interrupts) -> int:
+        attempts = 1 if settings.orchestrator else QUERY_ATTEMPTS
+        while True:
+            attempts -= 1
+            try:
+                async with open_clients(settings, Use.QUERY, interrupts) as clients:
+                    return await query(clients)
+            except (Unavailable, DeadlineExceeded):
+                if not attempts:
+                    raise
+
+    return run(command)
+
+
+@contextlib.asynccontextmanager
+async def open_clients(
+    settings: Settings, use: Use, interrupts: Interrupts, *, notify: Callable[[str], None] = tell
+) -> AsyncIterator[Clients]:
+    """Connects to the orchestrator that was named, to the mesh that runs on the home, or to one started for the block.
+
+    Raises:
+        PodraceError: There is no mesh to reach, to join, or to start; the line says why.
+    """
+    if settings.orchestrator:
+        await _check_remote(settings)
+        async with Clients(settings.orchestrator) as clients:
+            yield clients
+        return
+    folders = Folders.of(settings.home)
+    folders.make_home()
+    async with claim(folders, use, deadline_seconds=CLAIM_SECONDS) as owned, contextlib.AsyncExitStack() as stack:
+        if owned:
+            start_pods, mesh_id = use is not Use.QUERY, uuid.uuid4().hex[:8]
+            commands = mesh.service_commands(folders, mesh_id=mesh_id, start_pods=start_pods, debug=settings.debug)
+            running = mesh.running(folders, commands, tell=notify, hurried=interrupts.ordered)
+            await stack.enter_async_context(running)
+        yield await stack.enter_async_context(Clients(f"unix:{folders.orchestrator_socket}"))
+
+
+def has_tournaments(settings: Settings) -> bool:
+    """Whether there may be tournaments: asked before a mesh is started in vain."""
+    return bool(settings.orchestrator) or Folders.of(settings.home).orchestrator_database.exists()
+
+
+def require_tournaments(settings: Settings) -> None:
+    """Refuses to look for a tournament where none can be.
+
+    Raises:
+        NotFound: The home has no tournaments.
+    """
+    if not has_tournaments(settings):
+        raise NotFound(
+            f"{settings.home}: there are no tournaments; begin one with `podrace train SPEC`, or name the folder of "
+            "another with --home"
+        )
+
+
+async def _check_remote(settings: Settings) -> None:
+    try:
+        await rpc.wait_until_serving(settings.orchestrator, deadline_seconds=REMOTE_SECONDS)
+    except Unavailable as error:
+        raise Unavailable(f"--orchestrator {settings.orchestrator}: {error.message}; check the address") from None

@@ -1,0 +1,287 @@
+"""What every algorithm promises its learner; one suite, run against every algorithm."""
+
+import math
+from typing import ClassVar
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from agentpod.algorithms import ALGORITHMS, Algorithm, make
+from agentpod.algorithms.ppo import PPO
+from agentpod.rollout import rollout_fields
+from podrace.errors import DataLoss, InvalidArgument
+from simulators.base import Space
+
+OBSERVED = Space("continuous", (3,), torch.float32)
+SPACES = {
+    "continuous": Space("continuous", (2,), torch.float32),
+    "discrete": Space("discrete", (), torch.int64, n=3),
+}
+SMALL = {"hidden_sizes": [8], "horizon": 8, "minibatch_size": 7, "epochs": 2}
+LANES = 4
+
+CASES = [(name, kind) for name, algorithm in ALGORITHMS.items() for kind in sorted(algorithm.action_kinds)]
+EVERY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), CASES)
+
+
+def new_algorithm(name: str, kind: str, seed: int = 1, **hyperparameters: object) -> Algorithm:
+    return make(name, OBSERVED, SPACES[kind], {**SMALL, **hyperparameters}, seed)
+
+
+def random_rollout(algorithm: Algorithm, kind: str, seed: int, lanes: int = LANES) -> dict[str, Tensor]:
+    """Random observations and endings, acted on by the algorithm's own policy."""
+    generator = torch.Generator().manual_seed(seed)
+    fields = rollout_fields(OBSERVED, SPACES[kind], algorithm.horizon, lanes)
+    rollout = {name: torch.randn(field.shape, generator=generator) for name, field in fields.items()}
+    rollout["terminated"] = rollout["terminated"] > 1.3
+    rollout["truncated"] = (rollout["truncated"] > 1.3) & ~rollout["terminated"]
+    flat = rollout["observation"][:-1].flatten(0, 1)
+    action, log_prob = algorithm.policy.act(flat, algorithm.policy.noise((len(flat),), generator))
+    rollout["action"] = action.view(algorithm.horizon, lanes, *action.shape[1:])
+    rollout["log_prob"] = log_prob.view(algorithm.horizon, lanes)
+    return rollout
+
+
+def everything(algorithm: Algorithm) -> dict[str, Tensor]:
+    return {**algorithm.state_dict(), "policy": algorithm.policy.flat.clone()}
+
+
+def assert_same_bits(one: Algorithm, other: Algorithm) -> None:
+    expected, found = everything(one), everything(other)
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(tensor, found[name]), name
+
+
+@EVERY_ALGORITHM
+def test_going_on_from_a_saved_state_is_bit_for_bit_going_on(name: str, kind: str) -> None:
+    straight = new_algorithm(name, kind)
+    for k in range(3):
+        straight.update(random_rollout(straight, kind, k))
+    resumed = new_algorithm(name, kind)
+    resumed.policy.load(straight.policy.flat)
+    resumed.load_state_dict(load(save(straight.state_dict())))
+    assert_same_bits(straight, resumed)
+    for k in range(3, 6):
+        rollout = random_rollout(straight, kind, k)
+        assert straight.update(rollout) == resumed.update(rollout)
+    assert_same_bits(straight, resumed)
+    assert straight.update_number == 6
+
+
+@EVERY_ALGORITHM
+def test_the_state_matters_to_what_follows(name: str, kind: str) -> None:
+    straight, forgetful = new_algorithm(name, kind), new_algorithm(name, kind)
+    straight.update(random_rollout(straight, kind, 0))
+    forgetful.policy.load(straight.policy.flat)
+    rollout = random_rollout(straight, kind, 1)
+    straight.update(rollout)
+    forgetful.update(rollout)
+    assert not torch.equal(straight.policy.flat, forgetful.policy.flat)
+
+
+@EVERY_ALGORITHM
+def test_a_state_is_contiguous_and_aliases_nothing(name: str, kind: str) -> None:
+    algorithm = new_algorithm(name, kind)
+    state = algorithm.state_dict()
+    before = everything(algorithm)
+    assert all(tensor.is_contiguous() for tensor in state.values())
+    for tensor in state.values():
+        tensor.fill_(7)
+    assert all(torch.equal(tensor, before[key]) for key, tensor in everything(algorithm).items())
+
+
+@EVERY_ALGORITHM
+def test_the_seed_decides_everything(name: str, kind: str) -> None:
+    one, same, other = (new_algorithm(name, kind, seed) for seed in (1, 1, 2))
+    rollout = random_rollout(one, kind, 0)
+    for algorithm in (one, same, other):
+        algorithm.update(rollout)
+    assert_same_bits(one, same)
+    assert not torch.equal(one.policy.flat, other.policy.flat)
+
+
+@EVERY_ALGORITHM
+def test_a_rollout_is_left_as_it_was(name: str, kind: str) -> None:
+    algorithm = new_algorithm(name, kind)
+    rollout = random_rollout(algorithm, kind, 0)
+    before = {key: tensor.clone() for key, tensor in rollout.items()}
+    algorithm.update(rollout)
+    assert all(torch.equal(tensor, before[key]) for key, tensor in rollout.items())
+
+
+@EVERY_ALGORITHM
+def test_lanes_of_two_workers_side_by_side_are_one_worker_of_twice_the_lanes(name: str, kind: str) -> None:
+    one, two = new_algorithm(name, kind), new_algorithm(name, kind)
+    whole = random_rollout(one, kind, 0, lanes=2 * LANES)
+    region = {key: torch.zeros_like(tensor) for key, tensor in whole.items()}
+    for columns in (slice(0, LANES), slice(LANES, 2 * LANES)):
+        for key, tensor in region.items():
+            tensor[:, columns].copy_(whole[key][:, columns])
+    one.update(whole)
+    two.update(region)
+    assert_same_bits(one, two)
+
+
+@EVERY_ALGORITHM
+def test_final_observations_count_only_where_truncated(name: str, kind: str) -> None:
+    clean, dirty = new_algorithm(name, kind), new_algorithm(name, kind)
+    rollout = random_rollout(clean, kind, 0)
+    assert rollout["truncated"].any()
+    garbage = rollout["final_observation"].clone()
+    garbage[~rollout["truncated"]] = math.nan
+    clean.update(rollout)
+    dirty.update({**rollout, "final_observation": garbage})
+    assert_same_bits(clean, dirty)
+    other = new_algorithm(name, kind)
+    other.update({**rollout, "final_observation": rollout["final_observation"] + 1.0})
+    assert not torch.equal(clean.policy.flat, other.policy.flat)
+
+
+@EVERY_ALGORITHM
+def test_an_update_that_is_not_finite_is_refused_and_undone(name: str, kind: str) -> None:
+    algorithm, untouched = new_algorithm(name, kind), new_algorithm(name, kind)
+    for each in (algorithm, untouched):
+        each.update(random_rollout(untouched, kind, 0))
+    rollout = random_rollout(algorithm, kind, 1)
+    broken = {**rollout, "reward": rollout["reward"].clone()}
+    broken["reward"][3, 1] = math.inf
+    with pytest.raises(DataLoss, match="_loss is not finite in minibatch 0, update 1"):
+        algorithm.update(broken)
+    assert_same_bits(algorithm, untouched)
+    assert algorithm.update(rollout) == untouched.update(rollout)
+
+
+@EVERY_ALGORITHM
+def test_every_metric_is_finite(name: str, kind: str) -> None:
+    algorithm = new_algorithm(name, kind)
+    metrics = algorithm.update(random_rollout(algorithm, kind, 0))
+    assert metrics
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+@EVERY_ALGORITHM
+def test_a_state_of_other_layers_is_refused(name: str, kind: str) -> None:
+    state = new_algorithm(name, kind).state_dict()
+    with pytest.raises(InvalidArgument, match=r"'critic\.0\.weight' .* must have shape \[9, 3\], found \[8, 3\]"):
+        new_algorithm(name, kind, hidden_sizes=[9]).load_state_dict(state)
+    with pytest.raises(InvalidArgument, match=r"found none"):
+        new_algorithm(name, kind).load_state_dict({key: state[key] for key in state if key != "optimizer.step"})
+
+
+def test_a_policy_updated_at_once_sees_what_it_acted_by() -> None:
+    for kind in SPACES:
+        algorithm = new_algorithm("ppo", kind, epochs=1, minibatch_size=32)
+        algorithm.update(random_rollout(algorithm, kind, 0))
+        metrics = algorithm.update(random_rollout(algorithm, kind, 1))
+        assert abs(metrics["approximate_kl"]) < 1e-10
+        assert metrics["clip_fraction"] == 0.0
+
+
+def test_observations_reach_the_statistics_after_the_update() -> None:
+    algorithm = new_algorithm("ppo", "discrete")
+    rollout = random_rollout(algorithm, "discrete", 0)
+    algorithm.update(rollout)
+    seen = rollout["observation"][:-1].flatten(0, 1)
+    torch.testing.assert_close(algorithm.policy.tensors()["observation_mean"], seen.mean(0))
+    torch.testing.assert_close(algorithm.policy.tensors()["observation_variance"], seen.var(0, correction=0))
+
+
+def test_every_step_joins_the_statistics_of_returns() -> None:
+    algorithm = new_algorithm("ppo", "discrete")
+    for k in range(2):
+        algorithm.update(random_rollout(algorithm, "discrete", k))
+    assert algorithm.state_dict()["return_moments.count"] == 2 * 8 * LANES
+
+
+def test_every_update_shuffles_anew() -> None:
+    first, later = new_algorithm("ppo", "discrete"), new_algorithm("ppo", "discrete")
+    later.load_state_dict({**later.state_dict(), "update_number": torch.tensor(5)})
+    rollout = random_rollout(first, "discrete", 0)
+    first.update(rollout)
+    later.update(rollout)
+    assert not torch.equal(first.policy.flat, later.policy.flat)
+
+
+def test_the_unit_of_rewards_does_not_matter_when_they_are_normalised() -> None:
+    flats = []
+    for unit in (1.0, 1024.0):
+        algorithm = new_algorithm("ppo", "discrete")
+        rollout = random_rollout(algorithm, "discrete", 0)
+        algorithm.update({**rollout, "reward": rollout["reward"] * unit})
+        flats.append(algorithm.policy.flat)
+    torch.testing.assert_close(flats[0], flats[1], rtol=1e-4, atol=1e-6)
+
+
+def test_statistics_that_are_off_stay_empty() -> None:
+    algorithm = new_algorithm("ppo", "discrete", normalize_observations=False, normalize_rewards=False)
+    algorithm.update(random_rollout(algorithm, "discrete", 0))
+    state = algorithm.state_dict()
+    assert state["observation_moments.count"] == state["return_moments.count"] == 0
+    assert "observation_mean" not in algorithm.policy.tensors()
+
+
+def test_an_update_stops_after_the_epoch_that_went_too_far() -> None:
+    def steps_taken(target_kl: float) -> int:
+        algorithm = new_algorithm(
+            "ppo", "discrete", learning_rate=0.05, epochs=6, minibatch_size=8, target_kl=target_kl
+        )
+        algorithm.update(random_rollout(algorithm, "discrete", 0))
+        return int(algorithm.state_dict()["optimizer.step"])
+
+    assert steps_taken(0.0) == steps_taken(1e9) == 24
+    assert steps_taken(1e-9) == 4
+
+
+def test_a_minibatch_larger_than_the_rollout_is_refused() -> None:
+    algorithm = new_algorithm("ppo", "discrete", minibatch_size=33)
+    with pytest.raises(InvalidArgument, match=r"minibatch_size 33 exceeds the 32 steps of a rollout \(horizon 8 x 4"):
+        algorithm.update(random_rollout(algorithm, "discrete", 0))
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "line"),
+    [
+        ({"gamma": 0.9}, "'gamma' is unknown: choose among learning_rate, discount"),
+        ({"learning_rate": "fast"}, "learning_rate = 'fast' must be a number"),
+        ({"epochs": 2.5}, "epochs = 2.5 must be an integer"),
+        ({"epochs": True}, "epochs = True must be an integer"),
+        ({"epochs": math.inf}, "epochs = inf must be an integer"),
+        ({"normalize_rewards": 1}, "normalize_rewards = 1 must be true or false"),
+        ({"hidden_sizes": 64}, "hidden_sizes = 64 must be a list of integers"),
+        ({"activation": 3}, "activation = 3 must be a string"),
+        ({"learning_rate": 0.0}, "learning_rate = 0.0 must be positive"),
+        ({"learning_rate": math.nan}, "learning_rate = nan must be positive"),
+        ({"discount": 1.01}, "discount = 1.01 must be between 0 and 1"),
+        ({"target_kl": -0.1}, "target_kl = -0.1 must be at least 0"),
+        ({"horizon": 0}, "horizon = 0 must be positive"),
+        ({"initial_log_std": 99}, "initial_log_std = 99.0 must be between -10 and 10"),
+        ({"activation": "swish"}, "activation 'swish' is unknown"),
+    ],
+)
+def test_hyperparameters_that_cannot_train_are_refused(hyperparameters: dict[str, object], line: str) -> None:
+    with pytest.raises(InvalidArgument, match=line):
+        make("ppo", OBSERVED, SPACES["discrete"], hyperparameters, seed=0)
+
+
+def test_whole_numbers_may_come_as_floats() -> None:
+    algorithm = PPO(OBSERVED, SPACES["discrete"], {"horizon": 64.0, "hidden_sizes": [16.0], "discount": 1}, seed=0)
+    assert algorithm.horizon == 64
+    assert algorithm.network.hidden_sizes == (16,)
+    assert isinstance(algorithm.hyperparameters.discount, float)
+
+
+def test_an_unknown_algorithm_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="algorithm 'sarsa' is unknown: choose one of ppo"):
+        make("sarsa", OBSERVED, SPACES["discrete"], {}, seed=0)
+
+
+def test_an_algorithm_refuses_actions_it_cannot_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Chooser(PPO):
+        action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
+
+    monkeypatch.setitem(ALGORITHMS, "chooser", Chooser)
+    with pytest.raises(InvalidArgument, match="'chooser' needs discrete actions, but the simulator's are continuous"):
+        make("chooser", OBSERVED, SPACES["continuous"], {}, seed=0)

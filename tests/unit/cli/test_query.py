@@ -1,0 +1,155 @@
+from typing import Any
+
+import pytest
+
+
+def test_ls_lists_every_tournament_of_every_page(type_: Any, mesh: Any, canned: Any) -> None:
+    mesh.known.tournaments.append(canned.tournament("pendulum-xyz789", "FAILED"))
+    answer = type_("ls", "--orchestrator", mesh.address, "--json")
+    assert [entry["tournament_id"] for entry in answer.json] == ["cartpole-abc123", "pendulum-xyz789"]
+    assert answer.json[0]["state"] == "COMPLETED"
+    assert answer.json[0]["environment"] == "CartPole-v1"
+    assert answer.json[0]["create_time"] == "1970-01-12T13:46:40Z"
+
+
+def test_ls_of_a_home_without_tournaments_is_empty_and_makes_nothing(type_: Any, tmp_path: Any) -> None:
+    assert type_("ls", "--json").json == []
+    answer = type_("ls")
+    assert answer.code == 0
+    assert "no tournaments" in answer.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ls_shows_numbers_as_people_read_them(type_: Any, mesh: Any) -> None:
+    out = type_("ls", "--orchestrator", mesh.address).out
+    assert "cartpole-abc123" in out
+    assert "480.0 ± 2.5" in out
+    assert "1.2M" in out
+    assert "0:42" in out
+
+
+def test_standings_are_candidates_by_rank_with_the_promised_keys(type_: Any, mesh: Any) -> None:
+    board = type_("standings", "latest", "--orchestrator", mesh.address, "--json").json
+    assert [entry["rank"] for entry in board] == [1, 2, 3]
+    promised = {
+        "rank", "agent_id", "algorithm", "score", "standard_error", "episodes", "environment_steps", "parent_agent_ids",
+    }  # fmt: skip
+    assert promised <= set(board[0])
+    assert board[0]["parent_agent_ids"] == ["cartpole-abc123-a1"]
+    assert board[0]["environment_steps"] == 300_000
+
+
+def test_standings_for_people_name_agents_within_their_tournament(type_: Any, mesh: Any) -> None:
+    lines = type_("standings", "cart", "--orchestrator", mesh.address).out.splitlines()
+    assert lines[0].strip() == "cartpole-abc123"
+    assert lines[3].split() == ["1", "a2", "ppo", "480.0", "±", "2.5", "300k", "a1"]
+
+
+def test_show_tells_pods_events_and_statistics(type_: Any, mesh: Any) -> None:
+    shown = type_("show", "latest", "--orchestrator", mesh.address, "--json").json
+    assert shown["pods"][0]["activity"] == "training"
+    assert shown["events"][0]["message"] == "2 cores are free"
+    assert shown["algorithms"][0]["submissions"] == 5
+    assert shown["spec"]["objective"] == {"target_return": 475.0}
+    out = type_("show", "latest", "--orchestrator", mesh.address).out
+    for expected in ("cartpole-abc123", "CartPole-v1", "training", "2 cores are free", "480.0 ± 2.5 of 475.0"):
+        assert expected in out
+
+
+def test_stop_cancels_and_waits_for_the_end(type_: Any, mesh: Any, canned: Any) -> None:
+    mesh.known.tournaments = [canned.tournament("cartpole-abc123", "RUNNING")]
+    mesh.known.ends_by_itself = False
+    answer = type_("stop", "latest", "--orchestrator", mesh.address, "--json")
+    assert answer.code == 0
+    assert answer.json["state"] == "CANCELLED"
+    assert answer.json["reason"] == "stopped by `podrace stop`"
+
+
+def test_stop_leaves_an_ended_tournament_alone(type_: Any, mesh: Any) -> None:
+    answer = type_("stop", "latest", "--orchestrator", mesh.address)
+    assert "completed" in answer.out
+    assert mesh.known.requests == []
+
+
+def test_lineage_draws_children_below_their_parents(type_: Any, mesh: Any) -> None:
+    lines = type_("lineage", "latest", "--orchestrator", mesh.address).out.splitlines()
+    assert [line.lstrip("│├└─ ").split()[0] for line in lines] == ["cartpole-abc123", "a0", "a1", "a2"]
+    assert lines[3].startswith("    └── a2")
+    assert "champion" in lines[3]
+
+
+def test_lineage_of_an_agent_tells_what_each_ancestor_changed(type_: Any, mesh: Any) -> None:
+    from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+
+    parent = pb.Agent(agent_id="cartpole-abc123-a1", tournament_id="cartpole-abc123", origin=pb.ORIGIN_FRESH)
+    parent.hyperparameters.update({"learning_rate": 0.001, "epochs": 4})
+    child = pb.Agent(
+        agent_id="cartpole-abc123-a2",
+        tournament_id="cartpole-abc123",
+        origin=pb.ORIGIN_MUTATION,
+        parent_agent_ids=["cartpole-abc123-a1"],
+        reason="best of three",
+    )
+    child.hyperparameters.update({"learning_rate": 0.002, "epochs": 4})
+    mesh.known.lineage = [child, parent]
+    out = type_("lineage", "latest-a2", "--orchestrator", mesh.address).out
+    assert out.index("a1") < out.index("a2  mutation")
+    assert "learning_rate 0.001 → 0.002" in out
+    assert "epochs" not in out
+    ancestors = type_("lineage", "latest-a2", "--orchestrator", mesh.address, "--json").json
+    assert [agent["origin"] for agent in ancestors] == ["mutation", "fresh"]
+    assert ancestors[0]["hyperparameters"] == {"epochs": 4, "learning_rate": 0.002}
+
+
+def test_a_replay_that_differs_fails_and_one_that_agrees_does_not(type_: Any, mesh: Any) -> None:
+    agreed = type_("lineage", "latest", "--replay", "--orchestrator", mesh.address)
+    assert agreed.code == 0
+    assert "no differences" in agreed.out
+    mesh.known.differences = ["agent 2: parent a1 then, a0 now"]
+    differing = type_("lineage", "latest", "--replay", "--orchestrator", mesh.address)
+    assert differing.code == 1
+    assert "parent a1 then, a0 now" in differing.out
+    replayed = type_("lineage", "latest", "--replay", "--orchestrator", mesh.address, "--json")
+    assert replayed.json == {"agents": 3, "submissions": 5, "differences": mesh.known.differences}
+
+
+@pytest.mark.parametrize("command", ["show", "standings", "lineage", "stop", "evaluate"])
+def test_an_unknown_tournament_is_refused_with_the_nearest(type_: Any, mesh: Any, command: str) -> None:
+    answer = type_(command, "cartpole-abc132", "--orchestrator", mesh.address)
+    assert answer.code == 2
+    assert (
+        answer.err == f"error: {mesh.address}: unknown tournament 'cartpole-abc132'; did you mean 'cartpole-abc123'?\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["show", "standings", "lineage", "stop", "evaluate"])
+def test_a_home_without_tournaments_is_told_in_one_line(type_: Any, command: str) -> None:
+    answer = type_(command, "latest", "--home", "nowhere")
+    assert answer.code == 2
+    assert answer.err.startswith("error: nowhere: there are no tournaments")
+    assert answer.err.count("\n") == 1
+
+
+def test_an_orchestrator_that_is_not_there_is_told_in_one_line(
+    type_: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from podrace.cli import session
+
+    monkeypatch.setattr(session, "REMOTE_SECONDS", 0.2)
+    answer = type_("ls", "--orchestrator", f"unix:{tmp_path}/nobody.sock")
+    assert answer.code == 1
+    assert answer.err.startswith(f"error: --orchestrator unix:{tmp_path}/nobody.sock: nothing serves")
+    assert answer.err.count("\n") == 1
+
+
+def test_a_home_that_cannot_be_written_is_told_in_one_line(type_: Any, tmp_path: Any) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "cartpole.toml").write_text(
+        '[environment]\nid = "CartPole-v1"\n[algorithms.ppo]\n[objective]\ntarget_return = 475\n'
+    )
+    answer = type_("train", "cartpole.toml", "--home", "file/home")
+    assert answer.code == 1
+    assert answer.err == (
+        f"error: home {tmp_path}/file/home cannot be used: Not a directory; choose another folder with --home or"
+        " PODRACE_HOME\n"
+    )

@@ -1,0 +1,108 @@
+import dataclasses
+
+import pytest
+
+from orchestrator.live import Live, Remembered
+from orchestrator.records import AgentRecord, EvaluationRecord, WorkPhase
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+LEASE = 10.0
+
+
+def agent(epoch: int = 1, pod_id: str = "p0", steps: int = 0, agent_id: str = "t-a0") -> AgentRecord:
+    return AgentRecord(agent_id, "t", 0, WorkPhase.UNFINISHED, epoch, pod_id, "life", steps, None)
+
+
+def evaluation() -> EvaluationRecord:
+    request = pb.CreateEvaluationRequest()
+    return EvaluationRecord("t-e0", "t", 0, WorkPhase.UNFINISHED, 1, "p0", "life", request, None, "")
+
+
+@pytest.fixture
+async def live() -> Live:
+    return Live(LEASE)
+
+
+def steps(count: int) -> pb.Progress:
+    return pb.Progress(environment_steps=count)
+
+
+async def test_a_lease_expires_when_it_is_not_renewed_in_time(live: Live) -> None:
+    live.hold(agent(), 0.0)
+    assert live.expired(9.9) == frozenset()
+    assert live.expired(10.0) == {("t-a0", 1)}
+
+
+async def test_an_expired_lease_that_nobody_took_can_be_renewed(live: Live) -> None:
+    live.hold(agent(), 0.0)
+    live.renew("t-a0", 1, steps(0), 25.0)
+    assert live.expired(34.9) == frozenset()
+
+
+async def test_an_earlier_epoch_neither_renews_nor_releases_nor_replaces_a_later_one(live: Live) -> None:
+    live.hold(agent(epoch=2, pod_id="p1"), 0.0)
+    live.renew("t-a0", 1, steps(50), 5.0)
+    live.release("t-a0", 1)
+    live.hold(agent(epoch=1), 5.0)
+    assert [(lease.pod_id, lease.expires) for lease in live.leases.values()] == [("p1", 10.0)]
+    assert live.environment_steps("t") == 0
+
+
+async def test_steps_that_are_taken_again_after_a_loss_are_not_counted_twice(live: Live) -> None:
+    live.hold(agent(), 0.0)
+    live.renew("t-a0", 1, steps(100), 1.0)
+    live.hold(agent(epoch=2, pod_id="p1"), 2.0)
+    live.renew("t-a0", 2, steps(60), 3.0)
+    live.renew("t-a0", 2, steps(130), 4.0)
+    assert live.environment_steps("t") == 130
+
+
+async def test_steps_of_all_agents_are_counted_and_those_of_evaluations_are_not(live: Live) -> None:
+    live.hold(agent(), 0.0)
+    live.hold(agent(agent_id="t-a1"), 0.0)
+    live.hold(evaluation(), 0.0)
+    for name in ("t-a0", "t-a1", "t-e0"):
+        live.renew(name, 1, steps(10), 1.0)
+    assert live.environment_steps("t") == 20
+
+
+async def test_only_pods_heard_of_lately_have_a_speed(live: Live) -> None:
+    live.hold(agent(), 0.0)
+    live.renew("t-a0", 1, pb.Progress(steps_per_second=500.0), 1.0)
+    assert live.steps_per_second("t", 10.9) == 500.0
+    assert live.steps_per_second("t", 11.0) == 0.0
+
+
+async def test_a_new_life_goes_on_counting_and_grants_every_lease_one_full_duration() -> None:
+    live = Live(LEASE)
+    held, given_back = agent(steps=70), dataclasses.replace(agent(agent_id="t-a1", steps=30), pod_id="")
+    live.restore(Remembered([], [held, given_back], {"t": 500}), 1000.0)
+    assert live.expired(1009.9) == frozenset()
+    assert live.expired(1010.0) == {("t-a0", 1)}
+    live.renew("t-a0", 1, steps(75), 1001.0)
+    assert live.environment_steps("t") == 505
+
+
+async def test_a_dead_pod_holds_nothing(live: Live) -> None:
+    live.hold(agent(), 0.0)
+    live.hold(agent(agent_id="t-a1", pod_id="p1"), 0.0)
+    live.release_pod("p0")
+    assert list(live.leases) == ["t-a1"]
+
+
+async def test_notes_hold_what_changed_since_the_last_ones(live: Live) -> None:
+    live.hold(agent(), 0.0)
+    live.renew("t-a0", 1, steps(5), 1.0)
+    live.run(["t"], 0.5)
+    live.learn_best("t", Candidate(score=1.0))
+    notes = live.take_notes()
+    assert (notes.agent_steps, notes.running_seconds, notes.best["t"].score) == ({"t-a0": 5}, {"t": 0.5}, 1.0)
+    assert live.take_notes().agent_steps == {}
+
+
+async def test_the_bell_wakes_those_who_listened_before_it_rang(live: Live) -> None:
+    before = live.bell.next()
+    live.bell.ring()
+    assert before.is_set()
+    assert not live.bell.next().is_set()

@@ -1,0 +1,105 @@
+"""Configuration: later sources win, and a mistake is told in one line."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from podrace.config import MASK, config_from_arguments, describe, split_override, unknown
+from podrace.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Inner:
+    listen: str = "127.0.0.1:0"
+    retries: int = 3
+
+
+@dataclass(frozen=True)
+class Config:
+    folder: Path = Path("home")
+    seconds: float = 1.0
+    verbose: bool = False
+    names: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
+    password: str = field(default="", metadata={"secret": True})
+    inner: Inner = field(default_factory=Inner)
+
+
+def build(*arguments: str, environ: dict[str, str] | None = None) -> Config:
+    return config_from_arguments(Config, arguments, program="test-service", environ=environ or {})
+
+
+def test_defaults_stand_without_a_word():
+    assert build() == Config()
+
+
+def test_later_sources_win(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text('seconds = 2\nverbose = true\n[inner]\nlisten = "a:1"\nretries = 7\n')
+    environ = {"PODRACE_TEST_SERVICE_INNER__LISTEN": "b:2", "PODRACE_TEST_SERVICE_SECONDS": "4.5", "OTHER": "x"}
+    config = build("--config", str(file), "--set", "inner.listen=c:3", environ=environ)
+    assert config.inner == Inner("c:3", 7)
+    assert config.seconds == 4.5
+    assert config.verbose is True
+
+
+def test_values_take_the_type_of_their_field():
+    config = build("--set", "folder=x/y", "--set", "names=a,b", "--set", "numbers=[1,2]", "--set", "verbose=true")
+    assert config.folder == Path("x/y")
+    assert config.names == ("a", "b")
+    assert config.numbers == (1, 2)
+    assert build("--set", "seconds=3").seconds == 3.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "secons=1"], "did you mean 'seconds'"),
+        (["--set", "inner.zzz=1"], "inner.zzz: unknown key 'zzz'; known: listen, retries"),
+        (["--set", "seconds=soon"], "seconds = 'soon': expected float"),
+        (["--set", "inner.retries=1.5"], "inner.retries = 1.5: expected int"),
+        (["--set", "verbose=maybe"], "verbose = 'maybe': expected bool"),
+        (["--set", "inner=3"], "inner = 3"),
+        (["--set", "seconds.a=3", "--set", "seconds=3"], "seconds"),
+        (["--set", "novalue"], "expected KEY=VALUE"),
+        (["--config", "/nonexistent.toml"], "/nonexistent.toml: cannot be read"),
+    ],
+)
+def test_a_mistake_names_the_key_and_what_would_be_right(arguments, words):
+    with pytest.raises(InvalidArgument) as caught:
+        build(*arguments) if "seconds.a=3" not in arguments else build("--set", "seconds=3", "--set", "seconds.a=3")
+    assert words in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_broken_file_names_the_line(tmp_path):
+    file = tmp_path / "c.toml"
+    file.write_text("seconds = = 2")
+    with pytest.raises(InvalidArgument, match=r"c\.toml: not valid TOML: .*line 1"):
+        build("--config", str(file))
+
+
+def test_secrets_are_masked():
+    lines = describe(Config(password="open sesame"))
+    assert f"password = {MASK!r}" in lines
+    assert not any("sesame" in line for line in lines)
+    assert "inner.retries = 3" in lines
+
+
+def test_printing_the_configuration_ends_well(capsys):
+    with pytest.raises(SystemExit) as caught:
+        build("--print-config", "--set", "seconds=9")
+    assert caught.value.code == 0
+    assert "seconds = 9.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("a=1", 1), ("a=[1, 2]", [1, 2]), ("a=unix:/x", "unix:/x"), ("a=x=y", "x=y"), ("a=", "")]
+)
+def test_an_override_is_toml_if_it_can_be_and_else_a_string(text, value):
+    assert split_override(text) == ("a", value)
+
+
+def test_an_unknown_name_without_a_near_one_lists_all():
+    assert unknown("here", "key", "zzzzzz", ["one", "two"]) == "here: unknown key 'zzzzzz'; known: one, two"

@@ -1,0 +1,61 @@
+"""A lifeline tells of the holder's end, however it comes."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podrace import lifeline
+from podrace.errors import InvalidArgument
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as folder:
+        yield Path(folder) / "line"
+
+
+async def test_it_is_lost_when_the_block_ends(path):
+    with lifeline.hold(path):
+        waiting = asyncio.create_task(lifeline.lost(path))
+        done, _ = await asyncio.wait([waiting], timeout=0.1)
+        assert not done
+    assert "was lost" in await waiting
+    assert not path.exists()
+
+
+async def test_a_kill_is_noticed_by_all_who_hold_on(path):
+    script = f"import pathlib, signal; from podrace import lifeline\nwith lifeline.hold(pathlib.Path({str(path)!r})): print(flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        waiting = [asyncio.create_task(lifeline.lost(path)) for _ in range(40)]
+        done, _ = await asyncio.wait(waiting, timeout=0.1)
+        assert not done
+        os.kill(holder.pid, signal.SIGKILL)
+        async with asyncio.timeout(5):
+            assert all("was lost" in reason for reason in await asyncio.gather(*waiting))
+
+
+async def test_one_that_never_was_is_lost_at_once(path):
+    assert "did not appear" in await lifeline.lost(path)
+
+
+async def test_one_that_appears_in_time_is_waited_for(path):
+    waiting = asyncio.create_task(lifeline.lost(path, appear_seconds=5))
+    await asyncio.sleep(0)
+    with lifeline.hold(path):
+        done, _ = await asyncio.wait([waiting], timeout=0.1)
+        assert not done
+    assert "was lost" in await waiting
+
+
+def test_a_path_too_long_for_a_socket_is_refused():
+    with pytest.raises(InvalidArgument, match="shorter folder"), lifeline.hold(Path("/tmp") / ("x" * 120)):
+        pass

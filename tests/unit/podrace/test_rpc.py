@@ -1,0 +1,179 @@
+"""Servers, channels and errors as the mesh uses them, over real sockets."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from podrace import errors, rpc
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+
+
+class Board(pb_grpc.LeaderboardServiceServicer):
+    """Raises what it is told to raise; counts calls."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.calls = 0
+
+    async def GetAgent(self, request, context):
+        self.calls += 1
+        if self.error:
+            raise self.error
+        return pb.GetAgentResponse(agent=pb.Agent(agent_id=request.agent_id))
+
+    async def WatchCandidates(self, request, context):
+        for sequence in range(3):
+            yield pb.WatchCandidatesResponse(resume_token=sequence)
+        if self.error:
+            raise self.error
+
+
+def service(board: Board) -> rpc.Service:
+    descriptor = pb.DESCRIPTOR.services_by_name["LeaderboardService"]
+    return rpc.Service(descriptor, pb_grpc.add_LeaderboardServiceServicer_to_server, board)
+
+
+async def start(board: Board, **config) -> rpc.Server:
+    return await rpc.Server.start(rpc.ServerConfig(grace_seconds=0, **config), [service(board)])
+
+
+def stub(channel):
+    return pb_grpc.LeaderboardServiceStub(channel)
+
+
+@pytest.mark.parametrize("kind", errors.BY_CODE.values())
+async def test_every_error_arrives_as_the_class_that_was_raised(kind):
+    server = await start(Board(kind("what, where and what to do", reason="ERROR_REASON_STALE_EPOCH")))
+    async with rpc.connect(server.address) as channel:
+        with pytest.raises(kind) as caught:
+            await rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(), deadline_seconds=5)
+    assert caught.value.message == "what, where and what to do"
+    assert caught.value.reason == "ERROR_REASON_STALE_EPOCH"
+    await server.drain()
+
+
+async def test_a_bug_arrives_as_internal_and_is_logged_with_its_traceback(capsys):
+    server = await start(Board(ZeroDivisionError("division by zero")))
+    async with rpc.connect(server.address) as channel:
+        with pytest.raises(errors.Internal, match="ZeroDivisionError"):
+            await rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(), deadline_seconds=5)
+    await server.drain()
+    printed = capsys.readouterr()
+    assert "Traceback" in printed.out + printed.err
+
+
+async def test_a_stream_yields_and_then_raises():
+    server = await start(Board(errors.Unavailable("draining")))
+    received = []
+    async with rpc.connect(server.address) as channel:
+        with pytest.raises(errors.Unavailable, match="draining"):
+            async for response in rpc.stream(
+                stub(channel).WatchCandidates, pb.WatchCandidatesRequest(), deadline_seconds=5
+            ):
+                received.append(response.resume_token)
+    assert received == [0, 1, 2]
+    await server.drain()
+
+
+def test_only_what_the_contract_calls_idempotent_is_retried():
+    from podrace.agentpod.v1 import agentpod_pb2
+
+    (config,) = rpc.service_config([agentpod_pb2.DESCRIPTOR])["methodConfig"]
+    retried = {name["method"] for name in config["name"]}
+    assert "OpenWorker" in retried
+    assert "CollectRollout" not in retried
+    assert config["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
+
+
+async def test_an_idempotent_call_waits_for_a_server_that_restarts(tmp_path):
+    address = f"unix:{short(tmp_path)}"
+    async with rpc.connect(address, pb.DESCRIPTOR) as channel:
+        asking = asyncio.create_task(
+            rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(agent_id="a"), deadline_seconds=20)
+        )
+        await asyncio.sleep(0)
+        server = await start(Board(), listen=address)
+        assert (await asking).agent.agent_id == "a"
+        await server.drain()
+
+
+async def test_an_idempotent_call_is_repeated_when_unavailable():
+    board = Board(errors.Unavailable("not yet"))
+    server = await start(board)
+    async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
+        with pytest.raises(errors.Unavailable):
+            await rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(), deadline_seconds=20)
+    assert board.calls == 5
+    await server.drain()
+
+
+async def test_a_deadline_is_an_error_of_its_own():
+    async with rpc.connect("unix:/nonexistent/socket", pb.DESCRIPTOR) as channel:
+        with pytest.raises(errors.DeadlineExceeded):
+            await rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(), deadline_seconds=0.1)
+
+
+async def test_a_port_in_use_is_refused_by_name():
+    server = await start(Board())
+    with pytest.raises(errors.Unavailable, match=server.address):
+        await start(Board(), listen=server.address)
+    await server.drain()
+
+
+async def test_health_is_served_and_goes_when_the_server_drains():
+    server = await start(Board())
+    await rpc.wait_until_serving(server.address, deadline_seconds=5)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        watching = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+        draining = asyncio.create_task(server.drain())
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        await draining
+    with pytest.raises(errors.Unavailable, match="nothing serves"):
+        await rpc.wait_until_serving(server.address, deadline_seconds=0.1)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_reflection_answers_only_when_it_is_switched_on(wanted):
+    server = await start(Board(), reflection=wanted)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+            iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        )
+        if wanted:
+            names = {entry.name for entry in (await ask.read()).list_services_response.service}
+            assert "podrace.leaderboard.v1.LeaderboardService" in names
+        else:
+            with pytest.raises(grpc.aio.AioRpcError, match="UNIMPLEMENTED"):
+                await ask.read()
+    await server.drain()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_asks_for_shutdown_with_its_name(number):
+    waiting = asyncio.create_task(rpc.shutdown_requested())
+    await asyncio.sleep(0)
+    os.kill(os.getpid(), number)
+    assert await waiting == number.name
+
+
+async def test_whatever_comes_first_asks_for_shutdown():
+    async def lost() -> str:
+        return "the lifeline was lost"
+
+    assert await rpc.shutdown_requested(lost()) == "the lifeline was lost"
+
+
+def short(folder: Path) -> Path:
+    """A socket path below the limit, unlike those below pytest's folders."""
+    link = Path(f"/tmp/pr-{os.getpid()}-{folder.name[-12:]}")
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder)
+    return link / "s"

@@ -1,0 +1,137 @@
+"""Specifications: what is missing is filled in, what is wrong is named."""
+
+import pytest
+
+from podrace import catalog, spec
+from podrace.config import assign
+from podrace.errors import InvalidArgument
+from podrace.tournament.v1 import tournament_pb2 as pb
+
+
+def values(**overrides) -> dict:
+    tree = {
+        "environment": {"id": "CartPole-v1"},
+        "algorithms": {"ppo": {}},
+        "objective": {"target_return": 475},
+    }
+    for key, value in overrides.items():
+        assign(tree, key.replace("__", "."), value)
+    return tree
+
+
+def resolve(**overrides) -> pb.TournamentSpec:
+    return spec.resolve(spec.parse(values(**overrides), source="test.toml"))
+
+
+def refusal(**overrides) -> str:
+    with pytest.raises(InvalidArgument) as caught:
+        resolve(**overrides)
+    assert caught.value.reason == "ERROR_REASON_BAD_SPEC"
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_a_resolved_specification_leaves_nothing_to_guess():
+    resolved = resolve()
+    assert resolved.name == "cartpole-v1"
+    for section, defaults in spec.DEFAULTS.items():
+        for name in defaults:
+            assert getattr(resolved, section).HasField(name), f"{section}.{name}"
+    assert resolved.HasField("seed")
+    assert resolved.HasField("synchronous")
+    assert resolved.pod.layout == pb.LAYOUT_FUSED
+    hyperparameters = resolved.algorithms["ppo"].hyperparameters
+    assert set(hyperparameters) == set(catalog.PPO.hyperparameters)
+    assert all(entry.HasField("value") for entry in hyperparameters.values())
+
+
+def test_resolving_twice_changes_nothing():
+    resolved = resolve(algorithms__ppo={"hyperparameters": {"epochs": {"low": 2, "high": 9}}})
+    assert spec.resolve(resolved) == resolved
+
+
+def test_resolving_leaves_what_it_was_given_alone():
+    given = spec.parse(values(), source="test")
+    before = given.SerializeToString(deterministic=True)
+    spec.resolve(given)
+    assert given.SerializeToString(deterministic=True) == before
+
+
+def test_two_cores_make_a_pod_separate():
+    assert resolve(pod__cores=2).pod.layout == pb.LAYOUT_SEPARATE
+    assert resolve(pod__cores=2, pod__layout="fused").pod.layout == pb.LAYOUT_FUSED
+
+
+def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
+    given = {"learning_rate": 1e-3, "clip_range": {"low": 0.1, "high": 0.15}, "hidden_sizes": {"choices": [[8], [16, 16]]}}
+    resolved = resolve(algorithms__ppo={"hyperparameters": given}).algorithms["ppo"].hyperparameters
+    assert resolved["learning_rate"].value.number_value == 1e-3
+    assert not resolved["learning_rate"].HasField("low")
+    # The default, 0.2, is moved into the range.
+    assert resolved["clip_range"].value.number_value == 0.15
+    assert resolved["clip_range"].scale == pb.SCALE_LINEAR
+    assert list(resolved["hidden_sizes"].value.list_value) == [8]
+    # Without a word the catalog's range is searched.
+    assert resolved["entropy_coefficient"].HasField("low")
+    assert resolved["entropy_coefficient"].scale == pb.SCALE_LOG
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"envronment": {}}, "did you mean 'environment'"),
+        ({"environment__idd": "x"}, "environment.idd: unknown key"),
+        ({"environment__id": ""}, "environment.id: missing"),
+        ({"environment__count": 0}, "environment.count = 0: expected 1 to"),
+        ({"environment__count": 2.5}, "expected a whole number"),
+        ({"environment": 3}, "expected a table"),
+        ({"algorithms": {}}, "algorithms: empty"),
+        ({"algorithms": {"pppo": {}}}, "unknown algorithm 'pppo'; did you mean 'ppo'"),
+        ({"algorithms__ppo__ratio": -1}, "algorithms.ppo.ratio = -1"),
+        ({"algorithms__ppo__ratio": 0}, "every ratio is 0"),
+        ({"algorithms__ppo": {"hyperparameters": {"lr": 1}}}, "unknown hyperparameter 'lr'"),
+        ({"algorithms__ppo": {"hyperparameters": {"epochs": 1.5}}}, "epochs = 1.5: expected a whole number"),
+        ({"algorithms__ppo": {"hyperparameters": {"activation": "sine"}}}, "one of tanh, relu"),
+        ({"algorithms__ppo": {"hyperparameters": {"discount": 1.5}}}, "discount = 1.5: expected a number from 0 to 1"),
+        ({"algorithms__ppo": {"hyperparameters": {"discount": {"low": 0.9}}}}, "low and high belong together"),
+        ({"algorithms__ppo": {"hyperparameters": {"discount": {"low": 0.9, "high": 0.8}}}}, "expected low < high"),
+        ({"algorithms__ppo": {"hyperparameters": {"activation": {"low": 0, "high": 1}}}}, "has no range"),
+        ({"algorithms__ppo": {"hyperparameters": {"normalize_rewards": 1}}}, "expected true or false"),
+        ({"algorithms__ppo": {"hyperparameters": {"hidden_sizes": [0]}}}, "a list of whole numbers"),
+        ({"objective": {}}, "objective: empty"),
+        ({"objective__target_return": float("nan")}, "finite"),
+        ({"objective__wall_clock_duration": "4 parsecs"}, "expected a duration such as '90s'"),
+        ({"objective__wall_clock_duration": -4}, "expected a duration"),
+        ({"pool__maximum_pods": 1, "pool__minimum_pods": 2}, "less than pool.minimum_pods"),
+        ({"pod__layout": "merged"}, "one of separate, fused"),
+        ({"pod__workers": 2}, "fused pod has one compute thread"),
+        ({"pod__cores": "two"}, "expected a number"),
+        ({"seed": True}, "expected a whole number"),
+        ({"synchronous": 1}, "expected true or false"),
+        ({"synchronous": True}, "pool.maximum_pods: missing"),
+        ({"evolution__strategy": "tornament"}, "did you mean 'tournament'"),
+        ({"evolution__fresh_probability": 2}, "expected 0 to 1"),
+        ({"name": "no spaces"}, "expected up to 63 letters"),
+    ],
+)
+def test_a_mistake_names_the_key_and_what_would_be_right(overrides, words):
+    assert words in refusal(**overrides)
+
+
+def test_wall_clock_budgets_are_refused_when_synchronous():
+    message = refusal(synchronous=True, pool__maximum_pods=2, assignment__duration="30s")
+    assert "assignment.duration" in message
+
+
+def test_an_algorithm_is_refused_where_the_actions_are_of_another_kind():
+    discrete = catalog.Algorithm("for the test", action_kinds=("discrete",))
+    with pytest.raises(InvalidArgument, match="handles discrete actions, but those of environment 'stocks' are continuous"):
+        spec.check_action_kind("dqn", discrete, "stocks")
+    spec.check_action_kind("dqn", discrete, "CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(90, 90.0), ("90s", 90.0), ("4m", 240.0), ("1h30m", 5400.0), ("250ms", 0.25), ("x", None), ("", None)]
+)
+def test_durations_are_numbers_or_words(text, seconds):
+    assert spec.parse_duration(text) == seconds

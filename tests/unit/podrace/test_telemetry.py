@@ -1,0 +1,53 @@
+"""Logs carry their ids; metrics have an address."""
+
+import json
+import socket
+import urllib.request
+
+import prometheus_client
+import pytest
+import structlog
+
+from podrace import telemetry
+from podrace.errors import Unavailable
+from podrace.telemetry import TelemetryConfig
+
+
+@pytest.fixture(autouse=True)
+def _clean_context():
+    yield
+    structlog.contextvars.clear_contextvars()
+    structlog.reset_defaults()
+
+
+def test_every_line_carries_the_ids_that_were_bound(capsys):
+    telemetry.start(TelemetryConfig(log_format="json", metrics_listen=""), service="learner", pod_id="p1")
+    with structlog.contextvars.bound_contextvars(agent_id="a7"):
+        structlog.get_logger().info("trained", steps=3)
+    line = json.loads(capsys.readouterr().err)
+    assert {"service": "learner", "pod_id": "p1", "agent_id": "a7", "steps": 3, "event": "trained"}.items() <= line.items()
+
+
+def test_lines_below_the_level_are_left_out(capsys):
+    telemetry.configure_logging(TelemetryConfig(log_level="warning"))
+    structlog.get_logger().info("chatter")
+    structlog.get_logger().warning("trouble")
+    printed = capsys.readouterr().err
+    assert "chatter" not in printed
+    assert "trouble" in printed
+
+
+def test_metrics_are_served_at_the_address_that_is_returned():
+    prometheus_client.Counter("podrace_test_things", "Counted for a test").inc()
+    address = telemetry.start(TelemetryConfig(log_level="error"), service="test")
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as response:
+        assert b"podrace_test_things_total 1.0" in response.read()
+
+
+def test_a_metrics_port_in_use_is_refused_by_name():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(Unavailable, match=address):
+            telemetry.start(TelemetryConfig(metrics_listen=address), service="test")
