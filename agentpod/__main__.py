@@ -1,4 +1,6 @@
-"""`python -m agentpod ROLE`: learner, worker-N, evaluator (containers), or nursery (the process launcher's parent of all)."""
+"""`python -m agentpod ROLE`: learner, worker-N, evaluator (containers), or nursery (the process launcher's parent of
+all).
+"""
 
 import sys
 

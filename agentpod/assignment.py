@@ -1,7 +1,9 @@
-"""The lease on an assignment as its pod holds it: renewed in the background, with progress going up and directives coming down.
+"""The lease on an assignment as its pod holds it: renewed in the background, with progress going up and directives
+coming down.
 
-Leases travel as durations and are counted on this pod's monotonic clock from before the request was sent, so that no two
-clocks need to agree. Whatever ends the work early (a directive, a signal, a lost lifeline) arrives in one place: `stop`.
+Leases travel as durations and are counted on this pod's monotonic clock from before the request was sent, so that no
+two clocks need to agree. Whatever ends the work early (a directive, a signal, a lost lifeline) arrives in one place:
+`stop`.
 """
 
 import asyncio
@@ -106,7 +108,7 @@ class Lease:
             await self.renew()
 
     async def renew(self) -> None:
-        """Renews once. Silence is borne for `orphan_seconds`; a lease that somebody else holds ends the work at once."""
+        """Renews once. Silence is borne for `orphan_seconds`; a lease that another pod holds ends the work at once."""
         request = pb.RenewAssignmentRequest(
             assignment_id=self.assignment.assignment_id,
             lease_epoch=self.assignment.lease_epoch,

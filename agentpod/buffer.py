@@ -1,8 +1,8 @@
 """The memory a learner hands out: slots of rollouts that a worker fills, and a small ring of policies that others copy.
 
-Ownership passes only by message. A rollout slot is FREE (the learner's), FILLING (a worker's, from CollectRollout to its
-reply), then READY and TRAINING (the learner's again). When a call fails, nobody knows who still writes: the slot is LOST,
-and the whole memory is dropped and made anew, which cannot go wrong.
+Ownership passes only by message. A rollout slot is FREE (the learner's), FILLING (a worker's, from CollectRollout to
+its reply), then READY and TRAINING (the learner's again). When a call fails, nobody knows who still writes: the slot is
+LOST, and the whole memory is dropped and made anew, which cannot go wrong.
 """
 
 from collections import deque

@@ -1,6 +1,7 @@
 """The one thread of a process that does tensor work, so that its event loop answers heartbeats during a long update.
 
-One thread and not a pool: in a fused pod, rollouts, updates and evaluations take turns on it, in the order they were asked for.
+One thread and not a pool: in a fused pod, rollouts, updates and evaluations take turns on it, in the order they were
+asked for.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Configuration of a pod: the same for all its roles; the process launcher passes it to the nursery as one JSON object."""
+"""Configuration of a pod, the same for all its roles; the process launcher passes it to the nursery as JSON."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

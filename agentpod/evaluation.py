@@ -1,4 +1,6 @@
-"""An evaluation as an assignment: any published checkpoint, scored by a pod's own evaluator on the options it was asked for."""
+"""An evaluation as an assignment: any published checkpoint, scored by a pod's own evaluator on the options it was asked
+for.
+"""
 
 from google.protobuf import json_format
 

@@ -1,7 +1,8 @@
-"""The learner: head of the pod. Asks for assignments, works on one at a time, and ends the pod when it is told to or must.
+"""The learner: head of the pod. Asks for assignments, works on one at a time, and ends the pod when it is told to or
+must.
 
-Everything that can end the work early comes together here: a directive of the orchestrator, SIGTERM, a lost lifeline, an
-orchestrator that has fallen silent, a role that does not come back, an error of the agent.
+Everything that can end the work early comes together here: a directive of the orchestrator, SIGTERM, a lost lifeline,
+an orchestrator that has fallen silent, a role that does not come back, an error of the agent.
 """
 
 import asyncio
@@ -81,7 +82,8 @@ class Head:
         heard = time.monotonic()
         while not stop.done():
             asking = asyncio.create_task(self._ask())
-            await asyncio.wait([asking, stop], return_when=asyncio.FIRST_COMPLETED)
+            waited: list[asyncio.Future[Any]] = [asking, stop]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 asking.cancel()
                 break

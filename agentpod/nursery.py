@@ -1,8 +1,9 @@
-"""The nursery: a parent that has imported torch and grpc and forks the roles of pods, so that a pod starts in a tenth of a second.
+"""The nursery: a parent that has imported torch and grpc and forks the roles of pods, so that a pod starts in a tenth
+of a second.
 
-It is one thread and one selector and never creates a gRPC, CUDA or thread-pool object, which would not survive the fork. It
-outlives the orchestrator that gives it orders (its pods do, too), reaps its children, and restarts a worker or an evaluator
-that died while its head lives. Cleaning up after dead pods is the launcher's business.
+It is one thread and one selector and never creates a gRPC, CUDA or thread-pool object, which would not survive the
+fork. It outlives the orchestrator that gives it orders (its pods do, too), reaps its children, and restarts a worker or
+an evaluator that died while its head lives. Cleaning up after dead pods is the launcher's business.
 
 One JSON object a line, in and out:  {"pod": {<fields of PodConfig>}}  ->  {"pid": 123} | {"error": "..."}
 """
@@ -109,7 +110,9 @@ class Nursery:
             return {"error": f"cannot start the pod: {error}"}
 
     def start(self, pod: PodConfig) -> int:
-        """Forks the roles of a pod, the head first; a pod that is there already is left as it is. Returns the head's pid."""
+        """Forks the roles of a pod, the head first; a pod that is there already is left as it is. Returns the head's
+        pid.
+        """
         for child in self.children.values():
             if child.pod.pod_id == pod.pod_id and child.role == HEAD:
                 return child.pid

@@ -50,7 +50,7 @@ def run_role(config: PodConfig, role: str) -> int:
 
 
 def preload() -> None:
-    """Imports what the roles will need, and has torch keep to one thread between operations, before anything is forked."""
+    """Imports what the roles will need, and has torch keep to one interop thread, before anything is forked."""
     torch.set_num_interop_threads(1)
     for module in PRELOADED:
         importlib.import_module(module)
@@ -64,6 +64,7 @@ def make_plane(config: PodConfig) -> Plane:
 
 
 async def run_head(config: PodConfig) -> int:
+    """Runs the process of the head: in a fused pod all three services, else the learner's. Returns its exit code."""
     plane, compute = make_plane(config), Compute()
     device = f"cuda:{config.gpus[0]}" if config.gpus else "cpu"
     head = Head(config, plane, compute, open_store(config.store), device=device)

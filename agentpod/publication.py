@@ -29,7 +29,7 @@ SUBMIT_DEADLINE_SECONDS = 30.0
 class Start:
     """Where an agent begins under this lease."""
 
-    counters: Counters = Counters()
+    counters: Counters = field(default_factory=Counters)
     parts: dict[str, bytes] = field(default_factory=dict)
     """Training files by name; empty for new networks."""
     note: str = "new networks"

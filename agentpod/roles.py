@@ -1,7 +1,8 @@
 """The other roles of a pod as its head calls them: opened together for one session, reopened when one was lost.
 
-A session is named by the lease epoch and a count; a role that was restarted does not know it and says so (NOT_OPEN). All
-memory belongs to the session: after a loss nobody can tell who still writes into the old one, so it is dropped whole.
+A session is named by the lease epoch and a count; a role that was restarted does not know it and says so (NOT_OPEN).
+All memory belongs to the session: after a loss nobody can tell who still writes into the old one, so it is dropped
+whole.
 """
 
 import asyncio

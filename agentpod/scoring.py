@@ -1,9 +1,12 @@
-"""When an agent is scored, and the one evaluation that may be in flight: its policy frozen, its score awaited, both published."""
+"""When an agent is scored, and the one evaluation that may be in flight: its policy frozen, its score awaited, both
+published.
+"""
 
 import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from agentpod.assignment import Lease, Stop
 from agentpod.buffer import PolicySlot
@@ -80,7 +83,8 @@ class Scorer:
     async def settle(self, stop: "asyncio.Future[Stop]") -> None:
         """Waits until the one in flight is published; a stop calls it off. Raises its error."""
         if self._task:
-            await asyncio.wait([self._task, stop], return_when=asyncio.FIRST_COMPLETED)
+            waited: list[asyncio.Future[Any]] = [self._task, stop]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if not self._task.done():
                 await self.call_off()
             task, self._task = self._task, None

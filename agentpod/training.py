@@ -1,8 +1,8 @@
 """Trains one agent under one lease: rollouts in, updates, policies out to the workers and, frozen, to the evaluator.
 
 With `overlap` (layout `separate`) the worker collects rollout k + 1 with policy version k while the learner updates to
-version k + 1 with rollout k: the policy lag is exactly 1, and since the two take turns by message the curve depends on the
-seed and not on who was faster. Without (layout `fused`: one compute thread) the lag is 0.
+version k + 1 with rollout k: the policy lag is exactly 1, and since the two take turns by message the curve depends on
+the seed and not on who was faster. Without (layout `fused`: one compute thread) the lag is 0.
 """
 
 import asyncio
@@ -170,7 +170,7 @@ class Training:
         return asyncio.create_task(self._roles.collect(self._counters.rollouts + ahead))
 
     async def _receive(self) -> Collected | None:
-        """The rollout that was granted, or one granted now; None when a worker was lost and the roles are open again."""
+        """The rollout granted before or now; None when a worker was lost and the roles are open again."""
         pending, self._pending = self._pending or self._grant(), None
         try:
             return await pending
@@ -277,7 +277,7 @@ class Training:
         await self.leave()
 
     async def leave(self) -> None:
-        """Publishes the training files as they are, unless the agent belongs to another pod, so that another can go on."""
+        """Publishes the training files as they are, so that another pod can go on; not if the agent is another's."""
         await self._scorer.call_off()
         if self._counters.rollouts and (not self._lease.stop.done() or self._lease.stop.result().publish):
             self._lease.progress.activity = pb.POD_ACTIVITY_PUBLISHING

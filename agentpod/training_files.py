@@ -1,8 +1,8 @@
 """The training files of an agent: frozen in memory at one policy version, encoded, and restored.
 
 A checkpoint has two parts: `policy` (exactly what the evaluator scored) and `learner` (everything else an exact resume
-needs but the environments, which nobody can freeze). Random states are in neither: every stream is derived from the agent's
-seed and the counters in the manifest.
+needs but the environments, which nobody can freeze). Random states are in neither: every stream is derived from the
+agent's seed and the counters in the manifest.
 """
 
 from collections.abc import Mapping
@@ -89,8 +89,8 @@ class Frozen:
         """
         if evaluation and evaluation.policy_digest != digest(encode(self.policy, {})):
             raise DataLoss(
-                f"agent {agent.agent_id}: policy version {self.counters.policy_version} was sent to the evaluator, and it"
-                " scored another one: the plane between them is damaged",
+                f"agent {agent.agent_id}: policy version {self.counters.policy_version} was sent to the evaluator, and"
+                " it scored another one: the plane between them is damaged",
                 reason="ERROR_REASON_BAD_DIGEST",
             )
         counters = self.counters

@@ -1,7 +1,7 @@
 """End-to-end PPO steps a second of a pod beside the simulator alone: random actions, the same cores, alternating.
 
-A pod is a real pod: a process (or three) forked by a nursery, assignments over gRPC, rollouts through the plane. Settings
-of every case: 16 environments, horizon 128, 4 epochs, minibatch 512. Prints one JSON object a line.
+A pod is a real pod: a process (or three) forked by a nursery, assignments over gRPC, rollouts through the plane.
+Settings of every case: 16 environments, horizon 128, 4 epochs, minibatch 512. Prints one JSON object a line.
 """
 
 import argparse
@@ -43,14 +43,14 @@ class OneAssignment(pb_grpc.OrchestratorServiceServicer):
         self.message = ""
         self.done = asyncio.Event()
 
-    async def AcquireAssignment(self, request, context):  # noqa: ANN001, ANN201
+    async def AcquireAssignment(self, request, context):
         assignment, self.assignment = self.assignment, None
         if assignment:
             return pb.AcquireAssignmentResponse(assignment=assignment)
         self.done.set()
         return pb.AcquireAssignmentResponse(drain="measured")
 
-    async def RenewAssignment(self, request, context):  # noqa: ANN001, ANN201
+    async def RenewAssignment(self, request, context):
         # The first updates warm caches and allocators.
         if request.progress.policy_version >= 3:
             self.samples.append((time.monotonic(), request.progress.environment_steps))
@@ -58,7 +58,7 @@ class OneAssignment(pb_grpc.OrchestratorServiceServicer):
         directive = pb.DIRECTIVE_CANCEL if over else pb.DIRECTIVE_CONTINUE
         return pb.RenewAssignmentResponse(directive=directive, lease_duration=Duration(nanos=600_000_000))
 
-    async def CompleteAssignment(self, request, context):  # noqa: ANN001, ANN201
+    async def CompleteAssignment(self, request, context):
         self.message = request.message
         return pb.CompleteAssignmentResponse()
 
@@ -124,7 +124,9 @@ async def measure_pod(environment: str, hidden_sizes: list[int], layout: str, se
         )
         with lifeline.hold(folder / "line"):
             arguments = ["nursery", "--set", f"socket={folder}/n", "--set", f"lifeline={folder}/line"]
-            nursery = subprocess.Popen([sys.executable, "-m", "agentpod", *arguments], )
+            nursery = subprocess.Popen(
+                [sys.executable, "-m", "agentpod", *arguments],
+            )
             while not (folder / "n").exists():
                 await asyncio.sleep(0.05)
             reader, writer = await asyncio.open_unix_connection(str(folder / "n"))

@@ -1,4 +1,5 @@
-"""Service configuration: a frozen dataclass filled from a TOML file, the environment and `--set`; an unknown key is an error.
+"""Service configuration: a frozen dataclass filled from a TOML file, the environment and `--set`; an unknown key is an
+error.
 
     @dataclass(frozen=True)
     class Config:

@@ -1,7 +1,7 @@
 """A lifeline: processes that must not outlive another hold a socket to it and learn of its death from the kernel.
 
-The holder only binds and listens. A peer connects and reads: nothing ever comes, and end-of-file means that the holder is
-gone, however it went, `kill -9` included. No heartbeat, no timeout, no pid that could have been reused.
+The holder only binds and listens. A peer connects and reads: nothing ever comes, and end-of-file means that the holder
+is gone, however it went, `kill -9` included. No heartbeat, no timeout, no pid that could have been reused.
 """
 
 import asyncio
@@ -39,7 +39,9 @@ def hold(path: Path) -> Iterator[None]:
 
 
 async def lost(path: Path | str, *, appear_seconds: float = 0.0) -> str:
-    """Returns, with the reason in words, when the holder at `path` is gone, or has not appeared within `appear_seconds`."""
+    """Returns, with the reason in words, when the holder at `path` is gone, or has not appeared within
+    `appear_seconds`.
+    """
     deadline = asyncio.get_running_loop().time() + appear_seconds
     while True:
         try:

@@ -1,6 +1,8 @@
-"""gRPC as the mesh uses it: servers with health and drain, channels whose retries come from the contract, one error translator.
+"""gRPC as the mesh uses it: servers with health and drain, channels whose retries come from the contract, one error
+translator.
 
-Servers raise PodraceError and clients catch PodraceError; only this file knows grpc.StatusCode. Every call names its deadline.
+Servers raise PodraceError and clients catch PodraceError; only this file knows grpc.StatusCode. Every call names its
+deadline.
 """
 
 import asyncio
@@ -118,7 +120,8 @@ async def _bound(listen: str) -> _Bound:
     # The traceback of the error would keep the server alive beyond its event loop.
     del server
     raise errors.Unavailable(
-        f"cannot listen on {listen}: the address is in use or not one of this machine; choose another or stop what holds it"
+        f"cannot listen on {listen}: the address is in use or not one of this machine;"
+        " choose another or stop what holds it"
     )
 
 
@@ -148,13 +151,14 @@ class _ErrorTranslator(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
+    ) -> Any:
+        """Wraps the handler of a call."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_streaming:
             return handler
-        codec = {
+        codec: dict[str, Any] = {
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
         }
@@ -202,7 +206,8 @@ def _status_bytes(error: errors.PodraceError) -> bytes:
     status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=error.message)
     if error.reason:
         status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
-    return status.SerializeToString()
+    data: bytes = status.SerializeToString()
+    return data
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> errors.PodraceError:

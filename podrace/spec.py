@@ -2,9 +2,9 @@
 
     spec = resolve(parse(read_toml(path), source=str(path)))
 
-A resolved specification leaves nothing to guess: every optional field is set and every hyperparameter of every algorithm
-appears with its value and, if it is searched, with its range and scale. Third parties get the same treatment, because the
-orchestrator resolves what it is sent.
+A resolved specification leaves nothing to guess: every optional field is set and every hyperparameter of every
+algorithm appears with its value and, if it is searched, with its range and scale. Third parties get the same treatment,
+because the orchestrator resolves what it is sent.
 """
 
 import math
@@ -108,7 +108,7 @@ def _fill(message: Message, values: Mapping[str, Any], *, where: str, path: str)
         _set(message, fields[key], value, where=where, path=f"{path}{key}")
 
 
-def _set(message: Message, field: FieldDescriptor, value: Any, *, where: str, path: str) -> None:
+def _set(message: Message, field: Any, value: Any, *, where: str, path: str) -> None:
     kind = field.message_type
     try:
         if kind is None:
@@ -127,7 +127,7 @@ def _set(message: Message, field: FieldDescriptor, value: Any, *, where: str, pa
         raise bad(f"{where}{path} = {value!r}: expected {_expected(field)}") from None
 
 
-def _set_scalar(message: Message, field: FieldDescriptor, value: Any) -> None:
+def _set_scalar(message: Message, field: Any, value: Any) -> None:
     if field.enum_type is not None:
         prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
         value = field.enum_type.values_by_name[prefix + value.upper()].number if isinstance(value, str) else None
@@ -159,7 +159,7 @@ def _table(value: Any) -> dict[str, Any]:
     return {str(key): str(item) if hasattr(item, "isoformat") else item for key, item in value.items()}
 
 
-def _expected(field: FieldDescriptor) -> str:
+def _expected(field: Any) -> str:
     if field.enum_type is not None:
         prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
         names = (value.name.removeprefix(prefix).lower() for value in field.enum_type.values[1:])
@@ -256,7 +256,8 @@ def _check_together(spec: pb.TournamentSpec) -> None:
         raise bad("assignment.duration: wall clock ends agents at random places; leave it out when synchronous = true")
     if spec.synchronous and not spec.pool.HasField("maximum_pods"):
         raise bad(
-            "pool.maximum_pods: missing; with synchronous = true it is the size of a round and must not depend on the machine"
+            "pool.maximum_pods: missing; with synchronous = true it is the size of a round"
+            " and must not depend on the machine"
         )
     if spec.evolution.strategy not in catalog.STRATEGIES:
         raise bad(unknown("evolution.strategy", "strategy", spec.evolution.strategy, catalog.STRATEGIES))
@@ -323,7 +324,8 @@ def _first_value(given: pb.HyperparameterSpec, declared: Hyperparameter) -> stru
     default = declared.default
     if given.HasField("low") and isinstance(default, int | float) and not isinstance(default, bool):
         default = type(default)(min(max(default, given.low), given.high))
-    return json_format.ParseDict(list(default) if isinstance(default, tuple) else default, struct_pb2.Value())
+    plain: Any = list(default) if isinstance(default, tuple) else default
+    return json_format.ParseDict(plain, struct_pb2.Value())
 
 
 def check_value(value: struct_pb2.Value, declared: Hyperparameter, where: str) -> None:
@@ -332,7 +334,7 @@ def check_value(value: struct_pb2.Value, declared: Hyperparameter, where: str) -
     Raises:
         InvalidArgument: With the key, the value and what would be right.
     """
-    plain = json_format.MessageToDict(value)
+    plain: Any = json_format.MessageToDict(value)
     default = declared.default
     if isinstance(default, bool):
         good, expected = isinstance(plain, bool), "true or false"
@@ -360,7 +362,8 @@ def _check_range(given: pb.HyperparameterSpec, declared: Hyperparameter, where: 
         raise bad(f"{where}: has no range; give a value or choices")
     if not declared.low <= given.low < given.high <= declared.high:
         raise bad(
-            f"{where}: range {given.low:g} to {given.high:g}: expected low < high within {declared.low:g} to {declared.high:g}"
+            f"{where}: range {given.low:g} to {given.high:g}:"
+            f" expected low < high within {declared.low:g} to {declared.high:g}"
         )
     if given.scale == pb.SCALE_LOG and given.low <= 0:
         raise bad(f"{where}: low = {given.low:g}: a logarithmic scale needs a positive range")

@@ -1,7 +1,8 @@
-"""What a service tells about itself: structured logs that carry the tournament, agent and pod ids, and Prometheus metrics.
+"""What a service tells about itself: structured logs that carry the tournament, agent and pod ids, and Prometheus
+metrics.
 
-Logs go to stderr, as lines for people or as JSON. Metrics live in the process-wide registry of prometheus_client; each room
-declares its own beside the code that moves them.
+Logs go to stderr, as lines for people or as JSON. Metrics live in the process-wide registry of prometheus_client; each
+room declares its own beside the code that moves them.
 """
 
 import logging

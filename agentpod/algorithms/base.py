@@ -95,7 +95,7 @@ def parse_hyperparameters(cls: type[Hyperparameters], values: Mapping[str, objec
     return cls(**{name: _convert(name, value, types[name]) for name, value in values.items()})
 
 
-def _convert(name: str, value: object, wanted: Any) -> object:  # noqa: ANN401
+def _convert(name: str, value: object, wanted: Any) -> object:
     """`value` as the type `wanted`; integers pass as floats, and whole floats as integers."""
     match value:
         case bool() | str() if wanted is type(value):

@@ -129,4 +129,4 @@ def _show(settings: Settings, tournament: Tournament, checkpoint: Checkpoint, ev
         return
     show(f"{checkpoint.agent_id} ({checkpoint.manifest_digest[:12]}): {headline(evaluation)}")
     if evaluation.metrics:
-        show(metrics_table(evaluation.metrics, title="", column="candidate"))
+        show(metrics_table(evaluation.metrics, column="candidate"))

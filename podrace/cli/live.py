@@ -121,4 +121,4 @@ class LiveTable:
 
     def tell(self, line: str) -> None:
         """Says something above the table."""
-        self._console.print(line, style="yellow", markup=False)
+        self._console.print(line, style="yellow")

@@ -14,14 +14,15 @@ PIPE_WIDTH = 120
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console on stdout or stderr."""
+    """A rich console on stdout or stderr that takes text as it is: `[pool]` in a message is no style."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH, highlight=False)
+    width = None if stream.isatty() else PIPE_WIDTH
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def show(renderable: RenderableType) -> None:
-    """Writes the answer for a person."""
-    console().print(renderable)
+    """Writes the answer for a person; a line of text is left in one piece."""
+    console().print(renderable, soft_wrap=isinstance(renderable, str))
 
 
 def show_json(value: object) -> None:

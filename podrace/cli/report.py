@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
@@ -97,8 +98,8 @@ def render(report: Report) -> RenderableType:
     """The measures as tables, one a report."""
     parts: list[RenderableType] = []
     for name, evaluation in report.evaluations.items():
-        parts.append(Text(f"{name}: {headline(evaluation)}"))
+        parts += [Text(), Text.assemble((name, "bold"), f": {headline(evaluation)}")]
         if evaluation.metrics:
-            parts.append(tables.metrics_table(evaluation.metrics, title="", column="champion"))
-    parts += [Text(f"{name}: {line}", style="red") for name, line in report.failures.items()]
+            parts.append(Padding(tables.metrics_table(evaluation.metrics, column="champion"), (0, 0, 0, 2)))
+    parts += [Text(f"\n{name}: {line}", style="red") for name, line in report.failures.items()]
     return Group(*parts)

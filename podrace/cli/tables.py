@@ -112,18 +112,17 @@ BASELINE = "equal_weight_"
 _FRACTIONS = {"cumulative_return", "annual_return", "annual_volatility", "maximum_drawdown"}
 
 
-def metrics_table(metrics: Mapping[str, float], *, title: str, column: str) -> Table:
+def metrics_table(metrics: Mapping[str, float], *, column: str) -> Table:
     """What a simulator measured, beside its baseline if it has one.
 
     Args:
         metrics: Values by name, those of the baseline with its prefix.
-        title: Of the table.
         column: Whose measures these are.
     """
     own = [name for name in metrics if not name.startswith(BASELINE)]
     beside = any(name.startswith(BASELINE) for name in metrics)
     columns = (column, "equal weight") if beside else (column,)
-    table = plain_table("measure", *columns, title=title, right=columns)
+    table = plain_table("measure", *columns, right=columns)
     for name in _in_order(own):
         row = [_measure(name, metrics[name])]
         if beside:

@@ -128,7 +128,9 @@ async def _report(settings: Settings, clients: Clients, tournament: Tournament) 
     steps = f"{formats.count(tournament.environment_steps)} steps over {tournament.agents} agents"
     show(f"champion {champion}: {best_score(tournament)} after {steps}")
     show(render(report))
-    show(f"results in {folder}: {', '.join(sorted(file.name for file in folder.iterdir()))}")
+    show(f"\nresults in {folder}")
+    for file in sorted(folder.iterdir()):
+        show(f"  {file.name}")
 
 
 def _conclude(settings: Settings, tournament: Tournament, interrupts: Interrupts) -> int:

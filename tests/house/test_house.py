@@ -24,7 +24,7 @@ SOURCES = sorted(
 )
 TEXTS = [
     path
-    for pattern in ("*.md", "*.toml", "Makefile", "protos/**/*.proto", "examples/*.toml", "benchmarks/*.py", "tests/**/*.py")
+    for pattern in ("*.md", "*.toml", "Makefile", "protos/**/*.proto", "examples/*", "benchmarks/*.py", "tests/**/*.py")
     for path in sorted(REPOSITORY.glob(pattern))
 ]
 

@@ -89,9 +89,8 @@ async def test_a_child_begins_with_its_parents_files_and_its_own_hyperparameters
     await run(mesh, make_assignment(spec))
     parent = fetch_latest(store_of(mesh), "t-a0")
     assert parent is not None
-    child = make_assignment(
-        make_spec(steps=512), number=1, starting_checkpoint=Checkpoint(agent_id="t-a0", manifest_digest=parent.manifest_digest)
-    )
+    start = Checkpoint(agent_id="t-a0", manifest_digest=parent.manifest_digest)
+    child = make_assignment(make_spec(steps=512), number=1, starting_checkpoint=start)
     child.train.hyperparameters["learning_rate"] = 1e-7
     await run(mesh, child)
     manifest, parts = fetch(store_of(mesh), fetch_latest(store_of(mesh), "t-a1").manifest_digest)

@@ -56,6 +56,11 @@ def test_show_tells_pods_events_and_statistics(type_: Any, mesh: Any) -> None:
         assert expected in out
 
 
+def test_brackets_in_a_message_are_shown_as_they_are(type_: Any, mesh: Any) -> None:
+    mesh.known.events[0].message = "see [pool] and :smile:"
+    assert "see [pool] and :smile:" in type_("show", "latest", "--orchestrator", mesh.address).out
+
+
 def test_stop_cancels_and_waits_for_the_end(type_: Any, mesh: Any, canned: Any) -> None:
     mesh.known.tournaments = [canned.tournament("cartpole-abc123", "RUNNING")]
     mesh.known.ends_by_itself = False

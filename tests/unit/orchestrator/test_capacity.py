@@ -77,7 +77,7 @@ def test_this_machine_can_be_sensed() -> None:
 
 def test_hidden_gpus_are_not_given_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "_driver_answers", lambda: True)
-    monkeypatch.setattr(capacity.pynvml, "nvmlDeviceGetCount", lambda: 4)
+    monkeypatch.setattr("pynvml.nvmlDeviceGetCount", lambda: 4)
     assert gpu_ids({}) == [0, 1, 2, 3]
     assert gpu_ids({"CUDA_VISIBLE_DEVICES": "1, 3"}) == [1, 3]
     assert gpu_ids({"CUDA_VISIBLE_DEVICES": ""}) == []

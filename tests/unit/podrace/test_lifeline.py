@@ -31,7 +31,13 @@ async def test_it_is_lost_when_the_block_ends(path):
 
 
 async def test_a_kill_is_noticed_by_all_who_hold_on(path):
-    script = f"import pathlib, signal; from podrace import lifeline\nwith lifeline.hold(pathlib.Path({str(path)!r})): print(flush=True); signal.pause()"
+    script = f"""
+import pathlib, signal
+from podrace import lifeline
+with lifeline.hold(pathlib.Path({str(path)!r})):
+    print(flush=True)
+    signal.pause()
+"""
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()

@@ -71,13 +71,11 @@ async def test_a_bug_arrives_as_internal_and_is_logged_with_its_traceback(capsys
 
 async def test_a_stream_yields_and_then_raises():
     server = await start(Board(errors.Unavailable("draining")))
-    received = []
     async with rpc.connect(server.address) as channel:
+        responses = rpc.stream(stub(channel).WatchCandidates, pb.WatchCandidatesRequest(), deadline_seconds=5)
+        received = [(await anext(responses)).resume_token for _ in range(3)]
         with pytest.raises(errors.Unavailable, match="draining"):
-            async for response in rpc.stream(
-                stub(channel).WatchCandidates, pb.WatchCandidatesRequest(), deadline_seconds=5
-            ):
-                received.append(response.resume_token)
+            await anext(responses)
     assert received == [0, 1, 2]
     await server.drain()
 

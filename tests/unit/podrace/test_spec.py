@@ -63,7 +63,11 @@ def test_two_cores_make_a_pod_separate():
 
 
 def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
-    given = {"learning_rate": 1e-3, "clip_range": {"low": 0.1, "high": 0.15}, "hidden_sizes": {"choices": [[8], [16, 16]]}}
+    given = {
+        "learning_rate": 1e-3,
+        "clip_range": {"low": 0.1, "high": 0.15},
+        "hidden_sizes": {"choices": [[8], [16, 16]]},
+    }
     resolved = resolve(algorithms__ppo={"hyperparameters": given}).algorithms["ppo"].hyperparameters
     assert resolved["learning_rate"].value.number_value == 1e-3
     assert not resolved["learning_rate"].HasField("low")
@@ -125,13 +129,14 @@ def test_wall_clock_budgets_are_refused_when_synchronous():
 
 def test_an_algorithm_is_refused_where_the_actions_are_of_another_kind():
     discrete = catalog.Algorithm("for the test", action_kinds=("discrete",))
-    with pytest.raises(InvalidArgument, match="handles discrete actions, but those of environment 'stocks' are continuous"):
+    with pytest.raises(InvalidArgument, match="handles discrete actions, but those of environment 'stocks' are cont"):
         spec.check_action_kind("dqn", discrete, "stocks")
     spec.check_action_kind("dqn", discrete, "CartPole-v1")
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [(90, 90.0), ("90s", 90.0), ("4m", 240.0), ("1h30m", 5400.0), ("250ms", 0.25), ("x", None), ("", None)]
+    ("text", "seconds"),
+    [(90, 90.0), ("90s", 90.0), ("4m", 240.0), ("1h30m", 5400.0), ("250ms", 0.25), ("x", None), ("", None)],
 )
 def test_durations_are_numbers_or_words(text, seconds):
     assert spec.parse_duration(text) == seconds

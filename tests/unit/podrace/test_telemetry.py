@@ -25,7 +25,8 @@ def test_every_line_carries_the_ids_that_were_bound(capsys):
     with structlog.contextvars.bound_contextvars(agent_id="a7"):
         structlog.get_logger().info("trained", steps=3)
     line = json.loads(capsys.readouterr().err)
-    assert {"service": "learner", "pod_id": "p1", "agent_id": "a7", "steps": 3, "event": "trained"}.items() <= line.items()
+    expected = {"service": "learner", "pod_id": "p1", "agent_id": "a7", "steps": 3, "event": "trained"}
+    assert expected.items() <= line.items()
 
 
 def test_lines_below_the_level_are_left_out(capsys):

@@ -1,0 +1,313 @@
+import asyncio
+import contextlib
+import itertools
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import tournaments
+from orchestrator.assignments import Assignments
+from orchestrator.board import Board
+from orchestrator.launchers import Launcher, ListedPod, NewPod
+from orchestrator.live import Live, remember
+from orchestrator.reconcile import Reconciler
+from orchestrator.scale import Capacity, Limits, Resources
+from orchestrator.service import OrchestratorServicer
+from orchestrator.state import State
+from orchestrator.tournaments import Tournaments
+from podrace import rpc
+from podrace.errors import PodraceError
+from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, Tournament, TournamentSpec
+
+LEASE_SECONDS = 10.0
+GIB = 1 << 30
+
+
+@dataclass
+class HandClock:
+    """A clock that a test turns."""
+
+    now: float = 1000.0
+
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@dataclass
+class FakeLauncher:
+    """Pods that are entries of a dictionary."""
+
+    pods: dict[str, ListedPod] = field(default_factory=dict)
+    stopped: list[tuple[str, bool]] = field(default_factory=list)
+    refusal: PodraceError | None = None
+    stubborn: bool = False
+    words: str = ""
+
+    async def list(self) -> list[ListedPod]:
+        return list(self.pods.values())
+
+    async def start(self, pod: NewPod) -> None:
+        if self.refusal:
+            raise self.refusal
+        reserved = Resources(pod.spec.cores, pod.spec.memory_bytes, pod.spec.gpus)
+        self.pods[pod.pod_id] = ListedPod(pod.pod_id, pod.tournament_id, 1_700_000_000.0, pod.spec.layout, reserved)
+
+    async def stop(self, pod_id: str, *, kill: bool) -> None:
+        self.stopped.append((pod_id, kill))
+        if kill or not self.stubborn:
+            self.pods.pop(pod_id, None)
+
+    def last_words(self, pod_id: str) -> str:
+        return self.words
+
+
+class FakeLeaderboard(leaderboard_pb2_grpc.LeaderboardServiceServicer, leaderboard_pb2_grpc.GeneratorServiceServicer):
+    """Answers what a test tells it to."""
+
+    def __init__(self) -> None:
+        self.best: dict[str, leaderboard_pb2.Candidate] = {}
+        self.asked: list[leaderboard_pb2.GenerateAgentRequest] = []
+        self.refusal: PodraceError | None = None
+
+    def score(self, tournament_id: str, score: float, agent: int = 0) -> None:
+        self.best[tournament_id] = leaderboard_pb2.Candidate(
+            candidate_id=f"digest-of-{score:g}",
+            tournament_id=tournament_id,
+            agent_id=f"{tournament_id}-a{agent}",
+            score=score,
+            standard_error=0.5,
+            rank=1,
+        )
+
+    async def ListCandidates(
+        self, request: leaderboard_pb2.ListCandidatesRequest, context: Any
+    ) -> leaderboard_pb2.ListCandidatesResponse:
+        assert request.page_size == 1
+        best = self.best.get(request.tournament_id)
+        return leaderboard_pb2.ListCandidatesResponse(candidates=[best] if best else [])
+
+    async def GenerateAgent(
+        self, request: leaderboard_pb2.GenerateAgentRequest, context: Any
+    ) -> leaderboard_pb2.GenerateAgentResponse:
+        if self.refusal:
+            raise self.refusal
+        self.asked.append(request)
+        agent = leaderboard_pb2.Agent(
+            agent_id=f"{request.tournament_id}-a{request.number}",
+            tournament_id=request.tournament_id,
+            number=request.number,
+            algorithm="ppo",
+            reason="fresh",
+        )
+        return leaderboard_pb2.GenerateAgentResponse(agent=agent)
+
+
+def _service(name: str, file: Any, module: Any, servicer: object) -> rpc.Service:
+    return rpc.Service(file.services_by_name[name], getattr(module, f"add_{name}Servicer_to_server"), servicer)
+
+
+@dataclass
+class Mesh:
+    """An orchestrator in this process behind a real server, a real database, and a clock that the test turns."""
+
+    clock: HandClock
+    state: State
+    live: Live
+    launcher: Any
+    leaderboard: FakeLeaderboard
+    reconciler: Reconciler
+    servicer: OrchestratorServicer
+    capacity: list[Capacity]
+    stub: Any
+    requests: Iterator[int] = field(default_factory=itertools.count)
+
+    async def call(self, method: str, request: Any, deadline_seconds: float = 10.0) -> Any:
+        return await rpc.call(getattr(self.stub, method), request, deadline_seconds=deadline_seconds)
+
+    def request_id(self) -> str:
+        return f"request-{next(self.requests)}"
+
+    async def look(self, seconds: float = 0.0) -> None:
+        """Time passes, and the loop looks until it finds nothing more to do."""
+        self.clock.now += seconds
+        self.live.wake.set()
+        while self.live.wake.is_set():
+            self.live.wake.clear()
+            await self.reconciler.cycle()
+            await asyncio.sleep(0)
+
+    # --- people -----------------------------------------------------------------------------------------------
+
+    async def create(self, spec: TournamentSpec) -> str:
+        request = pb.CreateTournamentRequest(request_id=self.request_id(), spec=spec)
+        return str((await self.call("CreateTournament", request)).tournament.tournament_id)
+
+    async def get(self, tournament_id: str) -> Tournament:
+        request = pb.GetTournamentRequest(tournament_id=tournament_id)
+        found: Tournament = (await self.call("GetTournament", request)).tournament
+        return found
+
+    async def cancel(self, tournament_id: str, reason: str = "enough") -> None:
+        request = pb.CancelTournamentRequest(request_id=self.request_id(), tournament_id=tournament_id, reason=reason)
+        await self.call("CancelTournament", request)
+
+    async def resume(self, tournament_id: str) -> None:
+        request = pb.ResumeTournamentRequest(request_id=self.request_id(), tournament_id=tournament_id)
+        await self.call("ResumeTournament", request)
+
+    async def evaluate(self, tournament_id: str) -> str:
+        request = pb.CreateEvaluationRequest(request_id=self.request_id(), tournament_id=tournament_id, episodes=4)
+        request.checkpoint.agent_id, request.checkpoint.manifest_digest = f"{tournament_id}-a0", "digest"
+        return str((await self.call("CreateEvaluation", request)).evaluation_id)
+
+    async def pods(self, tournament_id: str = "") -> list[pb.Pod]:
+        return list((await self.call("ListPods", pb.ListPodsRequest(tournament_id=tournament_id))).pods)
+
+    async def events(self, tournament_id: str = "") -> list[pb.Event]:
+        request = pb.ListEventsRequest(tournament_id=tournament_id, page_size=1000)
+        return list((await self.call("ListEvents", request)).events)
+
+    async def kinds(self, tournament_id: str = "") -> list[str]:
+        return [event.kind for event in await self.events(tournament_id)]
+
+    # --- pods -------------------------------------------------------------------------------------------------
+
+    async def acquire(self, pod_id: str, incarnation: str = "life", wait: float = 0.0) -> pb.AcquireAssignmentResponse:
+        request = pb.AcquireAssignmentRequest(pod_id=pod_id, incarnation=incarnation)
+        request.wait_duration.FromMilliseconds(int(wait * 1000))
+        answer: pb.AcquireAssignmentResponse = await self.call("AcquireAssignment", request, wait + 10)
+        return answer
+
+    async def assigned(self, pod_id: str, incarnation: str = "life") -> pb.Assignment:
+        answer = await self.acquire(pod_id, incarnation)
+        assert answer.WhichOneof("answer") == "assignment", answer
+        return answer.assignment
+
+    async def renew(self, assignment: pb.Assignment, **progress: Any) -> pb.RenewAssignmentResponse:
+        request = pb.RenewAssignmentRequest(
+            assignment_id=assignment.assignment_id,
+            lease_epoch=assignment.lease_epoch,
+            progress=pb.Progress(**progress),
+        )
+        answer: pb.RenewAssignmentResponse = await self.call("RenewAssignment", request)
+        return answer
+
+    async def complete(
+        self, assignment: pb.Assignment, outcome: pb.Outcome.ValueType = pb.OUTCOME_FINISHED, **fields: Any
+    ) -> None:
+        request = pb.CompleteAssignmentRequest(
+            request_id=assignment.assignment_id,
+            assignment_id=assignment.assignment_id,
+            lease_epoch=assignment.lease_epoch,
+            outcome=outcome,
+            **fields,
+        )
+        await self.call("CompleteAssignment", request)
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def spec() -> Callable[..., TournamentSpec]:
+    """Makes a specification: one pod of one core and a gigabyte each, an objective that is far away."""
+
+    def make(*, minimum_pods: int = 1, maximum_pods: int | None = None, **fields: Any) -> TournamentSpec:
+        fields.setdefault("objective", ObjectiveSpec(environment_steps=1_000_000_000))
+        made = TournamentSpec(name="race", **fields)
+        made.environment.id = "CartPole-v1"
+        made.algorithms["ppo"].SetInParent()
+        made.pool.minimum_pods = minimum_pods
+        if maximum_pods is not None:
+            made.pool.maximum_pods = maximum_pods
+        return made
+
+    return make
+
+
+MeshFactory = Callable[..., contextlib.AbstractAsyncContextManager[Mesh]]
+
+
+@pytest.fixture
+def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
+    """Opens an orchestrator over the database of this test; again after it was closed, as after a restart."""
+
+    @contextlib.asynccontextmanager
+    async def opened(
+        *,
+        launcher: Launcher | None = None,
+        cores: float = 2.0,
+        mesh_id: str = "",
+        start_pods: bool = True,
+        leaderboard: FakeLeaderboard | None = None,
+    ) -> AsyncIterator[Mesh]:
+        leaderboard = leaderboard or FakeLeaderboard()
+        module, file = leaderboard_pb2_grpc, leaderboard_pb2.DESCRIPTOR
+        services = [_service(name, file, module, leaderboard) for name in ("LeaderboardService", "GeneratorService")]
+        config = rpc.ServerConfig(grace_seconds=0.0)
+        leaderboard_server = await rpc.Server.start(config, services)
+        state = await State.open(tmp_path / "orchestrator.sqlite", clock)
+        live = Live(LEASE_SECONDS)
+        await state.transact(tournaments.cancel_running, "its mesh went away; resume it", but_mesh_id=mesh_id)
+        live.restore(await state.transact(remember), clock.monotonic())
+        board = Board(leaderboard_server.address, live.learn_best)
+        capacity = [Capacity(Resources(cores, 64 * GIB, 0), 64 * GIB)]
+        launcher = launcher or FakeLauncher()
+        randomness = itertools.count()
+        servicer = OrchestratorServicer(
+            Tournaments(
+                state,
+                live,
+                mesh_id=mesh_id,
+                start_pods=start_pods,
+                random_bytes=lambda count: bytes([next(randomness)] * count),
+            ),
+            Assignments(state, live, board, clock),
+            live,
+            clock,
+            leaderboard_address=leaderboard_server.address,
+            watch_pause_seconds=0.0,
+        )
+        limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
+        reconciler = Reconciler(
+            state, live, board, launcher, clock, sense=lambda: capacity[-1], limits=limits, period_seconds=0.01
+        )
+        server = await rpc.Server.start(config, [_service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)])
+        async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
+            stub = pb_grpc.OrchestratorServiceStub(channel)
+            yield Mesh(clock, state, live, launcher, leaderboard, reconciler, servicer, capacity, stub)
+        servicer.close()
+        await server.drain()
+        await reconciler.close()
+        await board.close()
+        await leaderboard_server.drain()
+        await state.close()
+
+    return opened
+
+
+@pytest.fixture
+async def mesh(open_mesh: MeshFactory) -> AsyncIterator[Mesh]:
+    async with open_mesh() as opened:
+        yield opened
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets in it."""
+    folder = Path(tempfile.mkdtemp(prefix="pr-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
