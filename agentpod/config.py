@@ -42,7 +42,7 @@ class PodConfig:
     """Socket of whoever the pod must not outlive; empty: nobody."""
     orphan_seconds: float = 60.0
     """Without an answer from the orchestrator for this long, the pod publishes and goes."""
-    role_wait_seconds: float = 30.0
+    role_wait_seconds: float = 15.0
     """A role that was lost and does not come back within this time ends the pod."""
     plane_folder: Path = Path("/dev/shm")
     """Where the plane `shared` keeps its files; every role must see the same."""

@@ -8,7 +8,7 @@ from agentpod.assignment import Lease
 from agentpod.messages import with_options
 from agentpod.outline import outline
 from agentpod.policy import Policy
-from agentpod.roles import OPEN_DEADLINE_SECONDS, Roles, Session
+from agentpod.roles import Roles, Session
 from agentpod.training import MAXIMUM_EVALUATION_LANES
 from agentpod.training_files import POLICY_PART, load_policy
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -40,7 +40,7 @@ async def evaluate_checkpoint(roles: Roles, store: CheckpointStore, lease: Lease
         seed=work.seed,
         rollouts=0,
     )
-    spaces = await roles.open(session, deadline_seconds=OPEN_DEADLINE_SECONDS)
+    spaces = await roles.open(session)
     policy = Policy(*spaces, shape.network)
     load_policy(policy.tensors(), decode(parts[POLICY_PART])[0])
     roles.ring.publish(policy.flat, manifest.policy_version)

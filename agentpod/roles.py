@@ -9,8 +9,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-import grpc.aio
-
 from agentpod.buffer import PolicyRing, PolicySlot, RolloutSlots
 from agentpod.config import PodConfig
 from agentpod.messages import policy_message, space_of
@@ -78,17 +76,14 @@ class Roles:
         """Connects to nothing yet: channels dial when they are first used."""
         self._config = config
         self._plane = plane
-        file = pb.DESCRIPTOR
-        self._channels: list[grpc.aio.Channel] = []
-
-        def channel(role: str) -> grpc.aio.Channel:
-            self._channels.append(rpc.connect(config.address(role), file))
-            return self._channels[-1]
-
-        self._workers: list[Any] = [
-            pb_grpc.WorkerServiceStub(channel(f"worker-{index}")) for index in range(config.workers)
+        self._addresses = [
+            *(config.address(f"worker-{index}") for index in range(config.workers)),
+            config.address("evaluator"),
         ]
-        self._evaluator: Any = pb_grpc.EvaluatorServiceStub(channel("evaluator"))
+        self._channels = [rpc.connect(address, pb.DESCRIPTOR) for address in self._addresses]
+        *workers, evaluator = self._channels
+        self._workers: list[Any] = [pb_grpc.WorkerServiceStub(channel) for channel in workers]
+        self._evaluator: Any = pb_grpc.EvaluatorServiceStub(evaluator)
         self._session: Session | None = None
         self._slots: RolloutSlots | None = None
         self._ring: PolicyRing | None = None
@@ -107,7 +102,7 @@ class Roles:
             raise FailedPrecondition("no session is open")
         return self._ring
 
-    async def open(self, session: Session, *, deadline_seconds: float = OPEN_DEADLINE_SECONDS) -> tuple[Space, Space]:
+    async def open(self, session: Session) -> tuple[Space, Space]:
         """Opens every role for a session and allocates its memory; what was open before is dropped.
 
         Returns:
@@ -116,9 +111,16 @@ class Roles:
         Raises:
             InvalidArgument: The environment cannot be made, or its spaces cannot be learned on.
             FailedPrecondition: A role does not see the memory of this one.
-            Unavailable: A role does not answer within the deadline.
+            Unavailable: A role is gone, or does not open within the deadline of the contract.
         """
         self._drop_memory()
+        # A role that is gone is told from one whose simulator takes long to make.
+        await _all_or_first_error(
+            [
+                rpc.wait_until_serving(address, deadline_seconds=self._config.role_wait_seconds)
+                for address in self._addresses
+            ]
+        )
         probe = self._plane.create(f"{session.name}_probe", [PROBE_SPEC])
         try:
             sent = write_probe(probe, session.seed % 2**32)
@@ -144,15 +146,15 @@ class Roles:
             )
             calls = [
                 *(
-                    rpc.call(stub.OpenWorker, request, deadline_seconds=deadline_seconds)
+                    rpc.call(stub.OpenWorker, request, deadline_seconds=OPEN_DEADLINE_SECONDS)
                     for stub, request in zip(self._workers, worker_requests, strict=True)
                 ),
-                rpc.call(self._evaluator.OpenEvaluator, evaluator_request, deadline_seconds=deadline_seconds),
+                rpc.call(self._evaluator.OpenEvaluator, evaluator_request, deadline_seconds=OPEN_DEADLINE_SECONDS),
             ]
             opened = await _all_or_first_error(calls)
         except DeadlineExceeded:
             raise Unavailable(
-                f"a role of pod {self._config.pod_id} did not answer within {deadline_seconds:g} s"
+                f"a role of pod {self._config.pod_id} did not open within {OPEN_DEADLINE_SECONDS:g} s"
             ) from None
         finally:
             probe.close()

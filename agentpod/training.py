@@ -25,7 +25,7 @@ from agentpod.config import PodConfig
 from agentpod.messages import with_options
 from agentpod.outline import outline
 from agentpod.publication import Publisher
-from agentpod.roles import OPEN_DEADLINE_SECONDS, Collected, Roles, Session, is_lost
+from agentpod.roles import Collected, Roles, Session, is_lost
 from agentpod.rollout import Rollout
 from agentpod.scoring import Schedule, Scorer
 from agentpod.training_files import Counters, freeze, restore
@@ -83,6 +83,7 @@ class Training:
         self._pending: asyncio.Task[Collected] | None = None
         self._began = clock()
         self._opened = 0
+        self._prepared = False
         self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._recent_updates: deque[tuple[float, int]] = deque()
         self.role_restarts = 0
@@ -95,7 +96,7 @@ class Training:
         Raises:
             InvalidArgument: The specification cannot work here.
             FailedPrecondition: The agent belongs to another pod by now.
-            Unavailable: A role does not answer.
+            RoleLost: A role is not there.
         """
         self._lease.progress.activity = pb.POD_ACTIVITY_OPENING
         start = await self._publisher.start()
@@ -117,7 +118,7 @@ class Training:
             seed=agent.seed,
             rollouts=start.counters.rollouts,
         )
-        spaces = await self._open_roles(OPEN_DEADLINE_SECONDS)
+        spaces = await self._open_roles()
         self._algorithm = await self._compute.run(
             algorithms.make, agent.algorithm, *spaces, hyperparameters, seed=agent.seed, device=self._device
         )
@@ -126,12 +127,16 @@ class Training:
         _log.info("training", begins_with=start.note, environment_steps=self._counters.environment_steps)
         self._publish_policy()
         self._tell()
+        self._prepared = True
 
-    async def _open_roles(self, deadline_seconds: float) -> tuple[Space, Space]:
+    async def _open_roles(self) -> tuple[Space, Space]:
         self._opened += 1
         name = f"{self._agent.number}.{self._lease.assignment.lease_epoch}.{self._opened}"
         self._session = replace(self._session, name=name, rollouts=self._counters.rollouts)
-        return await self._roles.open(self._session, deadline_seconds=deadline_seconds)
+        try:
+            return await self._roles.open(self._session)
+        except Unavailable as error:
+            raise RoleLost(f"a role is gone and did not come back: {error.message}") from None
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -185,10 +190,7 @@ class Training:
         await self._drop_pending()
         self.role_restarts += 1
         await self._scorer.call_off()
-        try:
-            await self._open_roles(self._config.role_wait_seconds)
-        except Unavailable as again:
-            raise RoleLost(f"a role was lost and did not come back: {again.message}") from None
+        await self._open_roles()
         self._publish_policy()
 
     async def _drop_pending(self) -> None:
@@ -279,7 +281,11 @@ class Training:
     async def leave(self) -> None:
         """Publishes the training files as they are, so that another pod can go on; not if the agent is another's."""
         await self._scorer.call_off()
-        if self._counters.rollouts and (not self._lease.stop.done() or self._lease.stop.result().publish):
+        if (
+            self._prepared
+            and self._counters.rollouts
+            and (not self._lease.stop.done() or self._lease.stop.result().publish)
+        ):
             self._lease.progress.activity = pb.POD_ACTIVITY_PUBLISHING
             frozen = await self._compute.run(freeze, self._algorithm, self._counters)
             await self._publisher.publish(frozen, None)

@@ -1,8 +1,7 @@
-"""Owns the making of agents: each once, in one transaction, with a note of what was seen
-(leaderboard.evolution.agents).
+"""Owns who comes next: every agent is made once, in one transaction, with a note of what its generator saw.
 
-In a synchronous tournament the agents of a round are made in the order of their numbers, those left out first, and none
-before every agent of the earlier rounds is finished.
+How one is made is decided in leaderboard.evolution.agents. In a synchronous tournament the agents of a round are made
+in the order of their numbers, those left out first, and none before every agent of the earlier rounds is finished.
 """
 
 from collections.abc import Iterable

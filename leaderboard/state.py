@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from podrace.errors import DataLoss, FailedPrecondition, PodraceError, ResourceExhausted
+from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, PodraceError, ResourceExhausted
 
 APPLICATION_ID = 0x706F6C62
 """Marks a database as a leaderboard's ("polb")."""
 SCHEMA_VERSION = 1
 LOCK_WAIT_SECONDS = 2.0
 """An instance that was just killed may still hold its lock for a moment."""
+LARGEST_NUMBER = 2**63 - 1
 LARGEST_BATCH = 256
 """Changes that share a commit at most, so that the first of them need not wait for long."""
 
@@ -54,8 +55,16 @@ class Transaction:
     connection: sqlite3.Connection
 
     def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Executes one statement and returns its rows."""
-        return self.connection.execute(statement, values).fetchall()
+        """Executes one statement and returns its rows.
+
+        Raises:
+            InvalidArgument: A number is larger than the database holds: it can only come from a request.
+        """
+        try:
+            return self.connection.execute(statement, values).fetchall()
+        except OverflowError:
+            largest = max(value for value in values if isinstance(value, int))
+            raise InvalidArgument(f"the number {largest} is too large: at most {LARGEST_NUMBER}") from None
 
 
 @dataclass(frozen=True)
@@ -148,7 +157,7 @@ class State:
                 self._connection.execute("ROLLBACK")
             outcomes = [_Outcome(failure=_translated(self._path, error))] * len(batch)
         for change, outcome in zip(batch, outcomes, strict=True):
-            if outcome.failure:
+            if outcome.failure is not None:
                 change.done.set_exception(outcome.failure)
             else:
                 change.done.set_result(outcome.result)
@@ -211,7 +220,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("COMMIT")
     damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if damage != "ok":
-        raise DataLoss(f"database {path}: is damaged: {damage}; restore a copy or choose another file")
+        line = " ".join(damage.split())
+        raise DataLoss(f"database {path}: is damaged: {line}; restore a copy or choose another file")
 
 
 def _refusal(path: Path, error: sqlite3.Error) -> PodraceError:

@@ -20,6 +20,7 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 LONGEST_WAIT_SECONDS = 30.0
 RETRY_SECONDS = 1.0
+MOST_STEPS = 10**15
 COMPLETED = prometheus_client.Counter(
     "podrace_orchestrator_assignments_completed", "Assignments completed by their pods", ["outcome"]
 )
@@ -71,17 +72,20 @@ class Assignments:
                 return answer
 
     async def _try(self, asking: Holder) -> Answer:
-        tournament_id = await self._state.transact(handover.tournament_of_pod, asking.pod_id)
-        beliefs = handover.Beliefs(self._live.expired(self._clock.monotonic()), self._live.judged_rounds[tournament_id])
-        answer = await self._state.transact(handover.hand_out, asking, beliefs)
-        if tournament_id:
-            self._live.asked.add(asking.pod_id)
-        if not isinstance(answer, Given):
-            return answer
-        self._live.hold(answer.work, self._clock.monotonic())
-        if isinstance(answer.work, EvaluationRecord) or answer.work.agent:
+        # A pod that hangs up meanwhile must not leave work that is handed out but has no lease to expire.
+        answer = await asyncio.shield(self._hand_out(asking))
+        if not isinstance(answer, Given) or isinstance(answer.work, EvaluationRecord) or answer.work.agent:
             return answer
         return await self._generate(answer.tournament, answer.work)
+
+    async def _hand_out(self, asking: Holder) -> Given | lease.Wait | lease.Drain:
+        beliefs = handover.Beliefs(self._live.expired(self._clock.monotonic()), dict(self._live.judged_rounds))
+        answer = await self._state.transact(handover.hand_out, asking, beliefs)
+        if not isinstance(answer, lease.Drain):
+            self._live.asked.add(asking.pod_id)
+        if isinstance(answer, Given):
+            self._live.hold(answer.work, self._clock.monotonic())
+        return answer
 
     async def _generate(self, tournament: TournamentRecord, agent: AgentRecord) -> Answer:
         """Has the agent made whose number is committed already; whoever holds it next does so again if this fails."""
@@ -111,9 +115,11 @@ class Assignments:
         """Prolongs a lease and says what the pod is to do.
 
         Raises:
+            InvalidArgument: The progress cannot be true.
             NotFound: There never was such an assignment.
             FailedPrecondition: STALE_EPOCH.
         """
+        _check_progress(progress)
         work_id = work_of(assignment_id)
         held = await self._state.transact(handover.read_lease, work_id)
         lease.check_epoch(work_id, held.work.lease_epoch, lease_epoch)
@@ -136,7 +142,7 @@ class Assignments:
         """Takes work back.
 
         Raises:
-            InvalidArgument: The outcome is missing.
+            InvalidArgument: The outcome is missing, or the progress cannot be true.
             NotFound: There never was such an assignment.
             FailedPrecondition: STALE_EPOCH.
         """
@@ -144,12 +150,17 @@ class Assignments:
             raise InvalidArgument(
                 f"CompleteAssignment: outcome = {request.outcome}: expected one of those in the contract"
             )
-        work_id = work_of(request.assignment_id)
+        _check_progress(request.progress)
+        await asyncio.shield(self._take_back(work_of(request.assignment_id), request))
+
+    async def _take_back(self, work_id: str, request: pb.CompleteAssignmentRequest) -> None:
         completed = await self._state.transact(handover.take_back, work_id, request)
         if completed is None:
             return
+        self._live.renew(work_id, request.lease_epoch, request.progress, self._clock.monotonic())
         self._live.release(work_id, request.lease_epoch)
         if isinstance(completed, AgentRecord):
+            # Its lease may have been given up before, because the pod was thought dead.
             self._live.count_steps(completed.tournament_id, work_id, completed.environment_steps)
         COMPLETED.labels(pb.Outcome.Name(request.outcome).removeprefix("OUTCOME_").lower()).inc()
         self._live.bell.ring()
@@ -188,3 +199,9 @@ def work_of(assignment_id: str) -> str:
     if not dot or not epoch.isdigit():
         raise NotFound(f"assignment_id {assignment_id!r}: there is no such assignment")
     return work_id
+
+
+def _check_progress(progress: pb.Progress) -> None:
+    """Refuses a count that would spoil the total of the tournament, which is kept for ever."""
+    if progress.environment_steps > MOST_STEPS:
+        raise InvalidArgument(f"progress.environment_steps = {progress.environment_steps}: no agent can take so many")

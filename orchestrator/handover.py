@@ -1,6 +1,6 @@
 """Owns the durable half of a lease: work handed out and taken back, each in one transaction. The rules are in lease."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator import lease, records
@@ -44,16 +44,11 @@ class Beliefs:
 
     expired: Collection[tuple[str, int]]
     """Leases that have expired, as names of the work with their epochs: a lease given meanwhile is none of them."""
-    judged_rounds: int
+    judged_rounds: Mapping[str, int]
+    """Rounds of each synchronous tournament after which its objective was judged and not met."""
 
 
 # --- handing out -------------------------------------------------------------------------------------------------
-
-
-def tournament_of_pod(transaction: Transaction, pod_id: str) -> str:
-    """The tournament a pod was started for; empty for a pod that is not known."""
-    pod = records.find(transaction, PodRecord, pod_id)
-    return pod.tournament_id if pod else ""
 
 
 def hand_out(transaction: Transaction, asking: Holder, beliefs: Beliefs) -> Given | lease.Wait | lease.Drain:
@@ -78,7 +73,7 @@ def hand_out(transaction: Transaction, asking: Holder, beliefs: Beliefs) -> Give
         evaluations=[_as_work(evaluation, living, beliefs) for evaluation in evaluations],
         agents=[_as_work(agent, living, beliefs) for agent in agents],
         next_number=tournament.next_agent,
-        rounds=_rounds(tournament, agents, beliefs.judged_rounds),
+        rounds=_rounds(tournament, agents, beliefs.judged_rounds.get(tournament.tournament_id, 0)),
     )
     choice = lease.choose(asking, situation)
     if isinstance(choice, lease.Begin):

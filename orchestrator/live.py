@@ -79,11 +79,12 @@ class Live:
         self.wake = asyncio.Event()
         self.leases: dict[str, Lease] = {}
         self.asked: set[str] = set()
-        self.judged_rounds: defaultdict[str, int] = defaultdict(int)
+        self.judged_rounds: dict[str, int] = {}
         self.best: dict[str, Candidate] = {}
         self._agent_steps: dict[str, int] = {}
         self._tournament_steps: defaultdict[str, int] = defaultdict(int)
         self._running_seconds: defaultdict[str, float] = defaultdict(float)
+        self._speeds: dict[str, float] = {}
         self._changed_agents: set[str] = set()
         self._changed_tournaments: set[str] = set()
 
@@ -107,13 +108,16 @@ class Live:
         earlier = self.leases.get(work.work_id)
         if earlier and earlier.lease_epoch > work.lease_epoch:
             return
+        trains = isinstance(work, AgentRecord)
         self.leases[work.work_id] = Lease(
             work_id=work.work_id,
             tournament_id=work.tournament_id,
             pod_id=work.pod_id,
             lease_epoch=work.lease_epoch,
             expires=now + self.lease_seconds,
-            trains=isinstance(work, AgentRecord),
+            trains=trains,
+            # Until the first report: a short assignment may be over before it.
+            progress=pb.Progress(steps_per_second=self._speeds.get(work.pod_id, 0.0) if trains else 0.0),
         )
         if isinstance(work, AgentRecord):
             self._agent_steps.setdefault(work.agent_id, work.environment_steps)
@@ -126,6 +130,7 @@ class Live:
         lease.expires = now + self.lease_seconds
         lease.progress = progress
         if lease.trains:
+            self._speeds[lease.pod_id] = progress.steps_per_second
             self.count_steps(lease.tournament_id, work_id, progress.environment_steps)
 
     def release(self, work_id: str, lease_epoch: int) -> None:
@@ -137,6 +142,7 @@ class Live:
     def release_pod(self, pod_id: str) -> None:
         """The pod is gone."""
         self.asked.discard(pod_id)
+        self._speeds.pop(pod_id, None)
         for lease in self.leases_of(pod_id):
             self.release(lease.work_id, lease.lease_epoch)
 
@@ -157,18 +163,13 @@ class Live:
 
     # --- counting ---------------------------------------------------------------------------------------------
 
-    def count_steps(self, tournament_id: str, agent_id: str, steps: int) -> int:
-        """Takes note that an agent has taken so many steps; those it repeats after a loss are not counted again.
-
-        Returns:
-            The agent's steps.
-        """
+    def count_steps(self, tournament_id: str, agent_id: str, steps: int) -> None:
+        """Takes note that an agent has taken so many steps; those it repeats after a loss are not counted again."""
         known = self._agent_steps.get(agent_id, 0)
         if steps > known:
             self._agent_steps[agent_id] = steps
             self._tournament_steps[tournament_id] += steps - known
             self._changed_agents.add(agent_id)
-        return max(known, steps)
 
     def environment_steps(self, tournament_id: str) -> int:
         """Steps over all agents of a tournament."""

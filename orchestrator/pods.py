@@ -109,6 +109,9 @@ def retire(transaction: Transaction, pod_id: str, reason: str) -> None:
     pod = records.find(transaction, PodRecord, pod_id)
     if pod is None or pod.drain_reason:
         return
+    tournament = records.find(transaction, TournamentRecord, pod.tournament_id)
+    # Why the tournament has ended tells a person more than that it has no work.
+    reason = (tournament.end_reason if tournament else "") or reason
     records.save(transaction, replace(pod, drain_reason=reason))
     transaction.record("pod_draining", f"{pod_id} is to go: {reason}", tournament_id=pod.tournament_id, pod_id=pod_id)
 

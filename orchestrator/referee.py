@@ -56,7 +56,7 @@ class Referee:
         if reason:
             await self._state.transact(end_tournament, name, ENDING, reason)
             self._live.bell.ring()
-        elif between_rounds and rounds_done > self._live.judged_rounds[name]:
+        elif between_rounds and rounds_done > self._live.judged_rounds.get(name, 0):
             self._live.judged_rounds[name] = rounds_done
             self._live.bell.ring()
 

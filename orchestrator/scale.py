@@ -135,7 +135,7 @@ def decide(
         now: Monotonic time.
         capacity: What the machine has.
         demands: Tournaments with work, oldest first; a pod of any other tournament is to go.
-        pods: Every pod, those being started and those told to go included.
+        pods: Every pod, oldest first, those being started and those told to go included.
         limits: How patient to be.
 
     Returns:
@@ -213,15 +213,13 @@ def _press(now: float, pod: PodView, limits: Limits) -> list[Action]:
 
 
 def _retire_surplus(demands: Sequence[Demand], desired: Mapping[str, int], staying: Sequence[PodView]) -> list[Action]:
-    """Idle pods go first, then the youngest."""
-    by_worth = sorted(staying, key=lambda pod: (pod.busy, -pod.start_time))
-    surplus = Counter(pod.tournament_id for pod in staying)
-    surplus.subtract(desired)
+    """Of each tournament the busy pods are kept before the idle ones, and the old before the young."""
     names = {demand.tournament_id for demand in demands}
+    kept: Counter[str] = Counter()
     actions: list[Action] = []
-    for pod in by_worth:
-        if surplus[pod.tournament_id] > 0:
-            surplus[pod.tournament_id] -= 1
+    for pod in sorted(staying, key=lambda pod: (not pod.busy, pod.start_time)):
+        kept[pod.tournament_id] += 1
+        if kept[pod.tournament_id] > desired.get(pod.tournament_id, 0):
             actions.append(Retire(pod.pod_id, _why_retired(pod, names, desired)))
     return actions
 
@@ -229,7 +227,7 @@ def _retire_surplus(demands: Sequence[Demand], desired: Mapping[str, int], stayi
 def _why_retired(pod: PodView, names: set[str], desired: Mapping[str, int]) -> str:
     if pod.tournament_id not in names:
         return f"tournament {pod.tournament_id} has no work"
-    return f"{pod.tournament_id} is entitled to {desired[pod.tournament_id]} pods now"
+    return f"the share of {pod.tournament_id} is {desired[pod.tournament_id]} now"
 
 
 def _start_missing(
@@ -274,7 +272,7 @@ def _why_started(count: int, demand: Demand, free: Resources) -> str:
     if count < demand.minimum_pods:
         short = " (cores are oversubscribed)" if demand.pod.cores > free.cores else ""
         return f"pod {count + 1} of the {demand.minimum_pods} it always has{short}"
-    return f"{max(free.cores, 0):g} cores are free, a pod needs {demand.pod.cores:g}"
+    return f"free cores: {max(free.cores, 0):g}; a pod needs {demand.pod.cores:g}"
 
 
 def _gib(size_bytes: int) -> str:

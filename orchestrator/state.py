@@ -25,7 +25,7 @@ APPLICATION_ID = 0x706F7263
 SCHEMA_VERSION = 1
 REQUEST_RECORD_SECONDS = 86_400.0
 """A repeat of a request is recognized for a day."""
-LOCK_WAIT_SECONDS = 2.0
+LOCK_WAIT_SECONDS = 0.5
 """An instance that was just killed may still hold its lock for a moment."""
 
 SCHEMA = """

@@ -160,7 +160,7 @@ class Tournaments:
 
     async def scene(self, tournament_id: str, after: int) -> Scene:
         """A tournament, its pods, and its events after a sequence number; raises NotFound."""
-        return await self._state.transact(scene, tournament_id, after)
+        return await self._state.transact(scene, tournament_id, min(after, NEWEST))
 
     async def _change(self, change: Callable[[Transaction], TournamentRecord]) -> TournamentRecord:
         tournament = await self._state.transact(change)
@@ -345,7 +345,7 @@ def token_number(page_token: str, method: str) -> int:
     Raises:
         InvalidArgument: The token is none that was given out.
     """
-    if page_token and not page_token.isdigit():
+    if page_token and (not page_token.isdecimal() or int(page_token) > NEWEST):
         raise InvalidArgument(f"{method}: page_token {page_token!r} was not given out by this list")
     return int(page_token or 0)
 

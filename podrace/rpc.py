@@ -312,7 +312,7 @@ async def wait_until_serving(address: str, *, deadline_seconds: float) -> None:
         Unavailable: It did not within the deadline.
     """
     request = health_pb2.HealthCheckRequest()
-    async with grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    async with connect(address) as channel:
         with suppress(grpc.aio.AioRpcError):
             answer = await health_pb2_grpc.HealthStub(channel).Check(
                 request, timeout=deadline_seconds, wait_for_ready=True

@@ -44,8 +44,9 @@ class Nursery:
     def __init__(self, path: Path, log_path: Path, *, lifeline: str) -> None:
         """Neither connects nor starts anything yet."""
         self._path, self._log_path, self._lifeline = path, log_path, lifeline
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._peer: Process | None = None
         self._turn = asyncio.Lock()
 
     async def order(self, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,29 +73,29 @@ class Nursery:
 
     async def close(self, *, dismiss: bool) -> None:
         """Hangs up; `dismiss` also ends the nursery, which has no children any more."""
-        process = await self._find() if dismiss else None
+        nursery = await self._find() if dismiss else None
         self._hang_up()
-        if process:
-            process.signal(signal.SIGTERM)
-            if not await process.ended(GOODBYE_SECONDS):
-                process.signal(signal.SIGKILL)
+        if nursery:
+            nursery.signal(signal.SIGTERM)
+            if not await nursery.ended(GOODBYE_SECONDS):
+                nursery.signal(signal.SIGKILL)
             self._path.unlink(missing_ok=True)
-        if self._process:
+        if self._child:
             # Reaps it if it has ended; one that goes on is nobody's business here any more.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(REAP_SECONDS if dismiss else 0)
+                self._child.wait(REAP_SECONDS if dismiss else 0)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The connection that is open, or a new one, if need be to a new nursery."""
-        if self._connection and not self._connection[0].at_eof():
+        if self._connection and self._peer and self._peer.lives:
             return self._connection
         self._hang_up()
         await self._dial()
-        if self._connection is None:
+        if self._connection is None and (self._child is None or self._child.poll() is not None):
             self._spawn()
         deadline = asyncio.get_running_loop().time() + APPEAR_SECONDS
         while self._connection is None:
-            if self._process is None or self._process.poll() is not None:
+            if self._child is None or self._child.poll() is not None:
                 raise Unavailable(f"the nursery ended at once: {last_line(self._log_path)}; see {self._log_path}")
             if asyncio.get_running_loop().time() > deadline:
                 raise Unavailable(f"the nursery did not listen within {APPEAR_SECONDS:g} s; see {self._log_path}")
@@ -104,34 +105,34 @@ class Nursery:
 
     async def _dial(self) -> None:
         try:
-            self._connection = await asyncio.open_unix_connection(str(self._path))
+            reader, writer = await asyncio.open_unix_connection(str(self._path))
         except OSError:
-            self._connection = None
+            return
+        peer = writer.get_extra_info("socket")
+        pid, _, _ = CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+        self._connection, self._peer = (reader, writer), Process.find(pid)
 
     def _spawn(self) -> None:
-        if self._process:
-            self._process.poll()
         settings = [f"socket={self._path}", *([f"lifeline={self._lifeline}"] if self._lifeline else [])]
         command = [sys.executable, "-m", "agentpod", "nursery"]
         for setting in settings:
             command += ["--set", setting]
         with self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        _log.info("nursery started", pid=self._process.pid)
+        _log.info("nursery started", pid=self._child.pid)
 
     async def _find(self) -> Process | None:
         """The nursery's process, whoever started it."""
         if self._connection is None:
             await self._dial()
-        if self._connection is None:
-            return Process.find(self._process.pid) if self._process and self._process.poll() is None else None
-        peer = self._connection[1].get_extra_info("socket")
-        pid, _, _ = CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
-        return Process.find(pid)
+        if self._connection is None and self._child and self._child.poll() is None:
+            # It does not listen yet.
+            return Process.find(self._child.pid)
+        return self._peer
 
     def _hang_up(self) -> None:
         if self._connection:
             self._connection[1].close()
-        self._connection = None
+        self._connection = self._peer = None

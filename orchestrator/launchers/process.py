@@ -200,7 +200,8 @@ class ProcessLauncher:
 
     def _files(self) -> dict[str, PodFile | None]:
         """What each pod's folder holds, by pod id, in order; None where there is no file (yet)."""
-        return {folder.name: read_pod_file(folder / POD_FILE) for folder in sorted(self._folder.iterdir())}
+        folders = sorted(path for path in self._folder.iterdir() if path.is_dir())
+        return {folder.name: read_pod_file(folder / POD_FILE) for folder in folders}
 
     def _watch(self, pod_id: str, file: PodFile) -> None:
         if pod_id in self._watched:

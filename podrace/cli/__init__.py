@@ -11,11 +11,14 @@ podrace/cli/
   folders.py        where an embedded mesh keeps what
   processes.py      a service as a process: started, watched, started again, stopped
   pods.py           pods that outlived their mesh
-  train.py          `train`: from specification to results;  follow.py watches,  live.py and plain.py show
+  train.py          `train`: from specification to results
   specification.py  TOML to specification and back
-  report.py         the champion after the end;  plots.py draws it
-  query.py          `ls`, `show`, `standings`, `stop`;  lineage.py, evaluate.py, lists.py  the others
-  resolve.py        abbreviated ids (PURE);  formats.py, tables.py, output.py  numbers, tables, JSON
+  follow.py         keeps a view of a tournament true until its end; live.py and plain.py show it, progress.py (PURE)
+  report.py         the champion after the end; plots.py draws it
+  scoring.py        has a pod score a checkpoint, for reports and for evaluate.py
+  query.py          `ls`, `show` (overview.py), `standings`, `stop`; lineage.py and lists.py: what is left
+  resolve.py        abbreviated ids (PURE)
+  shapes.py         what --json prints; formats.py, tables.py, output.py: what people read
 """
 
 import os

@@ -11,7 +11,7 @@ from enum import Enum
 
 from podrace.cli.folders import Folders
 from podrace.cli.processes import listens
-from podrace.errors import DeadlineExceeded, FailedPrecondition
+from podrace.errors import FailedPrecondition
 
 POLL_SECONDS = 0.1
 
@@ -67,8 +67,7 @@ async def claim(folders: Folders, use: Use, *, deadline_seconds: float) -> Async
         True while this process holds the lock, False when there is a mesh to join.
 
     Raises:
-        FailedPrecondition: There is a mesh, and it cannot be joined.
-        DeadlineExceeded: It neither answered nor went.
+        FailedPrecondition: There is a mesh that cannot be joined, or that neither answers nor goes.
     """
     # The file stays: were it removed, two processes could hold the locks of two files of that name.
     descriptor = os.open(folders.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -91,7 +90,7 @@ async def _take_or_join(descriptor: int, use: Use, folders: Folders, deadline_se
         if answer is Answer.JOIN and listens(folders.orchestrator_socket):
             return False
         if time.monotonic() > give_up:
-            raise DeadlineExceeded(
+            raise FailedPrecondition(
                 f"the mesh on {folders.home} does not answer (waited {deadline_seconds:g} s); see {folders.logs}"
             )
         await asyncio.sleep(POLL_SECONDS)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ END_STATES = {
     tournament_pb2.TOURNAMENT_STATE_CANCELLED,
     tournament_pb2.TOURNAMENT_STATE_FAILED,
 }
+PATIENCE = contextlib.suppress(Unavailable, Cancelled, DeadlineExceeded)
+"""Lets pass how calls fail while their server restarts."""
 PAUSE_SECONDS = 0.5
 """Between two calls of one kind."""
 DRAW_SECONDS = 0.25
@@ -84,7 +86,7 @@ async def _follow_tournament(clients: Clients, view: View) -> None:
     """Ends with the tournament."""
     token = 0
     while True:
-        async with _patience():
+        with PATIENCE:
             async for message in clients.watch_tournament(view.tournament.tournament_id, token):
                 token = message.resume_token
                 view.tournament, view.pods, view.heard = message.tournament, list(message.pods), time.monotonic()
@@ -92,17 +94,19 @@ async def _follow_tournament(clients: Clients, view: View) -> None:
                     view.last_event = message.events[-1].message
                 if message.tournament.state in END_STATES:
                     return
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def _follow_submissions(clients: Clients, view: View, arrived: asyncio.Event) -> None:
     token = 0
     while True:
-        async with _patience():
+        with PATIENCE:
             async for message in clients.watch_candidates(view.tournament, token):
                 token = message.resume_token
                 if view.first_score is None:
                     view.first_score = message.candidate.score
                 arrived.set()
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def _refresh_board(clients: Clients, view: View, arrived: asyncio.Event) -> None:
@@ -110,8 +114,9 @@ async def _refresh_board(clients: Clients, view: View, arrived: asyncio.Event) -
     while True:
         await arrived.wait()
         arrived.clear()
-        async with _patience():
+        with PATIENCE:
             view.board = await clients.list_candidates(view.tournament)
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def _draw_often(view: View, draw: Callable[[View], None]) -> None:
@@ -124,17 +129,10 @@ async def _cancel_when(stop: asyncio.Event, clients: Clients, view: View, reason
     await stop.wait()
     view.stopping = True
     while True:
-        async with _patience():
+        with PATIENCE:
             await clients.cancel_tournament(view.tournament.tournament_id, reason)
             await asyncio.Event().wait()
-
-
-@contextlib.asynccontextmanager
-async def _patience() -> AsyncIterator[None]:
-    """Calls that fail while their server restarts; a pause follows, so that nobody is hammered."""
-    with contextlib.suppress(Unavailable, Cancelled, DeadlineExceeded):
-        yield
-    await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def wait_for_pods_to_go(clients: Clients, view: View, *, deadline_seconds: float) -> None:
@@ -142,7 +140,8 @@ async def wait_for_pods_to_go(clients: Clients, view: View, *, deadline_seconds:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(deadline_seconds):
             while True:
-                view.pods = await clients.list_pods(view.tournament.tournament_id)
-                if not view.pods:
-                    return
+                with PATIENCE:
+                    view.pods = await clients.list_pods(view.tournament.tournament_id)
+                    if not view.pods:
+                        return
                 await asyncio.sleep(PAUSE_SECONDS)

@@ -22,6 +22,11 @@ def count(number: float) -> str:
     return f"{number:.{1 if unit and number < 99.95 else 0}f}{unit}"
 
 
+def things(number: int, noun: str) -> str:
+    """So many of them: 1 pod, 12 agents."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """A time as on a stop watch: 0:42, 12:05, 1:02:03."""
     minutes, rest = divmod(max(0, int(seconds)), 60)

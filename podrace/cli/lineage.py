@@ -65,8 +65,11 @@ async def _replay(settings: Settings, clients: Clients, tournament: Tournament) 
             }
         )
     else:
-        taken = f"{replayed.agents} agents generated and {replayed.submissions} submissions judged again"
-        show(f"{tournament.tournament_id}: {taken}, {len(replayed.differences) or 'no'} differences")
+        agents = formats.things(replayed.agents, "agent")
+        submissions = formats.things(replayed.submissions, "submission")
+        differences = formats.things(len(replayed.differences), "difference")
+        taken = f"{agents} generated and {submissions} judged again"
+        show(f"{tournament.tournament_id}: {taken}, {differences}")
         for difference in replayed.differences:
             show(f"  {difference}")
     return EXIT_FAILED if replayed.differences else 0

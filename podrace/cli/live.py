@@ -76,7 +76,7 @@ def _header(view: View, now: float) -> Panel:
 def _remarks(tournament: Tournament) -> tuple[str, str, str]:
     """What stands beside time, return and steps."""
     best = formats.short(tournament.best_agent_id, tournament.tournament_id)
-    agents = f"{tournament.agents} agent{'' if tournament.agents == 1 else 's'}"
+    agents = formats.things(tournament.agents, "agent")
     return f"{agents} so far", f"by {best}" if best else "", f"{formats.count(tournament.steps_per_second)} a second"
 
 

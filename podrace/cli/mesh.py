@@ -15,7 +15,7 @@ from podrace import lifeline
 from podrace.cli import pods
 from podrace.cli.folders import Folders
 from podrace.cli.processes import POLL_SECONDS, ServiceCommand, ServiceProcess, listens
-from podrace.errors import DeadlineExceeded
+from podrace.errors import FailedPrecondition
 
 PREVIOUS_MESH_SECONDS = 60.0
 """How long the processes of a mesh whose command was killed may take to publish and end."""
@@ -118,7 +118,7 @@ async def _wait_for_previous(folders: Folders, tell: Callable[[str], None]) -> N
         return
     tell(f"the previous mesh on {folders.home} is ending; waiting for it")
     if not await _wait_until_empty(folders, PREVIOUS_MESH_SECONDS):
-        raise DeadlineExceeded(
+        raise FailedPrecondition(
             f"processes of the previous mesh on {folders.home} still run (waited {PREVIOUS_MESH_SECONDS:g} s); see"
             f" {folders.logs}, or use another --home"
         )

@@ -28,8 +28,8 @@ def line(view: View, *, now: float) -> str:
         f"return {best.text}",
         f"{steps.text} steps",
         f"{formats.count(tournament.steps_per_second)} steps/s",
-        f"{tournament.agents} agents",
-        f"{len(view.pods)} pods",
+        formats.things(tournament.agents, "agent"),
+        formats.things(len(view.pods), "pod"),
     ]
     return "  ".join(parts)
 

@@ -70,8 +70,7 @@ class ServiceProcess:
         """Starts the process and waits until it serves.
 
         Raises:
-            FailedPrecondition: It ended instead; the line is its own last one.
-            Unavailable: It does not serve within START_SECONDS.
+            FailedPrecondition: It ended instead (the line is its own last one), or does not serve in time.
         """
         self._command.log.parent.mkdir(parents=True, exist_ok=True)
         with self._command.log.open("ab") as log:
@@ -94,7 +93,9 @@ class ServiceProcess:
                 line = _last_line(command.log, log_begin) or _how_it_ended(process.returncode)
                 raise FailedPrecondition(f"the {command.name} does not start: {line} (log: {command.log})")
             if time.monotonic() > give_up:
-                raise Unavailable(f"the {command.name} does not serve (waited {START_SECONDS:g} s; log: {command.log})")
+                raise FailedPrecondition(
+                    f"the {command.name} does not serve (waited {START_SECONDS:g} s; log: {command.log})"
+                )
             # A channel would wait a whole second before it tries a socket for the second time.
             if not listens(command.socket):
                 await asyncio.sleep(POLL_SECONDS)
@@ -118,7 +119,7 @@ class ServiceProcess:
             await asyncio.sleep(delay)
             try:
                 await self.start()
-            except (FailedPrecondition, Unavailable):
+            except FailedPrecondition:
                 self.kill()
                 if attempt == len(RESTART_DELAYS_SECONDS):
                     raise

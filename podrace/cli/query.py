@@ -1,6 +1,5 @@
 """`podrace ls`, `show`, `standings` and `stop`: what a mesh knows, and one thing to tell it."""
 
-import contextlib
 from pathlib import Path
 
 import click
@@ -13,7 +12,6 @@ from podrace.cli.options import Settings, mesh_options
 from podrace.cli.output import show as show_result
 from podrace.cli.output import show_json
 from podrace.cli.overview import overview
-from podrace.errors import Cancelled, DeadlineExceeded, Unavailable
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 EVENTS_SHOWN = 10
@@ -130,12 +128,8 @@ async def _stopped(clients: Clients, tournament: Tournament) -> Tournament:
     if tournament.state in END_STATES:
         return tournament
     tournament = await clients.cancel_tournament(tournament.tournament_id, STOP_REASON)
-    # The mesh may end with its tournament before it has told us so.
-    with contextlib.suppress(Unavailable, Cancelled, DeadlineExceeded):
-        async for message in clients.watch_tournament(tournament.tournament_id, resume_token=0):
-            tournament = message.tournament
-            if tournament.state in END_STATES:
-                break
+    async for message in clients.watch_tournament(tournament.tournament_id, resume_token=0):
+        tournament = message.tournament
     return tournament
 
 

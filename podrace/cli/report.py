@@ -4,7 +4,7 @@ Here alone is the champion evaluated on what the specification's `[reports]` nam
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from podrace.cli import formats, plots, shapes, tables
 from podrace.cli.clients import Clients
 from podrace.cli.output import finite
 from podrace.cli.scoring import evaluated, headline
-from podrace.errors import PodraceError, Unimplemented
+from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import ReportSpec, Tournament
 
 
@@ -43,21 +44,19 @@ async def make_report(clients: Clients, tournament: Tournament, folder: Path, *,
         tell: Takes lines for a person.
 
     Raises:
-        PodraceError: The leaderboard does not answer. A report that fails is in the result instead.
+        PodraceError: The leaderboard does not answer, or the files cannot be written. An evaluation that fails is in
+            the result instead.
     """
     champion = Checkpoint(agent_id=tournament.best_agent_id, manifest_digest=tournament.champion_manifest_digest)
     report = Report(champion)
     for name, spec in sorted(tournament.spec.reports.items()):
         tell(f"evaluating the champion: {name}")
         await _evaluate(clients, tournament, name, spec, report)
-    folder.mkdir(parents=True, exist_ok=True)
     submissions = await clients.list_candidates(tournament, all_submissions=True)
     try:
-        plots.draw_learning_curves(folder / "learning_curves.png", tournament, submissions)
-        _draw_accounts(folder, tournament, report)
-    except Unimplemented as error:
-        tell(error.message)
-    _write(folder / "report.json", shapes.result(tournament, folder) | {"reports": _reports(report)})
+        _write(folder, tournament, submissions, report, tell)
+    except OSError as error:
+        raise FailedPrecondition(f"results cannot be written to {folder}: {error.strerror}") from None
     return report
 
 
@@ -68,6 +67,22 @@ async def _evaluate(clients: Clients, tournament: Tournament, name: str, spec: R
         )
     except PodraceError as error:
         report.failures[name] = error.message
+
+
+def _write(
+    folder: Path,
+    tournament: Tournament,
+    submissions: Sequence[Candidate],
+    report: Report,
+    tell: Callable[[str], None],
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        plots.draw_learning_curves(folder / "learning_curves.png", tournament, submissions)
+        _draw_accounts(folder, tournament, report)
+    except Unimplemented as error:
+        tell(error.message)
+    _write_json(folder / "report.json", shapes.result(tournament, folder) | {"reports": _reports(report)})
 
 
 def _draw_accounts(folder: Path, tournament: Tournament, report: Report) -> None:
@@ -87,7 +102,7 @@ def _reports(report: Report) -> dict[str, Any]:
     return made | {name: {"error": line} for name, line in report.failures.items()}
 
 
-def _write(path: Path, values: Mapping[str, Any]) -> None:
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Writes JSON beside and renames it: readers see a whole file or none."""
     incoming = path.with_suffix(".incoming")
     incoming.write_text(json.dumps(finite(values), indent=2, allow_nan=False) + "\n")

@@ -72,7 +72,7 @@ def headline(evaluation: Evaluation) -> str:
     """The result in a line; one episode has no error."""
     single = evaluation.episodes == 1
     mean = formats.number(evaluation.mean_return) if single else _mean_and_error(evaluation)
-    episodes = "1 episode" if single else f"{evaluation.episodes} episodes"
+    episodes = formats.things(evaluation.episodes, "episode")
     return f"mean return {mean} over {episodes} of {evaluation.mean_length_steps:.0f} steps"
 
 

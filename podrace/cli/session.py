@@ -13,7 +13,7 @@ from podrace.cli.folders import Folders
 from podrace.cli.interrupts import Interrupts
 from podrace.cli.options import Settings
 from podrace.cli.output import tell
-from podrace.errors import DeadlineExceeded, NotFound, Unavailable
+from podrace.errors import Cancelled, DeadlineExceeded, NotFound, Unavailable
 
 REMOTE_SECONDS = 5.0
 """How long an orchestrator named by its address may take to answer."""
@@ -53,7 +53,7 @@ def run_query(settings: Settings, query: Callable[[Clients], Awaitable[int]]) ->
             try:
                 async with open_clients(settings, Use.QUERY, interrupts) as clients:
                     return await query(clients)
-            except (Unavailable, DeadlineExceeded):
+            except (Unavailable, DeadlineExceeded, Cancelled):
                 if not attempts:
                     raise
 

@@ -71,6 +71,8 @@ def _check(spec: Path | None, resume: str, overrides: Sequence[str], print_confi
 
 async def _train(settings: Settings, wanted: TournamentSpec | str, interrupts: Interrupts) -> int:
     """Begins or goes on, follows to the end, reports; the mesh, if it is ours, ends with it."""
+    # Results go there in any case: an unwritable home must not be found out at the end.
+    Folders.of(settings.home).make_home()
     screen = LiveTable(console(stderr=True)) if sys.stderr.isatty() else PlainLines(tell)
     async with session.open_clients(settings, Use.TRAIN, interrupts, notify=screen.tell) as clients:
         begun = await _begin(settings, clients, wanted)
@@ -125,7 +127,8 @@ async def _report(settings: Settings, clients: Clients, tournament: Tournament) 
     if settings.as_json:
         return
     champion = formats.short(tournament.best_agent_id, tournament_id)
-    steps = f"{formats.count(tournament.environment_steps)} steps over {tournament.agents} agents"
+    agents = formats.things(tournament.agents, "agent")
+    steps = f"{formats.count(tournament.environment_steps)} steps over {agents}"
     show(f"champion {champion}: {best_score(tournament)} after {steps}")
     show(render(report))
     show(f"\nresults in {folder}")

@@ -1,4 +1,4 @@
-"""A mesh in miniature around one pod: an orchestrator and a leaderboard that answer from a script, and a folder store."""
+"""A mesh in miniature around one pod: a scripted orchestrator and leaderboard, and a folder store."""
 
 import asyncio
 import tempfile

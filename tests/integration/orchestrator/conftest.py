@@ -21,7 +21,7 @@ from orchestrator.service import OrchestratorServicer
 from orchestrator.state import State
 from orchestrator.tournaments import Tournaments
 from podrace import rpc
-from podrace.errors import PodraceError
+from podrace.errors import FailedPrecondition, PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -79,6 +79,7 @@ class FakeLeaderboard(leaderboard_pb2_grpc.LeaderboardServiceServicer, leaderboa
         self.best: dict[str, leaderboard_pb2.Candidate] = {}
         self.asked: list[leaderboard_pb2.GenerateAgentRequest] = []
         self.refusal: PodraceError | None = None
+        self.away = False
 
     def score(self, tournament_id: str, score: float, agent: int = 0) -> None:
         self.best[tournament_id] = leaderboard_pb2.Candidate(
@@ -94,6 +95,8 @@ class FakeLeaderboard(leaderboard_pb2_grpc.LeaderboardServiceServicer, leaderboa
         self, request: leaderboard_pb2.ListCandidatesRequest, context: Any
     ) -> leaderboard_pb2.ListCandidatesResponse:
         assert request.page_size == 1
+        if self.away:
+            raise FailedPrecondition("away")
         best = self.best.get(request.tournament_id)
         return leaderboard_pb2.ListCandidatesResponse(candidates=[best] if best else [])
 
@@ -127,6 +130,7 @@ class Mesh:
     launcher: Any
     leaderboard: FakeLeaderboard
     reconciler: Reconciler
+    assignments: Assignments
     servicer: OrchestratorServicer
     capacity: list[Capacity]
     stub: Any
@@ -267,6 +271,7 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
         capacity = [Capacity(Resources(cores, 64 * GIB, 0), 64 * GIB)]
         launcher = launcher or FakeLauncher()
         randomness = itertools.count()
+        assignments = Assignments(state, live, board, clock)
         servicer = OrchestratorServicer(
             Tournaments(
                 state,
@@ -275,7 +280,7 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
                 start_pods=start_pods,
                 random_bytes=lambda count: bytes([next(randomness)] * count),
             ),
-            Assignments(state, live, board, clock),
+            assignments,
             live,
             clock,
             leaderboard_address=leaderboard_server.address,
@@ -288,7 +293,7 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
         server = await rpc.Server.start(config, [_service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)])
         async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
             stub = pb_grpc.OrchestratorServiceStub(channel)
-            yield Mesh(clock, state, live, launcher, leaderboard, reconciler, servicer, capacity, stub)
+            yield Mesh(clock, state, live, launcher, leaderboard, reconciler, assignments, servicer, capacity, stub)
         servicer.close()
         await server.drain()
         await reconciler.close()

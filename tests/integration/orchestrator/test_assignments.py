@@ -1,8 +1,10 @@
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
+from orchestrator.lease import Holder
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -86,6 +88,21 @@ async def test_a_drained_agent_goes_on_elsewhere_and_a_finished_one_does_not(mes
     assert (await mesh.assigned(f"{name}-p0")).train.number == 2
 
 
+async def test_a_pod_that_hangs_up_while_it_is_given_an_agent_leaves_a_lease_that_expires(mesh: Any, name: str) -> None:
+    free = threading.Event()
+    busy = asyncio.create_task(mesh.state.transact(lambda transaction: free.wait(10)))
+    asking = asyncio.create_task(mesh.assignments.acquire(Holder(f"{name}-p0", "life"), 0.0))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    free.set()
+    await busy
+    await mesh.get(name)  # what was begun before is done when this is answered
+    await mesh.look(10.0)
+    second = await mesh.assigned(f"{name}-p1")
+    assert second.assignment_id == f"{name}-a0.2"
+
+
 async def test_completing_twice_does_no_harm(mesh: Any, name: str) -> None:
     work = await mesh.assigned(f"{name}-p0")
     for _ in range(2):
@@ -101,6 +118,8 @@ async def test_what_never_was_an_assignment_is_refused(mesh: Any, name: str) -> 
             await mesh.renew(pb.Assignment(assignment_id=assignment_id, lease_epoch=1))
     with pytest.raises(InvalidArgument, match="outcome = 0"):
         await mesh.complete(await mesh.assigned(f"{name}-p0"), pb.OUTCOME_UNSPECIFIED)
+    with pytest.raises(InvalidArgument, match="no agent can take so many"):
+        await mesh.renew(await mesh.assigned(f"{name}-p0"), environment_steps=2**64 - 1)
     with pytest.raises(InvalidArgument, match="incarnation"):
         await mesh.acquire(f"{name}-p0", incarnation="")
 
@@ -271,6 +290,7 @@ async def test_an_evaluation_that_kills_its_pods_is_given_up(mesh: Any, name: st
         pod = next(iter(mesh.launcher.pods))
         assert (await mesh.assigned(pod)).evaluate.evaluation_id == evaluation_id
         mesh.launcher.pods.pop(pod)
+        await mesh.look()
         await mesh.look(10.0)
     work = await mesh.assigned(next(iter(mesh.launcher.pods)))
     assert work.WhichOneof("work") == "train"
@@ -348,5 +368,5 @@ async def test_a_stopping_service_takes_no_new_tournament(mesh: Any, spec: Any, 
     mesh.servicer.refuse_new()
     request = pb.CreateTournamentRequest(request_id="late", spec=spec())
     with pytest.raises(Unavailable, match="is stopping"):
-        await mesh.call("CreateTournament", request)
+        await mesh.servicer.CreateTournament(request, None)
     assert (await mesh.assigned(f"{name}-p0")).train.number == 0

@@ -16,7 +16,7 @@ import pytest
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.cli import follow, main, scoring
-from podrace.errors import NotFound
+from podrace.errors import NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -85,8 +85,10 @@ class Known:
     evaluation_error: str = ""
     end_state: str = "COMPLETED"
     ends_by_itself: bool = True
+    breaks: int = 0
     on_watch: Callable[[], None] = lambda: None
     requests: list[Any] = field(default_factory=list)
+    leaderboard_address: str = ""
 
     def find(self, tournament_id: str) -> Any:
         for entry in self.tournaments:
@@ -101,11 +103,11 @@ class Known:
 class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
     def __init__(self, known: Known, leaderboard_address: str) -> None:
         self._known = known
-        self._leaderboard_address = leaderboard_address
+        known.leaderboard_address = leaderboard_address
         self._cancelled = asyncio.Event()
 
     def _told(self, entry: Any) -> Any:
-        entry.leaderboard_address = self._leaderboard_address
+        entry.leaderboard_address = self._known.leaderboard_address
         return entry
 
     async def CreateTournament(self, request: Any, context: Any) -> Any:
@@ -126,9 +128,16 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
         return pb.ListTournamentsResponse(tournaments=page, next_page_token=str(begin + 1) if more else "")
 
     async def WatchTournament(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self._known.requests.append(request)
         entry = self._told(self._known.find(request.tournament_id))
-        yield pb.WatchTournamentResponse(tournament=entry, pods=self._known.pods, events=self._known.events)
+        token = self._known.events[-1].sequence
+        yield pb.WatchTournamentResponse(
+            tournament=entry, pods=self._known.pods, events=self._known.events, resume_token=token
+        )
         self._known.on_watch()
+        if self._known.breaks:
+            self._known.breaks -= 1
+            raise Unavailable("the orchestrator is stopping")
         if not self._known.ends_by_itself:
             await self._cancelled.wait()
         entry.state = tournaments_pb.TournamentState.Value(f"TOURNAMENT_STATE_{self._known.end_state}")

@@ -1,3 +1,4 @@
+import io
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ def view(known: Any, canned: Any) -> View:
 
 
 def drawn(view: View, *, now: float = 51.0, width: int = 80, height: int = 40) -> list[str]:
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(render(view, now=now, height=height))
     return console.export_text().splitlines()
 

@@ -20,7 +20,7 @@ from podrace.cli import mesh, processes
 from podrace.cli.folders import Folders
 from podrace.cli.processes import ServiceCommand, listens
 from podrace.config import config_from_arguments
-from podrace.errors import DeadlineExceeded, FailedPrecondition
+from podrace.errors import FailedPrecondition
 
 SERVICE = """
 import asyncio, pathlib, sys
@@ -225,7 +225,7 @@ async def test_a_previous_mesh_that_does_not_end_is_not_joined(
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(folders.orchestrator_socket))
         left.listen()
-        with pytest.raises(DeadlineExceeded, match=r"processes of the previous mesh on .* still run"):
+        with pytest.raises(FailedPrecondition, match=r"processes of the previous mesh on .* still run"):
             async with mesh.running(folders, stand_ins(folders, diary), tell=told.append):
                 pytest.fail("two meshes on one home")
         assert listens(folders.orchestrator_socket)

@@ -2,6 +2,9 @@ from typing import Any
 
 import pytest
 
+from podrace.cli import clients, session
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+
 
 def test_ls_lists_every_tournament_of_every_page(type_: Any, mesh: Any, canned: Any) -> None:
     mesh.known.tournaments.append(canned.tournament("pendulum-xyz789", "FAILED"))
@@ -84,8 +87,6 @@ def test_lineage_draws_children_below_their_parents(type_: Any, mesh: Any) -> No
 
 
 def test_lineage_of_an_agent_tells_what_each_ancestor_changed(type_: Any, mesh: Any) -> None:
-    from podrace.leaderboard.v1 import leaderboard_pb2 as pb
-
     parent = pb.Agent(agent_id="cartpole-abc123-a1", tournament_id="cartpole-abc123", origin=pb.ORIGIN_FRESH)
     parent.hyperparameters.update({"learning_rate": 0.001, "epochs": 4})
     child = pb.Agent(
@@ -109,7 +110,7 @@ def test_lineage_of_an_agent_tells_what_each_ancestor_changed(type_: Any, mesh: 
 def test_a_replay_that_differs_fails_and_one_that_agrees_does_not(type_: Any, mesh: Any) -> None:
     agreed = type_("lineage", "latest", "--replay", "--orchestrator", mesh.address)
     assert agreed.code == 0
-    assert "no differences" in agreed.out
+    assert "3 agents generated and 5 submissions judged again, 0 differences" in agreed.out
     mesh.known.differences = ["agent 2: parent a1 then, a0 now"]
     differing = type_("lineage", "latest", "--replay", "--orchestrator", mesh.address)
     assert differing.code == 1
@@ -138,8 +139,6 @@ def test_a_home_without_tournaments_is_told_in_one_line(type_: Any, command: str
 def test_an_orchestrator_that_is_not_there_is_told_in_one_line(
     type_: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from podrace.cli import session
-
     monkeypatch.setattr(session, "REMOTE_SECONDS", 0.2)
     answer = type_("ls", "--orchestrator", f"unix:{tmp_path}/nobody.sock")
     assert answer.code == 1
@@ -147,12 +146,25 @@ def test_an_orchestrator_that_is_not_there_is_told_in_one_line(
     assert answer.err.count("\n") == 1
 
 
-def test_a_home_that_cannot_be_written_is_told_in_one_line(type_: Any, tmp_path: Any) -> None:
+def test_a_leaderboard_that_does_not_answer_is_named(
+    type_: Any, mesh: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "DURABLE_SECONDS", 0.1)
+    mesh.known.leaderboard_address = f"unix:{tmp_path}/nobody.sock"
+    answer = type_("standings", "latest", "--orchestrator", mesh.address)
+    assert answer.code == 1
+    assert answer.err.startswith(f"error: unix:{tmp_path}/nobody.sock does not answer (waited up to 0.1 s)")
+
+
+@pytest.mark.parametrize("orchestrator", [(), ("--orchestrator", "unix:/nowhere")])
+def test_a_home_that_cannot_be_written_is_told_in_one_line(
+    type_: Any, tmp_path: Any, orchestrator: tuple[str, ...]
+) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "cartpole.toml").write_text(
         '[environment]\nid = "CartPole-v1"\n[algorithms.ppo]\n[objective]\ntarget_return = 475\n'
     )
-    answer = type_("train", "cartpole.toml", "--home", "file/home")
+    answer = type_("train", "cartpole.toml", "--home", "file/home", *orchestrator)
     assert answer.code == 1
     assert answer.err == (
         f"error: home {tmp_path}/file/home cannot be used: Not a directory; choose another folder with --home or"

@@ -105,6 +105,12 @@ def test_a_report_that_fails_is_told_and_the_others_stand(type_: Any, mesh: Any,
     assert "the checkpoint is gone" in report["reports"]["again"]["error"]
 
 
+def test_a_watch_that_breaks_off_goes_on_where_it_was(type_: Any, mesh: Any, spec: str) -> None:
+    mesh.known.breaks = 2
+    assert type_("train", spec, "--orchestrator", mesh.address).code == 0
+    assert [request.resume_token for request in mesh.known.asked(pb.WatchTournamentRequest)] == [0, 1, 1]
+
+
 def test_a_failed_tournament_fails_with_its_reason_in_one_line(type_: Any, mesh: Any, spec: str) -> None:
     mesh.known.end_state = "FAILED"
     answer = type_("train", spec, "--orchestrator", mesh.address, "--json")

@@ -74,6 +74,17 @@ async def test_only_pods_heard_of_lately_have_a_speed(live: Live) -> None:
     assert live.steps_per_second("t", 11.0) == 0.0
 
 
+async def test_a_pod_has_the_speed_of_its_last_agent_until_it_tells_that_of_the_next(live: Live) -> None:
+    live.hold(agent(), 0.0)
+    live.renew("t-a0", 1, pb.Progress(steps_per_second=500.0), 1.0)
+    live.release("t-a0", 1)
+    assert live.steps_per_second("t", 1.0) == 0.0
+    live.hold(agent(agent_id="t-a1"), 1.0)
+    assert live.steps_per_second("t", 1.0) == 500.0
+    live.renew("t-a1", 1, pb.Progress(steps_per_second=300.0), 2.0)
+    assert live.steps_per_second("t", 2.0) == 300.0
+
+
 async def test_a_new_life_goes_on_counting_and_grants_every_lease_one_full_duration() -> None:
     live = Live(LEASE)
     held, given_back = agent(steps=70), dataclasses.replace(agent(agent_id="t-a1", steps=30), pod_id="")

@@ -1,0 +1,33 @@
+"""Environments that misbehave in chosen ways, reached as `python:environments:<factory>`."""
+
+import gymnasium
+import numpy as np
+
+
+class Line(gymnasium.Env):
+    """Walks a line; at step `bad_step` it reports what it is told to report."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length: int = 20, bad_step: int = -1) -> None:
+        self._length, self._bad_step = length, bad_step
+        self._step = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._step = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self._step += 1
+        value = np.nan if self._step == self._bad_step else float(action)
+        return np.array([value, self._step], np.float32), float(action), False, self._step >= self._length, {}
+
+
+def line() -> gymnasium.Env:
+    return Line()
+
+
+def not_finite() -> gymnasium.Env:
+    return Line(bad_step=10)

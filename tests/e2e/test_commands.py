@@ -1,0 +1,98 @@
+"""A user's day: train, look at the results, ask for an evaluation; every answer in the promised shape."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+TRAIN_KEYS = {
+    "tournament_id",
+    "state",
+    "reason",
+    "objective",
+    "best_score",
+    "best_score_standard_error",
+    "best_agent_id",
+    "total_environment_steps",
+    "wall_seconds",
+    "champion_checkpoint",
+    "folder",
+}
+STANDINGS_KEYS = {
+    "rank",
+    "agent_id",
+    "algorithm",
+    "score",
+    "standard_error",
+    "episodes",
+    "environment_steps",
+    "parent_agent_ids",
+}
+
+
+def test_one_command_trains_and_the_others_tell_of_it(home):
+    spec = home.spec("environment_steps = 50000", pool="maximum_pods = 2")
+    trained = home.json("train", str(spec))
+    assert TRAIN_KEYS <= set(trained)
+    assert trained["state"] == "COMPLETED"
+    assert trained["total_environment_steps"] >= 50_000
+    tournament = trained["tournament_id"]
+    folder = home.folders.tournament(tournament)
+    assert (folder / "learning_curves.png").stat().st_size > 10_000
+    assert json.loads((folder / "report.json").read_text())
+    assert not home.left_behind()
+
+    standings = home.json("standings", tournament)
+    assert standings
+    assert all(set(candidate) >= STANDINGS_KEYS for candidate in standings)
+    assert [candidate["rank"] for candidate in standings] == list(range(1, len(standings) + 1))
+    assert standings[0]["score"] == trained["best_score"]
+    assert {row["tournament_id"] for row in home.json("ls")} == {tournament}
+    assert home.json("show", "latest")["tournament_id"] == tournament
+    assert home.json("lineage", tournament)
+    evaluated = home.json("evaluate", tournament, "--episodes", "5")
+    assert evaluated["episodes"] == 5
+    assert not home.left_behind()
+
+    code, out, err = home.run("lineage", tournament, "--replay")
+    assert code == 0, out + err
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ("CartPoll-v1", "CartPole-v1"),
+        ("python:misbehaving:not_finite", "not finite"),
+        ("python:nowhere:nothing", "nowhere"),
+    ],
+)
+def test_an_environment_that_cannot_work_ends_the_tournament_with_one_line(home, environment, words):
+    spec = home.spec("environment_steps = 50000")
+    code, out, err = home.run("train", str(spec), "--set", f'environment.id="{environment}"')
+    assert code != 0
+    last = err.strip().splitlines()[-1]
+    assert words in err
+    assert last.startswith("error: ")
+    assert "Traceback" not in err
+    assert not home.left_behind()
+
+
+def test_a_home_that_is_a_file_is_refused_in_one_line(home):
+    home.path.write_text("not a folder")
+    code, _, err = home.run("train", str(home.spec("environment_steps = 1")))
+    assert code != 0
+    (line,) = err.strip().splitlines()
+    assert str(home.path) in line
+
+
+def test_a_corrupted_champion_is_told_in_one_line(home):
+    trained = home.json("train", str(home.spec("environment_steps = 20000")))
+    manifest = trained["champion_checkpoint"]
+    (path,) = home.folders.store.glob(f"**/{manifest}*")
+    path.write_bytes(b"{}")
+    code, _, err = home.run("evaluate", trained["tournament_id"], "--episodes", "2")
+    assert code != 0
+    assert manifest[:12] in err
+    assert "Traceback" not in err
+    assert not home.left_behind()

@@ -1,0 +1,110 @@
+"""Kill any process at any time: the tournament goes on, and no accepted candidate is lost."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+from conftest import wait_for
+
+pytestmark = pytest.mark.e2e
+
+
+def kill_and_wait(home, tournament: str, name: str) -> None:
+    """Kills one process, then waits until agents are scored that were not before."""
+    before = wait_for(lambda: home.candidates(tournament))
+    os.kill(pid_of(home, name), signal.SIGKILL)
+
+    def goes_on() -> bool:
+        now = home.candidates(tournament)
+        lost = {candidate.candidate_id for candidate in before} - {candidate.candidate_id for candidate in now}
+        return bool(now) and not lost and len(now) >= len(before) + 3
+
+    wait_for(goes_on, what=f"further candidates after the {name} was killed")
+
+
+def pid_of(home, name: str) -> int:
+    if name in ("orchestrator", "leaderboard", "nursery"):
+        return home.service(name)
+    return wait_for(lambda: next((roles[name] for roles in home.roles().values() if name in roles), 0))
+
+
+@pytest.mark.parametrize(
+    ("layout", "cores", "victims"),
+    [
+        ("separate", 2, ["worker-0", "evaluator", "learner", "orchestrator", "leaderboard", "nursery", "worker-0"]),
+        ("fused", 1, ["learner", "orchestrator", "leaderboard", "nursery", "learner"]),
+    ],
+)
+def test_killing_any_process_stops_nothing_and_loses_nothing(home, layout, cores, victims):
+    spec = home.spec(
+        'wall_clock_duration = "100s"', pod=f'layout = "{layout}"\ncores = {cores}', pool="maximum_pods = 1"
+    )
+    training = home.start("train", str(spec), "--json")
+    tournament = wait_for(home.tournament_id)
+    wait_for(lambda: len(home.candidates(tournament)) >= 2)
+    for victim in victims:
+        kill_and_wait(home, tournament, victim)
+        assert training.poll() is None
+    acknowledged = {candidate.candidate_id for candidate in home.candidates(tournament)}
+    training.send_signal(signal.SIGINT)
+    _, err = training.communicate(timeout=60)
+    assert training.returncode == 130, err
+    assert "Traceback" not in err
+    assert not home.left_behind()
+    kept = home.json("show", tournament)
+    assert kept["state"] == "CANCELLED"
+    assert len(acknowledged) >= 2 + 3 * len(victims)
+
+
+def test_ctrl_c_keeps_everything_and_resume_goes_on(home):
+    spec = home.spec("environment_steps = 400000")
+    training = home.start("train", str(spec))
+    tournament = wait_for(home.tournament_id)
+    wait_for(lambda: len(home.candidates(tournament)) >= 3)
+    training.send_signal(signal.SIGINT)
+    _, err = training.communicate(timeout=60)
+    assert training.returncode == 130
+    assert f"podrace train --resume {tournament}" in err
+    assert not home.left_behind()
+    stopped = home.json("show", tournament)
+    assert stopped["state"] == "CANCELLED"
+    before = home.json("standings", tournament)
+    resumed = home.json("train", "--resume", tournament)
+    assert resumed["state"] == "COMPLETED"
+    assert resumed["tournament_id"] == tournament
+    assert resumed["total_environment_steps"] >= 400_000
+    after = {candidate["agent_id"] for candidate in home.json("standings", tournament)}
+    assert {candidate["agent_id"] for candidate in before} & after
+    code, _, err = home.run("train", "--resume", tournament)
+    assert code != 0
+    assert "objective" in err or "complete" in err.lower()
+
+
+def test_a_killed_command_ends_its_mesh_and_can_be_resumed(home):
+    spec = home.spec("environment_steps = 200000")
+    training = home.start("train", str(spec))
+    tournament = wait_for(home.tournament_id)
+    wait_for(lambda: len(home.candidates(tournament)) >= 2)
+    training.kill()
+    training.communicate()
+    wait_for(lambda: not home.processes(), 60)
+    assert home.json("train", "--resume", tournament)["state"] == "COMPLETED"
+    assert not home.left_behind()
+
+
+def test_a_second_training_on_the_same_home_is_refused_in_one_line(home):
+    spec = home.spec('wall_clock_duration = "100s"')
+    training = home.start("train", str(spec))
+    wait_for(home.tournament_id)
+    code, _, err = home.run("train", str(spec))
+    assert code != 0
+    assert "--home" in err
+    assert "Traceback" not in err
+    # Queries join the mesh that is there.
+    assert home.json("ls")[0]["state"] == "RUNNING"
+    training.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        training.communicate(timeout=0.01)
+    training.communicate(timeout=60)
+    assert not home.left_behind()

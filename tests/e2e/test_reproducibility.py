@@ -1,0 +1,71 @@
+"""The same specification and seed give the same tournament, bit for bit, however fast each pod was."""
+
+import json
+import sqlite3
+
+import pytest
+from conftest import Home
+
+pytestmark = pytest.mark.e2e
+
+
+def story(home: Home) -> dict[str, object]:
+    """Everything of a tournament that must not depend on timing, by agent."""
+    trained = home.json(
+        "train",
+        str(home.spec("environment_steps = 60000", pool="maximum_pods = 2")),
+        "--set",
+        "synchronous=true",
+    )
+    assert trained["state"] == "COMPLETED"
+    tournament = trained["tournament_id"]
+    manifests = [
+        json.loads(path.read_text())
+        for path in home.folders.store.glob("objects/*/*")
+        if path.read_bytes()[:1] == b"{"
+    ]
+    curves: dict[str, list[tuple[object, ...]]] = {}
+    for manifest in manifests:
+        agent = manifest["agent_id"].removeprefix(tournament)
+        evaluation = manifest["evaluation"]
+        curves.setdefault(agent, []).append(
+            (
+                int(manifest["environment_steps"]),
+                evaluation["mean_return"],
+                evaluation["seed"],
+                evaluation["policy_digest"],
+                tuple(part["digest"] for part in manifest["parts"]),
+                json.dumps(manifest["hyperparameters"], sort_keys=True),
+            )
+        )
+    agents = [
+        (
+            row["agent_id"].removeprefix(tournament),
+            [parent.removeprefix(tournament) for parent in row["parent_agent_ids"]],
+        )
+        for row in home.json("lineage", tournament)
+    ]
+    return {"curves": {agent: sorted(points) for agent, points in curves.items()}, "agents": sorted(agents)}
+
+
+def test_a_synchronous_tournament_is_the_same_again(home, tmp_path):
+    first = story(home)
+    second = story(Home(home.path.parent / "again"))
+    assert len(first["curves"]) >= 6
+    assert any(parents for _, parents in first["agents"])
+    assert first == second
+
+
+def test_the_leaderboards_log_replays_without_a_difference(home):
+    trained = home.json("train", str(home.spec("environment_steps = 60000", pool="maximum_pods = 2")))
+    replayed = home.json("lineage", trained["tournament_id"], "--replay")
+    assert replayed["differences"] == []
+    assert replayed["agents"] >= 6
+    assert replayed["submissions"] >= 12
+
+
+def test_a_tampered_log_is_found(home):
+    trained = home.json("train", str(home.spec("environment_steps = 40000")))
+    with sqlite3.connect(home.folders.leaderboard_database) as database:
+        tables = {row[0] for row in database.execute("select name from sqlite_master where type = 'table'")}
+        assert "submissions" in tables or "candidates" in tables

@@ -1,0 +1,136 @@
+import itertools
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leaderboard.arrivals import Arrivals
+from leaderboard.generator import Generator
+from leaderboard.service import services
+from leaderboard.state import State
+from leaderboard.updater import Updater
+from podrace import rpc
+from podrace import spec as specification
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
+from podrace.checkpoints.folder import FolderStore
+from podrace.checkpoints.publish import claim, publish
+from podrace.checkpoints.store import digest
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+TOURNAMENT = "cartpole-abc123"
+NOW = 1_700_000_000.0
+DEADLINE_SECONDS = 10.0
+
+
+@dataclass
+class Client:
+    """An orchestrator, some learners and a person, as far as a leaderboard at an address is concerned."""
+
+    address: str
+    store: FolderStore
+    spec: TournamentSpec
+    counter: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.channel = rpc.connect(self.address, pb.DESCRIPTOR)
+        self.reading: Any = pb_grpc.LeaderboardServiceStub(self.channel)
+        self.updater: Any = pb_grpc.UpdaterServiceStub(self.channel)
+        self.generator: Any = pb_grpc.GeneratorServiceStub(self.channel)
+
+    async def call(self, method: Any, request: Any) -> Any:
+        return await rpc.call(method, request, deadline_seconds=DEADLINE_SECONDS)
+
+    async def generate(self, number: int, tournament_id: str = TOURNAMENT) -> pb.Agent:
+        request = pb.GenerateAgentRequest(
+            request_id=f"{tournament_id}-a{number}", tournament_id=tournament_id, spec=self.spec, number=number
+        )
+        agent: pb.Agent = (await self.call(self.generator.GenerateAgent, request)).agent
+        return agent
+
+    def publish(self, agent: pb.Agent, score: float) -> pb.SubmitCandidateRequest:
+        """Publishes a checkpoint and returns the request that submits it; blocks."""
+        policy = f"{agent.agent_id} {score} {next(self.counter)}".encode()
+        manifest = Manifest(
+            tournament_id=agent.tournament_id,
+            algorithm=agent.algorithm,
+            environment_steps=1000,
+            lineage_environment_steps=1000,
+            evaluation=Evaluation(mean_return=score, variance=4.0, episodes=16, policy_digest=digest(policy)),
+        )
+        claim(self.store, agent.agent_id, 1)
+        name = publish(self.store, agent.agent_id, 1, {"policy": policy}, manifest)
+        checkpoint = Checkpoint(agent_id=agent.agent_id, manifest_digest=name)
+        return pb.SubmitCandidateRequest(request_id=name, checkpoint=checkpoint, lease_epoch=1)
+
+    async def submit(self, agent: pb.Agent, score: float) -> pb.Candidate:
+        response = await self.call(self.updater.SubmitCandidate, self.publish(agent, score))
+        candidate: pb.Candidate = response.candidate
+        return candidate
+
+    async def candidates(self, **request: Any) -> list[pb.Candidate]:
+        """All pages of a list."""
+        found: list[pb.Candidate] = []
+        asked = pb.ListCandidatesRequest(tournament_id=TOURNAMENT, **request)
+        while True:
+            page = await self.call(self.reading.ListCandidates, asked)
+            found += page.candidates
+            asked.page_token = page.next_page_token
+            if not asked.page_token:
+                return found
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short name, because Linux limits the paths of sockets."""
+    path = Path(tempfile.mkdtemp(prefix="lb-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def store(folder: Path) -> FolderStore:
+    return FolderStore(folder / "store")
+
+
+@pytest.fixture
+def spec() -> TournamentSpec:
+    values = {
+        "environment": {"id": "CartPole-v1"},
+        "algorithms": {"ppo": {}},
+        "objective": {"environment_steps": 1_000_000},
+        "evolution": {"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 4},
+    }
+    return specification.resolve(specification.parse(values, source="test"))
+
+
+@pytest.fixture
+def make_client(store: FolderStore, spec: TournamentSpec) -> Callable[[str], Client]:
+    return lambda address: Client(address, store, spec)
+
+
+@pytest.fixture
+def arrivals() -> Arrivals:
+    return Arrivals()
+
+
+@pytest.fixture
+async def client(
+    folder: Path, store: FolderStore, arrivals: Arrivals, make_client: Callable[[str], Client]
+) -> AsyncIterator[Client]:
+    """A client of a leaderboard that serves in this process on a Unix socket."""
+    state = State.open(folder / "leaderboard.sqlite", lambda: NOW)
+    updater = Updater(state, store, arrivals)
+    config = rpc.ServerConfig(listen=f"unix:{folder}/leaderboard.sock", grace_seconds=0.5)
+    server = await rpc.Server.start(config, services(state, arrivals, updater, Generator(state)))
+    client = make_client(server.address)
+    yield client
+    await client.channel.close()
+    await arrivals.close()
+    await server.drain()
+    state.close()

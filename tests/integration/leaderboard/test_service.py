@@ -1,0 +1,201 @@
+"""The leaderboard through its contract, served on a Unix socket."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from leaderboard.arrivals import Arrivals
+from podrace import rpc
+from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+
+TOURNAMENT = "cartpole-abc123"
+BAD_SPEC = "ERROR_REASON_BAD_SPEC"
+
+
+@contextlib.asynccontextmanager
+async def watching(client: Any, resume_token: int = 0) -> AsyncIterator[Any]:
+    request = pb.WatchCandidatesRequest(tournament_id=TOURNAMENT, resume_token=resume_token)
+    responses = rpc.stream(client.reading.WatchCandidates, request, deadline_seconds=20.0)
+    async with contextlib.aclosing(responses):
+        yield responses
+
+
+async def test_the_board_is_listed_by_rank_and_all_submissions_by_arrival(client: Any) -> None:
+    agents = [await client.generate(number) for number in range(3)]
+    for agent, score in [(0, 5.0), (1, 7.0), (0, 4.0), (2, 6.0), (1, 9.0)]:
+        await client.submit(agents[agent], score)
+    board = await client.candidates()
+    assert [(candidate.rank, candidate.score) for candidate in board] == [(1, 9.0), (2, 6.0), (3, 5.0)]
+    everything = await client.candidates(all_submissions=True)
+    assert [candidate.score for candidate in everything] == [5.0, 7.0, 4.0, 6.0, 9.0]
+    assert [candidate.rank for candidate in everything] == [3, 0, 0, 2, 1]
+    assert [pb.Verdict.Name(candidate.verdict) for candidate in everything] == [
+        "VERDICT_ACCEPTED",
+        "VERDICT_EVICTED",
+        "VERDICT_REFUSED",
+        "VERDICT_ACCEPTED",
+        "VERDICT_ACCEPTED",
+    ]
+
+
+@pytest.mark.parametrize("all_submissions", [False, True])
+async def test_pages_together_are_the_whole_list(client: Any, all_submissions: bool) -> None:
+    agents = [await client.generate(number) for number in range(4)]
+    for number, agent in enumerate(agents):
+        await client.submit(agent, float(number))
+    whole = await client.candidates(all_submissions=all_submissions)
+    assert len(whole) == 4
+    for size in (1, 2, 3, 4):
+        assert await client.candidates(all_submissions=all_submissions, page_size=size) == whole
+
+
+async def test_the_last_page_has_no_token_even_when_it_is_full(client: Any) -> None:
+    for number in range(2):
+        await client.submit(await client.generate(number), 1.0)
+    request = pb.ListCandidatesRequest(tournament_id=TOURNAMENT, page_size=2)
+    page = await client.call(client.reading.ListCandidates, request)
+    assert (len(page.candidates), page.next_page_token) == (2, "")
+
+
+async def test_nonsense_for_a_page_token_is_an_invalid_argument(client: Any) -> None:
+    with pytest.raises(InvalidArgument, match="page_token 'nonsense' is not one of this list"):
+        await client.candidates(page_token="nonsense")
+
+
+async def test_a_tournament_without_agents_has_empty_lists_and_cannot_be_replayed(client: Any) -> None:
+    assert await client.candidates() == []
+    assert await client.candidates(all_submissions=True) == []
+    statistics = await client.call(client.reading.GetStatistics, pb.GetStatisticsRequest(tournament_id=TOURNAMENT))
+    assert list(statistics.algorithms) == []
+    with pytest.raises(NotFound, match=f"tournament '{TOURNAMENT}': no agent of it was ever generated here"):
+        await client.call(client.reading.ReplayTournament, pb.ReplayTournamentRequest(tournament_id=TOURNAMENT))
+
+
+async def test_an_agent_is_found_by_its_id_and_a_stranger_is_not(client: Any) -> None:
+    agent = await client.generate(0)
+    found = await client.call(client.reading.GetAgent, pb.GetAgentRequest(agent_id=agent.agent_id))
+    assert found.agent == agent
+    for method, request in [
+        (client.reading.GetAgent, pb.GetAgentRequest(agent_id="x")),
+        (client.reading.GetLineage, pb.GetLineageRequest(agent_id="x")),
+    ]:
+        with pytest.raises(NotFound, match="agent 'x' was never generated here"):
+            await client.call(method, request)
+
+
+async def test_a_lineage_is_the_agent_then_its_ancestors_nearest_first(client: Any) -> None:
+    client.spec.evolution.board_capacity = 1
+    client.spec.evolution.initial_agents = 1
+    for number in range(5):
+        await client.submit(await client.generate(number), 10.0 * number)
+    request = pb.GetLineageRequest(agent_id=f"{TOURNAMENT}-a4")
+    family = (await client.call(client.reading.GetLineage, request)).agents
+    assert [agent.number for agent in family] == [4, 3, 2, 1, 0]
+
+
+async def test_statistics_and_replay_tell_of_what_happened(client: Any) -> None:
+    for number in range(6):
+        await client.submit(await client.generate(number), float(number % 4))
+    statistics = await client.call(client.reading.GetStatistics, pb.GetStatisticsRequest(tournament_id=TOURNAMENT))
+    (ppo,) = statistics.algorithms
+    assert (ppo.algorithm, ppo.agents, ppo.submissions, ppo.best_score) == ("ppo", 6, 6, 3.0)
+    assert "learning_rate" in ppo.hyperparameter_score_covariance
+    replayed = await client.call(
+        client.reading.ReplayTournament, pb.ReplayTournamentRequest(tournament_id=TOURNAMENT)
+    )
+    assert (replayed.agents, replayed.submissions, list(replayed.differences)) == (6, 6, [])
+
+
+async def test_a_watcher_gets_what_was_there_then_what_comes(client: Any) -> None:
+    agents = [await client.generate(number) for number in range(2)]
+    await client.submit(agents[0], 1.0)
+    await client.submit(agents[1], 2.0)
+    async with watching(client) as responses:
+        assert [(await anext(responses)).candidate.score for _ in range(2)] == [1.0, 2.0]
+        coming = asyncio.create_task(anext(responses))
+        await client.submit(agents[0], 3.0)
+        response = await coming
+        assert (response.candidate.score, response.candidate.rank) == (3.0, 1)
+        assert response.resume_token == response.candidate.sequence == 3
+
+
+async def test_a_watcher_resumes_after_its_token_and_hears_nothing_of_other_tournaments(client: Any) -> None:
+    agent, other = await client.generate(0), await client.generate(0, tournament_id="other")
+    for score in (1.0, 2.0):
+        await client.submit(agent, score)
+        await client.submit(other, score)
+    async with watching(client, resume_token=1) as responses:
+        assert (await anext(responses)).candidate.score == 2.0
+        coming = asyncio.create_task(anext(responses))
+        await client.submit(other, 3.0)
+        await client.submit(agent, 4.0)
+        response = await coming
+        assert (response.candidate.agent_id, response.candidate.score) == (agent.agent_id, 4.0)
+
+
+async def test_many_watchers_each_get_everything_once_in_order(client: Any) -> None:
+    agents = [await client.generate(number) for number in range(3)]
+
+    async def watch(count: int) -> list[int]:
+        async with watching(client) as responses:
+            return [(await anext(responses)).resume_token for _ in range(count)]
+
+    watchers = [asyncio.create_task(watch(30)) for _ in range(4)]
+    requests = [client.publish(agents[number % 3], float(number)) for number in range(30)]
+    await asyncio.gather(*(client.call(client.updater.SubmitCandidate, request) for request in requests))
+    assert await asyncio.gather(*watchers) == [list(range(1, 31))] * 4
+
+
+async def test_watchers_are_sent_away_when_the_service_drains(client: Any, arrivals: Arrivals) -> None:
+    await client.submit(await client.generate(0), 1.0)
+    async with watching(client) as responses:
+        await anext(responses)
+        await arrivals.close()
+        with pytest.raises(Unavailable, match="watch again with the last resume_token"):
+            await anext(responses)
+
+
+async def test_errors_cross_the_wire_with_their_reason(client: Any) -> None:
+    client.spec.evolution.strategy = "nonsense"
+    with pytest.raises(InvalidArgument, match="unknown strategy 'nonsense'") as refused:
+        await client.generate(0)
+    assert refused.value.reason == BAD_SPEC
+
+
+async def test_a_stale_epoch_crosses_the_wire_with_its_reason(client: Any) -> None:
+    request = client.publish(await client.generate(0), 1.0)
+    request.lease_epoch = 0
+    with pytest.raises(FailedPrecondition) as refused:
+        await client.call(client.updater.SubmitCandidate, request)
+    assert refused.value.reason == "ERROR_REASON_STALE_EPOCH"
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, 2**63])
+async def test_numbers_too_large_for_the_database_are_invalid_arguments(client: Any, number: int) -> None:
+    with pytest.raises(InvalidArgument, match="is too large"):
+        await client.generate(number)
+    async with watching(client, resume_token=number) as responses:
+        with pytest.raises(InvalidArgument, match="is too large"):
+            await anext(responses)
+
+
+async def test_submissions_at_the_same_time_are_all_recorded_once(client: Any) -> None:
+    agents = [await client.generate(number) for number in range(4)]
+    requests = [client.publish(agents[number % 4], float(number)) for number in range(40)]
+    answers = await asyncio.gather(
+        *(client.call(client.updater.SubmitCandidate, request) for request in [*requests, *requests])
+    )
+    assert answers[:40] == answers[40:]
+    recorded = await client.candidates(all_submissions=True)
+    assert sorted(candidate.sequence for candidate in recorded) == list(range(1, 41))
+    assert {candidate.candidate_id for candidate in recorded} == {
+        request.checkpoint.manifest_digest for request in requests
+    }
+    replayed = await client.call(
+        client.reading.ReplayTournament, pb.ReplayTournamentRequest(tournament_id=TOURNAMENT)
+    )
+    assert list(replayed.differences) == []

@@ -1,0 +1,193 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leaderboard import records
+from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_FRESH, Agent, GenerateAgentRequest
+from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, TournamentSpec
+
+MakeSpec = Callable[..., TournamentSpec]
+TOURNAMENT = "cartpole-abc123"
+BAD_SPEC = "ERROR_REASON_BAD_SPEC"
+
+
+def synchronous_spec(make_spec: MakeSpec, size: int = 3) -> TournamentSpec:
+    return make_spec(
+        synchronous=True,
+        pool={"maximum_pods": size},
+        evolution={"initial_agents": size, "fresh_probability": 0.2, "maximum_unfinished_children": 1},
+    )
+
+
+async def test_an_agent_is_generated_once_whatever_the_board_says_by_then(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    first = [await mesh.generate(spec, number) for number in range(3)]
+    for number, agent in enumerate(first):
+        await mesh.submit(agent, float(number))
+    mesh.clock.now += 60
+    assert [await mesh.generate(spec, number) for number in range(3)] == first
+
+
+async def test_after_the_first_agents_children_come(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    for number in range(2):
+        await mesh.submit(await mesh.generate(spec, number), float(number))
+    child = await mesh.generate(spec, 2)
+    board = {candidate.candidate_id for candidate in await mesh.board()}
+    assert child.starting_checkpoint.manifest_digest in board
+    assert child.create_time.ToNanoseconds() == round(mesh.clock.now * 1e9)
+    generation = await mesh.state.transact(records.get_generation, child.agent_id)
+    assert (generation.depth, generation.after_sequence) == (1, 2)
+
+
+async def test_the_depth_of_a_submission_is_that_of_its_agent(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec(evolution={"initial_agents": 1, "fresh_probability": 0.0, "board_capacity": 1})
+    depths = []
+    for number in range(4):
+        answer = await mesh.submit(await mesh.generate(spec, number), 10.0 * number)
+        depths.append(answer.candidate.depth)
+    assert depths == [0, 1, 2, 3]
+
+
+async def test_a_parent_has_a_bounded_number_of_unfinished_children(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec(evolution={"initial_agents": 1, "fresh_probability": 0.0, "maximum_unfinished_children": 2})
+    await mesh.submit(await mesh.generate(spec, 0), 5.0)
+    unfinished: list[str] = []
+    origins = []
+    for number in range(1, 5):
+        agent = await mesh.generate(spec, number, unfinished)
+        unfinished.append(agent.agent_id)
+        origins.append(agent.origin == ORIGIN_FRESH)
+    assert origins == [False, False, True, True]
+    finished = await mesh.generate(spec, 5, unfinished[1:])
+    assert finished.origin != ORIGIN_FRESH
+
+
+async def test_unfinished_agents_that_nobody_generated_are_ignored(mesh: Any, make_spec: MakeSpec) -> None:
+    agent = await mesh.generate(make_spec(), 0, ["somebody", "cartpole-abc123-a7"])
+    generation = await mesh.state.transact(records.get_generation, agent.agent_id)
+    assert generation.unfinished_agent_ids == ()
+
+
+async def test_equal_seeds_make_equal_fresh_agents_in_every_tournament(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec(seed=5, evolution={"strategy": "random-search"})
+    one = [await mesh.generate(spec, number, tournament_id="one") for number in range(4)]
+    two = [await mesh.generate(spec, number, tournament_id="two") for number in reversed(range(4))]
+    assert [agent.hyperparameters for agent in one] == [agent.hyperparameters for agent in reversed(two)]
+    assert [agent.seed for agent in one] == [agent.seed for agent in reversed(two)]
+
+
+async def test_an_unknown_strategy_is_refused_with_the_nearest_known(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    spec.evolution.strategy = "tournement"
+    with pytest.raises(InvalidArgument, match=r"evolution\.strategy.*did you mean 'tournament'") as refused:
+        await mesh.generate(spec, 0)
+    assert refused.value.reason == BAD_SPEC
+
+
+def drop_capacity(spec: TournamentSpec) -> None:
+    spec.evolution.ClearField("board_capacity")
+
+
+def drop_value(spec: TournamentSpec) -> None:
+    spec.algorithms["ppo"].hyperparameters["epochs"].CopyFrom(HyperparameterSpec())
+
+
+def drop_ratios(spec: TournamentSpec) -> None:
+    spec.algorithms["ppo"].ratio = 0.0
+
+
+def drop_pods(spec: TournamentSpec) -> None:
+    spec.synchronous = True
+
+
+@pytest.mark.parametrize(
+    ("drop", "key"),
+    [
+        (drop_capacity, "evolution.board_capacity"),
+        (drop_value, "algorithms.ppo.hyperparameters.epochs.value"),
+        (drop_ratios, "algorithms.<name>.ratio"),
+        (drop_pods, "pool.maximum_pods"),
+    ],
+)
+async def test_a_specification_that_is_not_resolved_is_refused_by_the_missing_key(
+    mesh: Any, make_spec: MakeSpec, drop: Callable[[TournamentSpec], None], key: str
+) -> None:
+    spec = make_spec()
+    drop(spec)
+    with pytest.raises(InvalidArgument, match=f"^{key}: missing; send the specification resolved") as refused:
+        await mesh.generate(spec, 0)
+    assert refused.value.reason == BAD_SPEC
+
+
+async def test_an_agent_of_no_tournament_is_refused(mesh: Any) -> None:
+    with pytest.raises(InvalidArgument, match="tournament_id is empty"):
+        await mesh.generator.generate(GenerateAgentRequest())
+
+
+async def test_another_seed_or_strategy_later_is_refused_but_other_limits_of_the_pool_are_not(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
+    await mesh.generate(make_spec(), 0)
+    await mesh.generate(make_spec(pool={"maximum_pods": 7}, objective={"target_return": 9.0}), 1)
+    for changed in (make_spec(seed=1), make_spec(evolution={"strategy": "random-search"})):
+        with pytest.raises(InvalidArgument, match="differs from what its first agent was generated with"):
+            await mesh.generate(changed, 2)
+
+
+async def test_a_failed_generation_leaves_no_tournament_behind(mesh: Any, make_spec: MakeSpec) -> None:
+    with pytest.raises(FailedPrecondition):
+        await mesh.generate(synchronous_spec(make_spec), 3)
+    assert await mesh.state.transact(records.find_spec, TOURNAMENT) is None
+
+
+async def test_a_synchronous_agent_waits_for_the_earlier_rounds(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = synchronous_spec(make_spec)
+    agents = [await mesh.generate(spec, number) for number in range(3)]
+    with pytest.raises(FailedPrecondition, match=f"{agents[1].agent_id} of an earlier round is unfinished"):
+        await mesh.generate(spec, 3, [agents[1].agent_id])
+    assert (await mesh.generate(spec, 3)).number == 3
+    with pytest.raises(FailedPrecondition, match="of the 6 agents of the earlier rounds only 4 were generated"):
+        await mesh.generate(spec, 6)
+
+
+async def test_an_unfinished_agent_of_the_same_round_is_not_waited_for(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = synchronous_spec(make_spec)
+    first = await mesh.generate(spec, 0)
+    assert (await mesh.generate(spec, 1, [first.agent_id])).number == 1
+
+
+async def run_rounds(mesh: Any, spec: TournamentSpec, name: str, *, backward: bool) -> list[Agent]:
+    """Three rounds of three agents that submit twice each; in one order or the other."""
+    agents: dict[int, Agent] = {}
+    for begin in (0, 3, 6):
+        order = list(range(begin, begin + 3))
+        if backward:
+            order.reverse()
+        unfinished: list[str] = []
+        for number in order:
+            agents[number] = await mesh.generate(spec, number, unfinished if backward else [], tournament_id=name)
+            unfinished.append(agents[number].agent_id)
+        for attempt in (1, 2):
+            for number in order:
+                await mesh.submit(agents[number], (number * 7 % 5) * 10.0 + attempt, variance=900.0)
+    return [agents[number] for number in sorted(agents)]
+
+
+def without_name(agent: Agent) -> tuple[Any, ...]:
+    parents = [parent.rpartition("-")[2] for parent in agent.parent_agent_ids]
+    return agent.number, agent.algorithm, agent.origin, agent.seed, agent.reason, parents, str(agent.hyperparameters)
+
+
+async def test_a_synchronous_population_does_not_depend_on_who_was_faster_or_asked_first(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
+    spec = synchronous_spec(make_spec)
+    forward = await run_rounds(mesh, spec, "forward", backward=False)
+    backward = await run_rounds(mesh, spec, "backward", backward=True)
+    assert [without_name(agent) for agent in forward] == [without_name(agent) for agent in backward]
+    assert any(agent.parent_agent_ids for agent in forward[3:])
+    parents = [parent for agent in forward[3:6] for parent in agent.parent_agent_ids]
+    assert len(parents) == len(set(parents)), "one unfinished child a parent"

@@ -1,0 +1,219 @@
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leaderboard import queries, records
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.checkpoints.publish import claim
+from podrace.checkpoints.store import digest
+from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import (
+    VERDICT_ACCEPTED,
+    VERDICT_EVICTED,
+    VERDICT_REFUSED,
+    Agent,
+    Candidate,
+    ListCandidatesRequest,
+    SubmitCandidateRequest,
+)
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+MakeSpec = Callable[..., TournamentSpec]
+STALE_EPOCH = "ERROR_REASON_STALE_EPOCH"
+BAD_DIGEST = "ERROR_REASON_BAD_DIGEST"
+NON_FINITE = "ERROR_REASON_NON_FINITE"
+
+
+@pytest.fixture
+async def agents(mesh: Any, make_spec: MakeSpec) -> list[Agent]:
+    """Four fresh agents of a tournament whose board has two places."""
+    spec = make_spec(evolution={"initial_agents": 4, "board_capacity": 2})
+    return [await mesh.generate(spec, number) for number in range(4)]
+
+
+async def submissions(mesh: Any, tournament_id: str) -> list[Candidate]:
+    request = ListCandidatesRequest(tournament_id=tournament_id, all_submissions=True)
+    return list((await mesh.state.transact(queries.page_of_candidates, request)).candidates)
+
+
+async def test_a_score_is_the_mean_and_its_error_the_root_of_variance_over_episodes(
+    mesh: Any, agents: list[Agent]
+) -> None:
+    answer = await mesh.submit(
+        agents[1], 431.0, variance=9.0, episodes=4, environment_steps=300, lineage_environment_steps=700
+    )
+    candidate = answer.candidate
+    assert (candidate.score, candidate.standard_error, candidate.episodes) == (431.0, 1.5, 4)
+    assert (candidate.agent_environment_steps, candidate.environment_steps) == (300, 700)
+    assert (candidate.agent_id, candidate.agent_number, candidate.algorithm) == (agents[1].agent_id, 1, "ppo")
+    assert (candidate.rank, candidate.verdict, candidate.sequence) == (1, VERDICT_ACCEPTED, 1)
+    assert candidate.submit_time.ToNanoseconds() == round(mesh.clock.now * 1e9)
+    assert answer.best_score == 431.0
+
+
+async def test_a_repeat_gets_the_same_answer_and_leaves_no_second_record(mesh: Any, agents: list[Agent]) -> None:
+    request = mesh.publish(agents[0], 5.0)
+    first = await mesh.updater.submit(request)
+    await mesh.submit(agents[1], 50.0)
+    await mesh.submit(agents[2], 60.0)
+    mesh.clock.now += 100
+    again = await mesh.updater.submit(request)
+    assert again == first
+    assert again.candidate.verdict == VERDICT_ACCEPTED
+    assert len(await submissions(mesh, agents[0].tournament_id)) == 3
+
+
+async def test_a_repeat_is_answered_under_any_epoch_and_without_the_store(mesh: Any, agents: list[Agent]) -> None:
+    request = mesh.publish(agents[0], 5.0)
+    first = await mesh.updater.submit(request)
+    claim(mesh.store, agents[0].agent_id, 9)
+    mesh.updater._store = None
+    assert await mesh.updater.submit(request) == first
+
+
+async def test_every_submission_is_recorded_in_order_of_arrival_whatever_the_verdict(
+    mesh: Any, agents: list[Agent]
+) -> None:
+    for agent, score in [(0, 5.0), (1, 50.0), (0, 4.0), (2, 60.0), (3, 1.0)]:
+        await mesh.submit(agents[agent], score)
+    recorded = await submissions(mesh, agents[0].tournament_id)
+    assert [candidate.sequence for candidate in recorded] == [1, 2, 3, 4, 5]
+    assert [candidate.score for candidate in recorded] == [5.0, 50.0, 4.0, 60.0, 1.0]
+    assert [candidate.verdict for candidate in recorded] == [
+        VERDICT_EVICTED,
+        VERDICT_ACCEPTED,
+        VERDICT_REFUSED,
+        VERDICT_ACCEPTED,
+        VERDICT_REFUSED,
+    ]
+    assert [candidate.rank for candidate in recorded] == [0, 2, 0, 1, 0]
+
+
+async def test_an_eviction_is_stored_with_its_reason(mesh: Any, agents: list[Agent]) -> None:
+    evicted = await mesh.submit(agents[0], 5.0)
+    await mesh.submit(agents[1], 50.0)
+    await mesh.submit(agents[2], 60.0)
+    stored = await mesh.state.transact(records.find_submission, evicted.candidate.candidate_id)
+    assert stored.standing.verdict == VERDICT_EVICTED
+    assert stored.standing.reason == "a2 (60 ± 0.5) took its place"
+    assert stored.answer.candidate.verdict == VERDICT_ACCEPTED
+    assert [candidate.agent_number for candidate in await mesh.board()] == [2, 1]
+
+
+async def test_a_pod_that_lost_its_agent_is_refused_and_its_successor_is_not(mesh: Any, agents: list[Agent]) -> None:
+    request = mesh.publish(agents[0], 5.0, lease_epoch=1)
+    claim(mesh.store, agents[0].agent_id, 2)
+    with pytest.raises(FailedPrecondition, match="was handed out again") as refused:
+        await mesh.updater.submit(request)
+    assert refused.value.reason == STALE_EPOCH
+    request.lease_epoch = 2
+    assert (await mesh.updater.submit(request)).candidate.verdict == VERDICT_ACCEPTED
+
+
+async def test_an_epoch_that_was_never_claimed_is_refused(mesh: Any, agents: list[Agent]) -> None:
+    request = mesh.publish(agents[0], 5.0, lease_epoch=1)
+    request.lease_epoch = 7
+    with pytest.raises(FailedPrecondition, match="claim the agent first"):
+        await mesh.updater.submit(request)
+
+
+async def test_an_agent_that_was_never_generated_is_not_found(mesh: Any, agents: list[Agent]) -> None:
+    stranger = Agent(agent_id="t-a0", tournament_id="t", algorithm="ppo")
+    with pytest.raises(NotFound, match="agent 't-a0' was never generated here"):
+        await mesh.submit(stranger, 5.0)
+
+
+async def test_a_manifest_that_is_not_in_the_store_is_not_found(mesh: Any, agents: list[Agent]) -> None:
+    claim(mesh.store, agents[0].agent_id, 1)
+    missing = Checkpoint(agent_id=agents[0].agent_id, manifest_digest=digest(b"missing"))
+    with pytest.raises(NotFound, match=digest(b"missing")):
+        await mesh.updater.submit(SubmitCandidateRequest(checkpoint=missing, lease_epoch=1))
+
+
+async def test_what_was_never_published_is_not_found(mesh: Any, agents: list[Agent]) -> None:
+    checkpoint = Checkpoint(agent_id=agents[0].agent_id, manifest_digest=digest(b"x"))
+    with pytest.raises(NotFound, match="publish before you submit"):
+        await mesh.updater.submit(SubmitCandidateRequest(checkpoint=checkpoint, lease_epoch=1))
+
+
+async def test_a_name_that_is_no_digest_is_refused(mesh: Any) -> None:
+    with pytest.raises(InvalidArgument, match="is not a SHA-256"):
+        await mesh.updater.submit(SubmitCandidateRequest(checkpoint=Checkpoint(manifest_digest="../../x")))
+
+
+async def test_a_damaged_manifest_is_a_loss(mesh: Any, agents: list[Agent]) -> None:
+    request = mesh.publish(agents[0], 5.0)
+    name = request.checkpoint.manifest_digest
+    path = mesh.database.parent / "store" / "objects" / name[:2] / name
+    path.write_bytes(path.read_bytes().replace(b"5", b"9"))
+    with pytest.raises(DataLoss) as lost:
+        await mesh.updater.submit(request)
+    assert lost.value.reason == BAD_DIGEST
+
+
+async def test_a_score_of_another_policy_is_a_loss(mesh: Any, agents: list[Agent]) -> None:
+    with pytest.raises(DataLoss, match="score what is published") as lost:
+        await mesh.submit(agents[0], 5.0, policy_digest=digest(b"another policy"))
+    assert lost.value.reason == BAD_DIGEST
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+async def test_a_score_that_is_not_finite_is_a_loss_and_leaves_no_record(
+    mesh: Any, agents: list[Agent], score: float
+) -> None:
+    with pytest.raises(DataLoss, match=r"evaluation\.mean_return = .* is not finite") as lost:
+        await mesh.submit(agents[0], score)
+    assert lost.value.reason == NON_FINITE
+    assert await submissions(mesh, agents[0].tournament_id) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "line"),
+    [
+        ({"variance": math.nan}, DataLoss, r"evaluation\.variance = nan is not finite"),
+        ({"core_seconds": math.inf}, DataLoss, "core_seconds = inf is not finite"),
+        ({"variance": -1.0}, InvalidArgument, r"evaluation\.variance = -1 is negative"),
+        ({"episodes": 0}, InvalidArgument, "was not scored; publish it with an evaluation"),
+        ({"algorithm": "sac"}, InvalidArgument, "algorithm = 'sac': expected 'ppo'"),
+        ({"tournament_id": "other"}, InvalidArgument, "tournament_id = 'other': expected"),
+    ],
+)
+async def test_a_manifest_that_cannot_be_judged_is_refused(
+    mesh: Any, agents: list[Agent], changes: dict[str, Any], error: type[Exception], line: str
+) -> None:
+    with pytest.raises(error, match=line):
+        await mesh.submit(agents[0], 5.0, **changes)
+    assert await submissions(mesh, agents[0].tournament_id) == []
+
+
+async def test_the_checkpoint_of_another_agent_is_refused(mesh: Any, agents: list[Agent]) -> None:
+    request = mesh.publish(agents[0], 5.0)
+    mesh.publish(agents[1], 5.0)
+    request.checkpoint.agent_id = agents[1].agent_id
+    with pytest.raises(InvalidArgument, match=r"agent_id = .*-a0': expected .*-a1'"):
+        await mesh.updater.submit(request)
+
+
+async def test_sequences_count_over_all_tournaments(mesh: Any, make_spec: MakeSpec) -> None:
+    agents = [await mesh.generate(make_spec(), 0, tournament_id=name) for name in ("t", "u", "v")]
+    answers = [await mesh.submit(agent, 1.0) for agent in agents]
+    assert [answer.candidate.sequence for answer in answers] == [1, 2, 3]
+    assert [answer.candidate.rank for answer in answers] == [1, 1, 1]
+
+
+async def test_a_synchronous_board_does_not_depend_on_who_was_faster(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec(synchronous=True, pool={"maximum_pods": 3}, evolution={"initial_agents": 3, "board_capacity": 2})
+    scores = {0: [10.0, 100.0], 1: [12.0, 13.0], 2: [11.0, 12.5]}
+    boards = []
+    for name, order in [("forward", [0, 1, 2]), ("backward", [2, 1, 0])]:
+        agents = [await mesh.generate(spec, number, tournament_id=name) for number in range(3)]
+        for number in order:
+            for score in scores[number]:
+                await mesh.submit(agents[number], score, variance=64.0)
+        boards.append([(candidate.agent_number, candidate.score) for candidate in await mesh.board(name)])
+        listed = await submissions(mesh, name)
+        on_board = [candidate for candidate in listed if candidate.verdict == VERDICT_ACCEPTED]
+        assert sorted(candidate.rank for candidate in on_board) == [1, 2]
+    assert boards[0] == boards[1]
