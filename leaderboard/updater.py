@@ -17,7 +17,7 @@ from leaderboard.arrivals import Arrivals
 from leaderboard.board import answer_of, judge_arrival
 from leaderboard.records import Generation, Submission, timestamp
 from leaderboard.state import State, Transaction
-from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Manifest
 from podrace.checkpoints.publish import BAD_DIGEST, advanced, read_manifest
 from podrace.checkpoints.store import CheckpointStore, check_digest
 from podrace.errors import DataLoss, InvalidArgument, NotFound
@@ -61,12 +61,11 @@ class Updater:
         """
         begin = self._monotonic()
         check_digest(request.checkpoint.manifest_digest)
-        judged = await self._state.transact(records.find_submission, request.checkpoint.manifest_digest)
-        if judged:
-            return judged.answer
-        generation = await self._state.transact(records.get_generation, request.checkpoint.agent_id)
+        known = await self._state.transact(answer_or_agent, request.checkpoint)
+        if isinstance(known, SubmitCandidateResponse):
+            return known
         manifest = await asyncio.to_thread(read_published, self._store, request)
-        candidate = candidate_of(manifest, request.checkpoint.manifest_digest, generation)
+        candidate = candidate_of(manifest, request.checkpoint.manifest_digest, known)
         answer = await self._state.transact(record, candidate, request)
         await self._arrivals.tell(answer.candidate.tournament_id, answer.candidate.sequence)
         SUBMISSIONS.labels(Verdict.Name(answer.candidate.verdict).removeprefix("VERDICT_").lower()).inc()
@@ -80,6 +79,16 @@ class Updater:
             reason=answer.candidate.reason,
         )
         return answer
+
+
+def answer_or_agent(transaction: Transaction, checkpoint: Checkpoint) -> SubmitCandidateResponse | Generation:
+    """What was answered to a checkpoint that was judged before, else the agent it belongs to.
+
+    Raises:
+        NotFound: The agent was never generated here.
+    """
+    judged = records.find_submission(transaction, checkpoint.manifest_digest)
+    return judged.answer if judged else records.get_generation(transaction, checkpoint.agent_id)
 
 
 def read_published(store: CheckpointStore, request: SubmitCandidateRequest) -> Manifest:

@@ -19,7 +19,7 @@ BAD_SPEC = "ERROR_REASON_BAD_SPEC"
 @contextlib.asynccontextmanager
 async def watching(client: Any, resume_token: int = 0) -> AsyncIterator[Any]:
     request = pb.WatchCandidatesRequest(tournament_id=TOURNAMENT, resume_token=resume_token)
-    responses = rpc.stream(client.reading.WatchCandidates, request, deadline_seconds=20.0)
+    responses: Any = rpc.stream(client.reading.WatchCandidates, request, deadline_seconds=20.0)
     async with contextlib.aclosing(responses):
         yield responses
 
@@ -104,9 +104,7 @@ async def test_statistics_and_replay_tell_of_what_happened(client: Any) -> None:
     (ppo,) = statistics.algorithms
     assert (ppo.algorithm, ppo.agents, ppo.submissions, ppo.best_score) == ("ppo", 6, 6, 3.0)
     assert "learning_rate" in ppo.hyperparameter_score_covariance
-    replayed = await client.call(
-        client.reading.ReplayTournament, pb.ReplayTournamentRequest(tournament_id=TOURNAMENT)
-    )
+    replayed = await client.call(client.reading.ReplayTournament, pb.ReplayTournamentRequest(tournament_id=TOURNAMENT))
     assert (replayed.agents, replayed.submissions, list(replayed.differences)) == (6, 6, [])
 
 
@@ -195,7 +193,5 @@ async def test_submissions_at_the_same_time_are_all_recorded_once(client: Any) -
     assert {candidate.candidate_id for candidate in recorded} == {
         request.checkpoint.manifest_digest for request in requests
     }
-    replayed = await client.call(
-        client.reading.ReplayTournament, pb.ReplayTournamentRequest(tournament_id=TOURNAMENT)
-    )
+    replayed = await client.call(client.reading.ReplayTournament, pb.ReplayTournamentRequest(tournament_id=TOURNAMENT))
     assert list(replayed.differences) == []

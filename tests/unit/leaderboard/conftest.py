@@ -148,7 +148,7 @@ def make_candidate() -> Callable[..., Candidate]:
 
     def make(agent_number: int, score: float, standard_error: float = 0.0, **others: Any) -> Candidate:
         assert math.isfinite(score)
-        values = {
+        values: dict[str, Any] = {
             "candidate_id": f"a{agent_number} {score} {standard_error} {sorted(others.items())}",
             "tournament_id": TOURNAMENT,
             "agent_id": f"{TOURNAMENT}-a{agent_number}",

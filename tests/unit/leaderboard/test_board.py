@@ -102,7 +102,9 @@ def test_any_sequence_keeps_the_highest_mean_one_place_an_agent_and_the_capacity
 ) -> None:
     draw = random.Random(capacity)
     submissions = [
-        make_candidate(draw.randrange(8), draw.gauss(0, 3), draw.random(), environment_steps=draw.randrange(9), sequence=n)
+        make_candidate(
+            draw.randrange(8), draw.gauss(0, 3), draw.random(), environment_steps=draw.randrange(9), sequence=n
+        )
         for n in range(300)
     ]
     board: Board = ()

@@ -62,7 +62,9 @@ def test_first_turns_are_those_before_which_there_was_none() -> None:
 
 
 def test_the_first_agent_of_an_algorithm_has_the_values_that_are_stated(make_spec: MakeSpec) -> None:
-    spec = make_spec(algorithms={"ppo": {"hyperparameters": {"learning_rate": {"low": 1e-4, "high": 1e-2, "value": 2e-3}}}})
+    spec = make_spec(
+        algorithms={"ppo": {"hyperparameters": {"learning_rate": {"low": 1e-4, "high": 1e-2, "value": 2e-3}}}}
+    )
     turn, values = draw(spec, 0)
     assert turn.first
     assert values == declared_values(spec.algorithms["ppo"])

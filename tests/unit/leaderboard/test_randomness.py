@@ -9,7 +9,10 @@ from leaderboard.evolution.randomness import agent_seed, draw_distinct, draw_one
 def test_a_stream_depends_on_seed_purpose_and_number_and_on_nothing_else() -> None:
     first = stream(1, "fresh", 2).random()
     assert stream(1, "fresh", 2).random() == first
-    assert len({first, stream(2, "fresh", 2).random(), stream(1, "generate", 2).random(), stream(1, "fresh", 3).random()}) == 4
+    assert (
+        len({first, stream(2, "fresh", 2).random(), stream(1, "generate", 2).random(), stream(1, "fresh", 3).random()})
+        == 4
+    )
 
 
 def test_streams_and_seeds_are_those_of_every_earlier_version() -> None:

@@ -79,9 +79,7 @@ def unfinished(transaction: Transaction) -> None:
     transaction.execute("UPDATE agents SET unfinished = '[\"somebody\"]' WHERE agent_id = ?", f"{TOURNAMENT}-a5")
 
 
-def change_answer(
-    transaction: Transaction, sequence: int, change: Callable[[SubmitCandidateResponse], object]
-) -> None:
+def change_answer(transaction: Transaction, sequence: int, change: Callable[[SubmitCandidateResponse], object]) -> None:
     ((stored,),) = transaction.execute("SELECT answer FROM submissions WHERE sequence = ?", sequence)
     answer = SubmitCandidateResponse.FromString(stored)
     change(answer)

@@ -139,7 +139,9 @@ async def test_now_is_the_clocks(path: Path) -> None:
 def test_a_second_instance_is_refused_while_the_first_lives(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leaderboard.state.LOCK_WAIT_SECONDS", 0.0)
     first = State.open(path, clock)
-    with pytest.raises(FailedPrecondition, match=r"leaderboard\.sqlite: another leaderboard has it open; stop that one"):
+    with pytest.raises(
+        FailedPrecondition, match=r"leaderboard\.sqlite: another leaderboard has it open; stop that one"
+    ):
         State.open(path, clock)
     first.close()
     State.open(path, clock).close()
@@ -166,7 +168,9 @@ async def test_a_damaged_database_is_refused_with_one_line(path: Path, damage: C
         await state.transact(remember, f"tournament with a long name {number}")
     state.close()
     damage(path)
-    with pytest.raises(DataLoss, match=r"leaderboard\.sqlite: is damaged: .*; restore a copy or choose another file") as told:
+    with pytest.raises(
+        DataLoss, match=r"leaderboard\.sqlite: is damaged: .*; restore a copy or choose another file"
+    ) as told:
         State.open(path, clock)
     assert "\n" not in told.value.message
 

@@ -1,0 +1,209 @@
+"""Measures a leaderboard of its own process on a Unix socket; prints one JSON object a line.
+
+Cases, at some number of calls in flight:
+    submit      candidates judged and durable, against unary calls that do nothing: the floor that gRPC sets
+    generate    agents made and durable, likewise
+    watch       submissions sent to a watcher that comes late
+The other floor is the disk: `commit` is what one SQLite transaction a submission would allow, one after the other, on
+the same file system. Whatever `submit` is above that, group commit has earned.
+
+    python benchmarks/leaderboard.py [--quick] [--folder FOLDER]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from podrace import rpc
+from podrace import spec as specification
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
+from podrace.checkpoints.folder import FolderStore
+from podrace.checkpoints.manifest import FORMAT_VERSION, manifest_bytes
+from podrace.checkpoints.publish import claim
+from podrace.checkpoints.store import digest
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+TOURNAMENT = "benchmark-000000"
+AGENTS = 16
+IN_FLIGHT = (1, 16)
+DEADLINE_SECONDS = 30.0
+START_SECONDS = 30.0
+Call = Callable[[], Awaitable[object]]
+
+
+def report(case: str, metric: str, value: float, against: str = "", against_value: float = 0.0) -> None:
+    """Prints one line."""
+    line: dict[str, object] = {
+        "benchmark": "leaderboard",
+        "case": case,
+        "metric": metric,
+        "value": float(f"{value:.4g}"),
+        "unit": "1/s",
+    }
+    if against:
+        line |= {
+            "against": against,
+            "against_value": float(f"{against_value:.4g}"),
+            "ratio": float(f"{value / against_value:.4g}"),
+        }
+    print(json.dumps(line), flush=True)
+
+
+def commits_per_second(folder: Path, count: int) -> float:
+    """What the disk allows: small durable transactions, one after the other, set up as the leaderboard's are."""
+    connection = sqlite3.connect(folder / "floor.sqlite", isolation_level=None)
+    for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL"):
+        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("CREATE TABLE rows (row BLOB)")
+    begin = time.perf_counter()
+    for _ in range(count):
+        connection.execute("INSERT INTO rows VALUES (?)", (b"x" * 400,))
+    elapsed = time.perf_counter() - begin
+    connection.close()
+    return count / elapsed
+
+
+async def calls_per_second(calls: Sequence[Call], in_flight: int) -> float:
+    """Makes the calls, so many at a time."""
+    waiting = iter(calls)
+
+    async def work() -> None:
+        for call in waiting:
+            await call()
+
+    begin = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(in_flight)))
+    return len(calls) / (time.perf_counter() - begin)
+
+
+@contextlib.asynccontextmanager
+async def leaderboard(folder: Path) -> AsyncIterator[str]:
+    """Runs a leaderboard in a process of its own; gives its address."""
+    address = f"unix:{folder}/leaderboard.sock"
+    settings = {
+        "server.listen": address,
+        "database": folder / "leaderboard.sqlite",
+        "store": folder / "store",
+        "telemetry.log_level": "warning",
+    }
+    overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "leaderboard", *overrides)
+    try:
+        await rpc.wait_until_serving(address, deadline_seconds=START_SECONDS)
+        yield address
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+def small_spec() -> TournamentSpec:
+    """A tournament with a board of 16 places."""
+    values = {
+        "environment": {"id": "CartPole-v1"},
+        "algorithms": {"ppo": {}},
+        "objective": {"environment_steps": 1_000_000},
+        "evolution": {"maximum_unfinished_children": 10_000},
+    }
+    return specification.resolve(specification.parse(values, source="benchmark"))
+
+
+def stored_manifests(store: FolderStore, count: int) -> list[Checkpoint]:
+    """Puts manifests into the store whose scores rise with noise, agent by agent in turn; the policies are left out."""
+    for number in range(AGENTS):
+        claim(store, f"{TOURNAMENT}-a{number}", 1)
+    policy = digest(b"policy")
+    checkpoints = []
+    for index in range(count):
+        agent_id = f"{TOURNAMENT}-a{index % AGENTS}"
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            tournament_id=TOURNAMENT,
+            agent_id=agent_id,
+            algorithm="ppo",
+            parts=[Part(name="policy", digest=policy)],
+            lineage_environment_steps=index,
+            evaluation=Evaluation(
+                mean_return=index + 50.0 * (index % 7), variance=400.0, episodes=32, policy_digest=policy
+            ),
+            lease_epoch=1,
+        )
+        name = store.put_object(manifest_bytes(manifest))
+        checkpoints.append(Checkpoint(agent_id=agent_id, manifest_digest=name))
+    return checkpoints
+
+
+async def measure(folder: Path, count: int) -> None:
+    """Reports every case; `count` calls each."""
+    report("commit", "commits_per_second", commits_per_second(folder, count))
+    store = FolderStore(folder / "store")
+    checkpoints = stored_manifests(store, count * len(IN_FLIGHT))
+    async with leaderboard(folder) as address:
+        channel = rpc.connect(address, pb.DESCRIPTOR)
+        updater: Any = pb_grpc.UpdaterServiceStub(channel)
+        generator: Any = pb_grpc.GeneratorServiceStub(channel)
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        spec = small_spec()
+
+        def nothing() -> Awaitable[object]:
+            return rpc.call(health.Check, health_pb2.HealthCheckRequest(), deadline_seconds=DEADLINE_SECONDS)
+
+        def submit(checkpoint: Checkpoint) -> Call:
+            request = pb.SubmitCandidateRequest(checkpoint=checkpoint, lease_epoch=1)
+            return lambda: rpc.call(updater.SubmitCandidate, request, deadline_seconds=DEADLINE_SECONDS)
+
+        def generate(number: int) -> Call:
+            request = pb.GenerateAgentRequest(tournament_id=TOURNAMENT, spec=spec, number=number)
+            return lambda: rpc.call(generator.GenerateAgent, request, deadline_seconds=DEADLINE_SECONDS)
+
+        await calls_per_second([generate(number) for number in range(AGENTS)], 1)
+        await calls_per_second([nothing] * 100, 16)
+        for index, in_flight in enumerate(IN_FLIGHT):
+            floor = await calls_per_second([nothing] * count, in_flight)
+            numbers = range(AGENTS + index * count, AGENTS + (index + 1) * count)
+            for case, metric, calls in [
+                ("submit", "submissions_per_second", list(map(submit, checkpoints[index * count :][:count]))),
+                ("generate", "agents_per_second", list(map(generate, numbers))),
+            ]:
+                rate = await calls_per_second(calls, in_flight)
+                report(f"{case}/concurrency-{in_flight}", metric, rate, "a unary call that does nothing", floor)
+        report("watch", "submissions_per_second", await watched_per_second(channel, len(checkpoints)))
+        await channel.close()
+
+
+async def watched_per_second(channel: Any, count: int) -> float:
+    """How fast a watcher that comes late catches up."""
+    request = pb.WatchCandidatesRequest(tournament_id=TOURNAMENT)
+    responses = pb_grpc.LeaderboardServiceStub(channel).WatchCandidates(request, timeout=DEADLINE_SECONDS)
+    begin = time.perf_counter()
+    async for response in responses:
+        if response.resume_token == count:
+            break
+    elapsed = time.perf_counter() - begin
+    responses.cancel()
+    return count / elapsed
+
+
+def main() -> None:
+    """Measures in a temporary folder, which is removed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the calls; under a minute")
+    parser.add_argument("--folder", type=Path, help="where to work: its disk is what is measured")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="podrace-", dir=options.folder) as folder:
+        asyncio.run(measure(Path(folder), 300 if options.quick else 3000))
+
+
+if __name__ == "__main__":
+    main()
