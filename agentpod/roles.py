@@ -21,6 +21,7 @@ from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, PodraceError, Unavailable
+from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tensors.plane import Plane, Region
 from podrace.tensors.probe import PROBE_SPEC, check_probe, write_probe
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
@@ -115,43 +116,14 @@ class Roles:
         """
         self._drop_memory()
         # A role that is gone is told from one whose simulator takes long to make.
+        wait_seconds = self._config.role_wait_seconds
         await _all_or_first_error(
-            [
-                rpc.wait_until_serving(address, deadline_seconds=self._config.role_wait_seconds)
-                for address in self._addresses
-            ]
+            [rpc.wait_until_serving(address, deadline_seconds=wait_seconds) for address in self._addresses]
         )
         probe = self._plane.create(f"{session.name}_probe", [PROBE_SPEC])
         try:
             sent = write_probe(probe, session.seed % 2**32)
-            policy = policy_message(session.network)
-            worker_requests = [
-                pb.OpenWorkerRequest(
-                    session=session.name,
-                    environment=session.environment,
-                    horizon=session.horizon,
-                    policy=policy,
-                    seed=session.seed,
-                    worker_index=index,
-                    rollouts=session.rollouts,
-                    probe=probe.refs()[0],
-                )
-                for index in range(len(self._workers))
-            ]
-            evaluator_request = pb.OpenEvaluatorRequest(
-                session=session.name,
-                environment=session.evaluation_environment,
-                policy=policy,
-                probe=probe.refs()[0],
-            )
-            calls = [
-                *(
-                    rpc.call(stub.OpenWorker, request, deadline_seconds=OPEN_DEADLINE_SECONDS)
-                    for stub, request in zip(self._workers, worker_requests, strict=True)
-                ),
-                rpc.call(self._evaluator.OpenEvaluator, evaluator_request, deadline_seconds=OPEN_DEADLINE_SECONDS),
-            ]
-            opened = await _all_or_first_error(calls)
+            opened = await _all_or_first_error(self._open_calls(session, probe.refs()[0]))
         except DeadlineExceeded:
             raise Unavailable(
                 f"a role of pod {self._config.pod_id} did not open within {OPEN_DEADLINE_SECONDS:g} s"
@@ -160,11 +132,36 @@ class Roles:
             probe.close()
         for response in opened:
             check_probe(self._plane.scheme, sent, response.probe_sum)
-        spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
         self._check_same_spaces(opened, session)
+        spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
         self._allocate(session, *spaces)
         self._session = session
         return spaces
+
+    def _open_calls(self, session: Session, probe: TensorRef) -> list[Any]:
+        """One call a role; the evaluator's is the last."""
+        policy = policy_message(session.network)
+        calls = [
+            rpc.call(
+                stub.OpenWorker,
+                pb.OpenWorkerRequest(
+                    session=session.name,
+                    environment=session.environment,
+                    horizon=session.horizon,
+                    policy=policy,
+                    seed=session.seed,
+                    worker_index=index,
+                    rollouts=session.rollouts,
+                    probe=probe,
+                ),
+                deadline_seconds=OPEN_DEADLINE_SECONDS,
+            )
+            for index, stub in enumerate(self._workers)
+        ]
+        request = pb.OpenEvaluatorRequest(
+            session=session.name, environment=session.evaluation_environment, policy=policy, probe=probe
+        )
+        return [*calls, rpc.call(self._evaluator.OpenEvaluator, request, deadline_seconds=OPEN_DEADLINE_SECONDS)]
 
     async def collect(self, rollout: int) -> Collected:
         """Grants one slot to all workers and waits until it is full.

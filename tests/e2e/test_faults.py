@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import wait_for
+from homes import wait_for
 
 pytestmark = pytest.mark.e2e
 

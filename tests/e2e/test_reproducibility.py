@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from conftest import Home
+from homes import Home
 
 pytestmark = pytest.mark.e2e
 

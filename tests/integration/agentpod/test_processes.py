@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from conftest import until
+from scripted import until
 
 from agentpod.config import PodConfig
 from agentpod.nursery import start_ticks

@@ -1,0 +1,150 @@
+"""A home of its own for each test, the `podrace` command as a user runs it, and eyes on every process of its mesh."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from podrace.cli.folders import Folders
+from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
+
+REPOSITORY = Path(__file__).parents[2]
+
+SPEC = """
+name = "small"
+seed = 3
+[environment]
+id = "CartPole-v1"
+count = 8
+[algorithms.ppo.hyperparameters]
+horizon = 64
+minibatch_size = 128
+hidden_sizes = [16]
+[assignment]
+environment_steps = 8192
+[evaluation]
+episodes = 8
+every_environment_steps = 4096
+share = 1.0
+[evolution]
+initial_agents = 2
+[objective]
+"""
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0, *, what: str = "nothing") -> Any:
+    """Looks until a condition gives something."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"{what}: not within {seconds:g} s")
+
+
+@dataclass
+class Home:
+    """One home, the commands run on it, and what runs for it."""
+
+    path: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def folders(self) -> Folders:
+        return Folders.of(self.path)
+
+    def spec(self, objective: str, **sections: str) -> Path:
+        """Writes a specification: the small one with an objective and further sections."""
+        path = self.path.parent / f"{self.path.name}.toml"
+        more = "".join(f"\n[{name.replace('__', '.')}]\n{body}\n" for name, body in sections.items())
+        path.write_text(SPEC + objective + "\n" + more)
+        return path
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Starts a command in a session of its own."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "podrace.cli", *arguments, "--home", str(self.path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{Path(__file__).parent}"},
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: str, seconds: float = 100.0) -> tuple[int, str, str]:
+        """Runs a command to its end: exit code, stdout, stderr."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=seconds)
+        return process.returncode, out, err
+
+    def json(self, *arguments: str, seconds: float = 100.0) -> Any:
+        """Runs a command that must succeed and returns its one JSON value."""
+        code, out, err = self.run(*arguments, "--json", seconds=seconds)
+        assert code == 0, err
+        return json.loads(out)
+
+    def processes(self) -> dict[int, str]:
+        """Pids and command lines of everything that runs for this home, the commands themselves left out.
+
+        Forked roles keep the command line of their nursery, which names the runtime folder as well.
+        """
+        own = {process.pid for process in self.started}
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                pid = int(entry.parent.name)
+                if str(self.folders.runtime) in line and pid not in own:
+                    found[pid] = line
+        return found
+
+    def service(self, name: str) -> int:
+        """Pid of the orchestrator, the leaderboard or the nursery."""
+        wanted = "agentpod nursery" if name == "nursery" else f"-m {name} "
+        roles = {pid for pods in self.roles().values() for pid in pods.values()}
+        (pid,) = (pid for pid, line in self.processes().items() if wanted in line and pid not in roles)
+        return pid
+
+    def roles(self) -> dict[str, dict[str, int]]:
+        """Pids of the roles of each pod that lives, by pod id and role."""
+        pods = {}
+        for path in self.folders.pods.glob("*/pod.json"):
+            with contextlib.suppress(OSError, ValueError):
+                content = json.loads(path.read_text())
+                pids = {role: entry["pid"] for role, entry in content["roles"].items()}
+                if Path(f"/proc/{pids.get('learner', 0)}").exists():
+                    pods[content["pod_id"]] = pids
+        return pods
+
+    def candidates(self, tournament_id: str) -> list[leaderboard_pb2.Candidate]:
+        """Every submission that the live leaderboard acknowledges, in order of arrival; empty while it is away."""
+        with grpc.insecure_channel(f"unix:{self.folders.leaderboard_socket}") as channel:
+            stub = leaderboard_pb2_grpc.LeaderboardServiceStub(channel)
+            request = leaderboard_pb2.ListCandidatesRequest(
+                tournament_id=tournament_id, all_submissions=True, page_size=1000
+            )
+            with contextlib.suppress(grpc.RpcError):
+                return list(stub.ListCandidates(request, timeout=2).candidates)
+        return []
+
+    def tournament_id(self) -> str:
+        """Id of the only tournament, once there is one; read from the names of its logs."""
+        names = {path.name.rpartition("-p")[0] for path in self.folders.logs.glob("*-p*.log")}
+        return next(iter(names), "")
+
+    def left_behind(self) -> list[str]:
+        """What should not be there when no command runs."""
+        memory = [path.name for path in Path("/dev/shm").glob(f"podrace-{self.tournament_id()}-p*")]
+        runtime = [str(self.folders.runtime)] if self.folders.runtime.exists() else []
+        return [*self.processes().values(), *memory, *runtime]
