@@ -2,6 +2,7 @@
 all).
 """
 
+import os
 import sys
 
 from agentpod.config import NurseryConfig, PodConfig
@@ -29,7 +30,10 @@ def main(arguments: list[str]) -> int:
         from agentpod import pod
 
         config.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return pod.run_role(config, role)
+        # Not by returning: the interpreter would wait for a simulator that hangs on the compute thread.
+        code = pod.run_role(config, role)
+        sys.stderr.flush()
+        os._exit(code)
     except PodraceError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 2

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -25,15 +24,6 @@ from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 _log = structlog.get_logger(__name__)
 RENEW_DEADLINE_SECONDS = 5.0
 COMPLETE_DEADLINE_SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Why work ends before its budget does."""
-
-    reason: str
-    publish: bool = True
-    """Publish what there is first; False when the agent belongs to another pod by now."""
 
 
 class Lease:
@@ -57,7 +47,10 @@ class Lease:
         """Holds what was acquired; `stop` can be set from outside, too."""
         self.assignment = assignment
         self.progress = pb.Progress()
-        self.stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+        self.stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Why the work is to end before its budget does."""
+        self.ours = True
+        """False once the agent belongs to another pod: nothing of it may be published or completed here."""
         self._orchestrator = orchestrator
         self._orphan_seconds = orphan_seconds
         self._clock = clock
@@ -79,13 +72,11 @@ class Lease:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._renewing
 
-    def request_stop(self, stop: Stop) -> None:
-        """Asks for the end of the work; the first reason stays, unless a later one forbids to publish."""
+    def request_stop(self, reason: str, *, ours: bool = True) -> None:
+        """Asks for the end of the work; the first reason stays."""
+        self.ours = self.ours and ours
         if not self.stop.done():
-            self.stop.set_result(stop)
-        elif not stop.publish and self.stop.result().publish:
-            self.stop = asyncio.get_running_loop().create_future()
-            self.stop.set_result(stop)
+            self.stop.set_result(reason)
 
     async def complete(
         self, outcome: pb.Outcome.ValueType, message: str = "", evaluation: Evaluation | None = None
@@ -120,16 +111,16 @@ class Lease:
                 self._orchestrator.RenewAssignment, request, deadline_seconds=RENEW_DEADLINE_SECONDS
             )
         except (FailedPrecondition, NotFound) as error:
-            self.request_stop(Stop(error.message, publish=False))
+            self.request_stop(error.message, ours=False)
         except PodraceError as error:
             silence = self._clock() - self._heard
             _log.warning("the orchestrator does not answer", error=error.message, seconds=round(silence, 1))
             if silence > self._orphan_seconds:
-                self.request_stop(Stop(f"no answer from the orchestrator for {silence:.0f} s"))
+                self.request_stop(f"no answer from the orchestrator for {silence:.0f} s")
         else:
             self._heard = sent
             self._lease_seconds = response.lease_duration.ToTimedelta().total_seconds()
             if response.directive == pb.DIRECTIVE_DRAIN:
-                self.request_stop(Stop(response.reason or "told to drain"))
+                self.request_stop(response.reason or "told to drain")
             elif response.directive == pb.DIRECTIVE_CANCEL:
-                self.request_stop(Stop(response.reason or "told to cancel", publish=False))
+                self.request_stop(response.reason or "told to cancel", ours=False)

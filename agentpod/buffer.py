@@ -42,7 +42,12 @@ class RolloutSlots:
     def __init__(self, plane: Plane, name: str, fields: Mapping[str, Field], count: int) -> None:
         """Allocates them; raises as Plane.create does."""
         specs = [tensor_spec(field) for field in fields.values()]
-        self._regions = [plane.create(f"{name}_rollout_{index}", specs) for index in range(count)]
+        self._regions: list[Region] = []
+        try:
+            self._regions.extend(plane.create(f"{name}_rollout_{index}", specs) for index in range(count))
+        except BaseException:
+            self.close()
+            raise
         self._free = deque(self._regions)
 
     def take(self) -> Region:

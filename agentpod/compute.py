@@ -28,5 +28,5 @@ class Compute:
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def close(self) -> None:
-        """Drops what is queued and waits for what runs."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        """Drops what is queued; what runs is left to end by itself, or with the process."""
+        self._executor.shutdown(wait=False, cancel_futures=True)

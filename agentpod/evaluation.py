@@ -2,6 +2,8 @@
 for.
 """
 
+import asyncio
+
 from google.protobuf import json_format
 
 from agentpod.assignment import Lease
@@ -25,10 +27,10 @@ async def evaluate_checkpoint(roles: Roles, store: CheckpointStore, lease: Lease
         NotFound: The checkpoint is not in the store.
         DataLoss: It is damaged, or a return is not finite.
         InvalidArgument: The environment does not take the options.
-        Unavailable: A role was lost.
+        RoleLost: A role was lost.
     """
     work, spec = lease.assignment.evaluate, lease.assignment.spec
-    manifest, parts = fetch(store, work.checkpoint.manifest_digest)
+    manifest, parts = await asyncio.to_thread(fetch, store, work.checkpoint.manifest_digest)
     shape = outline(manifest.algorithm, json_format.MessageToDict(manifest.hyperparameters))
     environment = with_options(spec.environment, work.options, min(work.episodes, MAXIMUM_EVALUATION_LANES))
     session = Session(

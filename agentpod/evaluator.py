@@ -26,8 +26,10 @@ from podrace.errors import Cancelled, DataLoss, FailedPrecondition
 from podrace.tensors.codec import digest, encode
 from podrace.tensors.plane import Planes
 from podrace.tensors.probe import read_probe
-from simulators import Report, Simulator
+from simulators import Report, Simulator, Step
 
+MAXIMUM_EPISODE_STEPS = 100_000
+"""Longer than any episode worth waiting for; an environment without an end would hold the evaluator for ever."""
 EVALUATIONS = prometheus_client.Counter("podrace_evaluator_evaluations", "Policies scored")
 EPISODES = prometheus_client.Counter("podrace_evaluator_episodes", "Episodes played")
 
@@ -68,19 +70,13 @@ def play(
         cancelled: Looked at before each step.
 
     Raises:
-        DataLoss: A return is not finite.
+        DataLoss: A return is not finite, or an episode does not end.
         Cancelled: `cancelled` was set.
     """
-    lanes = torch.arange(simulator.count)
-    quota = episodes // simulator.count + (lanes < episodes % simulator.count)
-    finished = torch.zeros(simulator.count, dtype=torch.int64)
-    episode_return = torch.zeros(simulator.count, dtype=torch.float64)
-    episode_length = torch.zeros(simulator.count, dtype=torch.int64)
-    returns: list[Tensor] = []
-    lengths: list[Tensor] = []
+    tally = Tally.of(simulator.count, episodes)
     generator = derive_generator(policy.flat.device, seed, "act")
     observation = simulator.reset(derive_seed(seed, "reset"))
-    while bool((finished < quota).any()):
+    while not tally.complete:
         if cancelled is not None and cancelled.is_set():
             raise Cancelled("the evaluation was called off")
         if greedy:
@@ -89,22 +85,66 @@ def play(
             action, _ = policy.act(observation, policy.noise((simulator.count,), generator))
         step = simulator.step(policy.to_environment(action))
         observation = step.observation
-        episode_return += step.reward.cpu()
-        episode_length += 1
+        tally.add(step)
+    return tally.episodes()
+
+
+@dataclass
+class Tally:
+    """Counts finished episodes, lane by lane, up to each lane's quota. All tensors are [N]."""
+
+    quota: Tensor
+    """Episodes each lane is to play."""
+    finished: Tensor
+    """Episodes each lane has played, up to its quota."""
+    episode_return: Tensor
+    """float64, of the episodes under way."""
+    episode_length: Tensor
+    """Steps of the episodes under way."""
+    steps: int = 0
+    returns: list[Tensor] = field(default_factory=list)
+    lengths: list[Tensor] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, lanes: int, episodes: int) -> "Tally":
+        """Nothing counted yet."""
+        none = torch.zeros(lanes, dtype=torch.int64)
+        quota = episodes // lanes + (torch.arange(lanes) < episodes % lanes)
+        return cls(quota, none, torch.zeros(lanes, dtype=torch.float64), none.clone())
+
+    @property
+    def complete(self) -> bool:
+        """Whether every lane has played its quota."""
+        return bool((self.finished >= self.quota).all())
+
+    def add(self, step: Step) -> None:
+        """Counts one step of every lane; raises DataLoss as `play` does."""
+        self.steps += 1
+        self.episode_return += step.reward.cpu()
+        self.episode_length += 1
+        if self.steps >= MAXIMUM_EPISODE_STEPS and int(self.episode_length.max()) >= MAXIMUM_EPISODE_STEPS:
+            raise DataLoss(
+                f"an evaluation episode has not ended after {MAXIMUM_EPISODE_STEPS} steps: give the environment a time"
+                " limit, for instance environment.options.max_episode_steps"
+            )
         done = (step.terminated | step.truncated).cpu()
         if bool(done.any()):
-            counted = done & (finished < quota)
-            returns.append(episode_return[counted])
-            lengths.append(episode_length[counted])
-            finished += counted
-            episode_return[done] = 0.0
-            episode_length[done] = 0
-    result = Episodes(torch.cat(returns), torch.cat(lengths))
-    if not bool(result.returns.isfinite().all()):
-        raise DataLoss(
-            "an evaluation return is not finite: look at the rewards of the simulator", reason="ERROR_REASON_NON_FINITE"
-        )
-    return result
+            counted = done & (self.finished < self.quota)
+            self.returns.append(self.episode_return[counted])
+            self.lengths.append(self.episode_length[counted])
+            self.finished = self.finished + counted
+            self.episode_return[done] = 0.0
+            self.episode_length[done] = 0
+
+    def episodes(self) -> Episodes:
+        """What was counted; raises DataLoss as `play` does."""
+        result = Episodes(torch.cat(self.returns), torch.cat(self.lengths))
+        if not bool(result.returns.isfinite().all()):
+            raise DataLoss(
+                "an evaluation return is not finite: look at the rewards of the simulator",
+                reason="ERROR_REASON_NON_FINITE",
+            )
+        return result
 
 
 def score(episodes: Episodes) -> Evaluation:

@@ -9,24 +9,34 @@ import asyncio
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
 import structlog
 from google.protobuf.duration_pb2 import Duration
 
-from agentpod.assignment import Lease, Stop
+from agentpod.assignment import Lease
 from agentpod.compute import Compute
 from agentpod.config import PodConfig
 from agentpod.evaluation import evaluate_checkpoint
 from agentpod.publication import Publisher
-from agentpod.roles import Roles
-from agentpod.training import RoleLost, Training
+from agentpod.roles import RoleLost, Roles
+from agentpod.training import Training
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.checkpoints.store import CheckpointStore
-from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, PodraceError
+from podrace.errors import (
+    DataLoss,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    PodraceError,
+    ResourceExhausted,
+    Unimplemented,
+)
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc
@@ -35,6 +45,7 @@ from podrace.tensors.plane import Plane
 _log = structlog.get_logger(__name__)
 ACQUIRE_WAIT_SECONDS = 10.0
 RETRY_SECONDS = 0.5
+GIVEN_UP_SECONDS = 1.0
 EXIT_DONE = 0
 EXIT_ROLE_LOST = 3
 
@@ -133,7 +144,7 @@ class Head:
 
         def on_stop(done: "asyncio.Future[str]") -> None:
             if not done.cancelled():
-                lease.request_stop(Stop(done.result()))
+                lease.request_stop(done.result())
 
         stop.add_done_callback(on_stop)
         ids = {"agent_id": assignment.train.agent_id, "tournament_id": assignment.tournament_id}
@@ -154,53 +165,86 @@ class Head:
         training = self.training = Training(
             self.config, lease, agent, self._roles, self._compute, publisher, device=self._device
         )
-        outcome, message, exit_code = orchestrator_pb.OUTCOME_FINISHED, "", None
-        prepared = False
         try:
-            await training.prepare()
-            prepared = True
-            await training.run()
-            if lease.stop.done():
-                outcome, message = orchestrator_pb.OUTCOME_DRAINED, lease.stop.result().reason
-                # Drained, the pod goes; if only this agent was taken from it, it asks for another.
-                exit_code = EXIT_DONE if lease.stop.result().publish else None
-        except RoleLost as error:
-            outcome, message, exit_code = orchestrator_pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST
-            await training.leave()
-        except (DataLoss, InvalidArgument) as error:
-            spec_failed = isinstance(error, InvalidArgument) and not prepared
-            outcome = orchestrator_pb.OUTCOME_SPEC_FAILED if spec_failed else orchestrator_pb.OUTCOME_AGENT_FAILED
-            message = error.message
-            await training.abandon()
+            if await training.prepare():
+                await training.run()
+            ending = _ending_of(training, lease)
         except PodraceError as error:
-            # The agent belongs to another pod, or the mesh is not there: nothing that this pod could mend.
-            _log.error("assignment given up", error=error.message)
-            await training.abandon()
-            outcome, message = orchestrator_pb.OUTCOME_DRAINED, error.message
-        _log.info("assignment ends", outcome=orchestrator_pb.Outcome.Name(outcome), reason=message)
-        await self._complete(lease, outcome, message)
-        return exit_code
+            ending = ending_of_error(error, prepared=training.prepared)
+            try:
+                await (training.leave() if ending.publish else training.abandon())
+            except PodraceError as again:
+                _log.error("training files were not published", error=again.message)
+        _log.info("assignment ends", outcome=orchestrator_pb.Outcome.Name(ending.outcome), reason=ending.message)
+        await self._complete(lease, ending)
+        return ending.exit_code
 
     async def _evaluate(self, lease: Lease) -> int | None:
         lease.progress.activity = orchestrator_pb.POD_ACTIVITY_EVALUATING
-        try:
-            evaluation = await evaluate_checkpoint(self._roles, self._store, lease)
-        except PodraceError as error:
-            await self._complete(lease, orchestrator_pb.OUTCOME_AGENT_FAILED, error.message)
-            return None
-        await lease.complete(orchestrator_pb.OUTCOME_FINISHED, evaluation=evaluation)
-        return None
+        evaluating = asyncio.create_task(evaluate_checkpoint(self._roles, self._store, lease))
+        waited: list[asyncio.Future[Any]] = [evaluating, lease.stop]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not evaluating.done():
+            evaluating.cancel()
+            await asyncio.wait([evaluating])
+        evaluation: Evaluation | None = None
+        ending = Ending(orchestrator_pb.OUTCOME_DRAINED, "stopped", exit_code=EXIT_DONE)
+        if not evaluating.cancelled():
+            try:
+                evaluation = evaluating.result()
+                ending = Ending(orchestrator_pb.OUTCOME_FINISHED)
+            except PodraceError as error:
+                ending = ending_of_error(error, prepared=True)
+        await self._complete(lease, ending, evaluation)
+        return ending.exit_code
 
-    async def _complete(self, lease: Lease, outcome: orchestrator_pb.Outcome.ValueType, message: str) -> None:
-        if lease.stop.done() and not lease.stop.result().publish:
-            return
-        try:
-            await lease.complete(outcome, message)
-        except FailedPrecondition as error:
-            _log.warning("the assignment was taken over", error=error.message)
-        except PodraceError as error:
-            # The lease expires by itself, and the agent goes to the next pod from its last checkpoint.
-            _log.warning("the end of the assignment could not be told", error=error.message)
+    async def _complete(self, lease: Lease, ending: "Ending", evaluation: Evaluation | None = None) -> None:
+        if lease.ours:
+            try:
+                await lease.complete(ending.outcome, ending.message, evaluation)
+            except PodraceError as error:
+                # Taken over, or nobody there: the lease expires by itself; the next pod goes on from what is published.
+                _log.warning("the end of the assignment could not be told", error=error.message)
+        if ending.outcome == orchestrator_pb.OUTCOME_DRAINED and ending.exit_code is None:
+            # Whatever made this pod give the agent up may still be there: never in a hurry.
+            await asyncio.sleep(GIVEN_UP_SECONDS)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an assignment ends, and the pod with it if there is an exit code."""
+
+    outcome: orchestrator_pb.Outcome.ValueType
+    message: str = ""
+    exit_code: int | None = None
+    publish: bool = False
+    """Publish the training files as they are first."""
+
+
+def _ending_of(training: Training, lease: Lease) -> Ending:
+    """The ending of an assignment without an error."""
+    # Drained, the pod goes; if only the agent was taken from it, it asks for another.
+    exit_code = EXIT_DONE if lease.stop.done() and lease.ours else None
+    if training.finished:
+        return Ending(orchestrator_pb.OUTCOME_FINISHED, exit_code=exit_code)
+    return Ending(orchestrator_pb.OUTCOME_DRAINED, lease.stop.result(), exit_code)
+
+
+def ending_of_error(error: PodraceError, *, prepared: bool) -> Ending:
+    """What an error means for the agent, for its tournament and for the pod.
+
+    Args:
+        error: What ended the work.
+        prepared: Whether the agent had begun to train: an error before that would meet every other agent as well.
+    """
+    if isinstance(error, RoleLost):
+        return Ending(orchestrator_pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST, publish=True)
+    if not prepared and isinstance(error, InvalidArgument | Unimplemented | ResourceExhausted | Internal):
+        return Ending(orchestrator_pb.OUTCOME_SPEC_FAILED, error.message)
+    if isinstance(error, DataLoss | InvalidArgument | Unimplemented | ResourceExhausted | NotFound | Internal):
+        return Ending(orchestrator_pb.OUTCOME_AGENT_FAILED, error.message)
+    # The agent belongs to another pod, or the mesh is not there: nothing that is wrong with the agent.
+    return Ending(orchestrator_pb.OUTCOME_DRAINED, error.message)
 
 
 class LearnerServicer(pb_grpc.LearnerServiceServicer):

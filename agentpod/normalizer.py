@@ -100,6 +100,10 @@ class RewardScale:
         running, carry = discounted_returns(reward, done, discount, carry)
         return RewardScale(self.moments.merge(RunningMoments.of(running.flatten())), carry)
 
+    def begin_episodes(self) -> "RewardScale":
+        """The same scale without episodes under way."""
+        return RewardScale(self.moments, self.carry.new_zeros(0))
+
     @property
     def deviation(self) -> Tensor:
         """[] float32, to divide rewards by; 1 while there are none."""

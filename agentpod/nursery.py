@@ -1,7 +1,7 @@
 """The nursery: a parent that has imported torch and grpc and forks the roles of pods, so that a pod starts in a tenth
 of a second.
 
-It is one thread and one selector and never creates a gRPC, CUDA or thread-pool object, which would not survive the
+It runs one selector on one thread and never creates a gRPC, CUDA or thread-pool object, which would not survive the
 fork. It outlives the orchestrator that gives it orders (its pods do, too), reaps its children, and restarts a worker or
 an evaluator that died while its head lives. Cleaning up after dead pods is the launcher's business.
 
@@ -26,6 +26,7 @@ import structlog
 
 from agentpod.config import NurseryConfig, PodConfig
 from podrace import config as configuration
+from podrace import lifeline
 from podrace.errors import InvalidArgument, PodraceError
 
 _log = structlog.get_logger(__name__)
@@ -69,16 +70,18 @@ class Nursery:
             selector.register(listener, selectors.EVENT_READ, self._accept)
             wakeup = resources.enter_context(_woken_by_signals())
             selector.register(wakeup, selectors.EVENT_READ, _drain)
-            lifeline = _connect(self.config.lifeline)
-            if lifeline:
-                selector.register(resources.enter_context(lifeline), selectors.EVENT_READ, None)
-            self._serve(selector, lifeline)
+            line = lifeline.grasp(self.config.lifeline) if self.config.lifeline else None
+            if line is not None:
+                resources.callback(os.close, line)
+                selector.register(line, selectors.EVENT_READ, None)
+            resources.callback(_close_connections, selector)
+            self._serve(selector, orphaned=bool(self.config.lifeline) and line is None)
 
-    def _serve(self, selector: selectors.BaseSelector, lifeline: socket.socket | None) -> None:
-        orphaned, idle_since = False, time.monotonic()
+    def _serve(self, selector: selectors.BaseSelector, *, orphaned: bool) -> None:
+        idle_since = time.monotonic()
         while True:
             for key, _ in selector.select(POLL_SECONDS):
-                if key.fileobj is lifeline:
+                if key.data is None:
                     orphaned = True
                     selector.unregister(key.fileobj)
                 else:
@@ -118,9 +121,16 @@ class Nursery:
                 return child.pid
         pod.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.started[pod.pod_id] = time.time()
-        heads = [self._fork(Child(pod, role, 0)) for role in pod.roles]
-        self._write_pod_file(pod)
-        return heads[0]
+        pids: list[int] = []
+        try:
+            pids.extend(self._fork(Child(pod, role, 0)) for role in pod.roles)
+            self._write_pod_file(pod)
+        except OSError:
+            # A pod that is not written down would be nobody's.
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            raise
+        return pids[0]
 
     def _fork(self, child: Child) -> int:
         child.pid = os.fork()
@@ -184,8 +194,12 @@ class Nursery:
             return
         child.restarts += 1
         _log.warning("role is restarted", pod_id=child.pod.pod_id, role=child.role, restarts=child.restarts)
-        self._fork(child)
-        self._write_pod_file(child.pod)
+        try:
+            self._fork(child)
+            self._write_pod_file(child.pod)
+        except OSError as error:
+            # Its head waits for it in vain and ends the pod.
+            _log.error("role is not restarted", pod_id=child.pod.pod_id, role=child.role, error=str(error))
 
 
 class BecomeRole(BaseException):
@@ -235,7 +249,8 @@ def main(config: NurseryConfig, become: RunRole) -> int:
         return 0
     except BecomeRole as caught:
         child = caught
-    # Outside of the handler: a traceback of the role is its own.
+    # Outside of the handler, without the stack that was left: the role keeps nothing of its parent.
+    child.__traceback__ = None
     os._exit(_become(child, become))
 
 
@@ -309,9 +324,14 @@ def _woken_by_signals() -> Iterator[socket.socket]:
         yield reader
 
 
+def _close_connections(selector: selectors.BaseSelector) -> None:
+    """A forked role must not keep its parent's connections open, or their other ends would never see them close."""
+    for key in list(selector.get_map().values()):
+        if isinstance(key.data, _Connection) and isinstance(key.fileobj, socket.socket):
+            key.fileobj.close()
+
+
 def _connect(path: str) -> socket.socket | None:
-    if not path:
-        return None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(path)

@@ -3,14 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agentpod.algorithms import ALGORITHMS
 from agentpod.algorithms.base import parse_hyperparameters
-from agentpod.algorithms.ppo_hyperparameters import PPOHyperparameters
 from agentpod.policy import NetworkSpec
 from podrace.config import unknown
 from podrace.errors import InvalidArgument
-
-HYPERPARAMETERS: Mapping[str, type[PPOHyperparameters]] = {"ppo": PPOHyperparameters}
-"""By algorithm."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +26,8 @@ def outline(algorithm: str, hyperparameters: Mapping[str, object]) -> Outline:
     Raises:
         InvalidArgument: The algorithm or a hyperparameter is unknown, or a value is out of range.
     """
-    if algorithm not in HYPERPARAMETERS:
-        raise InvalidArgument(unknown("agent", "algorithm", algorithm, HYPERPARAMETERS))
-    settings = parse_hyperparameters(HYPERPARAMETERS[algorithm], hyperparameters)
+    if algorithm not in ALGORITHMS:
+        raise InvalidArgument(unknown("agent", "algorithm", algorithm, ALGORITHMS))
+    settings = parse_hyperparameters(ALGORITHMS[algorithm].settings_type, hyperparameters)
     network = NetworkSpec(settings.hidden_sizes, settings.activation, settings.normalize_observations)
     return Outline(network, settings.horizon)

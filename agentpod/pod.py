@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import os
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import structlog
 import torch
@@ -53,7 +53,9 @@ def preload() -> None:
     """Imports what the roles will need, and has torch keep to one interop thread, before anything is forked."""
     torch.set_num_interop_threads(1)
     for module in PRELOADED:
-        importlib.import_module(module)
+        # What is not installed is missed, with a line that says so, by the pod that needs it.
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(module)
 
 
 def make_plane(config: PodConfig) -> Plane:
@@ -66,7 +68,8 @@ def make_plane(config: PodConfig) -> Plane:
 async def run_head(config: PodConfig) -> int:
     """Runs the process of the head: in a fused pod all three services, else the learner's. Returns its exit code."""
     plane, compute = make_plane(config), Compute()
-    device = f"cuda:{config.gpus[0]}" if config.gpus else "cpu"
+    # Of those that CUDA_VISIBLE_DEVICES shows to this pod.
+    device = "cuda:0" if config.gpus else "cpu"
     head = Head(config, plane, compute, open_store(config.store), device=device)
     services = [
         Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, LearnerServicer(head))

@@ -14,9 +14,9 @@ import structlog
 from agentpod.training_files import Counters, Frozen
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
-from podrace.checkpoints.publish import claim, fetch, fetch_latest, publish
+from podrace.checkpoints.publish import claim, fetch, fetch_latest, publish, read_manifest
 from podrace.checkpoints.store import CheckpointStore
-from podrace.errors import DataLoss, NotFound
+from podrace.errors import DataLoss, DeadlineExceeded, NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 
@@ -37,7 +37,12 @@ class Start:
 
 
 class Publisher:
-    """Publishes the checkpoints of one agent under one lease epoch."""
+    """Publishes the checkpoints of one agent under one lease epoch.
+
+    start = await publisher.start()
+    await publisher.publish(frozen, evaluation)   # a leaderboard that is away does not stop the training
+    await publisher.submit_all()                  # in the end, every score has been submitted
+    """
 
     def __init__(
         self,
@@ -51,32 +56,45 @@ class Publisher:
         self.agent = agent
         self._store, self._updater, self._epoch, self._wall_clock = store, updater, lease_epoch, wall_clock
         self._previous = ""
+        self._unsubmitted: list[str] = []
 
     async def start(self) -> Start:
         """Claims the agent and finds the training files it goes on from: its own, its parent's, or none.
 
         Raises:
             FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
-            DataLoss: Its parent's files are damaged; its own, if damaged, only cost the steps since it began.
+            DataLoss, NotFound: Its parent's files are damaged or gone. Its own, if damaged, only cost the steps since
+                it began.
         """
-        pointer = await asyncio.to_thread(claim, self._store, self.agent.agent_id, self._epoch)
-        if pointer.manifest_digest:
-            try:
-                return await self._own(pointer.manifest_digest)
-            except (DataLoss, NotFound) as error:
-                _log.error("own training files are damaged; beginning again", error=error.message)
-        return await asyncio.to_thread(self._inherited)
+        start, unsubmitted = await asyncio.to_thread(self._claim)
+        self._unsubmitted = unsubmitted
+        await self._submit_what_can_be()
+        return start
 
-    async def _own(self, newest_digest: str) -> Start:
-        latest = await asyncio.to_thread(fetch_latest, self._store, self.agent.agent_id)
+    def _claim(self) -> tuple[Start, list[str]]:
+        """Where to begin, and the scored manifests that the pod before may not have submitted before it died."""
+        pointer = claim(self._store, self.agent.agent_id, self._epoch)
+        if not pointer.manifest_digest:
+            return self._inherited(), []
+        try:
+            latest = fetch_latest(self._store, self.agent.agent_id)
+        except (DataLoss, NotFound) as error:
+            _log.error("own training files are damaged; beginning again", error=error.message)
+            return self._inherited(), []
         assert latest is not None, "the pointer names a manifest"
-        self._previous = latest.manifest_digest
         if latest.damage:
             _log.error("newest checkpoint is damaged; going on from the one before", error=latest.damage)
-        elif latest.manifest.HasField("evaluation"):
-            # The pod that published it may have died before it submitted it.
-            await self._submit(newest_digest)
-        return Start(Counters.of(latest.manifest), latest.parts, f"checkpoint {latest.manifest_digest[:12]} of its own")
+        self._previous = latest.manifest_digest
+        note = f"checkpoint {latest.manifest_digest[:12]} of its own"
+        sound = dict.fromkeys((pointer.previous_manifest_digest, latest.manifest_digest))
+        unsubmitted = [digest for digest in sound if digest and self._is_scored(digest)]
+        return Start(Counters.of(latest.manifest), latest.parts, note), unsubmitted
+
+    def _is_scored(self, manifest_digest: str) -> bool:
+        try:
+            return read_manifest(self._store, manifest_digest).HasField("evaluation")
+        except (DataLoss, NotFound):
+            return False
 
     def _inherited(self) -> Start:
         if not self.agent.HasField("starting_checkpoint"):
@@ -86,21 +104,39 @@ class Publisher:
         return Start(Counters.inheriting(manifest), parts, f"checkpoint {self._previous[:12]} of {manifest.agent_id}")
 
     async def publish(self, frozen: Frozen, evaluation: Evaluation | None) -> None:
-        """Stores a checkpoint, and submits it if it was scored.
+        """Stores a checkpoint, and submits it if it was scored and the leaderboard is there.
 
         Raises:
             FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
             DataLoss: The score belongs to another policy.
-            Unavailable: The leaderboard does not answer; the checkpoint is stored.
+            ResourceExhausted: The store is full.
         """
+        self._previous = await asyncio.to_thread(self._store_checkpoint, frozen, evaluation)
+        if evaluation:
+            self._unsubmitted.append(self._previous)
+            await self._submit_what_can_be()
+
+    def _store_checkpoint(self, frozen: Frozen, evaluation: Evaluation | None) -> str:
         manifest = frozen.manifest(
             self.agent, previous_manifest_digest=self._previous, evaluation=evaluation, now=self._wall_clock()
         )
-        self._previous = await asyncio.to_thread(
-            publish, self._store, self.agent.agent_id, self._epoch, frozen.parts(), manifest
-        )
-        if evaluation:
-            await self._submit(self._previous)
+        return publish(self._store, self.agent.agent_id, self._epoch, frozen.parts(), manifest)
+
+    async def submit_all(self) -> None:
+        """Submits every score that was published and not submitted yet.
+
+        Raises:
+            Unavailable, DeadlineExceeded: The leaderboard does not answer; whoever claims the agent next tries again.
+        """
+        while self._unsubmitted:
+            await self._submit(self._unsubmitted[0])
+            del self._unsubmitted[0]
+
+    async def _submit_what_can_be(self) -> None:
+        try:
+            await self.submit_all()
+        except (Unavailable, DeadlineExceeded) as error:
+            _log.warning("the leaderboard does not answer; the score waits", error=error.message)
 
     async def _submit(self, manifest_digest: str) -> None:
         request = pb.SubmitCandidateRequest(

@@ -20,7 +20,7 @@ from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, PodraceError, Unavailable
+from podrace.errors import DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
 from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tensors.plane import Plane, Region
 from podrace.tensors.probe import PROBE_SPEC, check_probe, write_probe
@@ -32,9 +32,20 @@ COLLECT_DEADLINE_SECONDS = 600.0
 EVALUATE_DEADLINE_SECONDS = 1800.0
 
 
-def is_lost(error: PodraceError) -> bool:
-    """Whether an error means that the role behind a call is gone, or came back without memory of its session."""
-    return isinstance(error, Unavailable) or (isinstance(error, FailedPrecondition) and error.reason == NOT_OPEN)
+class RoleLost(Unavailable):
+    """A role is gone, or came back without memory of its session."""
+
+
+async def _call(method: Any, request: Any, *, deadline_seconds: float) -> Any:
+    """Calls a role; raises RoleLost apart from what the role answers."""
+    try:
+        return await rpc.call(method, request, deadline_seconds=deadline_seconds)
+    except Unavailable as error:
+        raise RoleLost(error.message) from None
+    except FailedPrecondition as error:
+        if error.reason == NOT_OPEN:
+            raise RoleLost(error.message) from None
+        raise
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,8 @@ class Roles:
             *(config.address(f"worker-{index}") for index in range(config.workers)),
             config.address("evaluator"),
         ]
-        self._channels = [rpc.connect(address, pb.DESCRIPTOR) for address in self._addresses]
+        # Without retries of the channel: a role that was restarted has to be opened first.
+        self._channels = [rpc.connect(address) for address in self._addresses]
         *workers, evaluator = self._channels
         self._workers: list[Any] = [pb_grpc.WorkerServiceStub(channel) for channel in workers]
         self._evaluator: Any = pb_grpc.EvaluatorServiceStub(evaluator)
@@ -112,22 +124,16 @@ class Roles:
         Raises:
             InvalidArgument: The environment cannot be made, or its spaces cannot be learned on.
             FailedPrecondition: A role does not see the memory of this one.
-            Unavailable: A role is gone, or does not open within the deadline of the contract.
+            RoleLost: A role is gone, or does not open within the deadline of the contract.
         """
         self._drop_memory()
-        # A role that is gone is told from one whose simulator takes long to make.
-        wait_seconds = self._config.role_wait_seconds
-        await _all_or_first_error(
-            [rpc.wait_until_serving(address, deadline_seconds=wait_seconds) for address in self._addresses]
-        )
+        await self._wait_for_roles()
         probe = self._plane.create(f"{session.name}_probe", [PROBE_SPEC])
         try:
             sent = write_probe(probe, session.seed % 2**32)
             opened = await _all_or_first_error(self._open_calls(session, probe.refs()[0]))
         except DeadlineExceeded:
-            raise Unavailable(
-                f"a role of pod {self._config.pod_id} did not open within {OPEN_DEADLINE_SECONDS:g} s"
-            ) from None
+            raise RoleLost(f"a role did not open within {OPEN_DEADLINE_SECONDS:g} s") from None
         finally:
             probe.close()
         for response in opened:
@@ -138,11 +144,21 @@ class Roles:
         self._session = session
         return spaces
 
+    async def _wait_for_roles(self) -> None:
+        """Tells a role that is gone from one whose simulator takes long to make."""
+        wait_seconds = self._config.role_wait_seconds
+        try:
+            await _all_or_first_error(
+                [rpc.wait_until_serving(address, deadline_seconds=wait_seconds) for address in self._addresses]
+            )
+        except Unavailable as error:
+            raise RoleLost(f"a role did not come back: {error.message}") from None
+
     def _open_calls(self, session: Session, probe: TensorRef) -> list[Any]:
         """One call a role; the evaluator's is the last."""
         policy = policy_message(session.network)
         calls = [
-            rpc.call(
+            _call(
                 stub.OpenWorker,
                 pb.OpenWorkerRequest(
                     session=session.name,
@@ -161,13 +177,13 @@ class Roles:
         request = pb.OpenEvaluatorRequest(
             session=session.name, environment=session.evaluation_environment, policy=policy, probe=probe
         )
-        return [*calls, rpc.call(self._evaluator.OpenEvaluator, request, deadline_seconds=OPEN_DEADLINE_SECONDS)]
+        return [*calls, _call(self._evaluator.OpenEvaluator, request, deadline_seconds=OPEN_DEADLINE_SECONDS)]
 
     async def collect(self, rollout: int) -> Collected:
         """Grants one slot to all workers and waits until it is full.
 
         Raises:
-            Unavailable, FailedPrecondition (NOT_OPEN): A worker was lost, and the slot with it.
+            RoleLost: A worker was lost, and the slot with it.
             DataLoss: An environment gave a number that is not finite.
         """
         session = self._require_session()
@@ -175,7 +191,7 @@ class Roles:
         count = session.environment.count
         try:
             calls = [
-                rpc.call(
+                _call(
                     stub.CollectRollout,
                     pb.CollectRolloutRequest(
                         session=session.name,
@@ -201,16 +217,19 @@ class Roles:
         """Scores the policy in a held slot and releases it.
 
         Raises:
-            Unavailable, FailedPrecondition (NOT_OPEN): The evaluator was lost.
-            DataLoss: A return is not finite.
+            RoleLost: The evaluator was lost.
+            DataLoss: A return is not finite, or the evaluation does not end.
         """
         request = pb.EvaluatePolicyRequest(
             session=self._require_session().name, policy=held.ref(), episodes=episodes, seed=seed, greedy=greedy
         )
         try:
-            response = await rpc.call(
-                self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS
-            )
+            response = await _call(self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS)
+        except DeadlineExceeded:
+            raise DataLoss(
+                f"an evaluation took longer than {EVALUATE_DEADLINE_SECONDS:g} s: lower evaluation.episodes, or give"
+                " the environment a shorter time limit"
+            ) from None
         finally:
             self._release(held)
         evaluation: Evaluation = response.evaluation

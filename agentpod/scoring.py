@@ -1,14 +1,14 @@
-"""When an agent is scored, and the one evaluation that may be in flight: its policy frozen, its score awaited, both
-published.
+"""When an agent is scored, and the one evaluation that may be in flight.
+
+Its policy is frozen, its score awaited, both published.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from agentpod.assignment import Lease, Stop
+from agentpod.assignment import Lease
 from agentpod.buffer import PolicySlot
 from agentpod.publication import Publisher
 from agentpod.randomness import derive_seed
@@ -28,10 +28,10 @@ class Schedule:
     """Steps at which the next evaluation is due."""
 
     @classmethod
-    def starting_at(cls, steps: int, spec: EvaluationSpec, *, synchronous: bool) -> "Schedule":
-        """The schedule of an agent that has taken `steps`; wall clock has no say when `synchronous`."""
+    def starting_at(cls, steps: int, spec: EvaluationSpec) -> "Schedule":
+        """The schedule of an agent that has taken `steps`."""
         every = spec.every_environment_steps
-        return cls(every, 1.0 if synchronous else spec.share, due_steps=(steps // every + 1) * every)
+        return cls(every, spec.share, due_steps=(steps // every + 1) * every)
 
     def take(self, steps: int) -> bool:
         """Whether a multiple of `every_steps` was passed since this last said so."""
@@ -42,16 +42,15 @@ class Schedule:
 
     def affordable(self, elapsed_seconds: float, evaluation_seconds: float, next_seconds: float) -> bool:
         """Whether one more evaluation keeps them all within their share of the elapsed time."""
-        spent = evaluation_seconds + next_seconds
-        return self.share >= 1.0 or spent <= self.share * (elapsed_seconds + next_seconds)
+        return evaluation_seconds + next_seconds <= self.share * (elapsed_seconds + next_seconds)
 
 
 class Scorer:
-    """At most one evaluation in flight.
+    """At most one evaluation in flight; a stop of the lease calls it off.
 
-    await scorer.start(frozen, roles.ring.hold())
+    scorer.start(frozen, roles.ring.hold())
     ...                                  # training goes on
-    await scorer.settle(lease.stop)      # published, called off, or its error
+    await scorer.settle()                # published, called off, or its error
     """
 
     def __init__(
@@ -70,6 +69,8 @@ class Scorer:
         """Newest policy version that was published with its score."""
         self.total_seconds = 0.0
         self.last_seconds = 0.0
+        # The task that trains may be waiting for the compute thread that this evaluation holds.
+        lease.stop.add_done_callback(lambda _: self._cancel())
 
     @property
     def busy(self) -> bool:
@@ -80,24 +81,24 @@ class Scorer:
         """Begins to score a policy that lies in a held slot; the earlier one must be settled."""
         self._task = asyncio.create_task(self._score(frozen, held))
 
-    async def settle(self, stop: "asyncio.Future[Stop]") -> None:
-        """Waits until the one in flight is published; a stop calls it off. Raises its error."""
-        if self._task:
-            waited: list[asyncio.Future[Any]] = [self._task, stop]
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if not self._task.done():
-                await self.call_off()
-            task, self._task = self._task, None
-            if task:
-                await task
-
-    async def call_off(self) -> None:
-        """Ends the one in flight; if it is being published already, that is finished first."""
+    async def settle(self) -> None:
+        """Waits for the end of the one in flight and raises its error; called off is no error."""
         task, self._task = self._task, None
         if task:
-            if not self._publishing:
-                task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
+
+    async def call_off(self) -> None:
+        """Ends the one in flight, whatever becomes of it; if it is being published already, that is finished first."""
+        self._cancel()
+        task, self._task = self._task, None
+        if task:
             await asyncio.gather(task, return_exceptions=True)
+
+    def _cancel(self) -> None:
+        if self._task and not self._publishing:
+            self._task.cancel()
 
     async def _score(self, frozen: Frozen, held: PolicySlot) -> None:
         started = self._clock()

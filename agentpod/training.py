@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import prometheus_client
 import structlog
@@ -23,13 +24,12 @@ from agentpod.assignment import Lease
 from agentpod.compute import Compute
 from agentpod.config import PodConfig
 from agentpod.messages import with_options
-from agentpod.outline import outline
+from agentpod.outline import Outline, outline
 from agentpod.publication import Publisher
-from agentpod.roles import Collected, Roles, Session, is_lost
+from agentpod.roles import Collected, RoleLost, Roles, Session
 from agentpod.rollout import Rollout
 from agentpod.scoring import Schedule, Scorer
 from agentpod.training_files import Counters, freeze, restore
-from podrace.errors import PodraceError, Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -45,16 +45,12 @@ UPDATE_SECONDS = prometheus_client.Histogram("podrace_learner_update_seconds", "
 LAG = prometheus_client.Gauge("podrace_learner_policy_lag", "Versions between the acting and the updated policy")
 
 
-class RoleLost(Unavailable):
-    """A role of this pod is gone and did not come back: the pod publishes what it has and ends."""
-
-
 class Training:
     """One agent in training.
 
     training = Training(config, lease, agent, roles, compute, publisher)
-    await training.prepare()
-    await training.run()
+    if await training.prepare():
+        await training.run()
     """
 
     def __init__(
@@ -82,16 +78,20 @@ class Training:
         self._session: Session
         self._pending: asyncio.Task[Collected] | None = None
         self._began = clock()
+        self._accounted = self._began
         self._opened = 0
-        self._prepared = False
+        self.prepared = False
         self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._recent_updates: deque[tuple[float, int]] = deque()
         self.role_restarts = 0
 
     # --- before -----------------------------------------------------------------------------------------------
 
-    async def prepare(self) -> None:
+    async def prepare(self) -> bool:
         """Claims the agent, opens the roles, and restores the agent's training files or its parent's.
+
+        Returns:
+            False when a stop came first.
 
         Raises:
             InvalidArgument: The specification cannot work here.
@@ -101,42 +101,57 @@ class Training:
         self._lease.progress.activity = pb.POD_ACTIVITY_OPENING
         start = await self._publisher.start()
         self._counters = start.counters
-        spec, agent = self._spec, self._agent
-        self._schedule = Schedule.starting_at(
-            start.counters.environment_steps, spec.evaluation, synchronous=spec.synchronous
-        )
-        hyperparameters = json_format.MessageToDict(agent.hyperparameters)
-        shape = outline(agent.algorithm, hyperparameters)
-        self._session = Session(
-            name="",
-            environment=spec.environment,
-            evaluation_environment=with_options(
-                spec.environment, spec.evaluation.options, min(spec.evaluation.episodes, MAXIMUM_EVALUATION_LANES)
-            ),
-            network=shape.network,
-            horizon=shape.horizon,
-            seed=agent.seed,
-            rollouts=start.counters.rollouts,
-        )
+        hyperparameters = json_format.MessageToDict(self._agent.hyperparameters)
+        self._session = self._new_session(outline(self._agent.algorithm, hyperparameters))
         spaces = await self._open_roles()
+        if spaces is None:
+            return False
         self._algorithm = await self._compute.run(
-            algorithms.make, agent.algorithm, *spaces, hyperparameters, seed=agent.seed, device=self._device
+            algorithms.make,
+            self._agent.algorithm,
+            *spaces,
+            hyperparameters,
+            seed=self._agent.seed,
+            device=self._device,
         )
         if start.parts:
             await self._compute.run(restore, self._algorithm, start.parts)
         _log.info("training", begins_with=start.note, environment_steps=self._counters.environment_steps)
+        self._schedule = Schedule.starting_at(self._counters.environment_steps, self._spec.evaluation)
         self._publish_policy()
         self._tell()
-        self._prepared = True
+        self.prepared = True
+        return True
 
-    async def _open_roles(self) -> tuple[Space, Space]:
+    def _new_session(self, shape: Outline) -> Session:
+        spec = self._spec
+        lanes = min(spec.evaluation.episodes, MAXIMUM_EVALUATION_LANES)
+        return Session(
+            name="",
+            environment=spec.environment,
+            evaluation_environment=with_options(spec.environment, spec.evaluation.options, lanes),
+            network=shape.network,
+            horizon=shape.horizon,
+            seed=self._agent.seed,
+            rollouts=0,
+        )
+
+    async def _open_roles(self) -> tuple[Space, Space] | None:
+        """Opens the roles under a new name; None when a stop came first."""
         self._opened += 1
         name = f"{self._agent.number}.{self._lease.assignment.lease_epoch}.{self._opened}"
         self._session = replace(self._session, name=name, rollouts=self._counters.rollouts)
-        try:
-            return await self._roles.open(self._session)
-        except Unavailable as error:
-            raise RoleLost(f"a role is gone and did not come back: {error.message}") from None
+        opening = asyncio.create_task(self._roles.open(self._session))
+        await self._wait_or_stop(opening)
+        return opening.result() if opening.done() and not opening.cancelled() else None
+
+    async def _wait_or_stop(self, task: "asyncio.Task[Any]") -> None:
+        """Waits for the end of a task; a stop of the lease cancels it."""
+        waited: list[asyncio.Future[Any]] = [task, self._lease.stop]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -163,40 +178,45 @@ class Training:
         await self._finish()
 
     def _over(self, coming_steps: int = 0) -> bool:
+        return self._lease.stop.done() or self._used_up(coming_steps)
+
+    def _used_up(self, coming_steps: int = 0) -> bool:
         budget = self._spec.assignment
         limit = budget.duration.ToTimedelta().total_seconds() if budget.HasField("duration") else math.inf
-        return (
-            self._lease.stop.done()
-            or self._counters.environment_steps + coming_steps >= budget.environment_steps
-            or self._clock() - self._began >= limit
-        )
+        steps = self._counters.environment_steps + coming_steps
+        return steps >= budget.environment_steps or self._counters.training_seconds >= limit
 
     def _grant(self, ahead: int = 0) -> "asyncio.Task[Collected]":
         return asyncio.create_task(self._roles.collect(self._counters.rollouts + ahead))
 
     async def _receive(self) -> Collected | None:
-        """The rollout granted before or now; None when a worker was lost and the roles are open again."""
+        """The rollout granted before or now; None when a stop came first, or a worker was lost and is open again."""
         pending, self._pending = self._pending or self._grant(), None
+        await self._wait_or_stop(pending)
+        if pending.cancelled():
+            return None
         try:
-            return await pending
-        except PodraceError as error:
-            if not is_lost(error):
-                raise
+            return pending.result()
+        except RoleLost as error:
             await self._reopen(error)
             return None
 
-    async def _reopen(self, error: PodraceError) -> None:
+    async def _reopen(self, error: RoleLost) -> None:
+        if self._lease.stop.done():
+            return
         _log.warning("a role was lost; opening all again", error=error.message)
-        await self._drop_pending()
         self.role_restarts += 1
+        await self._drop_pending()
         await self._scorer.call_off()
-        await self._open_roles()
-        self._publish_policy()
+        if await self._open_roles():
+            self._algorithm.begin_episodes()
+            self._publish_policy()
 
     async def _drop_pending(self) -> None:
-        """Waits for a granted rollout and forgets it: the slot is the worker's until it replies, not sooner."""
+        """Calls a granted rollout off and forgets it: the slot is the worker's until it answers, not sooner."""
         pending, self._pending = self._pending, None
         if pending:
+            pending.cancel()
             await asyncio.gather(pending, return_exceptions=True)
 
     async def _learn(self, collected: Collected) -> None:
@@ -205,14 +225,14 @@ class Training:
         await self._compute.run(self._update, collected.slot)
         now = self._clock()
         self._roles.slots.give_back(collected.slot)
-        # From one update to the next: collecting takes its time as well.
-        seconds = now - (self._recent_updates[-1][0] if self._recent_updates else started)
+        # From one update to the next (the first: from the beginning), since opening and collecting take time as well.
         self._counters = self._counters.after(
-            steps=collected.environment_steps, seconds=seconds, cores=self._config.cores
+            steps=collected.environment_steps, seconds=now - self._accounted, cores=self._config.cores
         )
+        self._accounted = now
         self._publish_policy()
         self._recent_updates.append((now, self._counters.environment_steps))
-        while now - self._recent_updates[0][0] > RATE_WINDOW_SECONDS:
+        while len(self._recent_updates) > 2 and now - self._recent_updates[0][0] > RATE_WINDOW_SECONDS:
             self._recent_updates.popleft()
         self._recent_returns.extend(collected.episode_returns)
         STEPS.inc(collected.environment_steps)
@@ -262,30 +282,31 @@ class Training:
 
     async def _settle(self) -> None:
         try:
-            await self._scorer.settle(self._lease.stop)
-        except PodraceError as error:
-            if not is_lost(error):
-                raise
+            await self._scorer.settle()
+        except RoleLost as error:
             await self._reopen(error)
 
     async def _finish(self) -> None:
-        """The last policy of an assignment is always scored; a stop publishes it without."""
+        """The last policy of an assignment is always scored and submitted; a stop publishes it without."""
         self._lease.progress.activity = pb.POD_ACTIVITY_EVALUATING
         while not self._lease.stop.done():
             await self._settle()
             if self._scorer.scored_version == self._counters.policy_version:
+                await self._publisher.submit_all()
                 return
             await self._score()
         await self.leave()
 
+    @property
+    def finished(self) -> bool:
+        """Whether the budget was used up and the last policy scored, stop or not."""
+        return self.prepared and self._used_up() and self._scorer.scored_version == self._counters.policy_version
+
     async def leave(self) -> None:
         """Publishes the training files as they are, so that another pod can go on; not if the agent is another's."""
         await self._scorer.call_off()
-        if (
-            self._prepared
-            and self._counters.rollouts
-            and (not self._lease.stop.done() or self._lease.stop.result().publish)
-        ):
+        unpublished = self._counters.rollouts and self._scorer.scored_version != self._counters.policy_version
+        if self.prepared and unpublished and self._lease.ours:
             self._lease.progress.activity = pb.POD_ACTIVITY_PUBLISHING
             frozen = await self._compute.run(freeze, self._algorithm, self._counters)
             await self._publisher.publish(frozen, None)

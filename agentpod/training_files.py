@@ -131,7 +131,9 @@ def restore(algorithm: Algorithm, parts: Mapping[str, bytes]) -> None:
             raise DataLoss(f"the checkpoint has no part {name!r}, only {', '.join(sorted(parts))}")
     load_policy(algorithm.policy.tensors(), decode(parts[POLICY_PART])[0])
     algorithm.policy.load(algorithm.policy.flat.clone())
-    algorithm.load_state_dict(decode(parts[LEARNER_PART])[0])
+    state, _ = decode(parts[LEARNER_PART])
+    algorithm.load_state_dict(state)
+    algorithm.begin_episodes()
 
 
 def load_policy(target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:

@@ -3,6 +3,7 @@
 `Collector` computes, on the compute thread; `WorkerServicer` only translates.
 """
 
+import threading
 import time
 from typing import Any
 
@@ -39,7 +40,9 @@ class Collector:
         """
         self.request = request
         self.simulator: Simulator
-        if previous and previous.request.environment == request.environment:
+        self.sound = True
+        """False once a rollout has failed: nobody knows what state its environments are in."""
+        if previous and previous.sound and previous.request.environment == request.environment:
             self.simulator = previous.simulator
         else:
             if previous:
@@ -51,7 +54,7 @@ class Collector:
         seed = derive_seed(request.seed, "reset", request.worker_index, request.rollouts)
         self.lanes = Lanes.start(self.simulator.reset(seed))
 
-    def collect(self, request: pb.CollectRolloutRequest, planes: Planes) -> CollectResult:
+    def collect(self, request: pb.CollectRolloutRequest, planes: Planes, cancelled: threading.Event) -> CollectResult:
         """Fills the slot's columns of this worker with one rollout; raises as agentpod.rollout.collect does."""
         first, count = request.slot.first_environment, self.simulator.count
         slot = planes.open(request.slot.tensors)
@@ -60,9 +63,10 @@ class Collector:
             self.policy.flat.device, self.request.seed, "act", self.request.worker_index, request.rollout
         )
         columns = {name: tensor[:, first : first + count] for name, tensor in slot.items()}
+        self.sound = False
         with torch.no_grad():
-            result = collect(self.simulator, self.policy, columns, self.lanes, generator)
-        self.lanes = result.lanes
+            result = collect(self.simulator, self.policy, columns, self.lanes, generator, cancelled)
+        self.lanes, self.sound = result.lanes, True
         return result
 
 
@@ -106,7 +110,12 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             )
         self._opened_uris |= {ref.plane_uri for ref in (*request.slot.tensors, request.policy.tensor)}
         started = time.monotonic()
-        result = await self._compute.run(collector.collect, request, self._planes)
+        cancelled = threading.Event()
+        try:
+            result = await self._compute.run(collector.collect, request, self._planes, cancelled)
+        finally:
+            # A learner that went away must not keep the compute thread.
+            cancelled.set()
         busy_seconds = time.monotonic() - started
         STEPS.inc(result.steps)
         BUSY.inc(busy_seconds)

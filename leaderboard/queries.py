@@ -3,7 +3,6 @@
 from collections import deque
 
 from leaderboard import pages, records
-from leaderboard.board import Board, rank_of
 from leaderboard.records import Submission
 from leaderboard.replay import Log
 from leaderboard.state import Transaction
@@ -32,9 +31,8 @@ def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest)
         positions = [candidate.sequence for candidate in found]
     else:
         submissions = records.board_submissions(transaction, request.tournament_id)
-        board = tuple(submission.answer.candidate for submission in submissions)
-        cut = submissions[page.after : page.after + page.size + 1]
-        found = [as_of_now(submission, board) for submission in cut]
+        ranked = list(enumerate(submissions, start=1))[page.after : page.after + page.size + 1]
+        found = [as_of_now(submission, rank) for rank, submission in ranked]
         positions = [candidate.rank for candidate in found]
     token = pages.token_after(request, positions[page.size - 1]) if len(found) > page.size else ""
     return ListCandidatesResponse(candidates=found[: page.size], next_page_token=token)
@@ -42,16 +40,19 @@ def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest)
 
 def submissions_after(transaction: Transaction, tournament_id: str, sequence: int, limit: int) -> list[Candidate]:
     """Submissions of a tournament that came after a sequence number, by arrival, as they stand now."""
-    board = records.read_board(transaction, tournament_id)
     found = records.list_submissions(transaction, tournament_id, after_sequence=sequence, limit=limit)
-    return [as_of_now(submission, board) for submission in found]
+    if not found:
+        return []
+    board = records.read_board(transaction, tournament_id)
+    ranks = {candidate.candidate_id: rank for rank, candidate in enumerate(board, start=1)}
+    return [as_of_now(submission, ranks.get(submission.answer.candidate.candidate_id, 0)) for submission in found]
 
 
-def as_of_now(submission: Submission, board: Board) -> Candidate:
+def as_of_now(submission: Submission, rank: int) -> Candidate:
     """The candidate of a submission with the rank, verdict and reason of now."""
     candidate = Candidate()
     candidate.CopyFrom(submission.answer.candidate)
-    candidate.rank = rank_of(board, candidate.candidate_id)
+    candidate.rank = rank
     candidate.verdict = submission.standing.verdict
     candidate.reason = submission.standing.reason
     return candidate

@@ -90,7 +90,8 @@ class State:
     def __init__(self, path: Path, connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
         self._path, self._connection, self._clock = path, connection, clock
         self._changes: queue.SimpleQueue[_Change | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="sqlite")
+        # A daemon, so that a process that fails before `close` ends all the same: the file survives worse.
+        self._thread = threading.Thread(target=self._work, name="sqlite", daemon=True)
         self._thread.start()
 
     @classmethod

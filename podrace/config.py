@@ -8,7 +8,9 @@ error.
 
     config = config_from_arguments(Config, sys.argv[1:], program="orchestrator")
 
-Later sources win: defaults, file (`--config`), environment (`PODRACE_<PROGRAM>_<KEY>`), `--set key=value`.
+Later sources win: defaults, file (`--config`), environment, `--set key=value`. A variable is named
+`PODRACE_<PROGRAM>__<KEY>`, with two more underscores before each further part of a nested key
+(`PODRACE_ORCHESTRATOR__SERVER__LISTEN`): names of programs and keys have single ones.
 """
 
 import argparse
@@ -35,7 +37,8 @@ def config_from_arguments(
     """Builds the configuration of a service from its command line.
 
     Raises:
-        InvalidArgument: An unknown key or a value of the wrong type; the message names source, key and value.
+        InvalidArgument: An unknown or missing key, or a value of the wrong type; the message names source, key and
+            value.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}")
     parser.add_argument("--config", type=Path, help="TOML file")
@@ -46,7 +49,7 @@ def config_from_arguments(
     options = parser.parse_args(arguments)
     values: dict[str, Any] = read_toml(options.config) if options.config else {}
     source = str(options.config or "defaults")
-    prefix = f"PODRACE_{program.upper().replace('-', '_')}_"
+    prefix = f"PODRACE_{program.upper().replace('-', '_')}__"
     for name, text in environ.items():
         if name.startswith(prefix):
             assign(values, name.removeprefix(prefix).lower().replace("__", "."), text)
@@ -106,17 +109,24 @@ def build(kind: type[Config], values: Mapping[str, Any], *, source: str, path: s
     """Builds the dataclass `kind` from nested `values`.
 
     Raises:
-        InvalidArgument: An unknown key or a value of the wrong type.
+        InvalidArgument: An unknown key, a value of the wrong type, or a key without default that is missing.
     """
     hints = typing.get_type_hints(kind)
-    fields = [field.name for field in dataclasses.fields(typing.cast(Any, kind))]
+    fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, kind))}
     arguments = {}
     for key, value in values.items():
         where = f"{path}{key}"
         if key not in fields:
             raise InvalidArgument(unknown(f"{source}: {where}", "key", key, fields))
         arguments[key] = _convert(hints[key], value, source=source, where=where)
+    missing = [repr(f"{path}{name}") for name in fields if name not in arguments and _is_required(fields[name])]
+    if missing:
+        raise InvalidArgument(f"{source}: missing {'key' if len(missing) == 1 else 'keys'} {', '.join(missing)}")
     return kind(**arguments)
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def unknown(where: str, what: str, name: str, known: Iterable[str]) -> str:
@@ -139,7 +149,7 @@ def _convert(hint: Any, value: Any, *, source: str, where: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return build(typing.cast(type[Any], hint), value, source=source, path=f"{where}.")
     if origin is tuple:
-        items = value.split(",") if isinstance(value, str) else value
+        items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
         return tuple(_convert(typing.get_args(hint)[0], item, source=source, where=where) for item in items)
     text = isinstance(value, str)
     try:
@@ -152,7 +162,7 @@ def _convert(hint: Any, value: Any, *, source: str, where: str) -> Any:
             return converted
         if hint in (str, Path) and isinstance(value, (str, Path, int, float)):
             return hint(str(value))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, OverflowError, KeyError, TypeError):
         pass
     raise InvalidArgument(f"{source}: {where} = {value!r}: expected {getattr(hint, '__name__', hint)}")
 

@@ -12,7 +12,7 @@ class PodraceError(Exception):
     Attributes:
         code: Name of the canonical gRPC status code this class stands for.
         message: The line itself.
-        reason: Name of a value of podrace.errors.v1.ErrorReason, empty if the code says enough.
+        reason: Name of a value of podrace.error.v1.ErrorReason, empty if the code says enough.
     """
 
     code: ClassVar[str] = "UNKNOWN"

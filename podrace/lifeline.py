@@ -1,58 +1,71 @@
-"""A lifeline: processes that must not outlive another hold a socket to it and learn of its death from the kernel.
+"""A lifeline: processes that must not outlive another hold on to it and learn of its death from the kernel.
 
-The holder only binds and listens. A peer connects and reads: nothing ever comes, and end-of-file means that the holder
-is gone, however it went, `kill -9` included. No heartbeat, no timeout, no pid that could have been reused.
+The holder makes a named pipe and keeps it open for writing, without ever writing. A peer opens it for reading: nothing
+comes, and end-of-file means that the holder is gone, however it went, `kill -9` included. No heartbeat, no timeout, no
+pid that could have been reused, and no limit to the number of peers.
 """
 
 import asyncio
 import contextlib
-import socket
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from podrace.errors import InvalidArgument
-
-MAXIMUM_PATH_BYTES = 107
-"""Linux' sun_path, without the closing zero."""
-_BACKLOG = 512
 _RETRY_SECONDS = 0.02
 
 
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Holds a lifeline at `path` until the block or the process ends.
-
-    Raises:
-        InvalidArgument: The path is too long for a socket.
-    """
-    if len(str(path).encode()) > MAXIMUM_PATH_BYTES:
-        raise InvalidArgument(f"socket path {path} is longer than {MAXIMUM_PATH_BYTES} bytes; choose a shorter folder")
+    """Holds a lifeline at `path` until the block or the process ends; one that a dead holder left is replaced."""
     path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
-        holder.bind(str(path))
-        # Connections wait in the backlog for ever; the kernel resets them when this socket closes.
-        holder.listen(_BACKLOG)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    os.mkfifo(path, 0o600)
+    # Reading as well: an end that only writes cannot be opened while nobody reads.
+    descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def grasp(path: Path | str) -> int | None:
+    """Opens a lifeline for reading.
+
+    Returns:
+        A descriptor that becomes readable when the holder is gone; None if it is gone already.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        held = bool(os.read(descriptor, 1))
+    except BlockingIOError:
+        held = True
+    if held:
+        return descriptor
+    # End-of-file at once: the pipe of a holder that died.
+    os.close(descriptor)
+    return None
 
 
 async def lost(path: Path | str, *, appear_seconds: float = 0.0) -> str:
-    """Returns, with the reason in words, when the holder at `path` is gone, or has not appeared within
-    `appear_seconds`.
+    """Waits for the end of a lifeline.
+
+    Returns:
+        The reason in words: the holder at `path` is gone, or has not appeared within `appear_seconds`.
     """
-    deadline = asyncio.get_running_loop().time() + appear_seconds
-    while True:
-        try:
-            reader, writer = await asyncio.open_unix_connection(str(path))
-            break
-        except OSError:
-            if asyncio.get_running_loop().time() >= deadline:
-                return f"lifeline {path} did not appear"
-            await asyncio.sleep(_RETRY_SECONDS)
-    # A reset is as good an end as end-of-file.
-    with contextlib.suppress(OSError):
-        await reader.read()
-    writer.close()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + appear_seconds
+    while (descriptor := grasp(path)) is None:
+        if loop.time() >= deadline:
+            return f"lifeline {path} did not appear"
+        await asyncio.sleep(_RETRY_SECONDS)
+    gone = asyncio.Event()
+    loop.add_reader(descriptor, gone.set)
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
     return f"lifeline {path} was lost"

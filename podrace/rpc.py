@@ -6,9 +6,11 @@ deadline.
 """
 
 import asyncio
+import errno
 import inspect
 import json
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +30,9 @@ from podrace import errors
 DOMAIN = "podrace"
 """Domain of every google.rpc.ErrorInfo the mesh sends."""
 DETAILS_KEY = "grpc-status-details-bin"
+LONGEST_MESSAGE_BYTES = 2000
+"""Longer messages are cut: gRPC refuses metadata above 8 KiB, and escapes each byte that is not ASCII with three."""
+SERVING_POLL_SECONDS = 0.05
 
 _log = structlog.get_logger(__name__)
 Request = TypeVar("Request", contravariant=True)
@@ -78,7 +83,7 @@ class Server:
         """Binds and serves.
 
         Raises:
-            Unavailable: The address cannot be bound; the message names it.
+            Unavailable: The address cannot be bound, or another server listens on it; the message names it.
         """
         server = await _bound(config.listen)
         health_servicer = health.aio.HealthServicer()
@@ -108,6 +113,8 @@ class _Bound(NamedTuple):
 
 async def _bound(listen: str) -> _Bound:
     """A server that owns its address; raises Unavailable as Server.start does."""
+    if _has_listener(listen):
+        raise errors.Unavailable(f"cannot listen on {listen}: another server does; choose another or stop that one")
     # so_reuseport would let a second server bind the same port and share its calls: a port in use must be an error.
     server = grpc.aio.server(interceptors=[_ErrorTranslator()], options=[("grpc.so_reuseport", 0)])
     try:
@@ -123,6 +130,20 @@ async def _bound(listen: str) -> _Bound:
         f"cannot listen on {listen}: the address is in use or not one of this machine;"
         " choose another or stop what holds it"
     )
+
+
+def _has_listener(address: str) -> bool:
+    """Whether a live server listens on a Unix socket; gRPC would replace its file without a word."""
+    if not address.startswith("unix:"):
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            # EAGAIN: it listens, but its queue is full.
+            return probe.connect_ex(address.removeprefix("unix:").removeprefix("//")) in (0, errno.EAGAIN)
+        except OSError:
+            # No path of a socket at all: to bind it fails as well, and tells why.
+            return False
 
 
 async def shutdown_requested(*others: Awaitable[str]) -> str:
@@ -199,11 +220,19 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) 
         _log.exception("call failed", error=repr(error))
         error = errors.Internal(f"{type(error).__name__}: {error}; the service's log has the traceback")
     code = grpc.StatusCode[error.code]
-    await context.abort(code, error.message, ((DETAILS_KEY, _status_bytes(error)),))
+    await context.abort(code, _cut(error.message), ((DETAILS_KEY, _status_bytes(error)),))
+
+
+def _cut(message: str) -> str:
+    data = message.encode(errors="replace")
+    if len(data) <= LONGEST_MESSAGE_BYTES:
+        return message
+    return data[:LONGEST_MESSAGE_BYTES].decode(errors="ignore") + "..."
 
 
 def _status_bytes(error: errors.PodraceError) -> bytes:
-    status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=error.message)
+    """The code and the reason as a google.rpc.Status; without the message, which travels once, as the call's own."""
+    status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0])
     if error.reason:
         status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
     data: bytes = status.SerializeToString()
@@ -306,17 +335,24 @@ async def stream(
 
 
 async def wait_until_serving(address: str, *, deadline_seconds: float) -> None:
-    """Waits until the server at `address` says SERVING.
+    """Waits until the server at `address` says SERVING; asks again while it says anything else.
 
     Raises:
         Unavailable: It did not within the deadline.
     """
-    request = health_pb2.HealthCheckRequest()
     async with connect(address) as channel:
-        with suppress(grpc.aio.AioRpcError):
-            answer = await health_pb2_grpc.HealthStub(channel).Check(
-                request, timeout=deadline_seconds, wait_for_ready=True
-            )
-            if answer.status == health_pb2.HealthCheckResponse.SERVING:
+        stub = health_pb2_grpc.HealthStub(channel)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_seconds):
+                while not await _says_serving(stub):
+                    await asyncio.sleep(SERVING_POLL_SECONDS)
                 return
     raise errors.Unavailable(f"nothing serves at {address} (waited {deadline_seconds:g} s)")
+
+
+async def _says_serving(stub: health_pb2_grpc.HealthStub) -> bool:
+    try:
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+    except grpc.aio.AioRpcError:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -26,6 +26,7 @@ from podrace.tournament.v1 import tournament_pb2 as pb
 BAD_SPEC = "ERROR_REASON_BAD_SPEC"
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SCALES = {"linear": pb.SCALE_LINEAR, "log": pb.SCALE_LOG}
+_LONGEST_DURATION_SECONDS = 315_576_000_000
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "pool": {"minimum_pods": 1},
@@ -83,10 +84,12 @@ def parse(values: Mapping[str, Any], *, source: str) -> pb.TournamentSpec:
     """Reads nested TOML values as a TournamentSpec.
 
     Raises:
-        InvalidArgument: An unknown key or a value of the wrong type; the message names the source and the dotted key.
+        InvalidArgument: An unknown key or a value that its key can never hold; the message names the source and the
+            dotted key.
     """
     spec = pb.TournamentSpec()
     _fill(spec, values, where=f"{source}: ", path="")
+    _check_values(spec, f"{source}: ")
     return spec
 
 
@@ -123,7 +126,7 @@ def _set(message: Message, field: Any, value: Any, *, where: str, path: str) -> 
             child = getattr(message, field.name)
             child.SetInParent()
             _fill_special(child, value, where=where, path=path)
-    except (TypeError, ValueError, KeyError, AttributeError, json_format.ParseError):
+    except (TypeError, ValueError, OverflowError, KeyError, AttributeError, json_format.ParseError):
         raise bad(f"{where}{path} = {value!r}: expected {_expected(field)}") from None
 
 
@@ -185,6 +188,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     """
     spec = pb.TournamentSpec()
     spec.CopyFrom(given)
+    _check_values(spec, "")
     _resolve_environment(spec)
     for section, defaults in DEFAULTS.items():
         message = getattr(spec, section)
@@ -205,6 +209,40 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     _check_together(spec)
     _resolve_algorithms(spec)
     return spec
+
+
+def _check_values(message: Message, prefix: str) -> None:
+    """Refuses, at any depth, what a message can carry but no key can mean; `prefix` comes before each key.
+
+    Raises:
+        InvalidArgument: A number that is not finite, an unknown enum value, or a duration that is malformed or not
+            positive.
+    """
+    inner = message.DESCRIPTOR.file.package == "google.protobuf"
+    for field, value in message.ListFields():
+        # What Struct and Value consist of is not written in a specification: theirs is the key they stand under.
+        path = prefix.removesuffix(".") if inner else f"{prefix}{field.name}"
+        if not field.is_repeated:
+            _check_one(field, value, path)
+        elif isinstance(value, Mapping):
+            for name in sorted(value):
+                _check_values(value[name], f"{path}.{name}.")
+        else:
+            for item in value:
+                _check_one(field, item, path)
+
+
+def _check_one(field: Any, value: Any, path: str) -> None:
+    if isinstance(value, Duration):
+        seconds, nanos = value.seconds, value.nanos
+        if not (0 <= seconds <= _LONGEST_DURATION_SECONDS and 0 <= nanos < 1_000_000_000 and seconds + nanos > 0):
+            raise bad(f"{path} = {seconds} s and {nanos} ns: expected a valid duration of more than 0")
+    elif isinstance(value, Message):
+        _check_values(value, f"{path}.")
+    elif field.enum_type is not None and value not in field.enum_type.values_by_number:
+        raise bad(f"{path} = {value}: expected {_expected(field)}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise bad(f"{path} = {value}: expected a finite number")
 
 
 def _resolve_environment(spec: pb.TournamentSpec) -> None:
@@ -246,8 +284,6 @@ def _check_together(spec: pb.TournamentSpec) -> None:
         raise bad(
             "objective: empty; set target_return, wall_clock_duration or environment_steps, or it would never end"
         )
-    if objective.HasField("target_return") and not math.isfinite(objective.target_return):
-        raise bad(f"objective.target_return = {objective.target_return}: expected a finite number")
     if spec.pool.HasField("maximum_pods") and spec.pool.maximum_pods < spec.pool.minimum_pods:
         raise bad(
             f"pool.maximum_pods = {spec.pool.maximum_pods}: less than pool.minimum_pods = {spec.pool.minimum_pods}"
@@ -272,7 +308,7 @@ def _resolve_algorithms(spec: pb.TournamentSpec) -> None:
         algorithm, entry = spec.algorithms[name], catalog.ALGORITHMS[name]
         if not algorithm.HasField("ratio"):
             algorithm.ratio = 1.0
-        if not 0 <= algorithm.ratio < math.inf:
+        if algorithm.ratio < 0:
             raise bad(f"algorithms.{name}.ratio = {algorithm.ratio:g}: expected a number that is not negative")
         check_action_kind(name, entry, spec.environment.id)
         where = f"algorithms.{name}.hyperparameters"
@@ -313,6 +349,8 @@ def _resolve_hyperparameter(given: pb.HyperparameterSpec, declared: Hyperparamet
         given.scale = _SCALES[declared.scale]
     for value in (given.value, *given.choices):
         check_value(value, declared, where)
+    if given.choices and given.value not in given.choices:
+        raise bad(f"{where}: value {json_format.MessageToDict(given.value)!r} is none of its choices")
     if given.HasField("low"):
         _check_range(given, declared, where)
 

@@ -6,6 +6,7 @@ room declares its own beside the code that moves them.
 """
 
 import logging
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import prometheus_client
 import structlog
 
-from podrace.errors import Unavailable
+from podrace.errors import InvalidArgument, Unavailable
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ def start(config: TelemetryConfig, *, service: str, **ids: str) -> str:
         The address of the metrics endpoint, empty if there is none.
 
     Raises:
+        InvalidArgument: The metrics address has no port, or one that cannot be.
         Unavailable: The metrics address cannot be bound.
     """
     configure_logging(config)
@@ -42,6 +44,8 @@ def start(config: TelemetryConfig, *, service: str, **ids: str) -> str:
     if not config.metrics_listen:
         return ""
     host, _, port = config.metrics_listen.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise InvalidArgument(f"metrics_listen = {config.metrics_listen!r}: expected host:port, the port up to 65535")
     try:
         server, _ = prometheus_client.start_http_server(int(port), addr=host)
     except OSError as error:

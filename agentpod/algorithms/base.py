@@ -29,6 +29,7 @@ class Algorithm(Protocol):
     An algorithm is deterministic: its seed, its state and the rollouts decide every bit of what follows.
 
     Attributes:
+        settings_type: Dataclass of its hyperparameters.
         action_kinds: Kinds of action space it can learn in.
         network: Of its policy, so that workers and evaluators can build the same.
         policy: What it improves; copy `flat` between updates only.
@@ -36,6 +37,7 @@ class Algorithm(Protocol):
         update_number: Updates done in the agent's life.
     """
 
+    settings_type: ClassVar[type[Any]]
     action_kinds: ClassVar[frozenset[str]]
     network: NetworkSpec
     policy: Policy
@@ -63,6 +65,10 @@ class Algorithm(Protocol):
             InvalidArgument: The rollout is too small for the hyperparameters.
             DataLoss: A loss or a gradient was not finite; policy and state are left as before the update.
         """
+        ...
+
+    def begin_episodes(self) -> None:
+        """Forgets the episodes under way: the simulators were reset, and the next rollout begins with new ones."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -157,6 +157,7 @@ def explained_variance(value: Tensor, target: Tensor) -> float:
 class PPO:
     """See agentpod.algorithms.base.Algorithm for the loop and the meaning of every attribute."""
 
+    settings_type: ClassVar[type[PPOHyperparameters]] = PPOHyperparameters
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete"})
 
     def __init__(
@@ -287,6 +288,10 @@ class PPO:
         """What can be copied into in place; statistics and counters are replaced instead."""
         optimizer = {f"optimizer.{name}": tensor for name, tensor in self._optimizer.tensors().items()}
         return self._networks.critic_tensors | optimizer
+
+    def begin_episodes(self) -> None:
+        """See Algorithm.begin_episodes: running returns begin at zero."""
+        self._reward_scale = self._reward_scale.begin_episodes()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Critic, optimizer, statistics and counter; see Algorithm.state_dict."""

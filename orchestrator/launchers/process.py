@@ -26,7 +26,6 @@ from orchestrator.launchers.nursery import Nursery
 from orchestrator.launchers.processes import Process, boot_id
 from orchestrator.scale import Resources
 from podrace.errors import InvalidArgument, Unavailable
-from podrace.lifeline import MAXIMUM_PATH_BYTES
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -34,6 +33,8 @@ HEAD = "learner"
 POD_FILE = "pod.json"
 LAYOUT_NAMES = {tournament_pb2.LAYOUT_SEPARATE: "separate", tournament_pb2.LAYOUT_FUSED: "fused"}
 SHARED_MEMORY = Path("/dev/shm")
+MAXIMUM_SOCKET_PATH_BYTES = 107
+"""Linux' sun_path, without the closing zero."""
 WRITING_SECONDS = 10.0
 """A nursery that got its order from an earlier orchestrator writes the pod's file within this time."""
 GOODBYE_SECONDS = 5.0
@@ -173,7 +174,7 @@ class ProcessLauncher:
 
     def _check_paths(self, pod: NewPod) -> None:
         longest = self._folder / pod.pod_id / f"worker-{max(pod.spec.workers, 100)}.sock"
-        excess = len(str(longest).encode()) - MAXIMUM_PATH_BYTES
+        excess = len(str(longest).encode()) - MAXIMUM_SOCKET_PATH_BYTES
         if excess > 0:
             raise InvalidArgument(
                 f"name: {excess} characters too long for the sockets of its pods under {self._folder};"

@@ -10,8 +10,8 @@ class Line(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, length: int = 20, bad_step: int = -1) -> None:
-        self._length, self._bad_step = length, bad_step
+    def __init__(self, length: float = 20, bad_step: int = -1, raising_step: int = -1) -> None:
+        self._length, self._bad_step, self._raising_step = length, bad_step, raising_step
         self._step = 0
 
     def reset(self, *, seed=None, options=None):
@@ -21,6 +21,8 @@ class Line(gymnasium.Env):
 
     def step(self, action):
         self._step += 1
+        if self._step == self._raising_step:
+            raise RuntimeError("fell off the line")
         value = np.nan if self._step == self._bad_step else float(action)
         return np.array([value, self._step], np.float32), float(action), False, self._step >= self._length, {}
 
@@ -31,3 +33,11 @@ def line() -> gymnasium.Env:
 
 def not_finite() -> gymnasium.Env:
     return Line(bad_step=10)
+
+
+def raising() -> gymnasium.Env:
+    return Line(raising_step=10)
+
+
+def endless() -> gymnasium.Env:
+    return Line(length=float("inf"))

@@ -11,7 +11,7 @@ from agentpod.config import PodConfig
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoints import open_store
 from podrace.checkpoints.publish import read_manifest
-from podrace.errors import FailedPrecondition
+from podrace.errors import DeadlineExceeded, FailedPrecondition, NotFound
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -52,8 +52,15 @@ class ScriptedLeaderboard(leaderboard_pb2_grpc.UpdaterServiceServicer):
 
     store_uri: str
     manifests: list[Manifest] = field(default_factory=list)
+    refuse: int = 0
+    missing: bool = False
 
     async def SubmitCandidate(self, request, context):
+        if self.refuse:
+            self.refuse -= 1
+            raise DeadlineExceeded("away")
+        if self.missing:
+            raise NotFound("never heard of it")
         manifest = read_manifest(open_store(self.store_uri), request.checkpoint.manifest_digest)
         self.manifests.append(manifest)
         candidate = leaderboard_pb2.Candidate(agent_id=manifest.agent_id, score=manifest.evaluation.mean_return, rank=1)

@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -99,4 +100,12 @@ def test_a_synchronous_generator_sees_only_earlier_rounds(make_spec: MakeSpec, m
     assert [round_begin(spec, number) for number in range(7)] == [0, 0, 0, 3, 3, 3, 6]
     seen = [[candidate.agent_number for candidate in visible_board(spec, n, submissions)] for n in (2, 3, 5, 6)]
     assert seen == [[], [2, 1, 0], [2, 1, 0], [5, 4, 3, 2, 1, 0]]
-    assert visible_board(spec, 6, submissions) == visible_board(spec, 6, submissions[::-1])
+
+
+def test_a_synchronous_generator_sees_the_same_board_whoever_arrived_first(
+    make_spec: MakeSpec, make_candidate: MakeCandidate
+) -> None:
+    spec = make_spec(synchronous=True, pool={"maximum_pods": 3}, evolution=evolution(board_capacity=2))
+    submissions = [make_candidate(0, 100.0), make_candidate(1, 10.0, 3.0), make_candidate(2, 11.0, 3.0)]
+    for arrived in itertools.permutations(submissions):
+        assert [candidate.agent_number for candidate in visible_board(spec, 3, arrived)] == [0, 1]

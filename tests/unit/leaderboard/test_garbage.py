@@ -82,6 +82,7 @@ async def test_agents_generated_within_the_grace_age_keep_their_start(mesh: Any,
     await mesh.generate(spec, 2, [])
     await mesh.submit(second, 50.0)
     await publish_more(mesh, first)
+    mesh.clock.now += HOUR / 2
     await mesh.generate(spec, 3, [])  # its request crossed that of agent 2 and does not list it
     await collect_once(mesh.state, mesh.store, grace_seconds=HOUR)
     assert readable(mesh, start)

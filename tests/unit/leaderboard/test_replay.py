@@ -25,9 +25,9 @@ async def raced(mesh: Any, make_spec: MakeSpec, request: pytest.FixtureRequest) 
         for number in (begin, begin + 1):
             agents.append(await mesh.generate(spec, number, [agent.agent_id for agent in agents]))
         for attempt in (1, 2):
+            await mesh.judge(await mesh.generate(other_spec, begin + attempt, tournament_id="other"), 1.0, 0.0)
             for agent in agents:
                 await mesh.judge(agent, (agent.number * 7 % 5) * 10.0 + attempt, 2.5)
-        await mesh.judge(await mesh.generate(other_spec, begin, tournament_id="other"), 1.0, 0.0)
     return mesh
 
 
@@ -44,7 +44,7 @@ async def test_a_tournament_that_nobody_knows_cannot_be_replayed(raced: Any) -> 
 
 
 def standing(transaction: Transaction) -> None:
-    transaction.execute("UPDATE submissions SET verdict = 2 WHERE sequence = 4")
+    transaction.execute("UPDATE submissions SET verdict = 0 WHERE sequence = 5")
 
 
 def best_score(transaction: Transaction) -> None:
@@ -95,9 +95,9 @@ def change_agent(transaction: Transaction, number: int, change: Callable[[Agent]
 @pytest.mark.parametrize(
     ("tamper", "line"),
     [
-        (standing, f"submission 4 of {TOURNAMENT}-a1 at the end: verdict was "),
-        (best_score, f"submission 2 of {TOURNAMENT}-a1: best_score was 1000.0, is "),
-        (score, f"submission 2 of {TOURNAMENT}-a1: "),
+        (standing, f"submission 5 of {TOURNAMENT}-a0 at the end: verdict was "),
+        (best_score, f"submission 2 of {TOURNAMENT}-a0: best_score was 1000.0, is "),
+        (score, f"submission 2 of {TOURNAMENT}-a0: "),
         (owner, "submission 2 of somebody: was judged before its agent was generated"),
         (hyperparameters, f"agent {TOURNAMENT}-a3: hyperparameters was "),
         (parents, f"agent {TOURNAMENT}-a9: parent_agent_ids was "),
@@ -114,7 +114,12 @@ async def test_an_altered_record_is_found_and_told_in_a_line(raced: Any, tamper:
     assert not any("\n" in difference for difference in differences)
 
 
-async def test_an_altered_agent_shows_as_itself_and_not_in_its_descendants(raced: Any) -> None:
-    await raced.state.transact(hyperparameters)
+async def test_an_altered_agent_shows_as_itself_and_not_in_its_children(raced: Any) -> None:
+    generations = await raced.state.transact(records.list_generations, TOURNAMENT)
+    parent_id = next(parent for generation in generations for parent in generation.agent.parent_agent_ids)
+    altered = next(generation.agent.number for generation in generations if generation.agent.agent_id == parent_id)
+    await raced.state.transact(
+        change_agent, altered, lambda agent: agent.hyperparameters.update(dict.fromkeys(agent.hyperparameters, 0.5))
+    )
     differences = await raced.replay()
-    assert [difference.partition(":")[0] for difference in differences] == [f"agent {TOURNAMENT}-a3"]
+    assert [difference.partition(":")[0] for difference in differences] == [f"agent {parent_id}"]

@@ -27,9 +27,8 @@ def spec(make_spec: MakeSpec) -> TournamentSpec:
 
 def agent(number: int, make_candidate: MakeCandidate, **hyperparameters: Any) -> Agent:
     made = Agent(agent_id=make_candidate(number, 0.0).agent_id, algorithm="ppo", number=number)
-    made.hyperparameters.update(
-        {"activation": "tanh", "learning_rate": 1e-3, "clip_range": 0.2, "minibatch_size": 128} | hyperparameters
-    )
+    values: dict[str, Any] = {"activation": "tanh", "learning_rate": 1e-3, "clip_range": 0.2, "minibatch_size": 128}
+    made.hyperparameters.update(values | hyperparameters)
     return made
 
 

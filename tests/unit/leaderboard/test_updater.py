@@ -1,3 +1,4 @@
+import asyncio
 import math
 from collections.abc import Callable
 from typing import Any
@@ -71,6 +72,13 @@ async def test_a_repeat_is_answered_under_any_epoch_and_without_the_store(mesh: 
     claim(mesh.store, agents[0].agent_id, 9)
     mesh.updater._store = None
     assert await mesh.updater.submit(request) == first
+
+
+async def test_a_repeat_that_overtakes_the_first_leaves_no_second_record(mesh: Any, agents: list[Agent]) -> None:
+    request = mesh.publish(agents[0], 5.0)
+    answers = await asyncio.gather(*(mesh.updater.submit(request) for _ in range(5)))
+    assert all(answer == answers[0] for answer in answers)
+    assert len(await submissions(mesh, agents[0].tournament_id)) == 1
 
 
 async def test_every_submission_is_recorded_in_order_of_arrival_whatever_the_verdict(

@@ -26,6 +26,19 @@ class Config:
     inner: Inner = field(default_factory=Inner)
 
 
+@dataclass(frozen=True)
+class Required:
+    host: str
+    port: int
+    inner: Inner = field(default_factory=Inner)
+    retries: int = 3
+
+
+@dataclass(frozen=True)
+class Outer:
+    required: Required
+
+
 def build(*arguments: str, environ: dict[str, str] | None = None) -> Config:
     return config_from_arguments(Config, arguments, program="test-service", environ=environ or {})
 
@@ -37,11 +50,40 @@ def test_defaults_stand_without_a_word():
 def test_later_sources_win(tmp_path):
     file = tmp_path / "c.toml"
     file.write_text('seconds = 2\nverbose = true\n[inner]\nlisten = "a:1"\nretries = 7\n')
-    environ = {"PODRACE_TEST_SERVICE_INNER__LISTEN": "b:2", "PODRACE_TEST_SERVICE_SECONDS": "4.5", "OTHER": "x"}
+    environ = {"PODRACE_TEST_SERVICE__INNER__LISTEN": "b:2", "PODRACE_TEST_SERVICE__SECONDS": "4.5", "OTHER": "x"}
     config = build("--config", str(file), "--set", "inner.listen=c:3", environ=environ)
     assert config.inner == Inner("c:3", 7)
     assert config.seconds == 4.5
     assert config.verbose is True
+
+
+def test_a_variable_is_read_by_the_program_it_names_and_by_no_other():
+    environ = {"PODRACE_TEST_SERVICE__SECONDS": "2", "PODRACE_TEST__SECONDS": "3", "PODRACE_TEST_SERVICE_SECONDS": "4"}
+    assert config_from_arguments(Config, [], program="test-service", environ=environ).seconds == 2.0
+    assert config_from_arguments(Config, [], program="test", environ=environ).seconds == 3.0
+
+
+def test_a_mistake_in_a_variable_is_told():
+    with pytest.raises(InvalidArgument, match="inner.liste: unknown key 'liste'; did you mean 'listen'"):
+        build(environ={"PODRACE_TEST_SERVICE__INNER__LISTE": "b:2"})
+
+
+def test_a_scalar_stands_for_a_tuple_of_one():
+    assert build("--set", "numbers=3", "--set", "names=a") == Config(numbers=(3,), names=("a",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "line"),
+    [
+        (Required, [], "defaults: missing keys 'host', 'port'"),
+        (Required, ["--set", "host=a"], "defaults: missing key 'port'"),
+        (Outer, ["--set", "required.port=1"], "defaults: missing key 'required.host'"),
+    ],
+)
+def test_keys_without_default_that_are_missing_are_named(kind, arguments, line):
+    with pytest.raises(InvalidArgument) as caught:
+        config_from_arguments(kind, arguments, program="test", environ={})
+    assert caught.value.message == line
 
 
 def test_values_take_the_type_of_their_field():
@@ -61,6 +103,9 @@ def test_values_take_the_type_of_their_field():
         (["--set", "inner.retries=1.5"], "inner.retries = 1.5: expected int"),
         (["--set", "verbose=maybe"], "verbose = 'maybe': expected bool"),
         (["--set", "inner=3"], "inner = 3"),
+        (["--set", "inner.retries=inf"], "inner.retries = inf: expected int"),
+        (["--set", "numbers=true"], "numbers = True: expected int"),
+        (["--set", "numbers={a=1}"], "numbers = {'a': 1}: expected int"),
         (["--set", "seconds.a=3", "--set", "seconds=3"], "seconds"),
         (["--set", "novalue"], "expected KEY=VALUE"),
         (["--config", "/nonexistent.toml"], "/nonexistent.toml: cannot be read"),

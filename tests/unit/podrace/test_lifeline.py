@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from podrace import lifeline
-from podrace.errors import InvalidArgument
 
 
 @pytest.fixture
@@ -62,6 +61,20 @@ async def test_one_that_appears_in_time_is_waited_for(path):
     assert "was lost" in await waiting
 
 
-def test_a_path_too_long_for_a_socket_is_refused():
-    with pytest.raises(InvalidArgument, match="shorter folder"), lifeline.hold(Path("/tmp") / ("x" * 120)):
-        pass
+async def test_peers_that_came_and_went_do_not_wear_it_out(path):
+    with lifeline.hold(path):
+        for _ in range(2000):
+            descriptor = lifeline.grasp(path)
+            assert descriptor is not None
+            os.close(descriptor)
+        waiting = asyncio.create_task(lifeline.lost(path))
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done
+    assert "was lost" in await waiting
+
+
+async def test_what_a_dead_holder_left_is_no_lifeline_and_can_be_held_anew(path):
+    os.mkfifo(path)
+    assert "did not appear" in await lifeline.lost(path)
+    with lifeline.hold(path):
+        assert lifeline.grasp(path) is not None

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 
 import grpc
@@ -56,6 +57,19 @@ async def test_every_error_arrives_as_the_class_that_was_raised(kind):
             await rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(), deadline_seconds=5)
     assert caught.value.message == "what, where and what to do"
     assert caught.value.reason == "ERROR_REASON_STALE_EPOCH"
+    await server.drain()
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "漢", "%", "\n"])
+async def test_a_long_message_is_cut_and_keeps_its_code_and_its_reason(letter):
+    server = await start(Board(errors.DataLoss(letter * 9000, reason="ERROR_REASON_NON_FINITE")))
+    async with rpc.connect(server.address) as channel:
+        for _ in range(20):
+            with pytest.raises(errors.DataLoss) as caught:
+                await rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(), deadline_seconds=5)
+            kept = 2000 // len(letter.encode())
+            assert caught.value.message == letter * kept + "..."
+            assert caught.value.reason == "ERROR_REASON_NON_FINITE"
     await server.drain()
 
 
@@ -123,6 +137,54 @@ async def test_a_port_in_use_is_refused_by_name():
     with pytest.raises(errors.Unavailable, match=server.address):
         await start(Board(), listen=server.address)
     await server.drain()
+
+
+async def test_a_socket_that_a_live_server_listens_on_is_not_taken_from_it(tmp_path):
+    address = f"unix:{short(tmp_path)}"
+    server = await start(Board(), listen=address)
+    for spelling in (address, address.replace("unix:", "unix://")):
+        with pytest.raises(errors.Unavailable, match=f"cannot listen on {spelling}: another server does"):
+            await start(Board(), listen=spelling)
+    async with rpc.connect(address) as channel:
+        answer = await rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(agent_id="a"), deadline_seconds=5)
+    assert answer.agent.agent_id == "a"
+    await server.drain()
+
+
+async def test_a_socket_file_of_a_dead_server_is_replaced(tmp_path):
+    path = short(tmp_path)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        dead.listen()
+    assert path.is_socket()
+    server = await start(Board(), listen=f"unix:{path}")
+    await rpc.wait_until_serving(server.address, deadline_seconds=5)
+    await server.drain()
+
+
+async def test_a_socket_path_that_is_too_long_is_refused_by_name():
+    with pytest.raises(errors.Unavailable, match="cannot listen on unix:/tmp/xxx"):
+        await start(Board(), listen=f"unix:/tmp/{'x' * 200}")
+
+
+async def test_a_server_that_does_not_serve_yet_is_asked_again():
+    class Health(health_pb2_grpc.HealthServicer):
+        answers = iter([grpc.StatusCode.NOT_FOUND, health_pb2.HealthCheckResponse.NOT_SERVING])
+
+        async def Check(self, request, context):
+            answer = next(self.answers, health_pb2.HealthCheckResponse.SERVING)
+            if isinstance(answer, grpc.StatusCode):
+                await context.abort(answer, "")
+            return health_pb2.HealthCheckResponse(status=answer)
+
+    server = grpc.aio.server()
+    servicer = Health()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await rpc.wait_until_serving(f"127.0.0.1:{port}", deadline_seconds=10)
+    assert next(servicer.answers, None) is None
+    await server.stop(None)
 
 
 async def test_health_is_served_and_goes_when_the_server_drains():

@@ -1,6 +1,9 @@
 """Specifications: what is missing is filled in, what is wrong is named."""
 
+import math
+
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from podrace import catalog, spec
 from podrace.config import assign
@@ -116,10 +119,102 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
         ({"evolution__strategy": "tornament"}, "did you mean 'tournament'"),
         ({"evolution__fresh_probability": 2}, "expected 0 to 1"),
         ({"name": "no spaces"}, "expected up to 63 letters"),
+        (
+            {"algorithms__ppo__hyperparameters": {"learning_rate": math.nan}},
+            "learning_rate.value = nan: expected a fin",
+        ),
+        (
+            {"algorithms__ppo__hyperparameters": {"learning_rate": math.inf}},
+            "learning_rate.value = inf: expected a fin",
+        ),
+        ({"algorithms__ppo__hyperparameters": {"hidden_sizes": [8, math.inf]}}, "hidden_sizes.value = inf: expected"),
+        ({"algorithms__ppo__hyperparameters": {"adam_epsilon": 0}}, "adam_epsilon = 0.0: expected a number from 1e-12"),
+        (
+            {"algorithms__ppo__hyperparameters": {"epochs": {"choices": [2, 4], "value": 3}}},
+            "hyperparameters.epochs: value 3.0 is none of its choices",
+        ),
+        ({"algorithms__ppo__ratio": math.inf}, "algorithms.ppo.ratio = inf: expected a finite number"),
+        ({"objective__wall_clock_duration": math.inf}, "objective.wall_clock_duration = inf: expected a duration"),
+        ({"objective__wall_clock_duration": 1e300}, "objective.wall_clock_duration = 1e+300: expected a duration"),
+        (
+            {"objective__wall_clock_duration": 1e15},
+            "wall_clock_duration = 1000000000000000 s and 0 ns: expected a valid",
+        ),
+        ({"objective__wall_clock_duration": 0}, "objective.wall_clock_duration = 0 s and 0 ns: expected a valid"),
+        (
+            {"assignment__duration": "0s"},
+            "assignment.duration = 0 s and 0 ns: expected a valid duration of more than 0",
+        ),
+        ({"environment__options__a": math.nan}, "environment.options.a = nan: expected a finite number"),
+        ({"evaluation__options__a": {"b": [1, -math.inf]}}, "evaluation.options.a.b = -inf: expected a finite number"),
+        ({"reports__last": {"options": {"a": math.inf}}}, "reports.last.options.a = inf: expected a finite number"),
     ],
 )
 def test_a_mistake_names_the_key_and_what_would_be_right(overrides, words):
     assert words in refusal(**overrides)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (pb.TournamentSpec(pod=pb.PodSpec(layout=99)), "pod.layout = 99: expected one of separate, fused"),
+        (
+            pb.TournamentSpec(assignment=pb.AssignmentSpec(duration=Duration(seconds=-1))),
+            "assignment.duration = -1 s and 0 ns: expected a valid duration",
+        ),
+        (
+            pb.TournamentSpec(assignment=pb.AssignmentSpec(duration=Duration(seconds=1, nanos=-1))),
+            "assignment.duration = 1 s and -1 ns: expected a valid duration",
+        ),
+        (
+            pb.TournamentSpec(objective=pb.ObjectiveSpec(wall_clock_duration=Duration(seconds=1, nanos=1_000_000_000))),
+            "objective.wall_clock_duration = 1 s and 1000000000 ns: expected a valid duration",
+        ),
+        (
+            pb.TournamentSpec(objective=pb.ObjectiveSpec(wall_clock_duration=Duration(seconds=1 << 62))),
+            "objective.wall_clock_duration = 4611686018427387904 s and 0 ns: expected a valid duration",
+        ),
+        (
+            pb.TournamentSpec(objective=pb.ObjectiveSpec(wall_clock_duration=Duration())),
+            "objective.wall_clock_duration = 0 s and 0 ns: expected a valid duration of more than 0",
+        ),
+    ],
+)
+def test_a_message_is_checked_as_its_file_would_be(given, words):
+    message = spec.parse(values(), source="test")
+    message.MergeFrom(given)
+    with pytest.raises(InvalidArgument) as caught:
+        spec.resolve(message)
+    assert caught.value.message.startswith(words)
+
+
+def test_numbers_that_are_not_finite_are_refused_in_a_message_by_key():
+    given = spec.parse(values(environment__options={"a": {"b": [1]}}), source="test")
+    given.environment.options["a"]["b"][0] = math.nan
+    with pytest.raises(InvalidArgument, match=r"^environment\.options\.a\.b = nan: expected a finite number$"):
+        spec.resolve(given)
+    given = spec.parse(values(), source="test")
+    given.algorithms["ppo"].hyperparameters["discount"].value.number_value = math.inf
+    with pytest.raises(InvalidArgument, match=r"^algorithms\.ppo\.hyperparameters\.discount\.value = inf: expected"):
+        spec.resolve(given)
+
+
+def test_an_unknown_scale_is_refused_in_a_message():
+    given = spec.parse(values(), source="test")
+    given.algorithms["ppo"].hyperparameters["discount"].scale = 7
+    with pytest.raises(InvalidArgument, match=r"hyperparameters\.discount\.scale = 7: expected one of linear, log"):
+        spec.resolve(given)
+
+
+def test_options_may_hold_whatever_is_finite():
+    options = {"a": {"b": [1, "x", True, {"c": -0.5}]}, "d": 1e300}
+    assert resolve(environment__options=options).environment.options == options
+
+
+def test_a_value_among_its_choices_stands():
+    given = {"hidden_sizes": {"choices": [[8], [16, 16]], "value": [16, 16]}}
+    resolved = resolve(algorithms__ppo={"hyperparameters": given}).algorithms["ppo"].hyperparameters
+    assert list(resolved["hidden_sizes"].value.list_value) == [16, 16]
 
 
 def test_wall_clock_budgets_are_refused_when_synchronous():

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from podrace import telemetry
-from podrace.errors import Unavailable
+from podrace.errors import InvalidArgument, Unavailable
 from podrace.telemetry import TelemetryConfig
 
 
@@ -52,3 +52,10 @@ def test_a_metrics_port_in_use_is_refused_by_name():
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(Unavailable, match=address):
             telemetry.start(TelemetryConfig(metrics_listen=address), service="test")
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", "localhost:http", "127.0.0.1:65536", "127.0.0.1:-1"])
+def test_a_metrics_address_without_a_port_that_can_be_is_refused_by_name(address):
+    with pytest.raises(InvalidArgument) as caught:
+        telemetry.start(TelemetryConfig(metrics_listen=address), service="test")
+    assert caught.value.message == f"metrics_listen = {address!r}: expected host:port, the port up to 65535"
