@@ -77,7 +77,7 @@ class Home:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{Path(__file__).parent}"},
+            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/integration/agentpod"},
         )
         self.started.append(process)
         return process

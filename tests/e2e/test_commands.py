@@ -63,7 +63,7 @@ def test_one_command_trains_and_the_others_tell_of_it(home):
     ("environment", "words"),
     [
         ("CartPoll-v1", "CartPole-v1"),
-        ("python:misbehaving:not_finite", "not finite"),
+        ("python:environments:not_finite", "not finite"),
         ("python:nowhere:nothing", "nowhere"),
     ],
 )

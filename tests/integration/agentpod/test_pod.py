@@ -273,7 +273,7 @@ async def test_a_drain_reaches_a_long_evaluation_that_holds_the_compute_thread(
 
 async def test_scores_wait_while_the_leaderboard_is_away(mesh, make_spec, make_assignment):
     mesh.leaderboard.refuse = 2
-    await run(mesh, make_assignment(make_spec(evaluation={"episodes": 4, "share": 1.0})))
+    await run(mesh, make_assignment(make_spec(synchronous=True, pool={"maximum_pods": 1})))
     assert only_completion(mesh).outcome == pb.OUTCOME_FINISHED
     # Every score arrives, in order, although the first submissions found nobody.
     assert [manifest.environment_steps for manifest in mesh.leaderboard.manifests] == [1024, 2048, 3072, 4096]
