@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from agentpod.algorithms import Algorithm, make
+from agentpod.evaluator import play, score
 from agentpod.policy import Policy
 from agentpod.randomness import derive_generator, derive_seed
 from agentpod.rollout import Lanes, collect, rollout_fields
@@ -30,17 +31,12 @@ def train(id: str, hyperparameters: dict[str, object], seed: int, steps: int) ->
 
 
 def evaluate(id: str, policy: Policy) -> float:
-    """Mean return of the first episode of each of EPISODES environments."""
+    """Mean return of EPISODES greedy episodes, as the evaluator plays them."""
     simulator = make_simulator(id, EPISODES)
-    observation = simulator.reset(derive_seed(12345, "evaluation"))
-    total, running = torch.zeros(EPISODES, dtype=torch.float64), torch.ones(EPISODES, dtype=torch.bool)
-    while running.any():
-        step = simulator.step(policy.to_environment(policy.act_greedily(observation)))
-        total += step.reward * running
-        running &= ~(step.terminated | step.truncated)
-        observation = step.observation
-    simulator.close()
-    return float(total.mean())
+    try:
+        return score(play(simulator, policy, EPISODES, 12345, greedy=True)).mean_return
+    finally:
+        simulator.close()
 
 
 @pytest.mark.slow
