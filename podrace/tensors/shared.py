@@ -104,23 +104,6 @@ class SharedPlane:
         path.unlink(missing_ok=True)
 
 
-def sweep(prefix: str, folder: Path = FOLDER) -> list[str]:
-    """Unlinks what a dead pod left and returns the names of those files.
-
-    Args:
-        prefix: That pod's own prefix, with its dash at the end.
-        folder: Where the files lie.
-
-    Raises:
-        InvalidArgument: The prefix is malformed.
-    """
-    _check_prefix(prefix)
-    left = sorted(path for path in folder.iterdir() if _belongs(path.name, prefix))
-    for path in left:
-        path.unlink(missing_ok=True)
-    return [path.name for path in left]
-
-
 def _belongs(file_name: str, prefix: str) -> bool:
     return file_name.startswith(prefix) and REGION_NAME.fullmatch(file_name.removeprefix(prefix)) is not None
 

@@ -64,7 +64,7 @@ def test_a_variable_is_read_by_the_program_it_names_and_by_no_other():
 
 
 def test_a_mistake_in_a_variable_is_told():
-    with pytest.raises(InvalidArgument, match="inner.liste: unknown key 'liste'; did you mean 'listen'"):
+    with pytest.raises(InvalidArgument, match=r"inner\.liste: unknown key 'liste'; did you mean 'listen'"):
         build(environ={"PODRACE_TEST_SERVICE__INNER__LISTE": "b:2"})
 
 

@@ -137,8 +137,8 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
         ({"objective__wall_clock_duration": math.inf}, "objective.wall_clock_duration = inf: expected a duration"),
         ({"objective__wall_clock_duration": 1e300}, "objective.wall_clock_duration = 1e+300: expected a duration"),
         (
-            {"objective__wall_clock_duration": 1e15},
-            "wall_clock_duration = 1000000000000000 s and 0 ns: expected a valid",
+            {"objective__wall_clock_duration": 1e12},
+            "wall_clock_duration = 1000000000000 s and 0 ns: expected a valid",
         ),
         ({"objective__wall_clock_duration": 0}, "objective.wall_clock_duration = 0 s and 0 ns: expected a valid"),
         (

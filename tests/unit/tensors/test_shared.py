@@ -12,7 +12,7 @@ from podrace.tensor.v1 import tensor_pb2
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
 from podrace.tensors.codec import MAXIMUM_TENSOR_BYTES, spec_of
 from podrace.tensors.probe import PROBE_SPEC, write_probe
-from podrace.tensors.shared import FOLDER, SharedPlane, sweep
+from podrace.tensors.shared import FOLDER, SharedPlane
 
 REWARD = spec_of("reward", torch.zeros(1000))
 
@@ -157,27 +157,11 @@ def test_what_was_promised_but_not_yet_touched_counts_as_used(tmp_path: Path) ->
     plane.create("other", most).close()
 
 
-def test_a_sweep_removes_what_a_dead_pod_left_and_nothing_else(tmp_path: Path) -> None:
-    for prefix in ("podrace-a-", "podrace-a-b-", "podrace-ab-"):
-        SharedPlane(prefix, tmp_path).create("slot_0", [REWARD])
-        SharedPlane(prefix, tmp_path).create("slot_1", [REWARD])
-    (tmp_path / "podrace-a").touch()
-    assert sweep("podrace-a-", tmp_path) == ["podrace-a-slot_0", "podrace-a-slot_1"]
-    assert sweep("podrace-a-", tmp_path) == []
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "podrace-a",
-        "podrace-a-b-slot_0",
-        "podrace-a-b-slot_1",
-        "podrace-ab-slot_0",
-        "podrace-ab-slot_1",
-    ]
-
-
 def test_a_restarted_owner_is_seen_by_a_peer_that_mapped_its_predecessor(tmp_path: Path) -> None:
     peer = SharedPlane("podrace-peer-", tmp_path)
     dead = SharedPlane("podrace-owner-", tmp_path)
     peer.open(dead.create("slot", [REWARD]).refs())
-    sweep("podrace-owner-", tmp_path)
+    (tmp_path / "podrace-owner-slot").unlink()
     region = SharedPlane("podrace-owner-", tmp_path).create("slot", [REWARD])
     peer.open(region.refs())["reward"].fill_(4.0)
     assert region["reward"].sum() == 4000.0
@@ -187,8 +171,6 @@ def test_a_restarted_owner_is_seen_by_a_peer_that_mapped_its_predecessor(tmp_pat
 def test_a_malformed_prefix_is_refused(tmp_path: Path, prefix: str) -> None:
     with pytest.raises(InvalidArgument, match="prefix"):
         SharedPlane(prefix, tmp_path)
-    with pytest.raises(InvalidArgument, match="prefix"):
-        sweep(prefix, tmp_path)
 
 
 @pytest.mark.parametrize("plane_uri", ["shared:../secret", "shared:a/b", "shared:/etc/passwd", "shared:", "memory:a"])

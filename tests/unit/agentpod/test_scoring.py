@@ -1,0 +1,69 @@
+"""When an agent is scored, and what an error means for it."""
+
+import pytest
+
+from agentpod.learner import EXIT_ROLE_LOST, ending_of_error
+from agentpod.roles import RoleLost
+from agentpod.scoring import Schedule
+from podrace import errors
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
+
+
+def schedule(every: int, share: float = 0.1, steps: int = 0) -> Schedule:
+    return Schedule.starting_at(steps, EvaluationSpec(every_environment_steps=every, share=share))
+
+
+def test_an_evaluation_is_due_once_at_each_multiple():
+    due = schedule(1000)
+    assert [due.take(steps) for steps in (512, 1024, 1536, 2048, 2560, 5120, 5632, 6144)] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_an_agent_that_goes_on_is_not_scored_at_once():
+    due = schedule(1000, steps=2500)
+    assert not due.take(2900)
+    assert due.take(3000)
+
+
+def test_evaluations_stay_within_their_share():
+    due = schedule(1000, share=0.1)
+    assert due.affordable(100.0, 4.0, 5.0)
+    assert not due.affordable(100.0, 8.0, 5.0)
+    # Nothing is known of the first one: it is made.
+    assert due.affordable(0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "prepared", "outcome"),
+    [
+        (errors.InvalidArgument("no such environment"), False, pb.OUTCOME_SPEC_FAILED),
+        (errors.Unimplemented("install mujoco"), False, pb.OUTCOME_SPEC_FAILED),
+        (errors.ResourceExhausted("/dev/shm is full"), False, pb.OUTCOME_SPEC_FAILED),
+        (errors.Internal("the factory raised"), False, pb.OUTCOME_SPEC_FAILED),
+        (errors.InvalidArgument("minibatch"), True, pb.OUTCOME_AGENT_FAILED),
+        (errors.DataLoss("not finite"), True, pb.OUTCOME_AGENT_FAILED),
+        (errors.DataLoss("the parent's files are damaged"), False, pb.OUTCOME_AGENT_FAILED),
+        (errors.NotFound("the parent's files are gone"), False, pb.OUTCOME_AGENT_FAILED),
+        (errors.FailedPrecondition("stale"), True, pb.OUTCOME_DRAINED),
+        (errors.Unavailable("no leaderboard"), True, pb.OUTCOME_DRAINED),
+    ],
+)
+def test_what_is_the_agents_fault_is_told_from_what_is_not(error, prepared, outcome):
+    ending = ending_of_error(error, prepared=prepared)
+    assert ending.outcome == outcome
+    assert ending.message == error.message
+    assert ending.exit_code is None
+
+
+def test_a_role_that_is_lost_ends_the_pod_after_publishing():
+    ending = ending_of_error(RoleLost("gone"), prepared=True)
+    assert (ending.outcome, ending.exit_code, ending.publish) == (pb.OUTCOME_DRAINED, EXIT_ROLE_LOST, True)
