@@ -30,7 +30,7 @@ from podrace import errors
 DOMAIN = "podrace"
 """Domain of every google.rpc.ErrorInfo the mesh sends."""
 DETAILS_KEY = "grpc-status-details-bin"
-LONGEST_MESSAGE_BYTES = 2000
+LONGEST_MESSAGE_BYTES = 1000
 """Longer messages are cut: gRPC refuses metadata above 8 KiB, and escapes each byte that is not ASCII with three."""
 SERVING_POLL_SECONDS = 0.05
 
@@ -220,7 +220,8 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) 
         _log.exception("call failed", error=repr(error))
         error = errors.Internal(f"{type(error).__name__}: {error}; the service's log has the traceback")
     code = grpc.StatusCode[error.code]
-    await context.abort(code, _cut(error.message), ((DETAILS_KEY, _status_bytes(error)),))
+    message = _cut(error.message)
+    await context.abort(code, message, ((DETAILS_KEY, _status_bytes(error, message)),))
 
 
 def _cut(message: str) -> str:
@@ -230,9 +231,9 @@ def _cut(message: str) -> str:
     return data[:LONGEST_MESSAGE_BYTES].decode(errors="ignore") + "..."
 
 
-def _status_bytes(error: errors.PodraceError) -> bytes:
-    """The code and the reason as a google.rpc.Status; without the message, which travels once, as the call's own."""
-    status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0])
+def _status_bytes(error: errors.PodraceError, message: str) -> bytes:
+    """The error as a google.rpc.Status; clients of the richer error model compare its message with the call's."""
+    status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=message)
     if error.reason:
         status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
     data: bytes = status.SerializeToString()

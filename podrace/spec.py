@@ -84,8 +84,7 @@ def parse(values: Mapping[str, Any], *, source: str) -> pb.TournamentSpec:
     """Reads nested TOML values as a TournamentSpec.
 
     Raises:
-        InvalidArgument: An unknown key or a value that its key can never hold; the message names the source and the
-            dotted key.
+        InvalidArgument: An unknown key or a value it can never hold; the message names the source and the dotted key.
     """
     spec = pb.TournamentSpec()
     _fill(spec, values, where=f"{source}: ", path="")
@@ -212,31 +211,23 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
 
 
 def _check_values(message: Message, prefix: str) -> None:
-    """Refuses, at any depth, what a message can carry but no key can mean; `prefix` comes before each key.
-
-    Raises:
-        InvalidArgument: A number that is not finite, an unknown enum value, or a duration that is malformed or not
-            positive.
-    """
+    """Refuses, at any depth, numbers that are not finite, unknown enum values and durations not valid or positive."""
     inner = message.DESCRIPTOR.file.package == "google.protobuf"
     for field, value in message.ListFields():
         # What Struct and Value consist of is not written in a specification: theirs is the key they stand under.
         path = prefix.removesuffix(".") if inner else f"{prefix}{field.name}"
-        if not field.is_repeated:
-            _check_one(field, value, path)
-        elif isinstance(value, Mapping):
+        if field.is_repeated and isinstance(value, Mapping):
             for name in sorted(value):
                 _check_values(value[name], f"{path}.{name}.")
-        else:
-            for item in value:
-                _check_one(field, item, path)
+            continue
+        for item in value if field.is_repeated else [value]:
+            _check_one(field, item, path)
 
 
 def _check_one(field: Any, value: Any, path: str) -> None:
     if isinstance(value, Duration):
-        seconds, nanos = value.seconds, value.nanos
-        if not (0 <= seconds <= _LONGEST_DURATION_SECONDS and 0 <= nanos < 1_000_000_000 and seconds + nanos > 0):
-            raise bad(f"{path} = {seconds} s and {nanos} ns: expected a valid duration of more than 0")
+        if not (0 <= value.seconds <= _LONGEST_DURATION_SECONDS and 0 <= value.nanos < 10**9 and value.ToNanoseconds()):
+            raise bad(f"{path} = {value.seconds} s and {value.nanos} ns: expected a valid duration of more than 0")
     elif isinstance(value, Message):
         _check_values(value, f"{path}.")
     elif field.enum_type is not None and value not in field.enum_type.values_by_number:
@@ -277,10 +268,7 @@ def _check_limits(spec: pb.TournamentSpec) -> None:
 
 
 def _check_together(spec: pb.TournamentSpec) -> None:
-    objective = spec.objective
-    if not (
-        objective.HasField("target_return") or objective.HasField("wall_clock_duration") or objective.environment_steps
-    ):
+    if not spec.objective.ListFields():
         raise bad(
             "objective: empty; set target_return, wall_clock_duration or environment_steps, or it would never end"
         )
