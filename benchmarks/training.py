@@ -164,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short repetition: under a minute")
     options = parser.parse_args()
-    repetitions, seconds = (1, 1.5) if options.quick else (5, 4.0)
+    repetitions, seconds = (1, 1.5) if options.quick else (3, 4.0)
     for environment, sizes in CASES:
         measured: dict[str, list[float]] = {"fused": [], "separate": [], "simulator": []}
         for _ in range(repetitions):
