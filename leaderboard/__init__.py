@@ -10,7 +10,7 @@ replay.py        takes every decision again and compares (pure)
 statistics.py    what the scores say about algorithms and hyperparameters (pure)
 pages.py         how lists are cut into pages (pure)
 records.py       what the rows of the database mean
-state.py         the database: one file, one thread, commits in groups
+state.py         the tables of the database
 arrivals.py      wakes those who watch
 garbage.py       deletes training files that nobody can reach
 service.py       translates between the contract and all this

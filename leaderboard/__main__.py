@@ -13,31 +13,15 @@ from leaderboard.config import Config
 from leaderboard.garbage import collect_periodically
 from leaderboard.generator import Generator
 from leaderboard.service import services
-from leaderboard.state import State
+from leaderboard.state import LAYOUT
 from leaderboard.updater import Updater
-from podrace import lifeline, telemetry
+from podrace import lifeline, service, telemetry
 from podrace.checkpoints import open_store
 from podrace.checkpoints.store import CheckpointStore
-from podrace.config import config_from_arguments
-from podrace.errors import PodraceError
+from podrace.database import Database
 from podrace.rpc import Server, shutdown_requested
 
 _log = structlog.get_logger(__name__)
-
-
-def main(arguments: list[str]) -> int:
-    """Runs the service; the exit code is the process'."""
-    debug = False
-    try:
-        config = config_from_arguments(Config, arguments, program="leaderboard")
-        debug = config.telemetry.log_level == "debug"
-        asyncio.run(serve(config))
-    except PodraceError as error:
-        if debug:
-            raise
-        print(f"error: {error.message}", file=sys.stderr)
-        return 2
-    return 0
 
 
 async def serve(config: Config) -> None:
@@ -48,14 +32,14 @@ async def serve(config: Config) -> None:
     """
     telemetry.start(config.telemetry, service="leaderboard")
     store = open_store(config.store)
-    state = State.open(config.database, time.time)
+    state = Database.open(config.database, LAYOUT, time.time)
     try:
         await _serve_from(state, store, config)
     finally:
         state.close()
 
 
-async def _serve_from(state: State, store: CheckpointStore, config: Config) -> None:
+async def _serve_from(state: Database, store: CheckpointStore, config: Config) -> None:
     arrivals = Arrivals()
     updater = Updater(state, store, arrivals)
     server = await Server.start(config.server, services(state, arrivals, updater, Generator(state)))
@@ -68,7 +52,7 @@ async def _serve_from(state: State, store: CheckpointStore, config: Config) -> N
 
 
 @contextlib.asynccontextmanager
-async def _collecting(state: State, store: CheckpointStore, config: Config) -> AsyncIterator[None]:
+async def _collecting(state: Database, store: CheckpointStore, config: Config) -> AsyncIterator[None]:
     """Collects garbage during the block."""
     if not config.collect_period_seconds:
         yield
@@ -89,4 +73,4 @@ async def _collecting(state: State, store: CheckpointStore, config: Config) -> A
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(service.run("leaderboard", Config, serve, sys.argv[1:]))

@@ -12,9 +12,9 @@ import prometheus_client
 import structlog
 
 from leaderboard import records
-from leaderboard.state import State, Transaction
 from podrace.checkpoints.collect import collect
 from podrace.checkpoints.store import CheckpointStore
+from podrace.database import Database, Transaction
 from podrace.errors import PodraceError
 
 COLLECTED = prometheus_client.Counter("podrace_leaderboard_objects_collected", "Objects deleted from the store")
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def collect_periodically(
-    state: State, store: CheckpointStore, *, period_seconds: float, grace_seconds: float
+    state: Database, store: CheckpointStore, *, period_seconds: float, grace_seconds: float
 ) -> None:
     """Collects again and again until it is cancelled; a collection that fails is told and the next one tried."""
     while True:
@@ -35,7 +35,7 @@ async def collect_periodically(
             _log.debug("training files collected", objects=len(deleted))
 
 
-async def collect_once(state: State, store: CheckpointStore, *, grace_seconds: float) -> list[str]:
+async def collect_once(state: Database, store: CheckpointStore, *, grace_seconds: float) -> list[str]:
     """Deletes what nobody can reach any more and returns the digests of what was deleted; raises as collect does."""
     needed = await state.transact(roots, grace_seconds)
     deleted = await asyncio.to_thread(collect, store, needed, grace_seconds)

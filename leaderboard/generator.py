@@ -13,8 +13,8 @@ from leaderboard import records
 from leaderboard.evolution import STRATEGIES
 from leaderboard.evolution.agents import agent_id_of, make, round_begin, visible_board
 from leaderboard.records import Generation, timestamp
-from leaderboard.state import State, Transaction
 from podrace.config import unknown
+from podrace.database import Database, Transaction
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, GenerateAgentRequest, Origin
 from podrace.spec import bad
@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 class Generator:
     """Decides who comes next."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: Database) -> None:
         self._state = state
 
     async def generate(self, request: GenerateAgentRequest) -> Agent:

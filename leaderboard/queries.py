@@ -5,8 +5,8 @@ from collections import deque
 from leaderboard import pages, records
 from leaderboard.records import Submission
 from leaderboard.replay import Log
-from leaderboard.state import Transaction
 from leaderboard.statistics import statistics_of
+from podrace.database import Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
     AlgorithmStatistics,

@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaderboard.board import Board, Standing, rank_key
-from leaderboard.state import Transaction
+from podrace.database import Transaction
 from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     VERDICT_ACCEPTED,

@@ -10,8 +10,8 @@ import grpc.aio
 from leaderboard import queries, records, replay
 from leaderboard.arrivals import Arrivals
 from leaderboard.generator import Generator
-from leaderboard.state import State
 from leaderboard.updater import Updater
+from podrace.database import Database
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.rpc import Service
@@ -23,7 +23,7 @@ LARGEST_REPORT = 1000
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def services(state: State, arrivals: Arrivals, updater: Updater, generator: Generator) -> list[Service]:
+def services(state: Database, arrivals: Arrivals, updater: Updater, generator: Generator) -> list[Service]:
     """The three services of a leaderboard."""
     contract = pb.DESCRIPTOR.services_by_name
     return [
@@ -42,7 +42,7 @@ def services(state: State, arrivals: Arrivals, updater: Updater, generator: Gene
 class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
     """Reads what the board knows; each method is described in the contract."""
 
-    def __init__(self, state: State, arrivals: Arrivals) -> None:
+    def __init__(self, state: Database, arrivals: Arrivals) -> None:
         self._state, self._arrivals = state, arrivals
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:

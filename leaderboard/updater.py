@@ -16,10 +16,10 @@ from leaderboard import records
 from leaderboard.arrivals import Arrivals
 from leaderboard.board import answer_of, judge_arrival
 from leaderboard.records import Generation, Submission, timestamp
-from leaderboard.state import State, Transaction
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Manifest
 from podrace.checkpoints.publish import BAD_DIGEST, advanced, read_manifest
 from podrace.checkpoints.store import CheckpointStore, check_digest
+from podrace.database import Database, Transaction
 from podrace.errors import DataLoss, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
@@ -42,7 +42,7 @@ class Updater:
 
     def __init__(
         self,
-        state: State,
+        state: Database,
         store: CheckpointStore,
         arrivals: Arrivals,
         monotonic: Callable[[], float] = time.monotonic,

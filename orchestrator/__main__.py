@@ -18,30 +18,12 @@ from orchestrator.scale import Limits
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state import State
 from orchestrator.tournaments import Tournaments
-from podrace import lifeline, rpc, telemetry
-from podrace.config import config_from_arguments
-from podrace.errors import PodraceError
+from podrace import lifeline, rpc, service, telemetry
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 
 MESH_WENT_AWAY = "its mesh went away; resume it"
 _log = structlog.get_logger(__name__)
-
-
-def main(arguments: list[str]) -> int:
-    """Runs the service; the exit code is the process'."""
-    debug = False
-    try:
-        config = config_from_arguments(Config, arguments, program="orchestrator")
-        debug = config.telemetry.log_level == "debug"
-        check(config)
-        asyncio.run(serve(config, SystemClock()))
-    except PodraceError as error:
-        if debug:
-            raise
-        print(f"error: {error.message}", file=sys.stderr)
-        return 2
-    return 0
 
 
 async def serve(config: Config, clock: Clock) -> None:
@@ -50,9 +32,10 @@ async def serve(config: Config, clock: Clock) -> None:
     Raises:
         PodraceError: It cannot start; the message says what to do.
     """
+    check(config)
     metrics = telemetry.start(config.telemetry, service="orchestrator")
     make_folders(config)
-    state = await State.open(config.database, clock)
+    state = State.open(config.database, clock)
     live = Live(config.lease_duration_seconds)
     board = Board(config.leaderboard, live.learn_best)
     try:
@@ -74,7 +57,7 @@ async def serve(config: Config, clock: Clock) -> None:
             await _work(config, _reconciler(config, state, live, board, launcher, clock), servicer, server)
     finally:
         await board.close()
-        await state.close()
+        state.close()
 
 
 async def _work(config: Config, reconciler: Reconciler, servicer: OrchestratorServicer, server: rpc.Server) -> None:
@@ -129,4 +112,4 @@ def _reconciler(config: Config, state: State, live: Live, board: Board, launcher
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(service.run("orchestrator", Config, lambda config: serve(config, SystemClock()), sys.argv[1:]))

@@ -1,32 +1,23 @@
-"""Owns the database: one SQLite file, one connection, one thread. Knows nothing of what the rows mean (see records).
+"""Owns what the orchestrator adds to a database: its layout, the events a change records, and requests that are done once.
 
-A change is a function that is given a Transaction; all it does happens, or nothing of it. It runs off the event loop,
-one at a time, so that whatever it reads is still true when it writes.
+Knows nothing of what the other rows mean (see records).
 """
 
-import asyncio
-import sqlite3
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import structlog
 from google.protobuf.message import Message
 
 from orchestrator.clock import Clock
-from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodraceError, ResourceExhausted
+from podrace import database
+from podrace.errors import AlreadyExists, InvalidArgument
 
-APPLICATION_ID = 0x706F7263
-"""Marks a database as an orchestrator's ("porc")."""
-SCHEMA_VERSION = 1
 REQUEST_RECORD_SECONDS = 86_400.0
 """A repeat of a request is recognized for a day."""
-LOCK_WAIT_SECONDS = 0.5
-"""An instance that was just killed may still hold its lock for a moment."""
 
 SCHEMA = """
 CREATE TABLE tournaments (
@@ -54,26 +45,20 @@ CREATE TABLE requests (
 CREATE INDEX requests_by_time ON requests (time);
 """
 
+LAYOUT = database.Layout(owner="orchestrator", application_id=0x706F7263, version=1, schema=SCHEMA)
+"""The application id spells "porc"."""
+
 _log = structlog.get_logger(__name__)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-class Transaction:
-    """One change: what it reads and writes, and what it tells about itself.
+@dataclass(frozen=True)
+class Transaction(database.Transaction):
+    """One change: what it reads and writes, and what it tells about itself."""
 
-    Attributes:
-        now: Wall time, seconds since 1970.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
-        self.now = now
-        self.lines: list[tuple[str, str, dict[str, str]]] = []
-        self._connection = connection
-
-    def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Executes one statement and returns its rows."""
-        return self._connection.execute(statement, values).fetchall()
+    lines: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    """Kind, message and ids of the events it recorded."""
 
     def record(self, kind: str, message: str, *, tournament_id: str, pod_id: str = "", agent_id: str = "") -> None:
         """Stores an event, and logs it once it is durable."""
@@ -113,32 +98,24 @@ class Transaction:
 class State:
     """What is remembered.
 
-    state = await State.open(path, clock)
+    state = State.open(path, clock)
     tournament = await state.transact(find_tournament, tournament_id)
-    await state.close()
+    state.close()
     """
 
-    def __init__(self, path: Path, clock: Clock) -> None:
-        self._path = path
-        self._clock = clock
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite")
-        self._connection: sqlite3.Connection
+    def __init__(self, opened: database.Database) -> None:
+        self._database = opened
 
     @classmethod
-    async def open(cls, path: Path, clock: Clock) -> "State":
-        """Opens the database, or makes it, and locks it.
+    def open(cls, path: Path, clock: Clock) -> "State":
+        """Opens the database, or makes it; see `Database.open`.
 
         Raises:
+            DataLoss: It is damaged.
             FailedPrecondition: Another instance has it open, it belongs to another program or version, or it cannot be
                 written.
         """
-        state = cls(path, clock)
-        try:
-            state._connection = await state._run(partial(_connect, path))
-        except BaseException:
-            state._thread.shutdown()
-            raise
-        return state
+        return cls(database.Database.open(path, LAYOUT, clock.wall))
 
     async def transact(
         self,
@@ -146,88 +123,23 @@ class State:
         *args: Parameters.args,
         **kwargs: Parameters.kwargs,
     ) -> Result:
-        """Runs `function(transaction, ...)` and returns what it returns, once that is durable.
+        """Runs `function(transaction, ...)` and returns what it returns, once that is durable; then logs its events.
 
         Raises:
             PodraceError: What the function raises; nothing is changed then.
             ResourceExhausted: The disk is full.
+            DataLoss: The database is damaged.
         """
 
-        def run() -> tuple[Result, Transaction]:
-            transaction = Transaction(self._connection, self._clock.wall())
-            return self._commit(lambda: function(transaction, *args, **kwargs)), transaction
+        def change(plain: database.Transaction) -> tuple[Result, Transaction]:
+            transaction = Transaction(plain.now, plain.connection)
+            return function(transaction, *args, **kwargs), transaction
 
-        result, transaction = await self._run(run)
+        result, transaction = await self._database.transact(change)
         for kind, message, ids in transaction.lines:
             _log.info(message, kind=kind, **ids)
         return result
 
-    async def close(self) -> None:
-        """Closes and unlocks the database."""
-        await self._run(lambda: self._connection.close())
-        self._thread.shutdown()
-
-    async def _run(self, function: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
-
-    def _commit(self, change: Callable[[], Result]) -> Result:
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            result = change()
-            self._connection.execute("COMMIT")
-            return result
-        except BaseException as error:
-            with suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
-                raise ResourceExhausted(f"database {self._path}: {error}; free some space") from error
-            raise
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            _prepare(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-    except (OSError, sqlite3.Error) as error:
-        raise _refusal(path, error) from None
-
-
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Locks the file until the connection closes, however the process ends, and makes the tables of a new one."""
-    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("BEGIN EXCLUSIVE")
-    application, version, tables = (
-        connection.execute(statement).fetchone()[0]
-        for statement in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-    )
-    if not tables:
-        for statement in SCHEMA.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    elif application != APPLICATION_ID:
-        raise FailedPrecondition(f"database {path}: is not an orchestrator's; choose another file")
-    elif version != SCHEMA_VERSION:
-        raise FailedPrecondition(
-            f"database {path}: was written by another version (layout {version}, this one reads {SCHEMA_VERSION});"
-            " use that version or choose another file"
-        )
-    connection.execute("COMMIT")
-
-
-def _refusal(path: Path, error: OSError | sqlite3.Error) -> PodraceError:
-    if isinstance(error, OSError):
-        return FailedPrecondition(f"database {path}: its folder cannot be made: {error.strerror}; choose another")
-    if "locked" in str(error):
-        return FailedPrecondition(
-            f"database {path}: another orchestrator has it open; stop that one or choose another file"
-        )
-    return FailedPrecondition(f"database {path}: cannot be used: {error}; choose another file")
+    def close(self) -> None:
+        """Finishes what was begun, then closes and unlocks the database."""
+        self._database.close()

@@ -28,6 +28,8 @@ class Hyperparameter:
     """How a search moves: `linear` or `log`."""
     search: tuple[float, float] | None = None
     """Range searched when the specification says nothing; None: fixed at the default."""
+    structural: bool = False
+    """Only new networks take it: a child has its parent's, or the training files it starts from would not fit."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,14 @@ PPO = Algorithm(
         "epochs": Hyperparameter(4, "passes over each rollout", 1, 100),
         "minibatch_size": Hyperparameter(512, "transitions a gradient step", 1, 1e7),
         "horizon": Hyperparameter(128, "steps of each environment in a rollout", 1, 1e5),
-        "hidden_sizes": Hyperparameter((64, 64), "widths of the hidden layers", 1, 1e5),
-        "activation": Hyperparameter("tanh", "between layers", choices=("tanh", "relu")),
-        "normalize_observations": Hyperparameter(True, "by running mean and variance"),
-        "normalize_rewards": Hyperparameter(True, "by the running deviation of the discounted return"),
+        "hidden_sizes": Hyperparameter((64, 64), "widths of the hidden layers", 1, 1e5, structural=True),
+        "activation": Hyperparameter("tanh", "between layers", choices=("tanh", "relu"), structural=True),
+        "normalize_observations": Hyperparameter(True, "by running mean and variance", structural=True),
+        "normalize_rewards": Hyperparameter(True, "by the running deviation of the discounted return", structural=True),
         "normalize_advantages": Hyperparameter(True, "to mean 0, variance 1 in each minibatch"),
         "target_kl": Hyperparameter(0.0, "stop an update's epochs beyond this divergence; 0: never", 0.0, 10.0),
         "adam_epsilon": Hyperparameter(1e-5, "added to Adam's denominator", 1e-12, 1.0, scale="log"),
-        "initial_log_std": Hyperparameter(0.0, "logarithm of the first standard deviation of actions", -10.0, 5.0),
+        "initial_log_std": Hyperparameter(0.0, "logarithm of the first standard deviation of actions", -10.0, 5.0, structural=True),
     },
 )
 

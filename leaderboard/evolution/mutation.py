@@ -9,26 +9,24 @@ from collections.abc import Mapping
 from random import Random
 
 from leaderboard.evolution.randomness import happens
-from leaderboard.evolution.space import Space, Value, perturbed
+from leaderboard.evolution.space import Space, Value, is_structural, perturbed
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
-
-STRUCTURAL = frozenset({"hidden_sizes", "activation", "normalize_observations", "normalize_rewards", "initial_log_std"})
-"""What only new networks take: a child has its parent's, or the training files it starts from would not fit."""
 
 
 def mutate(
-    parent: Mapping[str, Value], spaces: Mapping[str, Space], evolution: EvolutionSpec, random: Random
+    algorithm: str, parent: Mapping[str, Value], spaces: Mapping[str, Space], evolution: EvolutionSpec, random: Random
 ) -> dict[str, Value]:
     """The hyperparameters of a child.
 
     Args:
+        algorithm: Its name: the catalog knows which of its hyperparameters are structural.
         parent: Every hyperparameter of the parent.
         spaces: Those that are searched; the others and the structural ones stay.
         evolution: Probabilities and factor, resolved.
         random: The child's own stream.
     """
     child = dict(parent)
-    for name in sorted(spaces.keys() - STRUCTURAL):
+    for name in sorted(name for name in spaces if not is_structural(algorithm, name)):
         if happens(random, evolution.mutation_probability):
             child[name] = _changed(parent[name], spaces[name], evolution, random)
     return child

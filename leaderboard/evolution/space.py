@@ -128,9 +128,19 @@ def declared_values(algorithm: AlgorithmSpec) -> dict[str, Value]:
 
 def is_whole(algorithm: str, hyperparameter: str) -> bool:
     """Whether the catalog declares a hyperparameter as a whole number."""
-    entry = catalog.ALGORITHMS.get(algorithm)
-    declared = entry.hyperparameters.get(hyperparameter) if entry else None
+    declared = _declared(algorithm, hyperparameter)
     return declared is not None and isinstance(declared.default, int) and not isinstance(declared.default, bool)
+
+
+def is_structural(algorithm: str, hyperparameter: str) -> bool:
+    """Whether the catalog declares a hyperparameter as one that only new networks take."""
+    declared = _declared(algorithm, hyperparameter)
+    return declared is not None and declared.structural
+
+
+def _declared(algorithm: str, hyperparameter: str) -> catalog.Hyperparameter | None:
+    entry = catalog.ALGORITHMS.get(algorithm)
+    return entry.hyperparameters.get(hyperparameter) if entry else None
 
 
 def _space_of(spec: HyperparameterSpec, *, whole: bool) -> Space | None:

@@ -26,7 +26,7 @@ def propose(situation: Situation, random: Random) -> Fresh | Child:
     agent = situation.agents[parent.agent_id]
     inherited = {name: plain(value) for name, value in agent.hyperparameters.fields.items()}
     spaces = spaces_of(agent.algorithm, situation.spec.algorithms[agent.algorithm])
-    values = mutate(inherited, spaces, situation.spec.evolution, random)
+    values = mutate(agent.algorithm, inherited, spaces, situation.spec.evolution, random)
     changes = describe_changes(inherited, values) or "hyperparameters unchanged"
     return Child(parent, values, f"best of {len(drawn)} drawn: {named(parent)}; {changes}")
 

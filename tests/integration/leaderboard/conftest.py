@@ -11,7 +11,7 @@ import pytest
 from leaderboard.arrivals import Arrivals
 from leaderboard.generator import Generator
 from leaderboard.service import services
-from leaderboard.state import State
+from leaderboard.state import LAYOUT
 from leaderboard.updater import Updater
 from podrace import rpc
 from podrace import spec as specification
@@ -19,6 +19,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifes
 from podrace.checkpoints.folder import FolderStore
 from podrace.checkpoints.publish import claim, publish
 from podrace.checkpoints.store import digest
+from podrace.database import Database
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -124,7 +125,7 @@ async def client(
     folder: Path, store: FolderStore, arrivals: Arrivals, make_client: Callable[[str], Client]
 ) -> AsyncIterator[Client]:
     """A client of a leaderboard that serves in this process on a Unix socket."""
-    state = State.open(folder / "leaderboard.sqlite", lambda: NOW)
+    state = Database.open(folder / "leaderboard.sqlite", LAYOUT, lambda: NOW)
     updater = Updater(state, store, arrivals)
     config = rpc.ServerConfig(listen=f"unix:{folder}/leaderboard.sock", grace_seconds=0.5)
     server = await rpc.Server.start(config, services(state, arrivals, updater, Generator(state)))

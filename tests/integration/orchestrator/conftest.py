@@ -263,7 +263,7 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
         services = [_service(name, file, module, leaderboard) for name in ("LeaderboardService", "GeneratorService")]
         config = rpc.ServerConfig(grace_seconds=0.0)
         leaderboard_server = await rpc.Server.start(config, services)
-        state = await State.open(tmp_path / "orchestrator.sqlite", clock)
+        state = State.open(tmp_path / "orchestrator.sqlite", clock)
         live = Live(LEASE_SECONDS)
         await state.transact(tournaments.cancel_running, "its mesh went away; resume it", but_mesh_id=mesh_id)
         live.restore(await state.transact(remember), clock.monotonic())
@@ -299,7 +299,7 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
         await reconciler.close()
         await board.close()
         await leaderboard_server.drain()
-        await state.close()
+        state.close()
 
     return opened
 

@@ -10,13 +10,14 @@ from leaderboard import queries, records
 from leaderboard.arrivals import Arrivals
 from leaderboard.generator import Generator
 from leaderboard.replay import differences
-from leaderboard.state import State
+from leaderboard.state import LAYOUT
 from leaderboard.updater import Updater, record
 from podrace import spec as specification
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
 from podrace.checkpoints.folder import FolderStore
 from podrace.checkpoints.publish import claim, publish
 from podrace.checkpoints.store import digest
+from podrace.database import Database
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
     Candidate,
@@ -43,7 +44,7 @@ class Clock:
 class Mesh:
     """A leaderboard with a store, and what an orchestrator and learners do with them."""
 
-    state: State
+    state: Database
     store: FolderStore
     updater: Updater
     generator: Generator
@@ -120,7 +121,7 @@ def clock() -> Clock:
 @pytest.fixture
 def mesh(tmp_path: Path, clock: Clock) -> Iterator[Mesh]:
     database = tmp_path / "leaderboard.sqlite"
-    state = State.open(database, clock)
+    state = Database.open(database, LAYOUT, clock)
     store = FolderStore(tmp_path / "store", clock)
     yield Mesh(state, store, Updater(state, store, Arrivals()), Generator(state), clock, database)
     state.close()

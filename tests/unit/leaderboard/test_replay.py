@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from leaderboard import records
-from leaderboard.state import Transaction
+from podrace.database import Transaction
 from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, SubmitCandidateResponse
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec

@@ -27,6 +27,6 @@ def clock() -> HandClock:
 
 @pytest.fixture
 async def state(tmp_path: Path, clock: HandClock) -> AsyncIterator[State]:
-    opened = await State.open(tmp_path / "orchestrator.sqlite", clock)
+    opened = State.open(tmp_path / "orchestrator.sqlite", clock)
     yield opened
-    await opened.close()
+    opened.close()

@@ -1,0 +1,244 @@
+"""Owns the database of a service: one SQLite file, one connection, one thread. Knows nothing of what the rows mean.
+
+A change is a function that is given a Transaction; all it does happens or nothing of it. Changes run off the event
+loop, one after the other, so that whatever one reads is still true when it writes. What has queued up while the disk
+was busy shares the next commit (group commit): nobody is answered before his change is on the disk, and the disk is
+asked once for all.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, PodraceError, ResourceExhausted
+
+LOCK_WAIT_SECONDS = 2.0
+"""An instance that was just killed may still hold its lock for a moment."""
+LARGEST_NUMBER = 2**63 - 1
+LARGEST_BATCH = 256
+"""Changes that share a commit at most, so that the first of them need not wait for long."""
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a service keeps in its database."""
+
+    owner: str
+    """Whose it is, for a person: `leaderboard`."""
+    application_id: int
+    """Marks a file as this owner's."""
+    version: int
+    """Of the schema; a file of another version is refused."""
+    schema: str
+    """The statements that make the tables of a new file."""
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """One change: what it reads and writes."""
+
+    now: float
+    """Wall time, seconds since 1970."""
+    connection: sqlite3.Connection
+
+    def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Executes one statement and returns its rows.
+
+        Raises:
+            InvalidArgument: A number is larger than the database holds: it can only come from a request.
+        """
+        try:
+            return self.connection.execute(statement, values).fetchall()
+        except OverflowError:
+            largest = max(value for value in values if isinstance(value, int))
+            raise InvalidArgument(f"the number {largest} is too large: at most {LARGEST_NUMBER}") from None
+
+
+@dataclass(frozen=True)
+class _Change:
+    function: Callable[[Transaction], Any]
+    done: Future[Any]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    result: Any = None
+    failure: Exception | None = None
+
+
+class Database:
+    """What a service remembers.
+
+    state = Database.open(path, LAYOUT, time.time)
+    agent = await state.transact(find_agent, agent_id)
+    state.close()
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
+        self._path, self._connection, self._clock = path, connection, clock
+        self._changes: queue.SimpleQueue[_Change | None] = queue.SimpleQueue()
+        # A daemon, so that a process that fails before `close` ends all the same: the file survives worse.
+        self._thread = threading.Thread(target=self._work, name="sqlite", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def open(cls, path: Path, layout: Layout, clock: Callable[[], float]) -> "Database":
+        """Opens the database, or makes it, and locks it until it is closed or the process ends.
+
+        Args:
+            path: The file; its folder is made.
+            layout: What it holds, or will.
+            clock: Wall time, seconds since 1970.
+
+        Raises:
+            DataLoss: It is damaged.
+            FailedPrecondition: Another instance has it open, it belongs to another program or version, or it cannot be
+                written.
+        """
+        return cls(path, _connect(path, layout), clock)
+
+    async def transact(
+        self,
+        function: Callable[Concatenate[Transaction, Parameters], Result],
+        *args: Parameters.args,
+        **kwargs: Parameters.kwargs,
+    ) -> Result:
+        """Runs `function(transaction, ...)` and returns what it returns, once that is durable.
+
+        Raises:
+            PodraceError: What the function raises; nothing is changed then.
+            ResourceExhausted: The disk is full.
+            DataLoss: The database is damaged.
+        """
+        done: Future[Result] = Future()
+        self._changes.put(_Change(lambda transaction: function(transaction, *args, **kwargs), done))
+        return await asyncio.wrap_future(done)
+
+    def close(self) -> None:
+        """Finishes what was begun, then closes and unlocks the database."""
+        self._changes.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _work(self) -> None:
+        batch: list[_Change | None] = []
+        while None not in batch:
+            batch = self._next_batch()
+            # A caller that has gone away meanwhile wants nothing any more.
+            self._commit([change for change in batch if change and change.done.set_running_or_notify_cancel()])
+
+    def _next_batch(self) -> list[_Change | None]:
+        """Waits for a change and takes those that wait behind it; None is the end."""
+        batch = [self._changes.get()]
+        with suppress(queue.Empty):
+            while len(batch) < LARGEST_BATCH:
+                batch.append(self._changes.get_nowait())
+        return batch
+
+    def _commit(self, batch: Sequence[_Change]) -> None:
+        """Runs the changes in one transaction and answers them after its commit; if that fails, all have failed."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            outcomes = [self._attempt(change) for change in batch]
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            outcomes = [_Outcome(failure=_translated(self._path, error))] * len(batch)
+        for change, outcome in zip(batch, outcomes, strict=True):
+            if outcome.failure is not None:
+                change.done.set_exception(outcome.failure)
+            else:
+                change.done.set_result(outcome.result)
+
+    def _attempt(self, change: _Change) -> _Outcome:
+        """Runs one change; one that fails is undone without its neighbours."""
+        self._connection.execute("SAVEPOINT change")
+        try:
+            result = change.function(Transaction(self._clock(), self._connection))
+        except Exception as error:
+            if not self._connection.in_transaction:
+                raise  # SQLite has given up the whole transaction: the disk is full, for instance
+            self._connection.execute("ROLLBACK TO change")
+            self._connection.execute("RELEASE change")
+            return _Outcome(failure=_translated(self._path, error))
+        self._connection.execute("RELEASE change")
+        return _Outcome(result=result)
+
+
+def _connect(path: Path, layout: Layout) -> sqlite3.Connection:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(connection, path, layout)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    except OSError as error:
+        raise FailedPrecondition(
+            f"database {path}: its folder cannot be made: {error.strerror}; choose another"
+        ) from None
+    except sqlite3.Error as error:
+        raise _refusal(path, layout, error) from None
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, layout: Layout) -> None:
+    """Locks the file until the connection closes, however the process ends, and makes the tables of a new one."""
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN EXCLUSIVE")
+    application, version, tables = (
+        connection.execute(statement).fetchone()[0]
+        for statement in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    )
+    if not tables:
+        for statement in layout.schema.split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {layout.application_id}")
+        connection.execute(f"PRAGMA user_version = {layout.version}")
+    elif application != layout.application_id:
+        raise FailedPrecondition(f"database {path}: is not the {layout.owner}'s; choose another file")
+    elif version != layout.version:
+        raise FailedPrecondition(
+            f"database {path}: was written by another version (layout {version}, this one reads {layout.version});"
+            " use that version or choose another file"
+        )
+    connection.execute("COMMIT")
+    damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if damage != "ok":
+        line = " ".join(damage.split())
+        raise DataLoss(f"database {path}: is damaged: {line}; restore a copy or choose another file")
+
+
+def _refusal(path: Path, layout: Layout, error: sqlite3.Error) -> PodraceError:
+    if "locked" in str(error):
+        return FailedPrecondition(
+            f"database {path}: another {layout.owner} has it open; stop that one or choose another file"
+        )
+    translated = _translated(path, error)
+    if isinstance(translated, PodraceError):
+        return translated
+    return FailedPrecondition(f"database {path}: cannot be used: {error}; choose another file")
+
+
+def _translated(path: Path, error: Exception) -> Exception:
+    """What a failure of SQLite means to a caller; a defect stays what it is."""
+    name = getattr(error, "sqlite_errorname", "")
+    if name.startswith("SQLITE_FULL"):
+        return ResourceExhausted(f"database {path}: {error}; free some space")
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR")):
+        return DataLoss(f"database {path}: is damaged: {error}; restore a copy or choose another file")
+    return error
