@@ -13,7 +13,7 @@ from leaderboard.config import Config
 from leaderboard.garbage import collect_periodically
 from leaderboard.generator import Generator
 from leaderboard.service import services
-from leaderboard.state import LAYOUT
+from leaderboard.state import DATABASE_FORMAT
 from leaderboard.updater import Updater
 from podrace import lifeline, service, telemetry
 from podrace.checkpoints import open_store
@@ -32,7 +32,7 @@ async def serve(config: Config) -> None:
     """
     telemetry.start(config.telemetry, service="leaderboard")
     store = open_store(config.store)
-    state = Database.open(config.database, LAYOUT, time.time)
+    state = Database.open(config.database, DATABASE_FORMAT, time.time)
     try:
         await _serve_from(state, store, config)
     finally:

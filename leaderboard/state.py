@@ -1,6 +1,6 @@
-"""Owns the layout of the leaderboard's database. Knows nothing of what the rows mean (see records)."""
+"""Owns the format of the leaderboard's database. Knows nothing of what the rows mean (see records)."""
 
-from podrace.database import Layout
+from podrace.database import Format
 
 SCHEMA = """
 CREATE TABLE tournaments (tournament_id TEXT PRIMARY KEY, spec BLOB NOT NULL) STRICT;
@@ -16,5 +16,5 @@ CREATE INDEX submissions_by_arrival ON submissions (tournament_id, sequence);
 CREATE INDEX submissions_by_verdict ON submissions (tournament_id, verdict);
 """
 
-LAYOUT = Layout(owner="leaderboard", application_id=0x706F6C62, version=1, schema=SCHEMA)
+DATABASE_FORMAT = Format(owner="leaderboard", application_id=0x706F6C62, version=1, schema=SCHEMA)
 """The application id spells "polb"."""

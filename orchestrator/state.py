@@ -1,6 +1,5 @@
-"""Owns what the orchestrator adds to a database: its layout, the events a change records, and requests that are done once.
-
-Knows nothing of what the other rows mean (see records).
+"""Owns what the orchestrator adds to a database: its format, events that are logged once they are durable, and requests
+that are done once. Knows nothing of what the other rows mean (see records).
 """
 
 from collections.abc import Callable
@@ -45,7 +44,7 @@ CREATE TABLE requests (
 CREATE INDEX requests_by_time ON requests (time);
 """
 
-LAYOUT = database.Layout(owner="orchestrator", application_id=0x706F7263, version=1, schema=SCHEMA)
+DATABASE_FORMAT = database.Format(owner="orchestrator", application_id=0x706F7263, version=1, schema=SCHEMA)
 """The application id spells "porc"."""
 
 _log = structlog.get_logger(__name__)
@@ -115,7 +114,7 @@ class State:
             FailedPrecondition: Another instance has it open, it belongs to another program or version, or it cannot be
                 written.
         """
-        return cls(database.Database.open(path, LAYOUT, clock.wall))
+        return cls(database.Database.open(path, DATABASE_FORMAT, clock.wall))
 
     async def transact(
         self,

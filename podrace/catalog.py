@@ -78,7 +78,9 @@ PPO = Algorithm(
         "normalize_advantages": Hyperparameter(True, "to mean 0, variance 1 in each minibatch"),
         "target_kl": Hyperparameter(0.0, "stop an update's epochs beyond this divergence; 0: never", 0.0, 10.0),
         "adam_epsilon": Hyperparameter(1e-5, "added to Adam's denominator", 1e-12, 1.0, scale="log"),
-        "initial_log_std": Hyperparameter(0.0, "logarithm of the first standard deviation of actions", -10.0, 5.0, structural=True),
+        "initial_log_std": Hyperparameter(
+            0.0, "logarithm of the first standard deviation of actions", -10.0, 5.0, structural=True
+        ),
     },
 )
 

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Layout:
+class Format:
     """What a service keeps in its database."""
 
     owner: str
@@ -79,7 +79,7 @@ class _Outcome:
 class Database:
     """What a service remembers.
 
-    state = Database.open(path, LAYOUT, time.time)
+    state = Database.open(path, DATABASE_FORMAT, time.time)
     agent = await state.transact(find_agent, agent_id)
     state.close()
     """
@@ -92,12 +92,12 @@ class Database:
         self._thread.start()
 
     @classmethod
-    def open(cls, path: Path, layout: Layout, clock: Callable[[], float]) -> "Database":
+    def open(cls, path: Path, format: Format, clock: Callable[[], float]) -> "Database":
         """Opens the database, or makes it, and locks it until it is closed or the process ends.
 
         Args:
             path: The file; its folder is made.
-            layout: What it holds, or will.
+            format: What it holds, or will.
             clock: Wall time, seconds since 1970.
 
         Raises:
@@ -105,7 +105,7 @@ class Database:
             FailedPrecondition: Another instance has it open, it belongs to another program or version, or it cannot be
                 written.
         """
-        return cls(path, _connect(path, layout), clock)
+        return cls(path, _connect(path, format), clock)
 
     async def transact(
         self,
@@ -176,12 +176,12 @@ class Database:
         return _Outcome(result=result)
 
 
-def _connect(path: Path, layout: Layout) -> sqlite3.Connection:
+def _connect(path: Path, format: Format) -> sqlite3.Connection:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
         try:
-            _prepare(connection, path, layout)
+            _prepare(connection, path, format)
         except BaseException:
             connection.close()
             raise
@@ -191,10 +191,10 @@ def _connect(path: Path, layout: Layout) -> sqlite3.Connection:
             f"database {path}: its folder cannot be made: {error.strerror}; choose another"
         ) from None
     except sqlite3.Error as error:
-        raise _refusal(path, layout, error) from None
+        raise _refusal(path, format, error) from None
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, layout: Layout) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, format: Format) -> None:
     """Locks the file until the connection closes, however the process ends, and makes the tables of a new one."""
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -205,15 +205,15 @@ def _prepare(connection: sqlite3.Connection, path: Path, layout: Layout) -> None
         for statement in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
     )
     if not tables:
-        for statement in layout.schema.split(";"):
+        for statement in format.schema.split(";"):
             connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {layout.application_id}")
-        connection.execute(f"PRAGMA user_version = {layout.version}")
-    elif application != layout.application_id:
-        raise FailedPrecondition(f"database {path}: is not the {layout.owner}'s; choose another file")
-    elif version != layout.version:
+        connection.execute(f"PRAGMA application_id = {format.application_id}")
+        connection.execute(f"PRAGMA user_version = {format.version}")
+    elif application != format.application_id:
+        raise FailedPrecondition(f"database {path}: is not the {format.owner}'s; choose another file")
+    elif version != format.version:
         raise FailedPrecondition(
-            f"database {path}: was written by another version (layout {version}, this one reads {layout.version});"
+            f"database {path}: was written by another version (format {version}, this one reads {format.version});"
             " use that version or choose another file"
         )
     connection.execute("COMMIT")
@@ -223,10 +223,10 @@ def _prepare(connection: sqlite3.Connection, path: Path, layout: Layout) -> None
         raise DataLoss(f"database {path}: is damaged: {line}; restore a copy or choose another file")
 
 
-def _refusal(path: Path, layout: Layout, error: sqlite3.Error) -> PodraceError:
+def _refusal(path: Path, format: Format, error: sqlite3.Error) -> PodraceError:
     if "locked" in str(error):
         return FailedPrecondition(
-            f"database {path}: another {layout.owner} has it open; stop that one or choose another file"
+            f"database {path}: another {format.owner} has it open; stop that one or choose another file"
         )
     translated = _translated(path, error)
     if isinstance(translated, PodraceError):

@@ -11,7 +11,7 @@ import pytest
 from leaderboard.arrivals import Arrivals
 from leaderboard.generator import Generator
 from leaderboard.service import services
-from leaderboard.state import LAYOUT
+from leaderboard.state import DATABASE_FORMAT
 from leaderboard.updater import Updater
 from podrace import rpc
 from podrace import spec as specification
@@ -125,7 +125,7 @@ async def client(
     folder: Path, store: FolderStore, arrivals: Arrivals, make_client: Callable[[str], Client]
 ) -> AsyncIterator[Client]:
     """A client of a leaderboard that serves in this process on a Unix socket."""
-    state = Database.open(folder / "leaderboard.sqlite", LAYOUT, lambda: NOW)
+    state = Database.open(folder / "leaderboard.sqlite", DATABASE_FORMAT, lambda: NOW)
     updater = Updater(state, store, arrivals)
     config = rpc.ServerConfig(listen=f"unix:{folder}/leaderboard.sock", grace_seconds=0.5)
     server = await rpc.Server.start(config, services(state, arrivals, updater, Generator(state)))

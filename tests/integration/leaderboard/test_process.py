@@ -176,7 +176,8 @@ async def test_a_store_that_goes_away_fails_submissions_and_not_the_service(
 
 
 async def test_garbage_is_collected_while_it_serves(start: Start, connect: Any, store: FolderStore) -> None:
-    await start(collect_period_seconds=0.05, collect_grace_seconds=0.0)
+    # The grace is longer than a checkpoint takes from its first file to its submission.
+    await start(collect_period_seconds=0.05, collect_grace_seconds=1.0)
     client = await connect()
     agent = await client.generate(0)
     best = await client.submit(agent, 9.0)

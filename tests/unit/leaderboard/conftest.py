@@ -10,7 +10,7 @@ from leaderboard import queries, records
 from leaderboard.arrivals import Arrivals
 from leaderboard.generator import Generator
 from leaderboard.replay import differences
-from leaderboard.state import LAYOUT
+from leaderboard.state import DATABASE_FORMAT
 from leaderboard.updater import Updater, record
 from podrace import spec as specification
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
@@ -121,7 +121,7 @@ def clock() -> Clock:
 @pytest.fixture
 def mesh(tmp_path: Path, clock: Clock) -> Iterator[Mesh]:
     database = tmp_path / "leaderboard.sqlite"
-    state = Database.open(database, LAYOUT, clock)
+    state = Database.open(database, DATABASE_FORMAT, clock)
     store = FolderStore(tmp_path / "store", clock)
     yield Mesh(state, store, Updater(state, store, Arrivals()), Generator(state), clock, database)
     state.close()

@@ -1,10 +1,8 @@
-import sqlite3
-from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from orchestrator import state as state_module
 from orchestrator.state import REQUEST_RECORD_SECONDS, State, Transaction
 from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument
 from podrace.orchestrator.v1.orchestrator_pb2 import CancelTournamentRequest
@@ -18,64 +16,17 @@ def record(transaction: Transaction, message: str = "hello") -> None:
     transaction.record("greeting", message, tournament_id="t")
 
 
-async def test_what_was_committed_is_there_after_reopening(tmp_path: Path, clock: Any) -> None:
-    first = await State.open(tmp_path / "o.sqlite", clock)
-    await first.transact(record)
-    await first.close()
-    second = await State.open(tmp_path / "o.sqlite", clock)
-    assert await second.transact(count_events) == 1
-    await second.close()
-
-
-async def test_a_change_that_raises_changes_nothing(state: State) -> None:
-    def change(transaction: Transaction) -> None:
-        record(transaction)
+async def test_events_are_stored_with_their_change_and_logged_once_they_are_durable(state: State) -> None:
+    def fail(transaction: Transaction) -> None:
+        record(transaction, "never")
         raise FailedPrecondition("no")
 
-    with pytest.raises(FailedPrecondition):
-        await state.transact(change)
-    assert await state.transact(count_events) == 0
-
-
-async def test_a_second_instance_is_refused_with_one_line(
-    tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state_module, "LOCK_WAIT_SECONDS", 0.05)
-    first = await State.open(tmp_path / "o.sqlite", clock)
-    with pytest.raises(FailedPrecondition, match=r"o\.sqlite: another orchestrator has it open"):
-        await State.open(tmp_path / "o.sqlite", clock)
-    await first.close()
-    await (await State.open(tmp_path / "o.sqlite", clock)).close()
-
-
-async def test_a_database_of_another_program_is_refused(tmp_path: Path, clock: Any) -> None:
-    foreign = sqlite3.connect(tmp_path / "o.sqlite")
-    foreign.execute("CREATE TABLE candidates (x)")
-    foreign.commit()
-    foreign.close()
-    with pytest.raises(FailedPrecondition, match="is not an orchestrator's"):
-        await State.open(tmp_path / "o.sqlite", clock)
-
-
-async def test_a_database_of_another_version_is_refused(tmp_path: Path, clock: Any) -> None:
-    await (await State.open(tmp_path / "o.sqlite", clock)).close()
-    other = sqlite3.connect(tmp_path / "o.sqlite")
-    other.execute("PRAGMA user_version = 99")
-    other.close()
-    with pytest.raises(FailedPrecondition, match="layout 99, this one reads 1"):
-        await State.open(tmp_path / "o.sqlite", clock)
-
-
-async def test_a_file_that_is_no_database_is_refused(tmp_path: Path, clock: Any) -> None:
-    (tmp_path / "o.sqlite").write_text("this is a letter, not a database. " * 100)
-    with pytest.raises(FailedPrecondition, match="cannot be used"):
-        await State.open(tmp_path / "o.sqlite", clock)
-
-
-async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, clock: Any) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(FailedPrecondition, match="its folder cannot be made"):
-        await State.open(tmp_path / "file" / "o.sqlite", clock)
+    with capture_logs() as lines:
+        await state.transact(record)
+        with pytest.raises(FailedPrecondition):
+            await state.transact(fail)
+    assert await state.transact(count_events) == 1
+    assert lines == [{"event": "hello", "kind": "greeting", "tournament_id": "t", "log_level": "info"}]
 
 
 class Once:
