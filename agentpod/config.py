@@ -39,7 +39,7 @@ class PodConfig:
     log_path: str = ""
     """File that stdout and stderr of its processes are appended to; empty: inherited."""
     lifeline: str = ""
-    """Socket of whoever the pod must not outlive; empty: nobody."""
+    """Lifeline of whoever the pod must not outlive; empty: nobody."""
     orphan_seconds: float = 60.0
     """Without an answer from the orchestrator for this long, the pod publishes and goes."""
     role_wait_seconds: float = 15.0
@@ -58,7 +58,7 @@ class PodConfig:
 
     @property
     def head_lifeline(self) -> Path:
-        """Socket the head holds for as long as it lives."""
+        """Lifeline the head holds for as long as it lives."""
         return self.folder / "head.lifeline"
 
     def socket(self, role: str) -> Path:

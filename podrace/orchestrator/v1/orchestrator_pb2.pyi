@@ -1033,7 +1033,7 @@ class Progress(_message.Message):
     steps_per_second: _builtins.float
     """Environment steps a second, lately."""
     policy_lag: _builtins.float
-    """Policy versions between the policy that acted and the one updated with it, mean of the latest rollouts."""
+    """Policy versions between the policy that acted and the one updated with it, of the latest rollout."""
     training_return: _builtins.float
     """Mean return of the latest finished training episodes; absent before the first."""
     score: _builtins.float
