@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from agentpod.distributions import require_distribution
 from agentpod.networks import MultilayerPerceptron, element_count, flat_views
 from agentpod.policy import NetworkSpec, Policy, policy_shapes
 from simulators.base import Space
@@ -24,6 +25,7 @@ class ActorCritic:
 
     Attributes:
         policy: What acts, over the head of the buffer.
+        distribution: The policy's head.
         critic: Observations as the policy normalizes them [B, D] -> values [B, 1].
         critic_tensors: Views of the critic's weights and biases, by name.
         parameters: [P] float32, what is trained.
@@ -49,6 +51,7 @@ class ActorCritic:
 
         buffer = torch.zeros(element_count(layout), device=device)
         self.policy = Policy(observation_space, action_space, network, flat=buffer[:policy_size])
+        self.distribution = require_distribution(self.policy.head)
         self.critic_tensors = flat_views(buffer[policy_size:], critic_layout)
         self.critic = MultilayerPerceptron("critic", self.critic_tensors, network.activation)
         self.parameters = buffer[statistics:]
@@ -61,5 +64,6 @@ class ActorCritic:
 
     def initialize(self, generator: torch.Generator, initial_log_std: float) -> None:
         """Draws a new actor and a new critic."""
-        self.policy.initialize(generator, initial_log_std)
+        self.policy.initialize(generator)
+        self.policy.set_number("log_std", initial_log_std)
         self.critic.initialize(generator, CRITIC_OUTPUT_GAIN)

@@ -1,18 +1,21 @@
-"""The memory a learner hands out: slots of rollouts that a worker fills, and a small ring of policies that others copy.
+"""The memory a learner hands out: slots that a worker fills, and a small ring of policies that others copy.
 
-Ownership passes only by message. A rollout slot is FREE (the learner's), FILLING (a worker's, from CollectRollout to
-its reply), then READY and TRAINING (the learner's again). When a call fails, nobody knows who still writes: the slot is
-LOST, and the whole memory is dropped and made anew, which cannot go wrong.
+Ownership passes only by message. A slot is FREE (the learner's), FILLING (a worker's, from CollectRollout to its
+reply), then READY and TRAINING (the learner's again). When a call fails, nobody knows who still writes: the slot is
+LOST until every worker is open again, for whoever opens a session has ended what it did in the one before.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from agentpod.rollout import Field
+from agentpod.algorithms.base import Memory
+from agentpod.replay import Replay
+from agentpod.rollout import Field, Rollout
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import ResourceExhausted
 from podrace.tensor.v1.tensor_pb2 import TensorSpec
@@ -30,46 +33,142 @@ def tensor_spec(field: Field) -> TensorSpec:
     )
 
 
-class RolloutSlots:
-    """A fixed number of equal rollout slots.
+@dataclass(frozen=True)
+class Grant:
+    """A slot on its way to the workers and back."""
 
-    slot = slots.take()
-    await collect(slot.refs())  # the worker's, until the reply
-    update(slot)
-    slots.give_back(slot)
+    region: Region
+    first_row: int = 0
+
+
+class Experience(Protocol):
+    """Where experience lies, and whose it is.
+
+    grant = experience.grant()
+    await collect(grant.region.refs(), grant.first_row)   # the workers', until they have all replied
+    algorithm.update(experience.receive(grant))
+    experience.release(grant)
     """
+
+    def grant(self) -> Grant:
+        """Takes a free slot.
+
+        Raises:
+            ResourceExhausted: All are out; the caller grants more than there is.
+        """
+        ...
+
+    def receive(self, grant: Grant) -> Any:
+        """Takes a full slot back; returns what an algorithm learns from."""
+        ...
+
+    def release(self, grant: Grant) -> None:
+        """Frees a slot that was trained on."""
+        ...
+
+    def lost(self) -> None:
+        """Takes back every grant whose rollout never came: all workers are open anew, nobody writes any more.
+
+        References given before are refused from now on.
+        """
+        ...
+
+    def close(self) -> None:
+        """Gives the memory up."""
+        ...
+
+
+class RolloutSlots:
+    """A fixed number of equal rollouts, each trained on as a whole and forgotten."""
 
     def __init__(self, plane: Plane, name: str, fields: Mapping[str, Field], count: int) -> None:
         """Allocates them; raises as Plane.create does."""
         specs = [tensor_spec(field) for field in fields.values()]
-        self._regions: list[Region] = []
+        self._grants: list[Grant] = []
         try:
-            self._regions.extend(plane.create(f"{name}_rollout_{index}", specs) for index in range(count))
+            self._grants.extend(Grant(plane.create(f"{name}_rollout_{index}", specs)) for index in range(count))
         except BaseException:
             self.close()
             raise
-        self._free = deque(self._regions)
+        self._free = deque(self._grants)
 
-    def take(self) -> Region:
-        """Takes a free slot; references given for its earlier use are refused from now on.
-
-        Raises:
-            ResourceExhausted: All are out; the caller grants more than it has.
-        """
+    def grant(self) -> Grant:
+        """See Experience."""
         if not self._free:
-            raise ResourceExhausted(f"all {len(self._regions)} rollout slots are out")
-        region = self._free.popleft()
-        region.renew()
-        return region
+            raise ResourceExhausted(f"all {len(self._grants)} rollout slots are out")
+        grant = self._free.popleft()
+        grant.region.renew()
+        return grant
 
-    def give_back(self, region: Region) -> None:
-        """Frees a slot that was trained on."""
-        self._free.append(region)
+    def receive(self, grant: Grant) -> Rollout:
+        """See Experience: the rollout itself."""
+        return grant.region
+
+    def release(self, grant: Grant) -> None:
+        """See Experience."""
+        self._free.append(grant)
+
+    def lost(self) -> None:
+        """See Experience."""
+        self._free = deque(self._grants)
 
     def close(self) -> None:
-        """Gives the memory up."""
-        for region in self._regions:
-            region.close()
+        """See Experience."""
+        for grant in self._grants:
+            grant.region.close()
+
+
+class ReplaySlots:
+    """A replay memory whose oldest segment is handed out to be written over.
+
+    Attributes:
+        replay: What is learned from.
+    """
+
+    def __init__(
+        self, plane: Plane, name: str, fields: Mapping[str, Field], memory: Memory, device: torch.device | str
+    ) -> None:
+        """Allocates it.
+
+        Args:
+            plane: On which the workers see it.
+            name: Free on that plane.
+            fields: As `agentpod.replay.replay_fields` lays them out.
+            memory: What the algorithm wants.
+            device: Where it is trained on.
+
+        Raises:
+            ResourceExhausted: There is no room for it.
+        """
+        self._region = plane.create(f"{name}_replay", [tensor_spec(field) for field in fields.values()])
+        self.replay = Replay(
+            self._region,
+            horizon=memory.horizon,
+            device=device,
+            prioritized=memory.prioritized,
+            priority_exponent=memory.priority_exponent,
+        )
+
+    def grant(self) -> Grant:
+        """See Experience."""
+        return Grant(self._region, self.replay.grant())
+
+    def receive(self, grant: Grant) -> Replay:
+        """See Experience: the whole memory, with one more segment."""
+        self.replay.receive(grant.first_row)
+        return self.replay
+
+    def release(self, grant: Grant) -> None:
+        """See Experience: what was received stays."""
+
+    def lost(self) -> None:
+        """See Experience; episodes under way end here."""
+        self._region.renew()
+        self.replay.lost()
+
+    def close(self) -> None:
+        """See Experience."""
+        self._region.close()
 
 
 @dataclass

@@ -164,6 +164,17 @@ class DiagonalGaussian:
         return self.log_std.sum() + self.output_count * _HALF_LOG_TWO_PI
 
 
+def require_distribution(head: object) -> Distribution:
+    """A policy's head as the distribution it is.
+
+    Raises:
+        InvalidArgument: It has no log-probabilities.
+    """
+    if not isinstance(head, Categorical | DiagonalGaussian):
+        raise InvalidArgument(f"a head of type {type(head).__name__} has no log-probabilities: it learns from a replay")
+    return head
+
+
 def output_count(action_space: Space) -> int:
     """Outputs an actor needs for this action space: one a choice, or one a dimension.
 

@@ -6,6 +6,7 @@ import asyncio
 
 from google.protobuf import json_format
 
+from agentpod.algorithms.base import Memory
 from agentpod.assignment import Lease
 from agentpod.messages import with_options
 from agentpod.outline import outline
@@ -34,11 +35,11 @@ async def evaluate_checkpoint(roles: Roles, store: CheckpointStore, lease: Lease
     shape = outline(manifest.algorithm, json_format.MessageToDict(manifest.hyperparameters))
     environment = with_options(spec.environment, work.options, min(work.episodes, MAXIMUM_EVALUATION_LANES))
     session = Session(
-        name=lease.assignment.assignment_id.rpartition("-")[2],
+        assignment=lease.assignment.assignment_id.rpartition("-")[2],
         environment=environment,
         evaluation_environment=environment,
         network=shape.network,
-        horizon=1,
+        memory=Memory(horizon=1),
         seed=work.seed,
         rollouts=0,
     )

@@ -82,7 +82,7 @@ def play(
         if greedy:
             action = policy.act_greedily(observation)
         else:
-            action, _ = policy.act(observation, policy.noise((simulator.count,), generator))
+            action = policy.act(observation, policy.noise((simulator.count,), generator))
         step = simulator.step(policy.to_environment(action))
         observation = step.observation
         tally.add(step)

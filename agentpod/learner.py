@@ -20,6 +20,7 @@ from agentpod.assignment import Lease
 from agentpod.compute import Compute
 from agentpod.config import PodConfig
 from agentpod.evaluation import evaluate_checkpoint
+from agentpod.heads import UNSUITABLE_SPACE
 from agentpod.publication import Publisher
 from agentpod.roles import RoleLost, Roles
 from agentpod.training import Training
@@ -66,7 +67,7 @@ class Head:
         self._leaderboard_channel = rpc.connect(config.leaderboard, leaderboard_pb2.DESCRIPTOR)
         self._orchestrator: Any = orchestrator_pb2_grpc.OrchestratorServiceStub(self._orchestrator_channel)
         self._updater: Any = leaderboard_pb2_grpc.UpdaterServiceStub(self._leaderboard_channel)
-        self._roles = Roles(config, plane)
+        self._roles = Roles(config, plane, device=device)
         self._incarnation = uuid.uuid4().hex
         self.lease: Lease | None = None
         self.training: Training | None = None
@@ -170,7 +171,7 @@ class Head:
                 await training.run()
             ending = _ending_of(training, lease)
         except PodraceError as error:
-            ending = ending_of_error(error, prepared=training.prepared)
+            ending = ending_of_error(error, opened=training.opened)
             try:
                 await (training.leave() if ending.publish else training.abandon())
             except PodraceError as again:
@@ -194,7 +195,7 @@ class Head:
                 evaluation = evaluating.result()
                 ending = Ending(orchestrator_pb.OUTCOME_FINISHED)
             except PodraceError as error:
-                ending = ending_of_error(error, prepared=True)
+                ending = ending_of_error(error, opened=True)
         await self._complete(lease, ending, evaluation)
         return ending.exit_code
 
@@ -230,16 +231,18 @@ def _ending_of(training: Training, lease: Lease) -> Ending:
     return Ending(orchestrator_pb.OUTCOME_DRAINED, lease.stop.result(), exit_code)
 
 
-def ending_of_error(error: PodraceError, *, prepared: bool) -> Ending:
+def ending_of_error(error: PodraceError, *, opened: bool) -> Ending:
     """What an error means for the agent, for its tournament and for the pod.
 
     Args:
         error: What ended the work.
-        prepared: Whether the agent had begun to train: an error before that would meet every other agent as well.
+        opened: Whether the environment could be made: an error before that would meet every other agent as well, unless
+            it is that this one's algorithm cannot act there.
     """
     if isinstance(error, RoleLost):
         return Ending(orchestrator_pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST, publish=True)
-    if not prepared and isinstance(error, InvalidArgument | Unimplemented | ResourceExhausted | Internal):
+    everyones = not opened and error.reason != UNSUITABLE_SPACE
+    if everyones and isinstance(error, InvalidArgument | Unimplemented | ResourceExhausted | Internal):
         return Ending(orchestrator_pb.OUTCOME_SPEC_FAILED, error.message)
     if isinstance(error, DataLoss | InvalidArgument | Unimplemented | ResourceExhausted | NotFound | Internal):
         return Ending(orchestrator_pb.OUTCOME_AGENT_FAILED, error.message)

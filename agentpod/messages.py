@@ -7,6 +7,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 from torch import Tensor
 
+from agentpod.heads import DEFAULT_HEAD
 from agentpod.policy import NetworkSpec
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import InvalidArgument
@@ -54,7 +55,8 @@ def space_of(message: pb.Space) -> Space:
 
 def network_spec(message: pb.PolicySpec) -> NetworkSpec:
     """The network a message describes."""
-    return NetworkSpec(tuple(message.hidden_sizes), message.activation, message.normalize_observations)
+    head = message.head or DEFAULT_HEAD
+    return NetworkSpec(tuple(message.hidden_sizes), message.activation, message.normalize_observations, head)
 
 
 def policy_message(network: NetworkSpec, tensors: Mapping[str, Tensor] | None = None) -> pb.PolicySpec:
@@ -63,6 +65,7 @@ def policy_message(network: NetworkSpec, tensors: Mapping[str, Tensor] | None = 
         hidden_sizes=network.hidden_sizes,
         activation=network.activation,
         normalize_observations=network.normalize_observations,
+        head=network.head,
         tensors=[spec_of(name, tensor) for name, tensor in (tensors or {}).items()],
     )
 

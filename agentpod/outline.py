@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentpod.algorithms import ALGORITHMS
-from agentpod.algorithms.base import parse_hyperparameters
+from agentpod.algorithms.base import Memory, parse_hyperparameters
 from agentpod.policy import NetworkSpec
 from podrace.config import unknown
 from podrace.errors import InvalidArgument
@@ -12,12 +12,12 @@ from podrace.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Outline:
-    """An agent's policy and rollouts in numbers."""
+    """An agent's policy and memory in numbers."""
 
     network: NetworkSpec
     """Of the policy."""
-    horizon: int
-    """Steps of each environment in a rollout."""
+    memory: Memory
+    """What the learner keeps for the algorithm."""
 
 
 def outline(algorithm: str, hyperparameters: Mapping[str, object]) -> Outline:
@@ -29,5 +29,4 @@ def outline(algorithm: str, hyperparameters: Mapping[str, object]) -> Outline:
     if algorithm not in ALGORITHMS:
         raise InvalidArgument(unknown("agent", "algorithm", algorithm, ALGORITHMS))
     settings = parse_hyperparameters(ALGORITHMS[algorithm].settings_type, hyperparameters)
-    network = NetworkSpec(settings.hidden_sizes, settings.activation, settings.normalize_observations)
-    return Outline(network, settings.horizon)
+    return Outline(settings.network, settings.memory)

@@ -1,4 +1,4 @@
-"""Owns what acts: an observation normalizer, an actor network and a distribution, all in one flat buffer.
+"""Owns what acts: an observation normalizer, an actor network and a head, all in one flat buffer.
 
 A worker and an evaluator hold a policy and nothing else of an agent; learners publish one by copying one buffer.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentpod.distributions import Categorical, DiagonalGaussian, Distribution, output_count
+from agentpod.heads import DEFAULT_HEAD, UNSUITABLE_SPACE, Head, head_kind, head_outputs
 from agentpod.networks import ACTIVATIONS, MultilayerPerceptron, Shapes, element_count, flat_views
 from agentpod.normalizer import VARIANCE_FLOOR
 from podrace.errors import InvalidArgument
@@ -30,6 +30,8 @@ class NetworkSpec:
     """Key of agentpod.networks.ACTIVATIONS."""
     normalize_observations: bool = True
     """Whether observations are shifted by their running mean and divided by their running deviation."""
+    head: str = DEFAULT_HEAD
+    """Key of agentpod.heads.HEADS: how the actor's outputs become actions."""
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -39,20 +41,22 @@ class NetworkSpec:
 
 
 def policy_shapes(observation_space: Space, action_space: Space, network: NetworkSpec) -> Shapes:
-    """Names and shapes of a policy's tensors as they lie in its buffer: statistics first, then what is trained.
+    """Names and shapes of a policy's tensors as they lie in its buffer: statistics, actor, what the head needs.
 
     Raises:
         InvalidArgument: A space cannot be observed or acted in.
     """
     if observation_space.kind != "continuous":
-        raise InvalidArgument("a perceptron cannot see discrete observations: let the simulator encode them one-hot")
-    inputs, outputs = math.prod(observation_space.shape), output_count(action_space)
+        raise InvalidArgument(
+            "a perceptron cannot see discrete observations: let the simulator encode them one-hot",
+            reason=UNSUITABLE_SPACE,
+        )
+    inputs, outputs = math.prod(observation_space.shape), head_outputs(network.head, action_space)
     shapes: dict[str, tuple[int, ...]] = {}
     if network.normalize_observations:
         shapes |= {"observation_mean": (inputs,), "observation_variance": (inputs,)}
     shapes |= MultilayerPerceptron.shapes("actor", (inputs, *network.hidden_sizes, outputs))
-    if action_space.kind == "continuous":
-        shapes["log_std"] = (outputs,)
+    shapes.update(head_kind(network.head, action_space).extra(action_space))
     return shapes
 
 
@@ -62,16 +66,17 @@ class Policy:
         policy = Policy(simulator.observation_space, simulator.action_space, NetworkSpec())
         policy.load(published)
         noise = policy.noise((count,), generator)
-        action, log_prob = policy.act(observation, noise)
+        action = policy.act(observation, noise)
         step = simulator.step(policy.to_environment(action))
 
-    Actions are the distribution's own: int64 [N] if discrete, float32 [N, A] and unbounded if continuous (A: the
-    elements of action_space.shape). Not meant for autograd: nothing here requires a gradient.
+    Actions are the head's own: int64 [N] if discrete, float32 [N, A] if continuous (A: the elements of
+    action_space.shape), unbounded or within [-1, 1]. Not meant for autograd: nothing here requires a gradient.
 
     Attributes:
         flat: [P] float32, everything the policy knows.
-        distribution: Turns outputs of the actor into actions.
+        head: Turns outputs of the actor into actions.
         actor: The network, over views of `flat`.
+        actor_flat: [P_a] float32, the part of `flat` that the actor's tensors lie in.
         to_environment: Maps actions to the environment's units: clipped to [-1, 1] and spread over [low, high] where
             bounded.
     """
@@ -101,9 +106,9 @@ class Policy:
         self.flat = torch.zeros(element_count(shapes), device=device) if flat is None else flat
         self._views = flat_views(self.flat, shapes)
         self.actor = MultilayerPerceptron("actor", self._views, network.activation)
-        self.distribution: Distribution = (
-            Categorical(action_space.n) if action_space.kind == "discrete" else DiagonalGaussian(self._views["log_std"])
-        )
+        begin = element_count(_named(shapes, "observation_"))
+        self.actor_flat = self.flat[begin : begin + element_count(_named(shapes, "actor."))]
+        self.head: Head = head_kind(network.head, action_space).make(action_space, self._views)
         self.to_environment = _action_map(action_space, self.flat.device)
         self._inverse_deviation = torch.empty(0)
         if network.normalize_observations:
@@ -114,11 +119,17 @@ class Policy:
         """Named views of `flat`, in order: a checkpoint's parts and the table a third party reads the buffer by."""
         return dict(self._views)
 
-    def initialize(self, generator: torch.Generator, initial_log_std: float) -> None:
-        """Draws a new actor: near-uniform choices, or means near zero with standard deviation exp(initial_log_std)."""
-        self.actor.initialize(generator, ACTOR_OUTPUT_GAIN)
-        if "log_std" in self._views:
-            self._views["log_std"].fill_(initial_log_std)
+    def initialize(self, generator: torch.Generator, output_gain: float = ACTOR_OUTPUT_GAIN) -> None:
+        """Draws a new actor: near-uniform choices or means near zero, at the default gain."""
+        self.actor.initialize(generator, output_gain)
+
+    def set_number(self, name: str, value: float) -> None:
+        """Sets what the head needs beside the network: all elements of `log_std`, or `exploration`.
+
+        Heads that have no such number are left as they are.
+        """
+        if name in self._views:
+            self._views[name].fill_(value)
 
     def load(self, flat: Tensor) -> None:
         """Becomes the policy that was published as `flat` [P] float32.
@@ -154,35 +165,28 @@ class Policy:
         return centred.mul_(self._inverse_deviation).clamp_(-OBSERVATION_CLIP, OBSERVATION_CLIP)
 
     def outputs(self, observation: Tensor) -> Tensor:
-        """What the actor says of observations [N, *shape]: [N, outputs], to be read by `distribution`."""
+        """What the actor says of observations [N, *shape]: [N, outputs], to be read by `head`."""
         return self.actor.forward(self.normalize(observation))
 
     def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draws the randomness of `leading` acts at once: [*leading, outputs]."""
-        return self.distribution.noise(leading, generator)
+        """Draws the randomness of `leading` acts at once: [*leading, ...]."""
+        return self.head.noise(leading, generator)
 
-    def act(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples actions.
-
-        Args:
-            observation: [N, *shape].
-            noise: [N, outputs], from `noise`.
-
-        Returns:
-            action: [N] int64 or [N, A] float32.
-            log_prob: [N] float32, of the action before any clipping.
-        """
-        outputs = self.outputs(observation)
-        action = self.distribution.sample(outputs, noise)
-        return action, self.distribution.log_prob(outputs, action)
+    def act(self, observation: Tensor, noise: Tensor) -> Tensor:
+        """Samples actions, [N] int64 or [N, A] float32, for observations [N, *shape] and noise from `noise`."""
+        return self.head.sample(self.outputs(observation), noise)
 
     def act_greedily(self, observation: Tensor) -> Tensor:
-        """The likeliest actions for observations [N, *shape]."""
-        return self.distribution.mode(self.outputs(observation))
+        """What to do without exploring, for observations [N, *shape]."""
+        return self.head.mode(self.outputs(observation))
+
+
+def _named(shapes: Shapes, prefix: str) -> Shapes:
+    return {name: shape for name, shape in shapes.items() if name.startswith(prefix)}
 
 
 def _action_map(action_space: Space, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """The map from a distribution's actions to the environment's units.
+    """The map from a head's actions to the environment's units.
 
     Discrete: the identity. Continuous, [N, A] -> [N, *shape]: a dimension with finite bounds is clipped to [-1, 1],
     which then spans [low, high]; one with an open end is passed on as it is, clipped at the end it has.

@@ -1,19 +1,20 @@
 """The other roles of a pod as its head calls them: opened together for one session, reopened when one was lost.
 
 A session is named by the lease epoch and a count; a role that was restarted does not know it and says so (NOT_OPEN).
-All memory belongs to the session: after a loss nobody can tell who still writes into the old one, so it is dropped
-whole.
+Memory belongs to the assignment: after a loss nobody can tell who still writes, until every role is open again.
 """
 
 import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from agentpod.buffer import PolicyRing, PolicySlot, RolloutSlots
+from agentpod.algorithms.base import Memory
+from agentpod.buffer import Experience, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
 from agentpod.config import PodConfig
 from agentpod.messages import policy_message, space_of
 from agentpod.networks import element_count
 from agentpod.policy import NetworkSpec, policy_shapes
+from agentpod.replay import check_memory, replay_fields, replay_rows
 from agentpod.rollout import rollout_fields
 from agentpod.worker import NOT_OPEN
 from podrace import rpc
@@ -22,7 +23,7 @@ from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
 from podrace.tensor.v1.tensor_pb2 import TensorRef
-from podrace.tensors.plane import Plane, Region
+from podrace.tensors.plane import Plane
 from podrace.tensors.probe import PROBE_SPEC, check_probe, write_probe
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators import Space
@@ -50,9 +51,9 @@ async def _call(method: Any, request: Any, *, deadline_seconds: float) -> Any:
 
 @dataclass(frozen=True)
 class Collected:
-    """A rollout of all workers, side by side in one slot."""
+    """What all workers wrote, side by side in one slot."""
 
-    slot: Region
+    grant: Grant
     policy_version: int
     environment_steps: int
     episode_returns: list[float]
@@ -62,32 +63,41 @@ class Collected:
 class Session:
     """What the roles are opened for."""
 
-    name: str
+    assignment: str
+    """Names the assignment within the pod: what memory belongs to."""
     environment: EnvironmentSpec
     evaluation_environment: EnvironmentSpec
     network: NetworkSpec
-    horizon: int
+    memory: Memory
     seed: int
     rollouts: int
+    opened: int = 1
+    """Counts the times that the roles are opened for this assignment, this one included."""
+
+    @property
+    def name(self) -> str:
+        """What the roles know it by."""
+        return f"{self.assignment}.{self.opened}"
 
 
 class Roles:
     """Stubs for the workers and the evaluator of one pod, and the memory they share with the head.
 
     roles = Roles(config, plane)
-    observation_space, action_space = await roles.open(session)
+    spaces = await roles.open(session)
+    roles.remember(*spaces)
     roles.ring.publish(policy.flat, version)
     collected = await roles.collect(rollout_number)
-    roles.slots.give_back(collected.slot)
+    update(roles.experience.receive(collected.grant))
+    roles.experience.release(collected.grant)
     """
 
     SLOTS = 2
     """One being filled while the other is trained on."""
 
-    def __init__(self, config: PodConfig, plane: Plane) -> None:
+    def __init__(self, config: PodConfig, plane: Plane, *, device: str = "cpu") -> None:
         """Connects to nothing yet: channels dial when they are first used."""
-        self._config = config
-        self._plane = plane
+        self._config, self._plane, self._device = config, plane, device
         self._addresses = [
             *(config.address(f"worker-{index}") for index in range(config.workers)),
             config.address("evaluator"),
@@ -98,15 +108,15 @@ class Roles:
         self._workers: list[Any] = [pb_grpc.WorkerServiceStub(channel) for channel in workers]
         self._evaluator: Any = pb_grpc.EvaluatorServiceStub(evaluator)
         self._session: Session | None = None
-        self._slots: RolloutSlots | None = None
+        self._experience: Experience | None = None
         self._ring: PolicyRing | None = None
 
     @property
-    def slots(self) -> RolloutSlots:
-        """Rollout slots of the open session."""
-        if self._slots is None:
+    def experience(self) -> Experience:
+        """Where the workers of the open session write."""
+        if self._experience is None:
             raise FailedPrecondition("no session is open")
-        return self._slots
+        return self._experience
 
     @property
     def ring(self) -> PolicyRing:
@@ -116,7 +126,7 @@ class Roles:
         return self._ring
 
     async def open(self, session: Session) -> tuple[Space, Space]:
-        """Opens every role for a session and allocates its memory; what was open before is dropped.
+        """Opens every role for a session; what the assignment has remembered stays, but for rollouts under way.
 
         Returns:
             The spaces of one environment's observation and action.
@@ -126,7 +136,9 @@ class Roles:
             FailedPrecondition: A role does not see the memory of this one.
             RoleLost: A role is gone, or does not open within the deadline of the contract.
         """
-        self._drop_memory()
+        self._session = None
+        if session.opened <= 1:
+            self._drop_memory()
         await self._wait_for_roles()
         probe = self._plane.create(f"{session.name}_probe", [PROBE_SPEC])
         try:
@@ -140,9 +152,32 @@ class Roles:
             check_probe(self._plane.scheme, sent, response.probe_sum)
         self._check_same_spaces(opened, session)
         spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
-        self._allocate(session, *spaces)
+        if self._experience:
+            self._experience.lost()
+        if self._ring:
+            self._ring.close()
+        parameters = element_count(policy_shapes(*spaces, session.network))
+        self._ring = PolicyRing(self._plane, session.name, parameters)
         self._session = session
         return spaces
+
+    def remember(self, observation_space: Space, action_space: Space) -> None:
+        """Allocates what the workers write into, for the open session and those that follow it in the assignment.
+
+        Raises:
+            ResourceExhausted: There is no room for it.
+        """
+        session = self._require_session()
+        lanes, memory = session.environment.count * len(self._workers), session.memory
+        if not memory.replay_capacity:
+            fields = rollout_fields(observation_space, action_space, memory.horizon, lanes)
+            self._experience = RolloutSlots(self._plane, session.name, fields, self.SLOTS)
+            return
+        rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)
+        fields = replay_fields(observation_space, action_space, rows, lanes)
+        if self._config.memory_bytes:
+            check_memory(fields, self._config.memory_bytes, prioritized=memory.prioritized)
+        self._experience = ReplaySlots(self._plane, session.name, fields, memory, self._device)
 
     async def _wait_for_roles(self) -> None:
         """Tells a role that is gone from one whose simulator takes long to make."""
@@ -163,7 +198,7 @@ class Roles:
                 pb.OpenWorkerRequest(
                     session=session.name,
                     environment=session.environment,
-                    horizon=session.horizon,
+                    horizon=session.memory.horizon,
                     policy=policy,
                     seed=session.seed,
                     worker_index=index,
@@ -187,7 +222,7 @@ class Roles:
             DataLoss: An environment gave a number that is not finite.
         """
         session = self._require_session()
-        slot, held = self.slots.take(), self.ring.hold()
+        grant, held = self.experience.grant(), self.ring.hold()
         count = session.environment.count
         try:
             calls = [
@@ -195,7 +230,9 @@ class Roles:
                     stub.CollectRollout,
                     pb.CollectRolloutRequest(
                         session=session.name,
-                        slot=pb.RolloutSlot(tensors=slot.refs(), first_environment=index * count),
+                        slot=pb.RolloutSlot(
+                            tensors=grant.region.refs(), first_environment=index * count, first_row=grant.first_row
+                        ),
                         policy=held.ref(),
                         rollout=rollout,
                     ),
@@ -207,7 +244,7 @@ class Roles:
         finally:
             self._release(held)
         return Collected(
-            slot,
+            grant,
             held.version,
             sum(part.environment_steps for part in filled),
             [value for part in filled for value in part.episode_returns],
@@ -241,13 +278,6 @@ class Roles:
         for channel in self._channels:
             await channel.close()
 
-    def _allocate(self, session: Session, observation_space: Space, action_space: Space) -> None:
-        lanes = session.environment.count * len(self._workers)
-        fields = rollout_fields(observation_space, action_space, session.horizon, lanes)
-        parameters = element_count(policy_shapes(observation_space, action_space, session.network))
-        self._slots = RolloutSlots(self._plane, session.name, fields, self.SLOTS)
-        self._ring = PolicyRing(self._plane, session.name, parameters)
-
     def _check_same_spaces(self, opened: list[Any], session: Session) -> None:
         first = (opened[0].observation_space, opened[0].action_space)
         if any((other.observation_space, other.action_space) != first for other in opened):
@@ -267,10 +297,10 @@ class Roles:
 
     def _drop_memory(self) -> None:
         self._session = None
-        for memory in (self._slots, self._ring):
+        for memory in (self._experience, self._ring):
             if memory:
                 memory.close()
-        self._slots = self._ring = None
+        self._experience = self._ring = None
 
 
 async def _all_or_first_error(calls: list[Any]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Owns rollouts: how a batch of steps is laid out in memory, and the loop that fills one in place.
 
 Where the memory lies, and who may touch it when, is decided elsewhere: here a rollout is a mapping of names to tensors.
+On-policy algorithms train on one rollout and forget it; for the others it is a few rows of a replay memory.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentpod.distributions import output_count
+from agentpod.distributions import output_count, require_distribution
 from agentpod.policy import Policy
 from agentpod.returns import discounted_returns
 from podrace.errors import Cancelled, DataLoss
@@ -128,7 +129,9 @@ def collect(
     Args:
         simulator: N environments.
         policy: What acts, for the whole rollout.
-        rollout: Tensors as `rollout_fields` lays them out; often views of N lanes of wider ones in shared memory.
+        rollout: Tensors as `rollout_fields` lays them out, or T rows of those of `agentpod.replay.replay_fields`, which
+            have no log_prob and keep what the last step left behind in the last row of final_observation; often views
+            of N lanes of wider ones in shared memory.
         lanes: What the previous call returned.
         generator: The noise of the whole rollout is drawn from it in one call.
         cancelled: Looked at before each step.
@@ -142,41 +145,61 @@ def collect(
     """
     horizon, count = rollout["reward"].shape
     noise = policy.noise((horizon, count), generator)
-    outputs = torch.empty_like(noise)
+    outputs = torch.empty(horizon, count, policy.head.output_count, device=noise.device)
     rollout["observation"][0].copy_(lanes.observation)
-    _step_through(simulator, policy, rollout, noise, outputs, cancelled or threading.Event())
-    # One pass over the whole rollout costs less than T small ones.
-    rollout["log_prob"].copy_(policy.distribution.log_prob(outputs, rollout["action"]))
+    observation = _step_through(simulator, policy, rollout, noise, outputs, cancelled or threading.Event())
+    if "log_prob" in rollout:
+        # One pass over the whole rollout costs less than T small ones.
+        rollout["log_prob"].copy_(require_distribution(policy.head).log_prob(outputs, rollout["action"]))
     _check_finite(rollout)
-    return _count_episodes(rollout, lanes)
+    return _count_episodes(rollout, lanes, observation)
 
 
 def _step_through(
     simulator: Simulator, policy: Policy, rollout: Rollout, noise: Tensor, outputs: Tensor, cancelled: threading.Event
-) -> None:
-    """The hot loop: fills everything but log_prob and the first observation, and keeps the actor's outputs."""
+) -> Tensor:
+    """The hot loop: fills everything but log_prob and the first observation, and keeps the actor's outputs.
+
+    Returns what the last step left behind: [N, *shape].
+    """
     # Cutting all rows beforehand costs a third of indexing them one by one.
     names = ("action", "reward", "terminated", "truncated", "final_observation")
     rows = zip(*(rollout[name].unbind() for name in names), noise.unbind(), outputs.unbind(), strict=True)
     observations = rollout["observation"].unbind()
-    sample, to_environment, step_simulator = policy.distribution.sample, policy.to_environment, simulator.step
+    sample, to_environment, step_simulator = policy.head.sample, policy.to_environment, simulator.step
     for t, (action, reward, terminated, truncated, final_observation, noise_row, outputs_row) in enumerate(rows):
         if cancelled.is_set():
             raise Cancelled(f"the rollout was called off at step {t}")
         outputs_row.copy_(policy.outputs(observations[t]))
         action.copy_(sample(outputs_row, noise_row))
         step = step_simulator(to_environment(action))
-        observations[t + 1].copy_(step.observation)
         reward.copy_(step.reward)
         terminated.copy_(step.terminated)
         truncated.copy_(step.truncated)
-        if step.truncated.any():
-            # Sparse: memory that no truncation touches is never backed by pages.
-            final_observation[truncated] = step.final_observation[truncated]
+        if t + 1 < len(observations):
+            observations[t + 1].copy_(step.observation)
+        else:
+            # The last row of a replay segment: whoever samples it finds here what comes next.
+            final_observation.copy_(step.observation)
+        _keep_final(final_observation, truncated, step.final_observation)
+    return step.observation.clone()
+
+
+def _keep_final(final_observation: Tensor, truncated: Tensor, found: Tensor) -> None:
+    """Writes the rows of truncated lanes."""
+    if truncated.is_cuda:
+        # Asking whether there are any would make the device wait at every step.
+        mask = truncated.view(-1, *(1,) * (found.dim() - 1))
+        final_observation.copy_(torch.where(mask, found, final_observation))
+    elif truncated.any():
+        # Sparse: memory that no truncation touches is never backed by pages.
+        final_observation[truncated] = found[truncated]
 
 
 def _check_finite(rollout: Rollout) -> None:
     for name in ("observation", "reward"):
+        if not rollout[name].is_floating_point():
+            continue
         # Not-a-number spreads through minimum and maximum, so two numbers tell of all.
         if not all(bound.isfinite() for bound in rollout[name].aminmax()):
             t, lane, *_ = (~rollout[name].isfinite()).nonzero()[0].tolist()
@@ -187,11 +210,10 @@ def _check_finite(rollout: Rollout) -> None:
             )
 
 
-def _count_episodes(rollout: Rollout, lanes: Lanes) -> CollectResult:
+def _count_episodes(rollout: Rollout, lanes: Lanes, observation: Tensor) -> CollectResult:
     reward, done = rollout["reward"], rollout["terminated"] | rollout["truncated"]
     returns, episode_return = discounted_returns(reward, done, 1.0, lanes.episode_return)
     lengths, episode_length = discounted_returns(torch.ones_like(reward), done, 1.0, lanes.episode_length)
-    observation = rollout["observation"][-1].clone()
     return CollectResult(
         Lanes(observation, episode_return, episode_length), math.prod(reward.shape), returns[done], lengths[done].long()
     )

@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,6 @@ from agentpod.messages import with_options
 from agentpod.outline import Outline, outline
 from agentpod.publication import Publisher
 from agentpod.roles import Collected, RoleLost, Roles, Session
-from agentpod.rollout import Rollout
 from agentpod.scoring import Schedule, Scorer
 from agentpod.training_files import Counters, freeze, restore
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
@@ -79,8 +78,7 @@ class Training:
         self._pending: asyncio.Task[Collected] | None = None
         self._began = clock()
         self._accounted = self._began
-        self._opened = 0
-        self.prepared = False
+        self.opened = self.prepared = False
         self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._recent_updates: deque[tuple[float, int]] = deque()
         self.role_restarts = 0
@@ -106,6 +104,8 @@ class Training:
         spaces = await self._open_roles()
         if spaces is None:
             return False
+        self.opened = True
+        self._roles.remember(*spaces)
         self._algorithm = await self._compute.run(
             algorithms.make,
             self._agent.algorithm,
@@ -127,20 +127,19 @@ class Training:
         spec = self._spec
         lanes = min(spec.evaluation.episodes, MAXIMUM_EVALUATION_LANES)
         return Session(
-            name="",
+            assignment=f"{self._agent.number}.{self._lease.assignment.lease_epoch}",
             environment=spec.environment,
             evaluation_environment=with_options(spec.environment, spec.evaluation.options, lanes),
             network=shape.network,
-            horizon=shape.horizon,
+            memory=shape.memory,
             seed=self._agent.seed,
             rollouts=0,
+            opened=0,
         )
 
     async def _open_roles(self) -> tuple[Space, Space] | None:
         """Opens the roles under a new name; None when a stop came first."""
-        self._opened += 1
-        name = f"{self._agent.number}.{self._lease.assignment.lease_epoch}.{self._opened}"
-        self._session = replace(self._session, name=name, rollouts=self._counters.rollouts)
+        self._session = replace(self._session, opened=self._session.opened + 1, rollouts=self._counters.rollouts)
         opening = asyncio.create_task(self._roles.open(self._session))
         await self._wait_or_stop(opening)
         return opening.result() if opening.done() and not opening.cancelled() else None
@@ -222,9 +221,9 @@ class Training:
     async def _learn(self, collected: Collected) -> None:
         lag = self._counters.policy_version - collected.policy_version
         started = self._clock()
-        await self._compute.run(self._update, collected.slot)
+        await self._compute.run(self._update, self._roles.experience.receive(collected.grant))
         now = self._clock()
-        self._roles.slots.give_back(collected.slot)
+        self._roles.experience.release(collected.grant)
         # From one update to the next (the first: from the beginning), since opening and collecting take time as well.
         self._counters = self._counters.after(
             steps=collected.environment_steps, seconds=now - self._accounted, cores=self._config.cores
@@ -241,10 +240,10 @@ class Training:
         LAG.set(lag)
         self._tell(lag)
 
-    def _update(self, rollout: Rollout) -> None:
-        if self._device != "cpu":
-            rollout = {name: tensor.to(self._device, non_blocking=True) for name, tensor in rollout.items()}
-        metrics = self._algorithm.update(rollout)
+    def _update(self, experience: Any) -> None:
+        if self._device != "cpu" and isinstance(experience, Mapping):
+            experience = {name: tensor.to(self._device, non_blocking=True) for name, tensor in experience.items()}
+        metrics = self._algorithm.update(experience)
         _log.debug("updated", policy_version=self._counters.policy_version + 1, **metrics)
 
     def _publish_policy(self) -> None:

@@ -16,7 +16,7 @@ from agentpod.compute import Compute
 from agentpod.messages import make_simulator, network_spec, policy_message, space_message
 from agentpod.policy import Policy
 from agentpod.randomness import derive_generator, derive_seed
-from agentpod.rollout import CollectResult, Lanes, collect
+from agentpod.rollout import CollectResult, Lanes, Rollout, collect
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import FailedPrecondition
@@ -56,18 +56,25 @@ class Collector:
 
     def collect(self, request: pb.CollectRolloutRequest, planes: Planes, cancelled: threading.Event) -> CollectResult:
         """Fills the slot's columns of this worker with one rollout; raises as agentpod.rollout.collect does."""
-        first, count = request.slot.first_environment, self.simulator.count
         slot = planes.open(request.slot.tensors)
         self.policy.load(planes.open([request.policy.tensor])[POLICY])
         generator = derive_generator(
             self.policy.flat.device, self.request.seed, "act", self.request.worker_index, request.rollout
         )
-        columns = {name: tensor[:, first : first + count] for name, tensor in slot.items()}
+        own = self._own_part(slot, request.slot)
         self.sound = False
         with torch.no_grad():
-            result = collect(self.simulator, self.policy, columns, self.lanes, generator, cancelled)
+            result = collect(self.simulator, self.policy, own, self.lanes, generator, cancelled)
         self.lanes, self.sound = result.lanes, True
         return result
+
+    def _own_part(self, slot: Rollout, message: pb.RolloutSlot) -> Rollout:
+        """The rows and columns of a slot that this worker writes."""
+        columns = slice(message.first_environment, message.first_environment + self.simulator.count)
+        first, horizon = message.first_row, self.request.horizon
+        # A rollout that is trained on as a whole keeps what its last step left behind in a row of its own.
+        rows = {name: horizon + (name == "observation" and "log_prob" in slot) for name in slot}
+        return {name: tensor[first : first + rows[name], columns] for name, tensor in slot.items()}
 
 
 class WorkerServicer(pb_grpc.WorkerServiceServicer):

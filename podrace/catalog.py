@@ -54,37 +54,159 @@ class Simulator:
     """Kind of its action space, empty when it depends on the environment."""
 
 
+_BOTH, _CONTINUOUS, _DISCRETE = ("continuous", "discrete"), ("continuous",), ("discrete",)
+
+
+def _network(
+    hidden_sizes: tuple[int, ...], activation: str, *, normalize_observations: bool
+) -> dict[str, Hyperparameter]:
+    return {
+        "hidden_sizes": Hyperparameter(hidden_sizes, "widths of the hidden layers", 1, 1e5, structural=True),
+        "activation": Hyperparameter(activation, "between layers", choices=("tanh", "relu", "elu"), structural=True),
+        "normalize_observations": Hyperparameter(
+            normalize_observations, "by running mean and variance", structural=True
+        ),
+    }
+
+
+_ON_POLICY = {
+    **_network((64, 64), "tanh", normalize_observations=True),
+    "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 3e-3)),
+    "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0),
+    "gae_lambda": Hyperparameter(0.95, "bias-variance trade of the advantages", 0.0, 1.0, search=(0.9, 0.99)),
+    "entropy_coefficient": Hyperparameter(
+        0.001, "weight of the entropy bonus", 0.0, 1.0, scale="log", search=(1e-5, 0.02)
+    ),
+    "value_coefficient": Hyperparameter(0.5, "weight of the value loss", 0.0, 100.0),
+    "maximum_gradient_norm": Hyperparameter(0.5, "gradients are scaled down to this norm; 0: never", 0.0, 1e6),
+    "horizon": Hyperparameter(128, "steps of each environment in a rollout", 1, 1e5),
+    "normalize_rewards": Hyperparameter(True, "by the running deviation of the discounted return", structural=True),
+    "normalize_advantages": Hyperparameter(True, "to mean 0, variance 1 in each minibatch"),
+    "adam_epsilon": Hyperparameter(1e-5, "added to Adam's denominator", 1e-12, 1.0, scale="log"),
+    "initial_log_std": Hyperparameter(
+        0.0, "logarithm of the first standard deviation of actions", -10.0, 5.0, structural=True
+    ),
+}
+
 PPO = Algorithm(
     help="proximal policy optimization: clipped surrogate, generalized advantages (Schulman et al. 2017)",
-    action_kinds=("continuous", "discrete"),
+    action_kinds=_BOTH,
     hyperparameters={
-        "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 3e-3)),
-        "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0),
-        "gae_lambda": Hyperparameter(0.95, "bias-variance trade of the advantages", 0.0, 1.0, search=(0.9, 0.99)),
+        **_ON_POLICY,
         "clip_range": Hyperparameter(0.2, "trust region of the probability ratio", 0.01, 1.0, search=(0.1, 0.3)),
         "value_clip_range": Hyperparameter(0.0, "clip of the value update; 0: none", 0.0, 100.0),
-        "entropy_coefficient": Hyperparameter(
-            0.001, "weight of the entropy bonus", 0.0, 1.0, scale="log", search=(1e-5, 0.02)
-        ),
-        "value_coefficient": Hyperparameter(0.5, "weight of the value loss", 0.0, 100.0),
-        "maximum_gradient_norm": Hyperparameter(0.5, "gradients are scaled down to this norm; 0: never", 0.0, 1e6),
         "epochs": Hyperparameter(4, "passes over each rollout", 1, 100),
         "minibatch_size": Hyperparameter(512, "transitions a gradient step", 1, 1e7),
-        "horizon": Hyperparameter(128, "steps of each environment in a rollout", 1, 1e5),
-        "hidden_sizes": Hyperparameter((64, 64), "widths of the hidden layers", 1, 1e5, structural=True),
-        "activation": Hyperparameter("tanh", "between layers", choices=("tanh", "relu"), structural=True),
-        "normalize_observations": Hyperparameter(True, "by running mean and variance", structural=True),
-        "normalize_rewards": Hyperparameter(True, "by the running deviation of the discounted return", structural=True),
-        "normalize_advantages": Hyperparameter(True, "to mean 0, variance 1 in each minibatch"),
         "target_kl": Hyperparameter(0.0, "stop an update's epochs beyond this divergence; 0: never", 0.0, 10.0),
-        "adam_epsilon": Hyperparameter(1e-5, "added to Adam's denominator", 1e-12, 1.0, scale="log"),
-        "initial_log_std": Hyperparameter(
-            0.0, "logarithm of the first standard deviation of actions", -10.0, 5.0, structural=True
-        ),
+        "desired_kl": Hyperparameter(0.0, "adapt the learning rate to keep this divergence; 0: fixed", 0.0, 10.0),
     },
 )
 
-ALGORITHMS: Mapping[str, Algorithm] = {"ppo": PPO}
+A2C = Algorithm(
+    help="advantage actor-critic: one step of the policy gradient a short rollout (Mnih et al. 2016)",
+    action_kinds=_BOTH,
+    hyperparameters={
+        **_ON_POLICY,
+        "learning_rate": Hyperparameter(1e-3, "step size of Adam", 1e-7, 1.0, scale="log", search=(2e-4, 5e-3)),
+        "gae_lambda": Hyperparameter(1.0, "bias-variance trade of the advantages", 0.0, 1.0, search=(0.9, 1.0)),
+        "horizon": Hyperparameter(8, "steps of each environment in a rollout", 1, 1e5),
+        "normalize_advantages": Hyperparameter(False, "to mean 0, variance 1 in each rollout"),
+    },
+)
+
+_OFF_POLICY = {
+    **_network((256, 256), "relu", normalize_observations=False),
+    "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 3e-3)),
+    "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0),
+    "horizon": Hyperparameter(1, "steps of each environment between two policy versions", 1, 1e5),
+    "n_step": Hyperparameter(1, "rewards summed before a value is bootstrapped from", 1, 1000),
+    "batch_size": Hyperparameter(256, "replayed steps a gradient is estimated from", 1, 1e6),
+    "updates_per_step": Hyperparameter(1.0, "gradient steps an environment step", 1e-4, 1e3, scale="log"),
+    "warmup_steps": Hyperparameter(1000, "environment steps before the first update", 0, 1e9),
+    "replay_capacity": Hyperparameter(1_000_000, "environment steps the replay memory holds", 1, 1e9, structural=True),
+    "prioritized": Hyperparameter(False, "replay by the size of the last error", structural=True),
+    "priority_exponent": Hyperparameter(0.6, "0: replay evenly, 1: in proportion to the error", 0.0, 1.0),
+    "priority_correction": Hyperparameter(0.4, "first exponent of the importance weights, grows to 1", 0.0, 1.0),
+    "priority_annealing_steps": Hyperparameter(100_000, "environment steps after which it is 1", 1, 1e12),
+    "target_rate": Hyperparameter(0.005, "share of the way the targets move", 1e-6, 1.0, scale="log"),
+    "target_period": Hyperparameter(1, "gradient steps between such moves", 1, 1e6),
+    "maximum_gradient_norm": Hyperparameter(0.0, "gradients are scaled down to this norm; 0: never", 0.0, 1e6),
+    "adam_epsilon": Hyperparameter(1e-8, "added to Adam's denominator", 1e-12, 1.0, scale="log"),
+}
+
+_DQN = {
+    **_OFF_POLICY,
+    "hidden_sizes": Hyperparameter((128, 128), "widths of the hidden layers", 1, 1e5, structural=True),
+    "batch_size": Hyperparameter(128, "replayed steps a gradient is estimated from", 1, 1e6),
+    "replay_capacity": Hyperparameter(100_000, "environment steps the replay memory holds", 1, 1e9, structural=True),
+    "updates_per_step": Hyperparameter(0.25, "gradient steps an environment step", 1e-4, 1e3, scale="log"),
+    "initial_exploration": Hyperparameter(1.0, "first share of steps that take any choice", 0.0, 1.0),
+    "final_exploration": Hyperparameter(0.05, "share it falls to", 0.0, 1.0),
+    "exploration_steps": Hyperparameter(10_000, "environment steps after which it has fallen", 1, 1e12),
+    "huber_delta": Hyperparameter(1.0, "errors beyond this count linearly; 0: none do", 0.0, 1e6),
+}
+
+DQN = Algorithm("deep Q-learning (Mnih et al. 2015)", _DISCRETE, _DQN)
+DOUBLE_DQN = Algorithm("DQN with doubled targets (van Hasselt et al. 2016)", _DISCRETE, _DQN)
+DUELING_DQN = Algorithm("DQN with a dueling network (Wang et al. 2016)", _DISCRETE, _DQN)
+D3QN = Algorithm("dueling double DQN, with n-step targets and priorities as settings", _DISCRETE, _DQN)
+
+_DDPG = {
+    **_OFF_POLICY,
+    "learning_rate": Hyperparameter(1e-3, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 3e-3)),
+    "critics": Hyperparameter(1, "critics in the ensemble; their least value is the target", 1, 100, structural=True),
+    "initial_exploration": Hyperparameter(1.0, "noise on actions during the warm-up, in half ranges", 0.0, 10.0),
+    "exploration": Hyperparameter(0.1, "noise on actions afterwards, in half ranges", 0.0, 10.0, search=(0.03, 0.3)),
+}
+
+DDPG = Algorithm("deep deterministic policy gradients (Lillicrap et al. 2016)", _CONTINUOUS, _DDPG)
+TD3 = Algorithm(
+    "twin delayed DDPG (Fujimoto et al. 2018)",
+    _CONTINUOUS,
+    {
+        **_DDPG,
+        "critics": Hyperparameter(
+            2, "critics in the ensemble; their least value is the target", 1, 100, structural=True
+        ),
+        "target_period": Hyperparameter(2, "gradient steps between such moves", 1, 1e6),
+        "target_noise": Hyperparameter(0.2, "noise on the target policy's actions, in half ranges", 0.0, 10.0),
+        "target_noise_clip": Hyperparameter(0.5, "that noise stays within this of 0", 0.0, 10.0),
+        "policy_delay": Hyperparameter(2, "gradient steps of the critics for each of the actor", 1, 1000),
+    },
+)
+
+_SOFT = {
+    **_OFF_POLICY,
+    "critics": Hyperparameter(2, "critics in the ensemble", 1, 100, structural=True),
+    "critic_subset": Hyperparameter(0, "critics drawn for each target (REDQ); 0: all", 0, 100),
+    "critic_reduction": Hyperparameter("min", "what the critics say together", choices=("min", "mean")),
+    "initial_temperature": Hyperparameter(1.0, "first weight of the entropy", 1e-8, 1e4, scale="log"),
+    "automatic_temperature": Hyperparameter(True, "move it to where the policy has the target entropy"),
+    "target_entropy_scale": Hyperparameter(1.0, "that entropy, in units of what the paper takes", 0.0, 100.0),
+}
+
+SAC = Algorithm("soft actor-critic (Haarnoja et al. 2018); REDQ by settings (Chen et al. 2021)", _CONTINUOUS, _SOFT)
+SAC_DISCRETE = Algorithm(
+    "soft actor-critic for choices (Christodoulou 2019)",
+    _DISCRETE,
+    {
+        **_SOFT,
+        "target_entropy_scale": Hyperparameter(0.5, "entropy aimed at, in units of an even choice's", 0.0, 1.0),
+    },
+)
+
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "ppo": PPO,
+    "a2c": A2C,
+    "dqn": DQN,
+    "double-dqn": DOUBLE_DQN,
+    "dueling-dqn": DUELING_DQN,
+    "d3qn": D3QN,
+    "ddpg": DDPG,
+    "td3": TD3,
+    "sac": SAC,
+    "sac-discrete": SAC_DISCRETE,
+}
 
 SIMULATORS: Mapping[str, Simulator] = {
     "stocks": Simulator("stock trading on daily prices (FinRL's MDP), thousands of accounts a tensor", "continuous"),

@@ -4,14 +4,34 @@ from collections.abc import Mapping
 
 import torch
 
+from agentpod.algorithms.a2c import A2C
 from agentpod.algorithms.base import Algorithm
+from agentpod.algorithms.d3qn import D3QN
+from agentpod.algorithms.ddpg import DDPG
+from agentpod.algorithms.double_dqn import DoubleDQN
+from agentpod.algorithms.dqn import DQN
+from agentpod.algorithms.dueling_dqn import DuelingDQN
 from agentpod.algorithms.ppo import PPO
+from agentpod.algorithms.sac import SAC
+from agentpod.algorithms.sac_discrete import SACDiscrete
+from agentpod.algorithms.td3 import TD3
 from podrace.errors import InvalidArgument
 from simulators.base import Space
 
 __all__ = ["ALGORITHMS", "Algorithm", "make"]
 
-ALGORITHMS: dict[str, type[Algorithm]] = {"ppo": PPO}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "ppo": PPO,
+    "a2c": A2C,
+    "dqn": DQN,
+    "double-dqn": DoubleDQN,
+    "dueling-dqn": DuelingDQN,
+    "d3qn": D3QN,
+    "ddpg": DDPG,
+    "td3": TD3,
+    "sac": SAC,
+    "sac-discrete": SACDiscrete,
+}
 
 
 def make(

@@ -1,47 +1,113 @@
-"""Owns what every algorithm is to its learner, and how its hyperparameters are read from a specification."""
+"""Owns what every algorithm is to its learner, and how its hyperparameters are read from a specification.
 
-from collections.abc import Mapping
-from dataclasses import fields
+There are two families: agentpod.algorithms.on_policy learns from a rollout and forgets it,
+agentpod.algorithms.off_policy from a replay memory. An algorithm is a class of either family with a loss of its own.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
 
 from agentpod.policy import NetworkSpec, Policy
-from agentpod.rollout import Rollout
-from podrace.errors import InvalidArgument
+from podrace import catalog
+from podrace.errors import DataLoss, InvalidArgument
 from simulators.base import Space
 
 Hyperparameters = TypeVar("Hyperparameters")
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What a learner must keep for an algorithm."""
+
+    horizon: int
+    """Steps of each environment between two updates."""
+    replay_capacity: int = 0
+    """Environment steps of the replay memory, over all environments; 0 = on-policy: two rollouts and no more."""
+    prioritized: bool = False
+    """Whether replayed steps are drawn by priority."""
+    priority_exponent: float = 0.0
+    """Alpha of those priorities."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Hyperparameters of an algorithm; a subclass adds the fields, with the defaults and ranges of the catalog."""
+
+    algorithm: ClassVar[str]
+    """Key of podrace.catalog.ALGORITHMS."""
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer, of actor and critics."""
+    activation: str = "tanh"
+    """Key of agentpod.networks.ACTIVATIONS."""
+    normalize_observations: bool = True
+    """Whether the networks see observations in running standard units."""
+    horizon: int = 128
+    """Steps of each environment between two updates."""
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot train.
+
+        Raises:
+            InvalidArgument: A value is out of the range that the catalog states.
+        """
+        for name, declared in catalog.ALGORITHMS[self.algorithm].hyperparameters.items():
+            value = getattr(self, name)
+            if isinstance(value, str) and value not in declared.choices:
+                raise InvalidArgument(f"hyperparameter {name} = {value!r} must be one of {', '.join(declared.choices)}")
+            for number in value if isinstance(value, tuple) else (value,):
+                _check_range(name, number, declared)
+
+    @property
+    def network(self) -> NetworkSpec:
+        """Of the policy."""
+        return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations)
+
+    @property
+    def memory(self) -> Memory:
+        """What the learner must keep."""
+        return Memory(self.horizon)
+
+
+def _check_range(name: str, value: object, declared: catalog.Hyperparameter) -> None:
+    if declared.low is None or declared.high is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    # A comparison with not-a-number is false as well.
+    if not declared.low <= value <= declared.high:
+        raise InvalidArgument(f"hyperparameter {name} = {value} must be between {declared.low:g} and {declared.high:g}")
+
+
 class Algorithm(Protocol):
-    """Turns rollouts into a better policy.
+    """Turns experience into a better policy.
 
         algorithm = make("ppo", observation_space, action_space, {"discount": 0.99}, seed=1)
         algorithm.policy.load(checkpoint_policy)
         algorithm.load_state_dict(checkpoint_state)
         while budget_left:
             publish(algorithm.policy.flat, version=algorithm.update_number)
-            metrics = algorithm.update(next_full_rollout())
+            metrics = algorithm.update(next_full_rollout())  # or the replay memory, with one more segment in it
         save(algorithm.policy.tensors(), algorithm.state_dict())
 
-    An algorithm is deterministic: its seed, its state and the rollouts decide every bit of what follows.
+    An algorithm is deterministic: its seed, its state and the experience decide every bit of what follows.
 
     Attributes:
         settings_type: Dataclass of its hyperparameters.
         action_kinds: Kinds of action space it can learn in.
         network: Of its policy, so that workers and evaluators can build the same.
         policy: What it improves; copy `flat` between updates only.
-        horizon: Steps of each environment in the rollouts it wants.
-        update_number: Updates done in the agent's life.
+        memory: The experience it wants.
+        update_number: Calls of `update` in the agent's life: the policy version.
     """
 
     settings_type: ClassVar[type[Any]]
     action_kinds: ClassVar[frozenset[str]]
     network: NetworkSpec
     policy: Policy
-    horizon: int
+    memory: Memory
     update_number: int
 
     def __init__(
@@ -55,8 +121,12 @@ class Algorithm(Protocol):
         """Draws new networks from the seed; raises InvalidArgument where a hyperparameter or a space cannot be used."""
         ...
 
-    def update(self, rollout: Rollout) -> dict[str, float]:
-        """Learns from one rollout, which may hold the lanes of several workers side by side.
+    def update(self, experience: Any) -> dict[str, float]:
+        """Learns.
+
+        Args:
+            experience: A rollout (agentpod.rollout), which may hold the lanes of several workers side by side; or an
+                agentpod.replay.Replay that has received one more segment since the last call.
 
         Returns:
             Metrics to log, every one finite.
@@ -82,6 +152,50 @@ class Algorithm(Protocol):
             InvalidArgument: A tensor is missing or of another shape.
         """
         ...
+
+
+def non_finite(names: Sequence[str], metrics: Tensor, update_number: int) -> DataLoss:
+    """The error of an update that was undone.
+
+    Args:
+        names: Of the metrics.
+        metrics: [minibatches, metrics], at least one not finite.
+        update_number: Of the update.
+    """
+    minibatch, metric = (~metrics.isfinite()).nonzero()[0].tolist()
+    return DataLoss(
+        f"{names[metric]} is not finite in minibatch {minibatch}, update {update_number}, which was undone; "
+        "lower learning_rate or maximum_gradient_norm, or look at the scale of the rewards",
+        reason="ERROR_REASON_NON_FINITE",
+    )
+
+
+def load_tensors(
+    live: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    state: Mapping[str, Tensor],
+    any_shape: Collection[str] = (),
+) -> None:
+    """Copies a saved state into live tensors, after checking that all of it fits.
+
+    Args:
+        live: What is copied into, by name.
+        wanted: A state of this algorithm: the names and shapes there must be.
+        state: What was saved.
+        any_shape: Names whose shape may differ.
+
+    Raises:
+        InvalidArgument: A tensor is missing or of another shape; nothing was copied.
+    """
+    for name, tensor in wanted.items():
+        if name not in state or (name not in any_shape and state[name].shape != tensor.shape):
+            found = list(state[name].shape) if name in state else "none"
+            raise InvalidArgument(
+                f"tensor {name!r} of the training state must have shape {list(tensor.shape)}, found {found}: "
+                "it was saved with other spaces or hidden_sizes"
+            )
+    for name, tensor in live.items():
+        tensor.copy_(state[name])
 
 
 def parse_hyperparameters(cls: type[Hyperparameters], values: Mapping[str, object]) -> Hyperparameters:

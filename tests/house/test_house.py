@@ -44,16 +44,23 @@ def test_small_services_start_without_torch_and_numpy(module):
     assert done.stdout.strip() == "[]"
 
 
-def test_the_catalog_says_of_ppo_what_ppo_says_of_itself():
+def test_the_catalog_lists_the_algorithms_there_are():
     from agentpod.algorithms import ALGORITHMS
-    from agentpod.algorithms.ppo_hyperparameters import PPOHyperparameters
 
     assert set(catalog.ALGORITHMS) == set(ALGORITHMS)
-    assert set(catalog.PPO.action_kinds) == set(ALGORITHMS["ppo"].action_kinds)
-    declared = {name: entry.default for name, entry in catalog.PPO.hyperparameters.items()}
-    assert declared == dataclasses.asdict(PPOHyperparameters())
-    assert {name: type(value) for name, value in declared.items()} == {
-        field.name: type(field.default) for field in dataclasses.fields(PPOHyperparameters)
+
+
+@pytest.mark.parametrize("name", catalog.ALGORITHMS)
+def test_the_catalog_says_of_an_algorithm_what_it_says_of_itself(name):
+    from agentpod.algorithms import ALGORITHMS
+
+    settings = ALGORITHMS[name].settings_type
+    assert settings.algorithm == name
+    assert set(catalog.ALGORITHMS[name].action_kinds) == set(ALGORITHMS[name].action_kinds)
+    declared = {key: entry.default for key, entry in catalog.ALGORITHMS[name].hyperparameters.items()}
+    assert declared == dataclasses.asdict(settings())
+    assert {key: type(value) for key, value in declared.items()} == {
+        field.name: type(field.default) for field in dataclasses.fields(settings)
     }
 
 

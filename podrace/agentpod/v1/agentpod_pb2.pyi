@@ -100,8 +100,16 @@ class PolicySpec(_message.Message):
     """How observations become actions: a multi-layer perceptron over normalized observations. The tensors travel in a policy
     slot: one float32 block named `policy` whose parts are listed by name in `tensors`, in order and without gaps.
     With (x - normalizer.mean) / sqrt(normalizer.variance + 1e-8) clipped to +-10 as input when `normalize_observations`;
-    hidden layer i computes activation(x W^T + b); the last layer gives logits (discrete) or means (continuous, with
-    the standard deviation exp(log_std)).
+    hidden layer i computes activation(x W^T + b). What the last layer gives, and how an action is drawn from it, is the
+    head:
+      stochastic     logits (discrete), or means with the standard deviation exp(log_std) (continuous, unbounded)
+      squashed       logits (discrete), or A means and then A logarithms of standard deviations, clamped to [-20, 2]: the
+                     action is tanh(mean + deviation x normal)
+      deterministic  tanh of the outputs; to explore, plus `exploration` x normal, clipped to [-1, 1]
+      values         a value for each choice, of which the best is taken; to explore, any choice with probability
+                     `exploration`
+      dueling        one value that is the same for all choices, then an advantage for each: taken as `values` are
+    Continuous actions within [-1, 1] span the bounds of the action space.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -110,10 +118,13 @@ class PolicySpec(_message.Message):
     ACTIVATION_FIELD_NUMBER: _builtins.int
     NORMALIZE_OBSERVATIONS_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
     activation: _builtins.str
     """Between layers: `tanh` or `relu`."""
     normalize_observations: _builtins.bool
     """Whether observations are normalized first."""
+    head: _builtins.str
+    """How outputs become actions, one of those above; empty: `stochastic`."""
     @_builtins.property
     def hidden_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Widths of the hidden layers."""
@@ -129,10 +140,11 @@ class PolicySpec(_message.Message):
         activation: _builtins.str = ...,
         normalize_observations: _builtins.bool = ...,
         tensors: _abc.Iterable[_tensor_pb2.TensorSpec] | None = ...,
+        head: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation", b"activation", "hidden_sizes", b"hidden_sizes", "normalize_observations", b"normalize_observations", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation", b"activation", "head", b"head", "hidden_sizes", b"hidden_sizes", "normalize_observations", b"normalize_observations", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -168,29 +180,36 @@ Global___PolicyRef: _TypeAlias = PolicyRef  # noqa: Y015
 
 @_typing.final
 class RolloutSlot(_message.Message):
-    """One slot of the rollout memory and what is to be written there, T steps of N environments; see RolloutField."""
+    """One slot of the rollout memory and what is to be written there: T steps of N environments.
+    On-policy, the slot is all of its tensors: observation [T+1, N, ...], action [T, N, ...], log_prob [T, N],
+    reward [T, N], terminated [T, N], truncated [T, N], final_observation [T, N, ...] (only rows where truncated).
+    Off-policy, it is T rows of a replay memory of R rows that lies in place of T and T+1 above, without log_prob: whoever
+    is not given log_prob also writes what its last step left behind into the last of its rows of final_observation.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TENSORS_FIELD_NUMBER: _builtins.int
     FIRST_ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    FIRST_ROW_FIELD_NUMBER: _builtins.int
     first_environment: _builtins.int
     """First column (environment) this worker writes."""
+    first_row: _builtins.int
+    """First row this worker writes; its rows never pass the end of the tensors."""
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorRef]:
-        """The fields, by name: observation [T+1, N, ...], action [T, N, ...], log_prob [T, N], reward [T, N],
-        terminated [T, N], truncated [T, N], final_observation [T, N, ...] (only rows where truncated are written).
-        """
+        """The fields, by name."""
 
     def __init__(
         self,
         *,
         tensors: _abc.Iterable[_tensor_pb2.TensorRef] | None = ...,
         first_environment: _builtins.int = ...,
+        first_row: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_environment", b"first_environment", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_environment", b"first_environment", "first_row", b"first_row", "tensors", b"tensors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

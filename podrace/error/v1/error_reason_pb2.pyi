@@ -36,6 +36,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: the tournament has ended; no further assignment is given."""
     ERROR_REASON_NOT_OPEN: _ErrorReason.ValueType  # 6
     """FAILED_PRECONDITION: the role was not opened for this epoch, or was restarted since; open it again."""
+    ERROR_REASON_UNSUITABLE_SPACE: _ErrorReason.ValueType  # 7
+    """INVALID_ARGUMENT: the environment is fine, but the algorithm cannot observe or act in its spaces; another could."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call failed, beyond its status code. Travels as google.rpc.ErrorInfo{reason, domain: "podrace"}
@@ -56,4 +58,6 @@ ERROR_REASON_TOURNAMENT_ENDED: ErrorReason.ValueType  # 5
 """FAILED_PRECONDITION: the tournament has ended; no further assignment is given."""
 ERROR_REASON_NOT_OPEN: ErrorReason.ValueType  # 6
 """FAILED_PRECONDITION: the role was not opened for this epoch, or was restarted since; open it again."""
+ERROR_REASON_UNSUITABLE_SPACE: ErrorReason.ValueType  # 7
+"""INVALID_ARGUMENT: the environment is fine, but the algorithm cannot observe or act in its spaces; another could."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -1,47 +1,21 @@
 """What every algorithm promises its learner; one suite, run against every algorithm."""
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 import pytest
 import torch
+from experience import CASES, LANES, OBSERVED, ON_POLICY, SPACES, Course, new_algorithm, random_rollout
 from safetensors.torch import load, save
 from torch import Tensor
 
 from agentpod.algorithms import ALGORITHMS, Algorithm, make
 from agentpod.algorithms.ppo import PPO
-from agentpod.rollout import rollout_fields
 from podrace.errors import DataLoss, InvalidArgument
-from simulators.base import Space
 
-OBSERVED = Space("continuous", (3,), torch.float32)
-SPACES = {
-    "continuous": Space("continuous", (2,), torch.float32),
-    "discrete": Space("discrete", (), torch.int64, n=3),
-}
-SMALL = {"hidden_sizes": [8], "horizon": 8, "minibatch_size": 7, "epochs": 2}
-LANES = 4
-
-CASES = [(name, kind) for name, algorithm in ALGORITHMS.items() for kind in sorted(algorithm.action_kinds)]
 EVERY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), CASES)
-
-
-def new_algorithm(name: str, kind: str, seed: int = 1, **hyperparameters: object) -> Algorithm:
-    return make(name, OBSERVED, SPACES[kind], {**SMALL, **hyperparameters}, seed)
-
-
-def random_rollout(algorithm: Algorithm, kind: str, seed: int, lanes: int = LANES) -> dict[str, Tensor]:
-    """Random observations and endings, acted on by the algorithm's own policy."""
-    generator = torch.Generator().manual_seed(seed)
-    fields = rollout_fields(OBSERVED, SPACES[kind], algorithm.horizon, lanes)
-    rollout = {name: torch.randn(field.shape, generator=generator) for name, field in fields.items()}
-    rollout["terminated"] = rollout["terminated"] > 1.3
-    rollout["truncated"] = (rollout["truncated"] > 1.3) & ~rollout["terminated"]
-    flat = rollout["observation"][:-1].flatten(0, 1)
-    action, log_prob = algorithm.policy.act(flat, algorithm.policy.noise((len(flat),), generator))
-    rollout["action"] = action.view(algorithm.horizon, lanes, *action.shape[1:])
-    rollout["log_prob"] = log_prob.view(algorithm.horizon, lanes)
-    return rollout
+EVERY_ON_POLICY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), ON_POLICY)
 
 
 def everything(algorithm: Algorithm) -> dict[str, Tensor]:
@@ -58,15 +32,16 @@ def assert_same_bits(one: Algorithm, other: Algorithm) -> None:
 @EVERY_ALGORITHM
 def test_going_on_from_a_saved_state_is_bit_for_bit_going_on(name: str, kind: str) -> None:
     straight = new_algorithm(name, kind)
-    for k in range(3):
-        straight.update(random_rollout(straight, kind, k))
+    course = Course(straight, kind)
+    for _ in range(3):
+        straight.update(course.next())
     resumed = new_algorithm(name, kind)
     resumed.policy.load(straight.policy.flat)
     resumed.load_state_dict(load(save(straight.state_dict())))
     assert_same_bits(straight, resumed)
-    for k in range(3, 6):
-        rollout = random_rollout(straight, kind, k)
-        assert straight.update(rollout) == resumed.update(rollout)
+    for _ in range(3):
+        experience = course.next()
+        assert straight.update(experience) == resumed.update(experience)
     assert_same_bits(straight, resumed)
     assert straight.update_number == 6
 
@@ -74,11 +49,12 @@ def test_going_on_from_a_saved_state_is_bit_for_bit_going_on(name: str, kind: st
 @EVERY_ALGORITHM
 def test_the_state_matters_to_what_follows(name: str, kind: str) -> None:
     straight, forgetful = new_algorithm(name, kind), new_algorithm(name, kind)
-    straight.update(random_rollout(straight, kind, 0))
+    course = Course(straight, kind)
+    straight.update(course.next())
     forgetful.policy.load(straight.policy.flat)
-    rollout = random_rollout(straight, kind, 1)
-    straight.update(rollout)
-    forgetful.update(rollout)
+    experience = course.next()
+    straight.update(experience)
+    forgetful.update(experience)
     assert not torch.equal(straight.policy.flat, forgetful.policy.flat)
 
 
@@ -96,23 +72,25 @@ def test_a_state_is_contiguous_and_aliases_nothing(name: str, kind: str) -> None
 @EVERY_ALGORITHM
 def test_the_seed_decides_everything(name: str, kind: str) -> None:
     one, same, other = (new_algorithm(name, kind, seed) for seed in (1, 1, 2))
-    rollout = random_rollout(one, kind, 0)
+    experience = Course(one, kind).next()
     for algorithm in (one, same, other):
-        algorithm.update(rollout)
+        algorithm.update(experience)
     assert_same_bits(one, same)
     assert not torch.equal(one.policy.flat, other.policy.flat)
 
 
 @EVERY_ALGORITHM
-def test_a_rollout_is_left_as_it_was(name: str, kind: str) -> None:
+def test_experience_is_left_as_it_was(name: str, kind: str) -> None:
     algorithm = new_algorithm(name, kind)
-    rollout = random_rollout(algorithm, kind, 0)
-    before = {key: tensor.clone() for key, tensor in rollout.items()}
-    algorithm.update(rollout)
-    assert all(torch.equal(tensor, before[key]) for key, tensor in rollout.items())
+    course = Course(algorithm, kind)
+    experience = course.next()
+    tensors = experience if isinstance(experience, Mapping) else course.memory
+    before = {key: tensor.clone() for key, tensor in tensors.items()}
+    algorithm.update(experience)
+    assert all(torch.equal(tensor, before[key]) for key, tensor in tensors.items())
 
 
-@EVERY_ALGORITHM
+@EVERY_ON_POLICY_ALGORITHM
 def test_lanes_of_two_workers_side_by_side_are_one_worker_of_twice_the_lanes(name: str, kind: str) -> None:
     one, two = new_algorithm(name, kind), new_algorithm(name, kind)
     whole = random_rollout(one, kind, 0, lanes=2 * LANES)
@@ -125,7 +103,7 @@ def test_lanes_of_two_workers_side_by_side_are_one_worker_of_twice_the_lanes(nam
     assert_same_bits(one, two)
 
 
-@EVERY_ALGORITHM
+@EVERY_ON_POLICY_ALGORITHM
 def test_final_observations_count_only_where_truncated(name: str, kind: str) -> None:
     clean, dirty = new_algorithm(name, kind), new_algorithm(name, kind)
     rollout = random_rollout(clean, kind, 0)
@@ -143,21 +121,25 @@ def test_final_observations_count_only_where_truncated(name: str, kind: str) -> 
 @EVERY_ALGORITHM
 def test_an_update_that_is_not_finite_is_refused_and_undone(name: str, kind: str) -> None:
     algorithm, untouched = new_algorithm(name, kind), new_algorithm(name, kind)
+    course = Course(untouched, kind)
+    experience = course.next()
     for each in (algorithm, untouched):
-        each.update(random_rollout(untouched, kind, 0))
-    rollout = random_rollout(algorithm, kind, 1)
-    broken = {**rollout, "reward": rollout["reward"].clone()}
-    broken["reward"][3, 1] = math.inf
-    with pytest.raises(DataLoss, match="_loss is not finite in minibatch 0, update 1"):
-        algorithm.update(broken)
+        each.update(experience)
+    experience = course.next()
+    rewards = experience["reward"] if isinstance(experience, Mapping) else course.memory["reward"]
+    good = rewards.clone()
+    rewards[3] = math.inf
+    with pytest.raises(DataLoss, match=r"_loss is not finite in minibatch \d, update 1"):
+        algorithm.update(experience)
+    rewards.copy_(good)
     assert_same_bits(algorithm, untouched)
-    assert algorithm.update(rollout) == untouched.update(rollout)
+    assert algorithm.update(experience) == untouched.update(experience)
 
 
 @EVERY_ALGORITHM
 def test_every_metric_is_finite(name: str, kind: str) -> None:
     algorithm = new_algorithm(name, kind)
-    metrics = algorithm.update(random_rollout(algorithm, kind, 0))
+    metrics = algorithm.update(Course(algorithm, kind).next())
     assert metrics
     assert all(math.isfinite(value) for value in metrics.values())
 
@@ -165,10 +147,10 @@ def test_every_metric_is_finite(name: str, kind: str) -> None:
 @EVERY_ALGORITHM
 def test_a_state_of_other_layers_is_refused(name: str, kind: str) -> None:
     state = new_algorithm(name, kind).state_dict()
-    with pytest.raises(InvalidArgument, match=r"'critic\.0\.weight' .* must have shape \[9, 3\], found \[8, 3\]"):
+    with pytest.raises(InvalidArgument, match=r"of the training state must have shape \[\d+.*\], found \[\d+"):
         new_algorithm(name, kind, hidden_sizes=[9]).load_state_dict(state)
-    with pytest.raises(InvalidArgument, match=r"found none"):
-        new_algorithm(name, kind).load_state_dict({key: state[key] for key in state if key != "optimizer.step"})
+    with pytest.raises(InvalidArgument, match=r"'update_number' .* found none"):
+        new_algorithm(name, kind).load_state_dict({key: state[key] for key in state if key != "update_number"})
 
 
 def test_a_policy_updated_at_once_sees_what_it_acted_by() -> None:
@@ -231,7 +213,7 @@ def test_an_update_stops_after_the_epoch_that_went_too_far() -> None:
         algorithm.update(random_rollout(algorithm, "discrete", 0))
         return int(algorithm.state_dict()["optimizer.step"])
 
-    assert steps_taken(0.0) == steps_taken(1e9) == 24
+    assert steps_taken(0.0) == steps_taken(10.0) == 24
     assert steps_taken(1e-9) == 4
 
 
@@ -244,7 +226,7 @@ def test_a_minibatch_larger_than_the_rollout_is_refused() -> None:
 @pytest.mark.parametrize(
     ("hyperparameters", "line"),
     [
-        ({"gamma": 0.9}, "'gamma' is unknown: choose among learning_rate, discount"),
+        ({"gamma": 0.9}, "'gamma' is unknown: choose among hidden_sizes, activation"),
         ({"learning_rate": "fast"}, "learning_rate = 'fast' must be a number"),
         ({"epochs": 2.5}, "epochs = 2.5 must be an integer"),
         ({"epochs": True}, "epochs = True must be an integer"),
@@ -252,13 +234,13 @@ def test_a_minibatch_larger_than_the_rollout_is_refused() -> None:
         ({"normalize_rewards": 1}, "normalize_rewards = 1 must be true or false"),
         ({"hidden_sizes": 64}, "hidden_sizes = 64 must be a list of integers"),
         ({"activation": 3}, "activation = 3 must be a string"),
-        ({"learning_rate": 0.0}, "learning_rate = 0.0 must be positive"),
-        ({"learning_rate": math.nan}, "learning_rate = nan must be positive"),
+        ({"learning_rate": 0.0}, "learning_rate = 0.0 must be between 1e-07 and 1"),
+        ({"learning_rate": math.nan}, "learning_rate = nan must be between 1e-07 and 1"),
         ({"discount": 1.01}, "discount = 1.01 must be between 0 and 1"),
-        ({"target_kl": -0.1}, "target_kl = -0.1 must be at least 0"),
-        ({"horizon": 0}, "horizon = 0 must be positive"),
-        ({"initial_log_std": 99}, "initial_log_std = 99.0 must be between -10 and 10"),
-        ({"activation": "swish"}, "activation 'swish' is unknown"),
+        ({"target_kl": -0.1}, "target_kl = -0.1 must be between 0 and 10"),
+        ({"horizon": 0}, "horizon = 0 must be between 1 and"),
+        ({"initial_log_std": 99}, "initial_log_std = 99.0 must be between -10 and 5"),
+        ({"activation": "swish"}, "activation = 'swish' must be one of tanh, relu, elu"),
     ],
 )
 def test_hyperparameters_that_cannot_train_are_refused(hyperparameters: dict[str, object], line: str) -> None:
@@ -268,13 +250,13 @@ def test_hyperparameters_that_cannot_train_are_refused(hyperparameters: dict[str
 
 def test_whole_numbers_may_come_as_floats() -> None:
     algorithm = PPO(OBSERVED, SPACES["discrete"], {"horizon": 64.0, "hidden_sizes": [16.0], "discount": 1}, seed=0)
-    assert algorithm.horizon == 64
+    assert algorithm.memory.horizon == 64
     assert algorithm.network.hidden_sizes == (16,)
     assert isinstance(algorithm.hyperparameters.discount, float)
 
 
 def test_an_unknown_algorithm_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="algorithm 'sarsa' is unknown: choose one of ppo"):
+    with pytest.raises(InvalidArgument, match="algorithm 'sarsa' is unknown: choose one of ppo, a2c"):
         make("sarsa", OBSERVED, SPACES["discrete"], {}, seed=0)
 
 

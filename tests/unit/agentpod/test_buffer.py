@@ -3,10 +3,13 @@
 import pytest
 import torch
 
-from agentpod.buffer import POLICY, PolicyRing, RolloutSlots
+from agentpod.algorithms.base import Memory
+from agentpod.buffer import POLICY, PolicyRing, ReplaySlots, RolloutSlots
+from agentpod.replay import replay_fields
 from agentpod.rollout import Field
 from podrace.errors import FailedPrecondition, ResourceExhausted
 from podrace.tensors.memory import MemoryPlane
+from simulators.base import Space
 
 
 @pytest.fixture
@@ -16,23 +19,60 @@ def plane() -> MemoryPlane:
 
 def test_a_slot_is_out_once_and_comes_back(plane):
     slots = RolloutSlots(plane, "s", {"reward": Field("reward", (2, 3), torch.float32)}, 2)
-    first, second = slots.take(), slots.take()
+    first, second = slots.grant(), slots.grant()
     assert first is not second
     with pytest.raises(ResourceExhausted):
-        slots.take()
-    slots.give_back(first)
-    assert slots.take() is first
+        slots.grant()
+    slots.release(first)
+    assert slots.grant() is first
     slots.close()
 
 
 def test_references_of_an_earlier_use_are_refused(plane):
     slots = RolloutSlots(plane, "s", {"reward": Field("reward", (2, 3), torch.float32)}, 1)
-    slot = slots.take()
-    stale = slot.refs()
-    slots.give_back(slot)
-    slots.take()
+    grant = slots.grant()
+    stale = grant.region.refs()
+    slots.release(grant)
+    slots.grant()
     with pytest.raises(FailedPrecondition):
         plane.open(stale)
+    slots.close()
+
+
+def test_lost_slots_come_back(plane):
+    slots = RolloutSlots(plane, "s", {"reward": Field("reward", (2, 3), torch.float32)}, 2)
+    slots.grant()
+    slots.receive(slots.grant())
+    slots.lost()
+    assert slots.grant() is not slots.grant()
+    slots.close()
+
+
+def replay_slots(plane):
+    fields = replay_fields(Space("continuous", (3,), torch.float32), Space("discrete", (), torch.int64, n=2), 6, 4)
+    return ReplaySlots(plane, "s", fields, Memory(horizon=2, replay_capacity=24), "cpu")
+
+
+def test_a_worker_writes_where_the_learner_samples(plane):
+    slots = replay_slots(plane)
+    grant = slots.grant()
+    plane.open(grant.region.refs())["reward"][grant.first_row : grant.first_row + 2] = 7.0
+    replay = slots.receive(grant)
+    slots.release(grant)
+    assert replay.sample(5, 1, 0.9, torch.Generator()).reward.tolist() == [7.0] * 5
+    slots.close()
+
+
+def test_who_lost_a_segment_can_no_longer_open_it_and_what_was_received_stays(plane):
+    slots = replay_slots(plane)
+    slots.receive(slots.grant())
+    lost = slots.grant()
+    stale = lost.region.refs()
+    slots.lost()
+    with pytest.raises(FailedPrecondition):
+        plane.open(stale)
+    assert slots.grant().first_row == lost.first_row
+    assert slots.replay.size == 8
     slots.close()
 
 

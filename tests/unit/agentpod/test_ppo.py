@@ -11,16 +11,15 @@ from torch.distributions import Categorical, Distribution, Independent, Normal
 
 from agentpod.actor_critic import ActorCritic
 from agentpod.algorithms import Algorithm, make
+from agentpod.algorithms.on_policy import Batch, explained_variance, standardize
 from agentpod.algorithms.ppo import (
-    Batch,
+    PPOHyperparameters,
     clipped_surrogate,
-    explained_variance,
     policy_gradient,
     squared_value_error,
-    standardize,
     value_gradient,
 )
-from agentpod.algorithms.ppo_hyperparameters import PPOHyperparameters
+from agentpod.distributions import require_distribution
 from agentpod.policy import NetworkSpec
 from agentpod.rollout import rollout_fields
 from simulators.base import Space
@@ -176,12 +175,16 @@ def test_a_whole_update_follows_the_paper_from_rewards_to_gradient(kind: str) ->
 def random_rollout(algorithm: Algorithm, action_space: Space, seed: int) -> dict[str, Tensor]:
     """Random steps of four lanes, acted on by the algorithm's own policy; every kind of ending occurs."""
     generator = torch.Generator().manual_seed(seed)
-    fields = rollout_fields(OBSERVED, action_space, algorithm.horizon, 4)
+    fields = rollout_fields(OBSERVED, action_space, algorithm.memory.horizon, 4)
     rollout = {name: torch.randn(field.shape, generator=generator) for name, field in fields.items()}
     rollout["terminated"] = rollout["terminated"] > 0.9
     rollout["truncated"] = (rollout["truncated"] > 0.9) & ~rollout["terminated"]
-    steps = [algorithm.policy.act(row, algorithm.policy.noise((4,), generator)) for row in rollout["observation"][:-1]]
-    rollout["action"], rollout["log_prob"] = (torch.stack(rows) for rows in zip(*steps, strict=True))
+    rows = rollout["observation"][:-1]
+    rollout["action"] = torch.stack(
+        [algorithm.policy.act(row, algorithm.policy.noise((4,), generator)) for row in rows]
+    )
+    outputs = torch.stack([algorithm.policy.outputs(row) for row in rows])
+    rollout["log_prob"] = require_distribution(algorithm.policy.head).log_prob(outputs, rollout["action"])
     assert rollout["terminated"].any()
     assert rollout["truncated"].any()
     return rollout

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agentpod.distributions import require_distribution
 from agentpod.policy import NetworkSpec, Policy
 from agentpod.randomness import derive_generator
 from agentpod.rollout import CollectResult, Lanes, collect, rollout_fields
@@ -60,7 +61,7 @@ CONTINUOUS = Space("continuous", (2,), torch.float32, low=(-0.1, -0.1), high=(0.
 
 def new_policy(action_space: Space) -> Policy:
     policy = Policy(Countdown.observation_space, action_space, NetworkSpec((8,)))
-    policy.initialize(torch.Generator().manual_seed(0), 0.0)
+    policy.initialize(torch.Generator().manual_seed(0))
     return policy
 
 
@@ -133,8 +134,10 @@ def test_actions_and_log_probabilities_are_those_of_acting_step_by_step(action_s
     policy = new_policy(action_space)
     noise = policy.noise((10, 2), torch.Generator().manual_seed(0))
     for t in range(10):
-        action, log_prob = policy.act(rollout["observation"][t], noise[t])
+        outputs = policy.outputs(rollout["observation"][t])
+        action = policy.act(rollout["observation"][t], noise[t])
         assert torch.equal(rollout["action"][t], action)
+        log_prob = require_distribution(policy.head).log_prob(outputs, action)
         torch.testing.assert_close(rollout["log_prob"][t], log_prob)
 
 

@@ -43,12 +43,18 @@ def test_evaluations_stay_within_their_share():
 
 
 @pytest.mark.parametrize(
-    ("error", "prepared", "outcome"),
+    ("error", "opened", "outcome"),
     [
         (errors.InvalidArgument("no such environment"), False, pb.OUTCOME_SPEC_FAILED),
         (errors.Unimplemented("install mujoco"), False, pb.OUTCOME_SPEC_FAILED),
         (errors.ResourceExhausted("/dev/shm is full"), False, pb.OUTCOME_SPEC_FAILED),
         (errors.Internal("the factory raised"), False, pb.OUTCOME_SPEC_FAILED),
+        (
+            errors.InvalidArgument("choices only", reason="ERROR_REASON_UNSUITABLE_SPACE"),
+            False,
+            pb.OUTCOME_AGENT_FAILED,
+        ),
+        (errors.ResourceExhausted("replay_capacity"), True, pb.OUTCOME_AGENT_FAILED),
         (errors.InvalidArgument("minibatch"), True, pb.OUTCOME_AGENT_FAILED),
         (errors.DataLoss("not finite"), True, pb.OUTCOME_AGENT_FAILED),
         (errors.DataLoss("the parent's files are damaged"), False, pb.OUTCOME_AGENT_FAILED),
@@ -57,13 +63,13 @@ def test_evaluations_stay_within_their_share():
         (errors.Unavailable("no leaderboard"), True, pb.OUTCOME_DRAINED),
     ],
 )
-def test_what_is_the_agents_fault_is_told_from_what_is_not(error, prepared, outcome):
-    ending = ending_of_error(error, prepared=prepared)
+def test_what_is_the_agents_fault_is_told_from_what_is_not(error, opened, outcome):
+    ending = ending_of_error(error, opened=opened)
     assert ending.outcome == outcome
     assert ending.message == error.message
     assert ending.exit_code is None
 
 
 def test_a_role_that_is_lost_ends_the_pod_after_publishing():
-    ending = ending_of_error(RoleLost("gone"), prepared=True)
+    ending = ending_of_error(RoleLost("gone"), opened=True)
     assert (ending.outcome, ending.exit_code, ending.publish) == (pb.OUTCOME_DRAINED, EXIT_ROLE_LOST, True)

@@ -1,0 +1,51 @@
+"""Owns advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783, the synchronous form): one step a rollout."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentpod.algorithms.on_policy import Batch, OnPolicy, OnPolicySettings, descend_policy, descend_value, standardize
+
+
+@dataclass(frozen=True)
+class A2CHyperparameters(OnPolicySettings):
+    """What a specification can set: short rollouts, because each is used for a single step."""
+
+    algorithm = "a2c"
+
+    learning_rate: float = 1e-3
+    """Step size of Adam."""
+    gae_lambda: float = 1.0
+    """Lambda of generalized advantage estimation; 1 = the paper's n-step advantages."""
+    horizon: int = 8
+    """Steps of each environment between two updates."""
+    normalize_advantages: bool = False
+    """Whether advantages are standardised within each rollout."""
+
+
+class A2C(OnPolicy):
+    """One step of gradient descent over each whole rollout; see agentpod.algorithms.base.Algorithm for the loop.
+
+    The loss (Mnih et al. 2016, section 4, supplementary algorithm S3), with A held fixed:
+
+        -mean(log pi(a|s) A) - entropy_coefficient mean(H) + value_coefficient mean((V - R)^2)
+    """
+
+    settings_type = A2CHyperparameters
+    METRICS = ("value_loss", "policy_loss", "entropy", "gradient_norm")
+
+    def _train(self, batch: Batch) -> Tensor:
+        settings = self.hyperparameters
+        advantage = standardize(batch.advantage) if settings.normalize_advantages else batch.advantage
+
+        def objective(log_prob: Tensor) -> tuple[Tensor, Tensor]:
+            return log_prob * advantage, advantage
+
+        def error(value: Tensor) -> tuple[Tensor, Tensor]:
+            difference = value - batch.target
+            return difference.square(), difference * 2.0
+
+        value_loss = descend_value(batch, self._networks, error, settings.value_coefficient)
+        _, surrogate, entropy = descend_policy(batch, self._networks, objective, settings.entropy_coefficient)
+        return torch.stack((value_loss, -surrogate, entropy, self._optimizer.step())).unsqueeze(0)

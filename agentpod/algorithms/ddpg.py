@@ -1,0 +1,95 @@
+"""Owns deep deterministic policy gradients (Lillicrap et al. 2016, arXiv 1509.02971): losses and their gradients."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings, descend_critics
+from agentpod.distributions import output_count
+from agentpod.policy import NetworkSpec
+from agentpod.replay import Batch
+from agentpod.trainable import Trainable
+
+
+@dataclass(frozen=True)
+class DDPGHyperparameters(OffPolicySettings):
+    """What a specification can set."""
+
+    algorithm = "ddpg"
+
+    learning_rate: float = 1e-3
+    """Step size of Adam."""
+    critics: int = 1
+    """Critics in the ensemble; the least of their values is the target."""
+    initial_exploration: float = 1.0
+    """Standard deviation of the noise on actions, in half ranges, during the warm-up."""
+    exploration: float = 0.1
+    """Standard deviation of the noise on actions, in half ranges, afterwards."""
+
+    @property
+    def network(self) -> NetworkSpec:
+        """Of the policy."""
+        return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations, head="deterministic")
+
+
+class DDPG(OffPolicy):
+    """An actor that climbs its critic; see agentpod.algorithms.base.Algorithm for the loop.
+
+    y = R + discount min_c Q_target_c(s', pi_target(s'))
+    critic loss = sum over critics of mean(weight (Q_c(s, a) - y)^2)
+    actor loss = -mean(Q_1(s, pi(s)))
+    """
+
+    settings_type: ClassVar[type[DDPGHyperparameters]] = DDPGHyperparameters
+    action_kinds = frozenset({"continuous"})
+    METRICS = ("value_loss", "mean_value", "critic_gradient_norm", "policy_loss", "actor_gradient_norm")
+
+    def _build(self, generator: torch.Generator) -> dict[str, Trainable]:
+        inputs = self._inputs + output_count(self._action_space)
+        self._policy_metrics = torch.zeros(2, device=self._device)
+        critics = self._critics(generator, inputs, 1, self.hyperparameters.critics)
+        self._first_critic = critics.network.member(0)
+        return {"actor": self._actor(target=True), "critic": critics}
+
+    def _live_tensors(self) -> dict[str, Tensor]:
+        # Told again until the actor moves the next time.
+        return super()._live_tensors() | {"policy_metrics": self._policy_metrics}
+
+    def _explore(self) -> None:
+        warm = self.environment_steps >= self.hyperparameters.warmup_steps
+        settings = self.hyperparameters
+        self.policy.set_number("exploration", settings.exploration if warm else settings.initial_exploration)
+
+    def _next_action(self, next_observation: Tensor, noise: Tensor) -> Tensor:
+        """What the target policy does: [B, A]."""
+        return self._trained["actor"].target.forward(next_observation).tanh_()
+
+    def _climbs(self) -> bool:
+        """Whether the actor is moved in this gradient step."""
+        return True
+
+    def _descend(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        critics = self._trained["critic"]
+        next_action = self._next_action(batch.next_observation, noise)
+        next_values = critics.target.forward(torch.cat((batch.next_observation, next_action), -1)).squeeze(-1)
+        target = torch.addcmul(batch.reward, batch.discount, next_values.amin(0))
+        inputs = torch.cat((batch.observation, batch.action), -1)
+        loss, errors, mean_value, norm = descend_critics(critics, inputs, target, batch.weight)
+        if self._climbs():
+            self._policy_metrics.copy_(self._climb(batch.observation))
+        return torch.cat((torch.stack((loss, mean_value, norm)), self._policy_metrics)), errors
+
+    def _climb(self, observation: Tensor) -> Tensor:
+        """Moves the actor up the first critic; returns the actor's loss and the length of its gradient: [2]."""
+        actor = self._trained["actor"]
+        trace = actor.network.trace(observation)
+        action = trace[-1].tanh()
+        judged = self._first_critic.trace(torch.cat((observation, action), -1))
+        slope = torch.full_like(judged[-1], -1.0 / len(observation))
+        action_gradient = self._first_critic.input_gradient(slope, judged, slice(self._inputs, None))
+        # d tanh(u) / d u = 1 - tanh(u)^2
+        outputs_gradient = torch.addcmul(action_gradient, action_gradient * action, action, value=-1.0)
+        actor.network.backward(outputs_gradient, trace, actor.gradient)
+        return torch.stack((-judged[-1].mean(), actor.optimizer.step()))

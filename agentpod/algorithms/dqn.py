@@ -1,0 +1,103 @@
+"""Owns deep Q-learning (Mnih et al. 2015, Nature 518): the loss, its gradient and what its three successors change."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings, annealed
+from agentpod.heads import dueling_backward, dueling_values
+from agentpod.policy import NetworkSpec
+from agentpod.replay import Batch
+from agentpod.trainable import Trainable
+
+
+@dataclass(frozen=True)
+class DQNHyperparameters(OffPolicySettings):
+    """What a specification can set."""
+
+    algorithm = "dqn"
+
+    hidden_sizes: tuple[int, ...] = (128, 128)
+    """Units of each hidden layer."""
+    batch_size: int = 128
+    """Replayed steps a gradient is estimated from."""
+    replay_capacity: int = 100_000
+    """Environment steps that the replay memory holds, over all environments."""
+    updates_per_step: float = 0.25
+    """Gradient steps for each environment step, over all environments."""
+    initial_exploration: float = 1.0
+    """First share of steps that take any choice."""
+    final_exploration: float = 0.05
+    """Share it falls to."""
+    exploration_steps: int = 10_000
+    """Environment steps after which it has fallen."""
+    huber_delta: float = 1.0
+    """Errors beyond this count linearly; 0 = all count squared."""
+
+    @property
+    def network(self) -> NetworkSpec:
+        """Of the policy: it acts on the action values themselves."""
+        return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations, head="values")
+
+
+def huber(error: Tensor, delta: float) -> tuple[Tensor, Tensor]:
+    """Half the square of each error [B] within +-delta, linear beyond (Huber 1964), and its derivative: [B] each.
+
+    With delta = 0 half the square everywhere.
+    """
+    if delta == 0:
+        return error.square() * 0.5, error
+    clipped = error.clamp(-delta, delta)
+    # delta (|e| - delta / 2) where clipped, e^2 / 2 elsewhere.
+    return clipped * (error - clipped * 0.5), clipped
+
+
+class DQN(OffPolicy):
+    """Learns action values; see agentpod.algorithms.base.Algorithm for the loop.
+
+        y = R + discount Q_target(s', a*),  a* = argmax Q_target(s', .)
+        loss = mean(weight huber(Q(s, a) - y))
+
+    Attributes:
+        double: Take a* from Q instead of Q_target.
+        dueling: Build Q from a value and advantages.
+    """
+
+    settings_type: ClassVar[type[DQNHyperparameters]] = DQNHyperparameters
+    action_kinds = frozenset({"discrete"})
+    METRICS = ("value_loss", "mean_value", "gradient_norm")
+    double: ClassVar[bool] = False
+    dueling: ClassVar[bool] = False
+
+    def _build(self, generator: torch.Generator) -> dict[str, Trainable]:
+        return {"actor": self._actor(target=True)}
+
+    def _explore(self) -> None:
+        settings = self.hyperparameters
+        progress = self.environment_steps / settings.exploration_steps
+        self.policy.set_number(
+            "exploration", annealed(settings.initial_exploration, settings.final_exploration, progress)
+        )
+
+    def _values(self, outputs: Tensor) -> Tensor:
+        return dueling_values(outputs) if self.dueling else outputs
+
+    def _descend(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        trained = self._trained["actor"]
+        next_value = self._values(trained.target.forward(batch.next_observation))
+        judge = self._values(trained.network.forward(batch.next_observation)) if self.double else next_value
+        best = judge.argmax(-1, keepdim=True)
+        target = torch.addcmul(batch.reward, batch.discount, next_value.gather(-1, best).squeeze(-1))
+
+        trace = trained.network.trace(batch.observation)
+        values, index = self._values(trace[-1]), batch.action.unsqueeze(-1)
+        error = values.gather(-1, index).squeeze(-1) - target
+        loss, slope = huber(error, self.hyperparameters.huber_delta)
+        slope = (slope * batch.weight).mul_(1.0 / len(slope)).unsqueeze(-1)
+        gradient = torch.zeros_like(values).scatter_(-1, index, slope)
+        gradient = dueling_backward(gradient) if self.dueling else gradient
+        trained.network.backward(gradient, trace, trained.gradient)
+        norm = trained.optimizer.step()
+        return torch.stack(((loss * batch.weight).mean(), values.mean(), norm)), error.abs()

@@ -1,0 +1,321 @@
+"""Owns what algorithms share that learn from a replay memory: how many updates are owed, sampling, targets, state.
+
+A subclass descends losses of its own over one sampled batch (`_descend`), hand-written as everywhere in this room.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from agentpod.algorithms.base import Memory, Settings, load_tensors, non_finite, parse_hyperparameters
+from agentpod.networks import MultilayerPerceptron, element_count
+from agentpod.normalizer import RunningMoments
+from agentpod.policy import Policy
+from agentpod.randomness import derive_generator
+from agentpod.replay import Batch, Replay
+from agentpod.trainable import Trainable
+from podrace.errors import InvalidArgument
+from simulators.base import Space
+
+CRITIC_OUTPUT_GAIN = 1.0
+
+
+@dataclass(frozen=True)
+class OffPolicySettings(Settings):
+    """What a specification can set of every off-policy algorithm."""
+
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    """Units of each hidden layer, of actor and critics."""
+    activation: str = "relu"
+    """Key of agentpod.networks.ACTIVATIONS."""
+    normalize_observations: bool = False
+    """Whether the networks see observations in running standard units."""
+    horizon: int = 1
+    """Steps of each environment between two policy versions."""
+    learning_rate: float = 3e-4
+    """Step size of Adam."""
+    discount: float = 0.99
+    """Gamma: worth of a reward one step later."""
+    n_step: int = 1
+    """Rewards summed before a value is bootstrapped from."""
+    batch_size: int = 256
+    """Replayed steps a gradient is estimated from."""
+    updates_per_step: float = 1.0
+    """Gradient steps for each environment step, over all environments."""
+    warmup_steps: int = 1000
+    """Environment steps replayed from before the first update."""
+    replay_capacity: int = 1_000_000
+    """Environment steps that the replay memory holds, over all environments."""
+    prioritized: bool = False
+    """Whether steps are replayed by the size of their last error (Schaul et al. 2016)."""
+    priority_exponent: float = 0.6
+    """Alpha: 0 replays evenly, 1 in proportion to the error."""
+    priority_correction: float = 0.4
+    """First beta of the importance weights, which grows to 1."""
+    priority_annealing_steps: int = 100_000
+    """Environment steps after which beta is 1."""
+    target_rate: float = 0.005
+    """Tau: share of the way that the targets go towards the networks when they follow."""
+    target_period: int = 1
+    """Gradient steps from one such move to the next."""
+    maximum_gradient_norm: float = 0.0
+    """Gradients longer than this are scaled down to it; 0 = off."""
+    adam_epsilon: float = 1e-8
+    """Added to the denominator of Adam."""
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot train; see Settings."""
+        super().__post_init__()
+        if max(self.warmup_steps, self.batch_size) > self.replay_capacity:
+            name = "warmup_steps" if self.warmup_steps > self.replay_capacity else "batch_size"
+            raise InvalidArgument(
+                f"hyperparameter {name} = {getattr(self, name)} exceeds replay_capacity = {self.replay_capacity}: "
+                "no update would ever be made; raise replay_capacity"
+            )
+
+    @property
+    def memory(self) -> Memory:
+        """What the learner must keep."""
+        return Memory(self.horizon, self.replay_capacity, self.prioritized, self.priority_exponent)
+
+
+def annealed(initial: float, final: float, progress: float) -> float:
+    """The number a share `progress` of the way from `initial` to `final`, where it stays."""
+    return initial + (final - initial) * min(max(progress, 0.0), 1.0)
+
+
+class OffPolicy:
+    """See agentpod.algorithms.base.Algorithm for the loop and the meaning of every attribute.
+
+    The ratio of updates to data is kept by a bucket of tokens: every segment of S environment steps that arrives after
+    the warm-up adds S updates_per_step tokens, and every gradient step takes one. `update` makes all the steps that the
+    bucket pays for, and the learner grants workers no segment beyond the one in flight until it has: so neither side
+    can run ahead, and how full the memory is changes nothing.
+
+    Attributes:
+        METRICS: Names of the metrics of a gradient step, in the order in which `_descend` gives them.
+        environment_steps: Trained with in the agent's life, over all environments.
+        gradient_steps: Made in the agent's life.
+    """
+
+    settings_type: ClassVar[type[OffPolicySettings]]
+    action_kinds: ClassVar[frozenset[str]]
+    METRICS: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        hyperparameters: Mapping[str, object],
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Draws new networks; see Algorithm. The seed also decides what is replayed and the noise of the updates."""
+        self.hyperparameters: Any = parse_hyperparameters(self.settings_type, hyperparameters)
+        settings = self.hyperparameters
+        self.network, self.memory, self.update_number = settings.network, settings.memory, 0
+        self.environment_steps = self.gradient_steps = 0
+        self._tokens, self._seed, self._device = 0.0, seed, torch.device(device)
+        self.policy = Policy(observation_space, action_space, self.network, device=device)
+        self._observation_moments = RunningMoments.empty((math.prod(observation_space.shape),), device)
+        self._action_space, self._inputs = action_space, math.prod(observation_space.shape)
+        generator = derive_generator(device, seed, "initialize")
+        self.policy.initialize(generator)
+        self._trained = self._build(generator)
+        self._explore()
+
+    # --- what a subclass says ---------------------------------------------------------------------------------
+
+    def _build(self, generator: torch.Generator) -> dict[str, Trainable]:
+        """Makes what is trained, by name; the policy is drawn already."""
+        raise NotImplementedError
+
+    def _noise(self, updates: int, generator: torch.Generator) -> Tensor:
+        """Draws the noise of some gradient steps at once: [updates, ...]; nothing by default."""
+        return torch.empty(updates, 0)
+
+    def _descend(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Makes one gradient step; returns METRICS [metrics] and the sizes of the temporal-difference errors [B]."""
+        raise NotImplementedError
+
+    def _explore(self) -> None:
+        """Sets how the policy explores from now on."""
+
+    # --- building blocks --------------------------------------------------------------------------------------
+
+    def _actor(self, *, target: bool) -> Trainable:
+        """The policy's actor as something trained."""
+        shapes = policy_shapes_of_actor(self.policy)
+        return self._trainable("actor", self.policy.actor_flat, shapes, target=target)
+
+    def _critics(self, generator: torch.Generator, inputs: int, outputs: int, members: int) -> Trainable:
+        """An ensemble of new critics with their targets."""
+        sizes = (inputs, *self.hyperparameters.hidden_sizes, outputs)
+        shapes = MultilayerPerceptron.shapes("critic", sizes, members)
+        flat = torch.zeros(element_count(shapes), device=self._device)
+        critics = self._trainable("critic", flat, shapes, target=True)
+        critics.network.initialize(generator, CRITIC_OUTPUT_GAIN)
+        critics.follow(1.0)
+        return critics
+
+    def _trainable(self, name: str, flat: Tensor, shapes: Mapping[str, tuple[int, ...]], *, target: bool) -> Trainable:
+        settings = self.hyperparameters
+        return Trainable(
+            name,
+            flat,
+            shapes,
+            settings.activation,
+            learning_rate=settings.learning_rate,
+            epsilon=settings.adam_epsilon,
+            maximum_norm=settings.maximum_gradient_norm,
+            target=target,
+        )
+
+    # --- the update -------------------------------------------------------------------------------------------
+
+    def update(self, experience: Replay) -> dict[str, float]:
+        """Makes the gradient steps that the newest segment pays for; see Algorithm.update.
+
+        Returns:
+            Metrics; none while nothing is owed.
+        """
+        tokens, means = self._tokens, dict[str, float]()
+        if experience.size >= self.hyperparameters.warmup_steps:
+            tokens += experience.segment_steps * self.hyperparameters.updates_per_step
+        if owed := int(tokens):
+            last_good = [tensor.clone() for tensor in self._live_tensors().values()]
+            metrics = self._train(experience, owed)
+            self._check_finite(metrics, last_good)
+            means = dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
+        self._tokens = tokens - owed
+        self.environment_steps += experience.segment_steps
+        self._observe(experience)
+        self.update_number += 1
+        self._explore()
+        return means
+
+    def _train(self, replay: Replay, updates: int) -> Tensor:
+        """Makes gradient steps; returns METRICS of each: [updates, metrics]."""
+        settings = self.hyperparameters
+        generator = derive_generator(self._device, self._seed, "update", self.update_number)
+        noise = self._noise(updates, generator)
+        arguments = (settings.batch_size, settings.n_step, settings.discount, generator)
+        if not settings.prioritized:
+            batches = replay.sample_many(updates, *arguments)
+            return torch.stack([self._step(*pair)[0] for pair in zip(batches, noise, strict=True)])
+        progress = self.environment_steps / settings.priority_annealing_steps
+        beta, metrics = annealed(settings.priority_correction, 1.0, progress), []
+        for row in noise:
+            batch = replay.sample(*arguments, beta=beta)
+            values, errors = self._step(batch, row)
+            replay.update_priorities(batch.index, errors)
+            metrics.append(values)
+        return torch.stack(metrics)
+
+    def _step(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """One gradient step on a batch as it was stored."""
+        normalize = self.policy.normalize
+        seen = batch._replace(
+            observation=normalize(batch.observation), next_observation=normalize(batch.next_observation)
+        )
+        result = self._descend(seen, noise)
+        self.gradient_steps += 1
+        if self.gradient_steps % self.hyperparameters.target_period == 0:
+            for trainable in self._trained.values():
+                trainable.follow(self.hyperparameters.target_rate)
+        return result
+
+    def _check_finite(self, metrics: Tensor, last_good: list[Tensor]) -> None:
+        """Looks once an update, so that a device is not made to wait at every gradient step."""
+        if metrics.isfinite().all():
+            return
+        for tensor, good in zip(self._live_tensors().values(), last_good, strict=True):
+            tensor.copy_(good)
+        self.gradient_steps -= len(metrics)
+        raise non_finite(self.METRICS, metrics, self.update_number)
+
+    def _observe(self, replay: Replay) -> None:
+        """Adds the newest segment to the policy's statistics."""
+        if self.hyperparameters.normalize_observations:
+            samples = replay.newest_segment()["observation"].flatten(0, 1).flatten(1)
+            self._observation_moments = self._observation_moments.merge(RunningMoments.of(samples))
+            self.policy.set_statistics(self._observation_moments.mean, self._observation_moments.variance)
+
+    # --- state ------------------------------------------------------------------------------------------------
+
+    def _live_tensors(self) -> dict[str, Tensor]:
+        """What a gradient step changes."""
+        return {name: tensor for trained in self._trained.values() for name, tensor in trained.tensors().items()}
+
+    def begin_episodes(self) -> None:
+        """See Algorithm.begin_episodes: nothing here spans an episode."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Networks, targets, optimizers, statistics and counters; see Algorithm.state_dict."""
+        return {
+            **{name: tensor.clone() for name, tensor in self._live_tensors().items()},
+            **self._observation_moments.state_dict("observation_moments"),
+            "tokens": torch.tensor(self._tokens, dtype=torch.float64),
+            **{name: torch.tensor(getattr(self, name)) for name in _COUNTERS},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """See Algorithm.load_state_dict; the policy is loaded apart, by `policy.load`."""
+        load_tensors(self._live_tensors(), self.state_dict(), state)
+        self._observation_moments = RunningMoments.from_state_dict(state, "observation_moments", self._device)
+        self._tokens = float(state["tokens"])
+        for name in _COUNTERS:
+            setattr(self, name, int(state[name]))
+        self._explore()
+
+
+_COUNTERS = ("update_number", "environment_steps", "gradient_steps")
+
+
+def policy_shapes_of_actor(policy: Policy) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of an actor's tensors."""
+    return {name: tuple(view.shape) for name, view in policy.tensors().items() if name.startswith("actor.")}
+
+
+def descend_critics(critics: Trainable, inputs: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """One step of every critic of an ensemble towards the same targets:
+
+        sum over critics c of mean over b of weight_b (Q_c(inputs_b) - target_b)^2
+
+    Args:
+        critics: C critics with one output.
+        inputs: [B, D].
+        target: [B], held fixed.
+        weight: [B].
+
+    Returns:
+        The loss []; the sizes of the errors [B], mean over the critics; the mean value []; the length of the
+        gradient [].
+    """
+    trace = critics.network.trace(inputs)
+    values = trace[-1].squeeze(-1)
+    error = values - target
+    weighted = error * weight
+    loss = (weighted * error).sum() / len(target)
+    critics.network.backward(weighted.mul_(2.0 / len(target)).unsqueeze(-1), trace, critics.gradient)
+    return loss, error.abs().mean(0), values.mean(), critics.optimizer.step()
+
+
+def value_slope(values: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """What an ensemble says together, and how much each member counts.
+
+    Args:
+        values: [C, ...], of C critics.
+        reduction: `min` or `mean`.
+
+    Returns:
+        The minimum or the mean [...]; its derivative with respect to each value [C, ...].
+    """
+    if reduction == "mean" or len(values) == 1:
+        return values.mean(0), torch.full_like(values, 1.0 / len(values))
+    least, member = values.min(0)
+    return least, torch.zeros_like(values).scatter_(0, member.unsqueeze(0), 1.0)

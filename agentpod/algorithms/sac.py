@@ -1,0 +1,93 @@
+"""Owns soft actor-critic for continuous actions (Haarnoja et al. 2018, arXiv 1801.01290 and 1812.05905).
+
+With `critics = 10`, `critic_subset = 2`, `critic_reduction = "mean"` and `updates_per_step = 20` it is REDQ (Chen et
+al. 2021, arXiv 2101.05982).
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from agentpod.algorithms.off_policy import descend_critics, value_slope
+from agentpod.algorithms.soft import SoftActorCritic, SoftSettings, Temperature
+from agentpod.distributions import output_count
+from agentpod.heads import SquashedDraw, SquashedGaussian
+from agentpod.replay import Batch
+from agentpod.trainable import Trainable
+
+
+@dataclass(frozen=True)
+class SACHyperparameters(SoftSettings):
+    """What a specification can set; the target entropy is minus the dimensions of the action."""
+
+    algorithm = "sac"
+
+
+class SAC(SoftActorCritic):
+    """Maximizes return plus entropy; see agentpod.algorithms.base.Algorithm for the loop.
+
+    y = R + discount (min_c Q_target_c(s', a') - alpha log pi(a'|s')),  a' ~ pi(.|s')
+    critic loss = sum over critics of mean(weight (Q_c(s, a) - y)^2)
+    actor loss = mean(alpha log pi(a|s) - min_c Q_c(s, a)),  a = tanh(mean + std noise)
+    """
+
+    settings_type = SACHyperparameters
+    action_kinds = frozenset({"continuous"})
+    METRICS = (
+        "value_loss",
+        "mean_value",
+        "critic_gradient_norm",
+        "policy_loss",
+        "log_prob",
+        "temperature",
+        "actor_gradient_norm",
+    )
+
+    def _build(self, generator: torch.Generator) -> dict[str, Trainable]:
+        settings, self._dimensions = self.hyperparameters, output_count(self._action_space)
+        self._temperature = Temperature(settings, -settings.target_entropy_scale * self._dimensions, self._device)
+        critics = self._critics(generator, self._inputs + self._dimensions, 1, settings.critics)
+        return {"actor": self._actor(target=False), "critic": critics}
+
+    def _noise(self, updates: int, generator: torch.Generator) -> Tensor:
+        self._subset_generator = generator
+        shape = (updates, 2 * self.hyperparameters.batch_size, self._dimensions)
+        return torch.randn(shape, generator=generator, device=generator.device)
+
+    def _descend(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        actor, critics, size = self._trained["actor"], self._trained["critic"], len(batch.reward)
+        head = cast(SquashedGaussian, self.policy.head)
+        # Both halves go through the actor at once: it does not change before its own step.
+        trace = actor.network.trace(torch.cat((batch.observation, batch.next_observation)))
+        drawn = head.draw(trace[-1], noise)
+        temperature = self._temperature.now()
+        mean_log_prob = drawn.log_prob[:size].mean()
+        self._temperature.descend(mean_log_prob)
+
+        next_inputs = torch.cat((batch.next_observation, drawn.action[size:]), -1)
+        next_values = self._target_value(critics.target.forward(next_inputs).squeeze(-1))
+        soft_value = torch.addcmul(next_values, temperature, drawn.log_prob[size:], value=-1.0)
+        target = torch.addcmul(batch.reward, batch.discount, soft_value)
+        inputs = torch.cat((batch.observation, batch.action), -1)
+        loss, errors, mean_value, critic_norm = descend_critics(critics, inputs, target, batch.weight)
+
+        first_half = SquashedDraw(*(tensor[:size] for tensor in drawn))
+        policy_value, actor_norm = self._climb(
+            batch.observation, first_half, [tensor[:size] for tensor in trace], temperature
+        )
+        policy_loss = temperature * mean_log_prob - policy_value
+        metrics = (loss, mean_value, critic_norm, policy_loss, mean_log_prob, temperature, actor_norm)
+        return torch.stack(metrics), errors
+
+    def _climb(
+        self, observation: Tensor, drawn: SquashedDraw, trace: list[Tensor], temperature: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Moves the actor up the critics; returns their mean value [] and the length of the gradient []."""
+        actor, critics, size = self._trained["actor"], self._trained["critic"], len(observation)
+        judged = critics.network.trace(torch.cat((observation, drawn.action), -1))
+        values, slope = value_slope(judged[-1], self.hyperparameters.critic_reduction)
+        parts = critics.network.input_gradient(slope.mul_(-1.0 / size), judged, slice(self._inputs, None))
+        actor.network.backward(drawn.backward(parts.sum(0), temperature / size), trace, actor.gradient)
+        return values.mean(), actor.optimizer.step()

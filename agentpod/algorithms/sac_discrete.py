@@ -1,0 +1,93 @@
+"""Owns soft actor-critic for discrete actions (Christodoulou 2019, arXiv 1910.07207)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentpod.algorithms.off_policy import value_slope
+from agentpod.algorithms.soft import SoftActorCritic, SoftSettings, Temperature
+from agentpod.replay import Batch
+from agentpod.trainable import Trainable
+
+
+@dataclass(frozen=True)
+class SACDiscreteHyperparameters(SoftSettings):
+    """What a specification can set; the target entropy is that of an even choice, times the scale."""
+
+    algorithm = "sac-discrete"
+
+    target_entropy_scale: float = 0.5
+    """Entropy aimed at, in units of that of an even choice."""
+
+
+class SACDiscrete(SoftActorCritic):
+    """Maximizes return plus entropy where the expectation over actions is a sum; see Algorithm for the loop.
+
+    V(s') = sum_a pi(a|s') (min_c Q_target_c(s', a) - alpha log pi(a|s'))
+    critic loss = sum over critics of mean(weight (Q_c(s, a) - R - discount V(s'))^2)
+    actor loss = mean(sum_a pi(a|s) (alpha log pi(a|s) - min_c Q_c(s, a)))
+    """
+
+    settings_type = SACDiscreteHyperparameters
+    action_kinds = frozenset({"discrete"})
+    METRICS = (
+        "value_loss",
+        "mean_value",
+        "critic_gradient_norm",
+        "policy_loss",
+        "entropy",
+        "temperature",
+        "actor_gradient_norm",
+    )
+
+    def _build(self, generator: torch.Generator) -> dict[str, Trainable]:
+        settings, choices = self.hyperparameters, self._action_space.n
+        self._temperature = Temperature(settings, settings.target_entropy_scale * math.log(choices), self._device)
+        return {
+            "actor": self._actor(target=False),
+            "critic": self._critics(generator, self._inputs, choices, settings.critics),
+        }
+
+    def _noise(self, updates: int, generator: torch.Generator) -> Tensor:
+        self._subset_generator = generator
+        return super()._noise(updates, generator)
+
+    def _descend(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        actor, critics, size = self._trained["actor"], self._trained["critic"], len(batch.reward)
+        # Both halves go through the actor at once: it does not change before its own step.
+        trace = actor.network.trace(torch.cat((batch.observation, batch.next_observation)))
+        log_probabilities = trace[-1].log_softmax(-1)
+        probabilities, temperature = log_probabilities.exp(), self._temperature.now()
+        negative_entropy = (probabilities * log_probabilities).sum(-1)
+
+        next_values = self._target_value(critics.target.forward(batch.next_observation))
+        expected = (probabilities[size:] * next_values).sum(-1)
+        soft_value = torch.addcmul(expected, temperature, negative_entropy[size:], value=-1.0)
+        target = torch.addcmul(batch.reward, batch.discount, soft_value)
+        loss, errors, mean_value, critic_norm = self._descend_critics(batch, target)
+
+        values, _ = value_slope(critics.network.forward(batch.observation), self.hyperparameters.critic_reduction)
+        # L = sum_a p_a (alpha log p_a - Q_a);  d L / d logit_i = p_i (alpha log p_i - Q_i - L)
+        advantage = torch.addcmul(-values, temperature, log_probabilities[:size])
+        each = (probabilities[:size] * advantage).sum(-1, keepdim=True)
+        gradient = probabilities[:size] * (advantage - each) / size
+        actor.network.backward(gradient, [tensor[:size] for tensor in trace], actor.gradient)
+        actor_norm = actor.optimizer.step()
+        entropy = -negative_entropy[:size].mean()
+        self._temperature.descend(-entropy)
+        metrics = (loss, mean_value, critic_norm, each.mean(), entropy, temperature, actor_norm)
+        return torch.stack(metrics), errors
+
+    def _descend_critics(self, batch: Batch, target: Tensor) -> tuple[Tensor, ...]:
+        """One step of every critic at the actions taken; returns what `off_policy.descend_critics` does."""
+        critics, size = self._trained["critic"], len(target)
+        trace = critics.network.trace(batch.observation)
+        values = trace[-1]
+        index = batch.action.expand(len(values), size).unsqueeze(-1)
+        error = values.gather(-1, index).squeeze(-1) - target
+        weighted = error * batch.weight
+        slope = torch.zeros_like(values).scatter_(-1, index, (weighted * (2.0 / size)).unsqueeze(-1))
+        critics.network.backward(slope, trace, critics.gradient)
+        return (weighted * error).sum() / size, error.abs().mean(0), values.mean(), critics.optimizer.step()

@@ -1,0 +1,100 @@
+"""Random experience for any algorithm: what a learner hands it, update after update, without a simulator."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from agentpod.algorithms import ALGORITHMS, Algorithm, make
+from agentpod.distributions import require_distribution
+from agentpod.replay import Replay, replay_fields, replay_rows
+from agentpod.rollout import rollout_fields
+from simulators.base import Space
+
+OBSERVED = Space("continuous", (3,), torch.float32)
+SPACES = {
+    "continuous": Space("continuous", (2,), torch.float32, low=(-2.0, -2.0), high=(2.0, 2.0)),
+    "discrete": Space("discrete", (), torch.int64, n=3),
+}
+LANES = 4
+CASES = [(name, kind) for name, algorithm in ALGORITHMS.items() for kind in sorted(algorithm.action_kinds)]
+ON_POLICY = [case for case in CASES if not ALGORITHMS[case[0]].settings_type().memory.replay_capacity]
+OFF_POLICY = [case for case in CASES if case not in ON_POLICY]
+
+_SMALL = {
+    "hidden_sizes": [8],
+    "horizon": 8,
+    "minibatch_size": 7,
+    "epochs": 2,
+    "batch_size": 16,
+    "replay_capacity": 128,
+    "warmup_steps": 0,
+    "updates_per_step": 0.125,
+}
+
+
+def small(name: str) -> dict[str, object]:
+    """Hyperparameters with which an update takes no time."""
+    known = {field.name for field in dataclasses.fields(ALGORITHMS[name].settings_type)}
+    return {key: value for key, value in _SMALL.items() if key in known}
+
+
+def new_algorithm(name: str, kind: str, seed: int = 1, **hyperparameters: object) -> Algorithm:
+    return make(name, OBSERVED, SPACES[kind], {**small(name), **hyperparameters}, seed)
+
+
+def random_steps(
+    shapes: dict[str, tuple[int, ...]], algorithm: Algorithm, kind: str, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Random observations, rewards and endings of every kind, acted on by the algorithm's own policy."""
+    steps = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    steps["terminated"] = steps["terminated"] > 1.3
+    steps["truncated"] = (steps["truncated"] > 1.3) & ~steps["terminated"]
+    horizon, lanes = steps["reward"].shape
+    seen = steps["observation"][:horizon].flatten(0, 1)
+    action = algorithm.policy.act(seen, algorithm.policy.noise((len(seen),), generator))
+    steps["action"] = action.view(horizon, lanes, *action.shape[1:])
+    return steps
+
+
+def random_rollout(algorithm: Algorithm, kind: str, seed: int, lanes: int = LANES) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    fields = rollout_fields(OBSERVED, SPACES[kind], algorithm.memory.horizon, lanes)
+    rollout = random_steps({name: field.shape for name, field in fields.items()}, algorithm, kind, generator)
+    seen = rollout["observation"][:-1].flatten(0, 1)
+    log_prob = require_distribution(algorithm.policy.head).log_prob(
+        algorithm.policy.outputs(seen), rollout["action"].flatten(0, 1)
+    )
+    rollout["log_prob"] = log_prob.view(-1, lanes)
+    return rollout
+
+
+class Course:
+    """Experience number 0, 1, ... for an algorithm; several algorithms may learn from the same.
+
+    course = Course(algorithm, "discrete")
+    metrics = algorithm.update(course.next())
+    """
+
+    def __init__(self, algorithm: Algorithm, kind: str, seed: int = 0, lanes: int = LANES) -> None:
+        self.algorithm, self.kind, self.seed, self.lanes, self.number = algorithm, kind, seed, lanes, 0
+        memory = algorithm.memory
+        self.memory: dict[str, Tensor] = {}
+        if memory.replay_capacity:
+            rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)
+            fields = replay_fields(OBSERVED, SPACES[kind], rows, lanes)
+            self.memory = {name: torch.zeros(field.shape, dtype=field.dtype) for name, field in fields.items()}
+            self.replay = Replay(self.memory, memory.horizon, prioritized=memory.prioritized)
+
+    def next(self) -> object:
+        self.number += 1
+        if not self.memory:
+            return random_rollout(self.algorithm, self.kind, 1000 * self.seed + self.number, self.lanes)
+        generator = torch.Generator().manual_seed(1000 * self.seed + self.number)
+        horizon = self.algorithm.memory.horizon
+        shapes = {name: (horizon, *tensor.shape[1:]) for name, tensor in self.memory.items()}
+        first = self.replay.grant()
+        for name, tensor in random_steps(shapes, self.algorithm, self.kind, generator).items():
+            self.memory[name][first : first + horizon].copy_(tensor)
+        self.replay.receive(first)
+        return self.replay
