@@ -72,11 +72,16 @@ def make_spec() -> Callable[..., TournamentSpec]:
 @pytest.fixture
 def make_assignment() -> Callable[..., pb.Assignment]:
     def make(spec: TournamentSpec, number: int = 0, epoch: int = 1, **agent_fields) -> pb.Assignment:
-        hyperparameters = spec.algorithms["ppo"].hyperparameters
+        (algorithm,) = spec.algorithms
         agent = leaderboard_pb2.Agent(
-            agent_id=f"t-a{number}", tournament_id="t", number=number, algorithm="ppo", seed=7 + number, **agent_fields
+            agent_id=f"t-a{number}",
+            tournament_id="t",
+            number=number,
+            algorithm=algorithm,
+            seed=7 + number,
+            **agent_fields,
         )
-        for name, hyperparameter in hyperparameters.items():
+        for name, hyperparameter in spec.algorithms[algorithm].hyperparameters.items():
             agent.hyperparameters.fields[name].CopyFrom(hyperparameter.value)
         return pb.Assignment(
             assignment_id=f"t-a{number}.{epoch}",

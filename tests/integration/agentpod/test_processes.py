@@ -17,7 +17,9 @@ from scripted import until
 from agentpod.config import PodConfig
 from agentpod.nursery import start_ticks
 from podrace import lifeline
+from podrace.checkpoints import open_store
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.tensors.codec import decode
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -124,6 +126,62 @@ async def test_a_killed_role_comes_back_and_the_agent_finishes(mesh, make_spec, 
     assert mesh.leaderboard.manifests[-1].environment_steps >= steps
     await until(lambda: not any(map(lives, pids(pod).values())))
     assert not left_in_shared_memory(pod)
+
+
+OFF_POLICY = {
+    "algorithms": {
+        "dqn": {
+            "hyperparameters": {
+                "horizon": 8,
+                "batch_size": 32,
+                "hidden_sizes": [16],
+                "warmup_steps": 256,
+                "updates_per_step": 0.125,
+                "replay_capacity": 8192,
+            }
+        }
+    }
+}
+
+
+@pytest.mark.parametrize("layout", ["separate", "fused"])
+async def test_workers_write_the_replay_memory_in_place(mesh, make_spec, make_assignment, nursery, layout):
+    workers = 2 if layout == "separate" else 1
+    mesh.orchestrator.assignments.append(make_assignment(make_spec(**OFF_POLICY)))
+    pod = mesh.pod_config(layout, workers=workers)
+    await nursery.start(pod)
+    await until(lambda: bool(mesh.orchestrator.completed))
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
+    last = mesh.leaderboard.manifests[-1]
+    assert last.environment_steps == 4096
+    learner, _ = decode(open_store(mesh.leaderboard.store_uri).get_object(digest_of(last, "learner")))
+    # Segments of 64 steps a worker: those after the warm-up pay for 8 gradient steps each.
+    assert int(learner["gradient_steps"]) == (4096 - 256 + 64 * workers) // 8
+    await until(lambda: not left_in_shared_memory(pod))
+
+
+async def test_a_killed_worker_costs_the_replay_memory_nothing(mesh, make_spec, make_assignment, nursery):
+    steps = 60_032
+    spec = make_spec(
+        steps=steps, evaluation={"episodes": 8, "every_environment_steps": 4096, "share": 1.0}, **OFF_POLICY
+    )
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    pod = mesh.pod_config("separate")
+    roles = await nursery.start(pod)
+    await until(lambda: len(mesh.leaderboard.manifests) >= 2)
+    os.kill(roles["worker-0"], signal.SIGKILL)
+    await until(lambda: bool(mesh.orchestrator.completed), 60)
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
+    learner, _ = decode(
+        open_store(mesh.leaderboard.store_uri).get_object(digest_of(mesh.leaderboard.manifests[-1], "learner"))
+    )
+    # A memory that had begun anew would have gone without updates for another warm-up.
+    assert int(learner["gradient_steps"]) == (steps - 256 + 64) // 8
+    await until(lambda: not left_in_shared_memory(pod))
+
+
+def digest_of(manifest, part: str) -> str:
+    return next(found.digest for found in manifest.parts if found.name == part)
 
 
 async def test_a_killed_head_takes_its_roles_with_it(mesh, make_spec, make_assignment, nursery):
