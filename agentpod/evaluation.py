@@ -11,6 +11,7 @@ from agentpod.assignment import Lease
 from agentpod.messages import with_options
 from agentpod.outline import outline
 from agentpod.policy import Policy
+from agentpod.replay_files import PREFIX
 from agentpod.roles import Roles, Session
 from agentpod.training import MAXIMUM_EVALUATION_LANES
 from agentpod.training_files import POLICY_PART, load_policy
@@ -31,7 +32,7 @@ async def evaluate_checkpoint(roles: Roles, store: CheckpointStore, lease: Lease
         RoleLost: A role was lost.
     """
     work, spec = lease.assignment.evaluate, lease.assignment.spec
-    manifest, parts = await asyncio.to_thread(fetch, store, work.checkpoint.manifest_digest)
+    manifest, parts = await asyncio.to_thread(fetch, store, work.checkpoint.manifest_digest, without=PREFIX)
     shape = outline(manifest.algorithm, json_format.MessageToDict(manifest.hyperparameters))
     environment = with_options(spec.environment, work.options, min(work.episodes, MAXIMUM_EVALUATION_LANES))
     session = Session(

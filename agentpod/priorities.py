@@ -116,10 +116,10 @@ class Priorities:
 
     def _fill(self, first: int, count: int, priority: Tensor) -> None:
         end = first + count
-        self._levels[0][first:end] = priority
+        self._levels[0][first:end].copy_(priority)
         for children, parents in pairwise(self._levels):
             first, end = first // FAN_OUT, -(-end // FAN_OUT)
-            parents[first:end] = children.view(-1, FAN_OUT)[first:end].sum(1)
+            parents[first:end].copy_(children.view(-1, FAN_OUT)[first:end].sum(1))
 
     def sample(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draws leaves in proportion to their priorities, one from each of `batch_size` equal shares of their sum

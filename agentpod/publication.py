@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from agentpod import replay_files
+from agentpod.replay import Replay
 from agentpod.training_files import Counters, Frozen
 from podrace import rpc
-from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
 from podrace.checkpoints.publish import claim, fetch, fetch_latest, publish, read_manifest
 from podrace.checkpoints.store import CheckpointStore
 from podrace.errors import DataLoss, DeadlineExceeded, NotFound, Unavailable
@@ -32,6 +34,8 @@ class Start:
     counters: Counters = field(default_factory=Counters)
     parts: dict[str, bytes] = field(default_factory=dict)
     """Training files by name; empty for new networks."""
+    replay: tuple[Part, ...] = ()
+    """Where the pieces of the replay memory are; none if it is to begin empty."""
     note: str = "new networks"
     """Where they come from, for the log."""
 
@@ -77,7 +81,7 @@ class Publisher:
         if not pointer.manifest_digest:
             return self._inherited(), []
         try:
-            latest = fetch_latest(self._store, self.agent.agent_id)
+            latest = fetch_latest(self._store, self.agent.agent_id, without=replay_files.PREFIX)
         except (DataLoss, NotFound) as error:
             _log.error("own training files are damaged; beginning again", error=error.message)
             return self._inherited(), []
@@ -88,7 +92,7 @@ class Publisher:
         note = f"checkpoint {latest.manifest_digest[:12]} of its own"
         sound = dict.fromkeys((pointer.previous_manifest_digest, latest.manifest_digest))
         unsubmitted = [digest for digest in sound if digest and self._is_scored(digest)]
-        return Start(Counters.of(latest.manifest), latest.parts, note), unsubmitted
+        return Start(Counters.of(latest.manifest), latest.parts, _replay_parts(latest.manifest), note), unsubmitted
 
     def _is_scored(self, manifest_digest: str) -> bool:
         try:
@@ -100,8 +104,9 @@ class Publisher:
         if not self.agent.HasField("starting_checkpoint"):
             return Start()
         self._previous = self.agent.starting_checkpoint.manifest_digest
-        manifest, parts = fetch(self._store, self._previous)
-        return Start(Counters.inheriting(manifest), parts, f"checkpoint {self._previous[:12]} of {manifest.agent_id}")
+        manifest, parts = fetch(self._store, self._previous, without=replay_files.PREFIX)
+        note = f"checkpoint {self._previous[:12]} of {manifest.agent_id}"
+        return Start(Counters.inheriting(manifest), parts, _replay_parts(manifest), note)
 
     async def publish(self, frozen: Frozen, evaluation: Evaluation | None) -> None:
         """Stores a checkpoint, and submits it if it was scored and the leaderboard is there.
@@ -120,7 +125,13 @@ class Publisher:
         manifest = frozen.manifest(
             self.agent, previous_manifest_digest=self._previous, evaluation=evaluation, now=self._wall_clock()
         )
-        return publish(self._store, self.agent.agent_id, self._epoch, frozen.parts(), manifest)
+        pieces = replay_files.store_replay(self._store, frozen.replay) if frozen.replay else []
+        return publish(self._store, self.agent.agent_id, self._epoch, frozen.parts(), manifest, stored=pieces)
+
+    async def restore_replay(self, start: Start, replay: Replay) -> None:
+        """Fills an empty memory with the pieces there are, if they fit it."""
+        if start.replay:
+            await asyncio.to_thread(replay_files.restore_replay, self._store, start.replay, replay)
 
     async def submit_all(self) -> None:
         """Submits every score that was published and not submitted yet.
@@ -147,3 +158,7 @@ class Publisher:
         response = await rpc.call(self._updater.SubmitCandidate, request, deadline_seconds=SUBMIT_DEADLINE_SECONDS)
         candidate = response.candidate
         _log.info("submitted", score=candidate.score, rank=candidate.rank, verdict=candidate.reason)
+
+
+def _replay_parts(manifest: Manifest) -> tuple[Part, ...]:
+    return tuple(part for part in manifest.parts if part.name.startswith(replay_files.PREFIX))

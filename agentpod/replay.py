@@ -149,6 +149,7 @@ class Replay:
         if self.device != here:
             self._rings = {name: torch.empty_like(tensor, device=self.device) for name, tensor in memory.items()}
         self._flat = {name: ring.view(-1, *ring.shape[2:]) for name, ring in self._rings.items()}
+        self._on_host = self.device.type == "cpu"
         self._restored = torch.zeros(self._rows, dtype=torch.bool)
         self.prioritized = prioritized
         self._priorities = Priorities(self.capacity if prioritized else 0, priority_exponent, self.device)
@@ -282,7 +283,7 @@ class Replay:
     def _with_final(self, next_observation: Tensor, last: Tensor, final: Tensor) -> Tensor:
         """Puts the final observations of steps `last` [B] where the mask `final` [B] has them."""
         found = self._flat[FINAL]
-        if final.is_cuda:
+        if not self._on_host:
             # Asking how many there are would make the device wait.
             mask = final.view(-1, *(1,) * (found.dim() - 1))
             return torch.where(mask, found.index_select(0, last), next_observation)
@@ -306,8 +307,7 @@ class Replay:
         steps = (torch.where(ahead < self.size, ahead, age) + self._oldest) % self.capacity
         reward, terminated, truncated = (found.view(steps.shape) for found in self._outcomes(steps.view(-1)))
         final = truncated | (ahead >= self.size - self._count)
-        ends = terminated | final
-        ends[-1] = True
+        ends = terminated | final | (k == n_step - 1)
         # Of equal maxima the first counts: the first step that ends. (argmax would say the same in 25 times the time.)
         last = ends.view(torch.uint8).max(0, keepdim=True).indices
         powers = discount ** torch.arange(n_step + 1, device=self.device, dtype=torch.float64)
@@ -332,13 +332,17 @@ class Replay:
             newest_age = int(torch.where(age < self.size, age, -1).max())
             # What was the newest row at `since_steps` may have been marked afterwards: it counts as changed.
             if newest_age >= 0 and self.steps - self.size + newest_age + self._count >= since_steps:
-                yield int(rows[0]), _pack(self._rings, rows[age < self.size], self._horizon)
+                packed = _pack(self._rings, rows[age < self.size], self._horizon)
+                yield int(rows[0]), {"layout": self._layout(), **packed}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Puts one of `segments` back; other rows, and final observations that were never written, are not touched.
 
         Raises InvalidArgument where it is of a memory of another layout.
         """
+        layout = tensors.get("layout")
+        if layout is None or not torch.equal(layout.cpu(), self._layout()):
+            raise InvalidArgument(MISFIT)
         for name, ring in self._rings.items():
             found = tensors.get(name)
             if found is None or found.dtype != ring.dtype or found.shape[1:] != ring.shape[1 + (name == FINAL) :]:
@@ -346,10 +350,13 @@ class Replay:
         _unpack(self._rings, tensors, self._horizon)
         self._restored[tensors["rows"]] = True
 
+    def _layout(self) -> Tensor:
+        return torch.tensor((self._rows, self._count, self._horizon))
+
     def state_dict(self) -> dict[str, Tensor]:
         """Counters and priorities: with `segments` all that an exact resume needs. What is FILLING counts as free."""
         return {
-            "layout": torch.tensor((self._rows, self._count, self._horizon)),
+            "layout": self._layout(),
             "turns": torch.tensor((self.steps, self._newest, self._ready)),
             **{f"priorities.{name}": tensor.clone() for name, tensor in self._priorities.tensors().items()},
         }

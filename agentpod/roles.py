@@ -14,7 +14,7 @@ from agentpod.config import PodConfig
 from agentpod.messages import policy_message, space_of
 from agentpod.networks import element_count
 from agentpod.policy import NetworkSpec, policy_shapes
-from agentpod.replay import check_memory, replay_fields, replay_rows
+from agentpod.replay import Replay, check_memory, replay_fields, replay_rows
 from agentpod.rollout import rollout_fields
 from agentpod.worker import NOT_OPEN
 from podrace import rpc
@@ -117,6 +117,11 @@ class Roles:
         if self._experience is None:
             raise FailedPrecondition("no session is open")
         return self._experience
+
+    @property
+    def replay(self) -> Replay | None:
+        """The replay memory of the assignment, where its algorithm has one."""
+        return self._experience.replay if isinstance(self._experience, ReplaySlots) else None
 
     @property
     def ring(self) -> PolicyRing:

@@ -26,6 +26,7 @@ from agentpod.config import PodConfig
 from agentpod.messages import with_options
 from agentpod.outline import Outline, outline
 from agentpod.publication import Publisher
+from agentpod.replay import Replay
 from agentpod.roles import Collected, RoleLost, Roles, Session
 from agentpod.scoring import Schedule, Scorer
 from agentpod.training_files import Counters, freeze, restore
@@ -116,6 +117,8 @@ class Training:
         )
         if start.parts:
             await self._compute.run(restore, self._algorithm, start.parts)
+        if self._roles.replay:
+            await self._publisher.restore_replay(start, self._roles.replay)
         _log.info("training", begins_with=start.note, environment_steps=self._counters.environment_steps)
         self._schedule = Schedule.starting_at(self._counters.environment_steps, self._spec.evaluation)
         self._publish_policy()
@@ -270,13 +273,14 @@ class Training:
             affordable = self._schedule.affordable(elapsed, self._scorer.total_seconds, self._scorer.last_seconds)
             if self._scorer.busy or not affordable:
                 return
-        await self._score()
+        # Nothing is collected after the budget: the memory can be published with the score.
+        await self._score(self._roles.replay if self._used_up() else None)
 
-    async def _score(self) -> None:
+    async def _score(self, replay: Replay | None = None) -> None:
         """Settles the evaluation before this one and starts to score the policy as it is now."""
         await self._settle()
         if not self._lease.stop.done():
-            frozen = await self._compute.run(freeze, self._algorithm, self._counters)
+            frozen = await self._compute.run(freeze, self._algorithm, self._counters, replay)
             self._scorer.start(frozen, self._roles.ring.hold())
 
     async def _settle(self) -> None:
@@ -293,7 +297,7 @@ class Training:
             if self._scorer.scored_version == self._counters.policy_version:
                 await self._publisher.submit_all()
                 return
-            await self._score()
+            await self._score(self._roles.replay)
         await self.leave()
 
     @property
@@ -307,7 +311,7 @@ class Training:
         unpublished = self._counters.rollouts and self._scorer.scored_version != self._counters.policy_version
         if self.prepared and unpublished and self._lease.ours:
             self._lease.progress.activity = pb.POD_ACTIVITY_PUBLISHING
-            frozen = await self._compute.run(freeze, self._algorithm, self._counters)
+            frozen = await self._compute.run(freeze, self._algorithm, self._counters, self._roles.replay)
             await self._publisher.publish(frozen, None)
 
     async def abandon(self) -> None:

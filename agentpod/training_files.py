@@ -1,7 +1,7 @@
 """The training files of an agent: frozen in memory at one policy version, encoded, and restored.
 
 A checkpoint has two parts: `policy` (exactly what the evaluator scored) and `learner` (everything else an exact resume
-needs but the environments, which nobody can freeze). Random states are in neither: every stream is derived from the
+needs but the environments, which nobody can freeze), and where an assignment ends those of agentpod.replay_files. Random states are in neither: every stream is derived from the
 agent's seed and the counters in the manifest.
 """
 
@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from torch import Tensor
 
 from agentpod.algorithms.base import Algorithm
+from agentpod.replay import Replay
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
 from podrace.errors import DataLoss
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
@@ -74,6 +75,8 @@ class Frozen:
     counters: Counters
     policy: Mapping[str, Tensor]
     learner: Mapping[str, Tensor]
+    replay: Replay | None = None
+    """The memory itself, not a copy: only where nothing writes into it until it is published."""
 
     def parts(self) -> dict[str, bytes]:
         """The training files."""
@@ -113,10 +116,10 @@ class Frozen:
         )
 
 
-def freeze(algorithm: Algorithm, counters: Counters) -> Frozen:
-    """Copies everything the algorithm knows."""
+def freeze(algorithm: Algorithm, counters: Counters, replay: Replay | None = None) -> Frozen:
+    """Copies everything the algorithm knows; a replay memory is referred to."""
     policy = {name: tensor.detach().clone() for name, tensor in algorithm.policy.tensors().items()}
-    return Frozen(counters, policy, algorithm.state_dict())
+    return Frozen(counters, policy, algorithm.state_dict(), replay)
 
 
 def restore(algorithm: Algorithm, parts: Mapping[str, bytes]) -> None:

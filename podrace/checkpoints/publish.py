@@ -11,7 +11,7 @@ Only the epoch in the pointer decides who may publish; no clock is read here. Ev
 reply, and a process may die between any two of them: objects without a pointer are garbage, never damage.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
@@ -51,7 +51,13 @@ def claim(store: CheckpointStore, agent_id: str, lease_epoch: int) -> Pointer:
 
 
 def publish(
-    store: CheckpointStore, agent_id: str, lease_epoch: int, parts: Mapping[str, bytes], manifest: Manifest
+    store: CheckpointStore,
+    agent_id: str,
+    lease_epoch: int,
+    parts: Mapping[str, bytes],
+    manifest: Manifest,
+    *,
+    stored: Collection[Part] = (),
 ) -> str:
     """Stores the parts, then the manifest, then advances the pointer; equal arguments may be repeated.
 
@@ -62,6 +68,7 @@ def publish(
         parts: Training files by name.
         manifest: All but format version, agent, epoch and parts, which are filled in here. The caller sets
             `previous_manifest_digest` (what this training went on from) and `publish_time`.
+        stored: Further parts, which `store_part` has put there already: too large to hold all of them at once.
 
     Returns:
         The digest of the manifest.
@@ -70,7 +77,7 @@ def publish(
         FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH), or it was not claimed for this one.
         ResourceExhausted: The store is full; what was published before stays.
     """
-    complete = _complete(manifest, agent_id, lease_epoch, parts)
+    complete = _complete(manifest, agent_id, lease_epoch, [*map(_part, parts, parts.values()), *stored])
     data = manifest_bytes(complete)
     manifest_digest = digest(data)
     advanced(_read(store, agent_id)[0], lease_epoch, manifest_digest)  # refuses before anything is stored
@@ -79,6 +86,16 @@ def publish(
     store.put_object(data)
     _swap(store, agent_id, lambda pointer: advanced(pointer, lease_epoch, manifest_digest))
     return manifest_digest
+
+
+def store_part(store: CheckpointStore, name: str, data: bytes) -> Part:
+    """Stores one part ahead of the manifest that will list it; raises ResourceExhausted where the store is full."""
+    store.put_object(data)
+    return _part(name, data)
+
+
+def _part(name: str, data: bytes) -> Part:
+    return Part(name=name, digest=digest(data), size_bytes=len(data))
 
 
 def claimed(pointer: Pointer, lease_epoch: int) -> Pointer:
@@ -130,8 +147,27 @@ def read_object(store: CheckpointStore, name: str) -> bytes:
     return data
 
 
-def fetch(store: CheckpointStore, manifest_digest: str) -> tuple[Manifest, dict[str, bytes]]:
+def read_part(store: CheckpointStore, part: Part) -> bytes:
+    """Returns the verified bytes of a part; raises DataLoss (BAD_DIGEST) and NotFound."""
+    data = read_object(store, part.digest)
+    if len(data) != part.size_bytes:
+        raise DataLoss(
+            f"part {part.name!r} ({part.digest} in {store.uri}) has {len(data)} bytes, its manifest states"
+            f" {part.size_bytes}",
+            reason=BAD_DIGEST,
+        )
+    return data
+
+
+def fetch(
+    store: CheckpointStore, manifest_digest: str, *, without: str | None = None
+) -> tuple[Manifest, dict[str, bytes]]:
     """Returns a checkpoint's manifest and its training files by name, all verified.
+
+    Args:
+        store: Where from.
+        manifest_digest: Of the manifest.
+        without: Parts whose names begin with this are left to `read_part`.
 
     Raises:
         DataLoss: An object is damaged or of another size than the manifest states (BAD_DIGEST); it is named.
@@ -139,11 +175,17 @@ def fetch(store: CheckpointStore, manifest_digest: str) -> tuple[Manifest, dict[
         Unimplemented: The manifest has a later format than this build reads.
     """
     manifest = read_manifest(store, manifest_digest)
-    return manifest, _read_parts(store, manifest)
+    wanted = [part for part in manifest.parts if without is None or not part.name.startswith(without)]
+    return manifest, {part.name: read_part(store, part) for part in wanted}
 
 
-def fetch_latest(store: CheckpointStore, agent_id: str) -> LatestCheckpoint | None:
+def fetch_latest(store: CheckpointStore, agent_id: str, *, without: str | None = None) -> LatestCheckpoint | None:
     """Returns the agent's newest checkpoint, or its predecessor where any of the newest is damaged or missing.
+
+    Args:
+        store: Where from.
+        agent_id: Whose.
+        without: As for `fetch`.
 
     Returns:
         None if nothing was ever published for the agent.
@@ -157,25 +199,25 @@ def fetch_latest(store: CheckpointStore, agent_id: str) -> LatestCheckpoint | No
     if not pointer.manifest_digest:
         return None
     try:
-        return LatestCheckpoint(pointer.manifest_digest, *fetch(store, pointer.manifest_digest), damage="")
+        return LatestCheckpoint(
+            pointer.manifest_digest, *fetch(store, pointer.manifest_digest, without=without), damage=""
+        )
     except (DataLoss, NotFound) as error:
         damage = error.message
     previous = pointer.previous_manifest_digest
     if not previous:
         raise DataLoss(f"agent {agent_id} has no earlier checkpoint to fall back to: {damage}", reason=BAD_DIGEST)
-    return LatestCheckpoint(previous, *fetch(store, previous), damage)
+    return LatestCheckpoint(previous, *fetch(store, previous, without=without), damage)
 
 
-def _complete(manifest: Manifest, agent_id: str, lease_epoch: int, parts: Mapping[str, bytes]) -> Manifest:
+def _complete(manifest: Manifest, agent_id: str, lease_epoch: int, parts: Collection[Part]) -> Manifest:
     complete = Manifest()
     complete.CopyFrom(manifest)
     complete.format_version = FORMAT_VERSION
     complete.agent_id = agent_id
     complete.lease_epoch = lease_epoch
     del complete.parts[:]
-    complete.parts.extend(
-        Part(name=name, digest=digest(data), size_bytes=len(data)) for name, data in sorted(parts.items())
-    )
+    complete.parts.extend(sorted(parts, key=lambda part: part.name))
     return complete
 
 
@@ -190,21 +232,6 @@ def _refuse_stale(pointer: Pointer, lease_epoch: int) -> None:
 
 def _read(store: CheckpointStore, agent_id: str) -> tuple[Pointer, str | None]:
     return store.read_pointer(agent_id) or (Pointer(agent_id=agent_id), None)
-
-
-def _read_parts(store: CheckpointStore, manifest: Manifest) -> dict[str, bytes]:
-    return {part.name: _read_part(store, part) for part in manifest.parts}
-
-
-def _read_part(store: CheckpointStore, part: Part) -> bytes:
-    data = read_object(store, part.digest)
-    if len(data) != part.size_bytes:
-        raise DataLoss(
-            f"part {part.name!r} ({part.digest} in {store.uri}) has {len(data)} bytes, its manifest states"
-            f" {part.size_bytes}",
-            reason=BAD_DIGEST,
-        )
-    return data
 
 
 def _swap(store: CheckpointStore, agent_id: str, decide: Callable[[Pointer], Pointer]) -> Pointer:

@@ -26,6 +26,8 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
     completed: list[pb.CompleteAssignmentRequest] = field(default_factory=list)
     renewals: list[pb.RenewAssignmentRequest] = field(default_factory=list)
     directive: pb.Directive.ValueType = pb.DIRECTIVE_CONTINUE
+    after_steps: int = 0
+    """The directive is given once the agent has taken so many."""
     stale: bool = False
 
     async def AcquireAssignment(self, request, context):
@@ -37,8 +39,11 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
         self.renewals.append(request)
         if self.stale:
             raise FailedPrecondition("handed out again", reason="ERROR_REASON_STALE_EPOCH")
+        due = request.progress.environment_steps >= self.after_steps
         return pb.RenewAssignmentResponse(
-            directive=self.directive, lease_duration=Duration(nanos=300_000_000), reason="the script says so"
+            directive=self.directive if due else pb.DIRECTIVE_CONTINUE,
+            lease_duration=Duration(nanos=300_000_000),
+            reason="the script says so",
         )
 
     async def CompleteAssignment(self, request, context):

@@ -11,7 +11,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoints import open_store
 from podrace.checkpoints.publish import claim, fetch, fetch_latest
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.tensors.codec import digest
+from podrace.tensors.codec import decode, digest
 
 
 async def run(mesh, *assignments: pb.Assignment, **changes) -> int:
@@ -65,7 +65,7 @@ async def test_the_same_assignment_gives_the_same_checkpoints_bit_for_bit(mesh, 
 
 
 async def test_a_drained_agent_goes_on_where_it_was(mesh, make_spec, make_assignment):
-    mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
+    mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_DRAIN, 1
     spec = make_spec(steps=10**7, evaluation={"episodes": 4, "every_environment_steps": 10**7})
     assert await run(mesh, make_assignment(spec)) == 0
     assert only_completion(mesh).outcome == pb.OUTCOME_DRAINED
@@ -83,6 +83,87 @@ async def test_a_drained_agent_goes_on_where_it_was(mesh, make_spec, make_assign
     assert last.environment_steps == steps + 2048
     assert last.policy_version == drained.manifest.policy_version + 4
     assert last.rollouts == drained.manifest.rollouts + 4
+
+
+OFF_POLICY = {
+    "algorithms": {
+        "sac-discrete": {
+            "hyperparameters": {
+                "horizon": 8,
+                "batch_size": 16,
+                "hidden_sizes": [8],
+                "warmup_steps": 512,
+                "updates_per_step": 0.0625,
+                "replay_capacity": 4096,
+            }
+        }
+    }
+}
+
+
+def gradient_steps(parts) -> int:
+    return int(decode(parts["learner"])[0]["gradient_steps"])
+
+
+async def test_the_replay_memory_goes_on_where_it_was(mesh, make_spec, make_assignment):
+    await run(mesh, make_assignment(make_spec(steps=2048, **OFF_POLICY)))
+    finished = fetch_latest(store_of(mesh), "t-a0", without="replay.")
+    assert finished is not None
+    assert "replay.state" in {part.name for part in finished.manifest.parts}
+    done = gradient_steps(finished.parts)
+    # Two segments of 64 steps are sampled from before the third: the first 448 steps pay for nothing.
+    assert done == (2048 - 448) // 16
+    await run(mesh, make_assignment(make_spec(steps=2048 + 512, **OFF_POLICY), epoch=2))
+    more = fetch_latest(store_of(mesh), "t-a0", without="replay.")
+    assert more is not None
+    assert gradient_steps(more.parts) == done + 512 // 16
+
+
+async def test_a_child_begins_with_its_parents_replay_memory_if_it_fits(mesh, make_spec, make_assignment):
+    await run(mesh, make_assignment(make_spec(steps=2048, **OFF_POLICY)))
+    parent = fetch_latest(store_of(mesh), "t-a0", without="replay.")
+    assert parent is not None
+    start = Checkpoint(agent_id="t-a0", manifest_digest=parent.manifest_digest)
+    done = gradient_steps(parent.parts)
+    for number, horizon, paid_steps in ((1, 8, 256), (2, 4, 0)):
+        child = make_assignment(make_spec(steps=256, **OFF_POLICY), number=number, starting_checkpoint=start)
+        child.train.hyperparameters["horizon"] = horizon
+        await run(mesh, child)
+        trained = fetch_latest(store_of(mesh), f"t-a{number}", without="replay.")
+        assert trained is not None
+        assert gradient_steps(trained.parts) == done + paid_steps // 16
+
+
+async def test_a_damaged_replay_memory_costs_no_more_than_a_warm_up(mesh, make_spec, make_assignment):
+    await run(mesh, make_assignment(make_spec(steps=2048, **OFF_POLICY)))
+    first = fetch_latest(store_of(mesh), "t-a0", without="replay.")
+    assert first is not None
+    piece = next(part for part in first.manifest.parts if part.name.startswith("replay.0"))
+    path = next(mesh.folder.rglob(piece.digest))
+    path.chmod(0o600)
+    path.write_bytes(b"damaged")
+    await run(mesh, make_assignment(make_spec(steps=2048 + 256, **OFF_POLICY), epoch=2))
+    assert mesh.orchestrator.completed[-1].outcome == pb.OUTCOME_FINISHED
+    again = fetch_latest(store_of(mesh), "t-a0", without="replay.")
+    assert again is not None
+    assert gradient_steps(again.parts) == gradient_steps(first.parts)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "hyperparameters", "environment", "said"),
+    [
+        ("dqn", {}, "Pendulum-v1", "needs discrete actions"),
+        ("sac", {}, "CartPole-v1", "needs continuous actions"),
+        ("dqn", {"replay_capacity": 10**9}, "CartPole-v1", "hyperparameter replay_capacity: "),
+    ],
+)
+async def test_an_algorithm_that_cannot_work_here_fails_its_agent_by_name(
+    mesh, make_spec, make_assignment, algorithm, hyperparameters, environment, said
+):
+    spec = make_spec(environment, algorithms={algorithm: {"hyperparameters": hyperparameters}})
+    await run(mesh, make_assignment(spec), memory_bytes=1 << 30)
+    assert only_completion(mesh).outcome == pb.OUTCOME_AGENT_FAILED
+    assert said in only_completion(mesh).message
 
 
 async def test_a_child_begins_with_its_parents_files_and_its_own_hyperparameters(mesh, make_spec, make_assignment):
