@@ -1,11 +1,9 @@
 """Owns the memory of an actor and its critic: everything that is trained is one slice of one buffer."""
 
-import math
-
 import torch
 
 from agentpod.distributions import require_distribution
-from agentpod.networks import MultilayerPerceptron, element_count, flat_views
+from agentpod.networks import element_count, flat_views
 from agentpod.policy import NetworkSpec, Policy, policy_shapes
 from simulators.base import Space
 
@@ -26,7 +24,7 @@ class ActorCritic:
     Attributes:
         policy: What acts, over the head of the buffer.
         distribution: The policy's head.
-        critic: Observations as the policy normalizes them [B, D] -> values [B, 1].
+        critic: Observations as the policy normalizes them [B, D] -> values [B, 1]; it remembers on its own.
         critic_tensors: Views of the critic's weights and biases, by name.
         parameters: [P] float32, what is trained.
         gradient: [P] float32, of the loss with respect to `parameters`.
@@ -43,24 +41,25 @@ class ActorCritic:
         Raises:
             InvalidArgument: A space cannot be observed or acted in.
         """
-        inputs = math.prod(observation_space.shape)
+        blueprint = network.blueprint(observation_space)
         policy_layout = policy_shapes(observation_space, action_space, network)
-        critic_layout = MultilayerPerceptron.shapes("critic", (inputs, *network.hidden_sizes, 1))
+        critic_layout = blueprint.shapes("critic", 1)
         layout = {**policy_layout, **critic_layout}
-        statistics, policy_size = 2 * inputs if network.normalize_observations else 0, element_count(policy_layout)
+        statistics = element_count({name: size for name, size in layout.items() if name.startswith("observation_")})
+        policy_size = element_count(policy_layout)
 
         buffer = torch.zeros(element_count(layout), device=device)
         self.policy = Policy(observation_space, action_space, network, flat=buffer[:policy_size])
         self.distribution = require_distribution(self.policy.head)
         self.critic_tensors = flat_views(buffer[policy_size:], critic_layout)
-        self.critic = MultilayerPerceptron("critic", self.critic_tensors, network.activation)
+        self.critic = blueprint.make("critic", self.critic_tensors)
         self.parameters = buffer[statistics:]
 
         gradient_buffer = torch.zeros_like(buffer)
         self.gradient = gradient_buffer[statistics:]
         self.gradients = flat_views(gradient_buffer, layout)
-        self.actor_gradient = MultilayerPerceptron("actor", self.gradients, network.activation)
-        self.critic_gradient = MultilayerPerceptron("critic", self.gradients, network.activation)
+        self.actor_gradient = blueprint.make("actor", self.gradients)
+        self.critic_gradient = blueprint.make("critic", self.gradients)
 
     def initialize(self, generator: torch.Generator, initial_log_std: float) -> None:
         """Draws a new actor and a new critic."""

@@ -24,8 +24,10 @@ class Compute:
         self, function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result:
         """Queues a call and waits for its result; whoever stops waiting does not stop the call."""
-        future = self._executor.submit(function, *args, **kwargs)
-        return await asyncio.shield(asyncio.wrap_future(future))
+        future = asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
+        # Whoever stopped waiting does not want to hear of its error either.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(future)
 
     def close(self) -> None:
         """Drops what is queued; what runs is left to end by itself, or with the process."""

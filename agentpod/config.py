@@ -5,6 +5,14 @@ from pathlib import Path
 
 from podrace.telemetry import TelemetryConfig
 
+HEAD_ROLE = "learner"
+"""The learner that heads the pod."""
+
+
+def follower(index: int) -> str:
+    """Name of another learner, from 1."""
+    return f"{HEAD_ROLE}-{index}"
+
 
 @dataclass(frozen=True)
 class PodConfig:
@@ -25,7 +33,11 @@ class PodConfig:
     layout: str = "fused"
     """`separate` (a process a role) or `fused` (one process)."""
     workers: int = 1
-    """Number of workers."""
+    """Number of workers of each learner."""
+    learners: int = 1
+    """Number of learners, the head among them."""
+    precision: str = "float32"
+    """Key of podrace.catalog.PRECISIONS."""
     cores: float = 1.0
     """Processor cores reserved, for the account of compute spent."""
     memory_bytes: int = 0
@@ -53,8 +65,18 @@ class PodConfig:
     def roles(self) -> tuple[str, ...]:
         """Names of the processes, the head first."""
         if self.layout == "fused":
-            return ("learner",)
-        return ("learner", *(f"worker-{index}" for index in range(self.workers)), "evaluator")
+            return (HEAD_ROLE,)
+        followers = (follower(index) for index in range(1, self.learners))
+        workers = (f"worker-{index}" for index in range(self.workers * self.learners))
+        return (HEAD_ROLE, *followers, *workers, "evaluator")
+
+    def workers_of(self, learner: int) -> tuple[str, ...]:
+        """Names of the workers that one learner calls."""
+        return tuple(f"worker-{learner * self.workers + index}" for index in range(self.workers))
+
+    def lifeline_of(self, learner: int) -> Path:
+        """Lifeline that a learner other than the head holds for as long as it lives."""
+        return self.folder / f"{follower(learner)}.lifeline"
 
     @property
     def head_lifeline(self) -> Path:

@@ -75,16 +75,18 @@ def play(
     """
     tally = Tally.of(simulator.count, episodes)
     generator = derive_generator(policy.flat.device, seed, "act")
-    observation = simulator.reset(derive_seed(seed, "reset"))
+    observation, state = simulator.reset(derive_seed(seed, "reset")), policy.begin(simulator.count)
     while not tally.complete:
         if cancelled is not None and cancelled.is_set():
             raise Cancelled("the evaluation was called off")
+        outputs, state = policy.advance(observation, state)
         if greedy:
-            action = policy.act_greedily(observation)
+            action = policy.head.mode(outputs)
         else:
-            action = policy.act(observation, policy.noise((simulator.count,), generator))
+            action = policy.head.sample(outputs, policy.noise((simulator.count,), generator))
         step = simulator.step(policy.to_environment(action))
         observation = step.observation
+        policy.forget(state, step.terminated | step.truncated)
         tally.add(step)
     return tally.episodes()
 

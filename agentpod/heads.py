@@ -162,8 +162,8 @@ class GreedyValues:
         """A choice drawn evenly where the first noise is below epsilon, else the best."""
         coin, place = noise.unbind(-1)
         n = self.output_count - self._first
-        # A uniform number just below 1 times n may be rounded to n.
-        anything = (place * n).long().clamp_(max=n - 1)
+        # The greatest float32 below 1, times n, is still rounded to a number below n.
+        anything = (place * n).long()
         return torch.where(coin < self.exploration, anything, self.mode(outputs))
 
     def mode(self, outputs: Tensor) -> Tensor:

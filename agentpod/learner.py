@@ -21,6 +21,7 @@ from agentpod.compute import Compute
 from agentpod.config import PodConfig
 from agentpod.evaluation import evaluate_checkpoint
 from agentpod.heads import UNSUITABLE_SPACE
+from agentpod.lobby import Lobby
 from agentpod.publication import Publisher
 from agentpod.roles import RoleLost, Roles
 from agentpod.training import Training
@@ -68,6 +69,7 @@ class Head:
         self._orchestrator: Any = orchestrator_pb2_grpc.OrchestratorServiceStub(self._orchestrator_channel)
         self._updater: Any = leaderboard_pb2_grpc.UpdaterServiceStub(self._leaderboard_channel)
         self._roles = Roles(config, plane, device=device)
+        self.lobby = Lobby()
         self._incarnation = uuid.uuid4().hex
         self.lease: Lease | None = None
         self.training: Training | None = None
@@ -83,6 +85,7 @@ class Head:
                 if exit_code is not None:
                     return exit_code
         finally:
+            self.lobby.shut()
             await self._roles.close()
             await self._orchestrator_channel.close()
             await self._leaderboard_channel.close()
@@ -164,7 +167,7 @@ class Head:
         agent, epoch = lease.assignment.train, lease.assignment.lease_epoch
         publisher = Publisher(self._store, self._updater, agent, epoch)
         training = self.training = Training(
-            self.config, lease, agent, self._roles, self._compute, publisher, device=self._device
+            self.config, lease, agent, self._roles, self._compute, publisher, self.lobby, device=self._device
         )
         try:
             if await training.prepare():
@@ -251,7 +254,7 @@ def ending_of_error(error: PodraceError, *, opened: bool) -> Ending:
 
 
 class LearnerServicer(pb_grpc.LearnerServiceServicer):
-    """Tells how the head is doing."""
+    """Tells how the head is doing, and lets the other learners meet it."""
 
     def __init__(self, head: Head) -> None:
         """Looks at a head."""
@@ -269,3 +272,22 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             plane=head.plane.scheme,
             role_restarts=head.training.role_restarts if head.training else 0,
         )
+
+    async def GetTraining(
+        self, request: pb.GetTrainingRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetTrainingResponse:
+        """Tells what is trained; see the contract."""
+        wait_seconds = request.wait_duration.ToTimedelta().total_seconds()
+        return await self._head.lobby.other_than(request.session, wait_seconds)
+
+    async def JoinFusion(
+        self, request: pb.JoinFusionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.JoinFusionResponse:
+        """Joins; see the contract."""
+        return await self._head.lobby.rendezvous.join(request)
+
+    async def CommitFusion(
+        self, request: pb.CommitFusionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CommitFusionResponse:
+        """Commits; see the contract."""
+        return await self._head.lobby.rendezvous.commit(request)

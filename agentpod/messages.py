@@ -1,6 +1,7 @@
 """Translates between messages and what the room computes with: spaces, networks, environments."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import json_format
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from agentpod.heads import DEFAULT_HEAD
 from agentpod.policy import NetworkSpec
+from agentpod.torsos import NO_TORSO
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import InvalidArgument
 from podrace.tensors.codec import DATA_TYPES, ELEMENT_TYPES, spec_of
@@ -27,10 +29,19 @@ def space_message(space: Space) -> pb.Space:
         kind=_KINDS[space.kind],
         shape=space.shape,
         data_type=DATA_TYPES[space.dtype],
-        low=space.low or (),
-        high=space.high or (),
+        low=_bounds_message(space.low),
+        high=_bounds_message(space.high),
         choices=space.n,
     )
+
+
+def _bounds_message(bounds: tuple[float, ...] | None) -> tuple[float, ...]:
+    """One number where all elements share it: those of a picture's elements would not fit a message."""
+    return bounds[:1] if bounds and bounds.count(bounds[0]) == len(bounds) else bounds or ()
+
+
+def _bounds_of(bounds: Sequence[float], elements: int) -> tuple[float, ...] | None:
+    return tuple(bounds) * (elements if len(bounds) == 1 else 1) or None
 
 
 def space_of(message: pb.Space) -> Space:
@@ -43,20 +54,27 @@ def space_of(message: pb.Space) -> Space:
         raise InvalidArgument(
             f"space of kind {message.kind} and data type {message.data_type}: not one this build knows"
         )
+    elements = math.prod(message.shape)
     return Space(
         kind="continuous" if message.kind == pb.Space.KIND_CONTINUOUS else "discrete",
         shape=tuple(message.shape),
         dtype=ELEMENT_TYPES[message.data_type],
-        low=tuple(message.low) or None,
-        high=tuple(message.high) or None,
+        low=_bounds_of(message.low, elements),
+        high=_bounds_of(message.high, elements),
         n=message.choices,
     )
 
 
 def network_spec(message: pb.PolicySpec) -> NetworkSpec:
     """The network a message describes."""
-    head = message.head or DEFAULT_HEAD
-    return NetworkSpec(tuple(message.hidden_sizes), message.activation, message.normalize_observations, head)
+    return NetworkSpec(
+        hidden_sizes=tuple(message.hidden_sizes),
+        activation=message.activation,
+        normalize_observations=message.normalize_observations,
+        head=message.head or DEFAULT_HEAD,
+        torso=message.torso or NO_TORSO,
+        recurrent_size=message.recurrent_size,
+    )
 
 
 def policy_message(network: NetworkSpec, tensors: Mapping[str, Tensor] | None = None) -> pb.PolicySpec:
@@ -66,6 +84,8 @@ def policy_message(network: NetworkSpec, tensors: Mapping[str, Tensor] | None = 
         activation=network.activation,
         normalize_observations=network.normalize_observations,
         head=network.head,
+        torso=network.torso,
+        recurrent_size=network.recurrent_size,
         tensors=[spec_of(name, tensor) for name, tensor in (tensors or {}).items()],
     )
 

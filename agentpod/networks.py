@@ -74,22 +74,35 @@ class Sequences(NamedTuple):
     """How B = T L rows follow each other where a network remembers: row t L + l is step t of lane l."""
 
     keep: Tensor
-    """[T, L, 1] float32: 0 where an episode begins, so that nothing is remembered; 1 elsewhere."""
+    """[T, L, 1] float32: 0 where an episode begins, so that what was remembered is forgotten; 1 elsewhere."""
     state: Tensor
     """[L, S], what is remembered before the first step."""
 
 
+class Differentiable(Protocol):
+    """A function of many parameters and the way back through it.
+
+    trace = network.trace(inputs)
+    network.backward(gradient_of(trace[-1]), trace, twin_over_the_gradient_buffer)
+    """
+
+    def trace(self, inputs: Tensor) -> list[Tensor]:
+        """What `backward` needs, for inputs [B, inputs]; the last are the outputs [B, outputs]."""
+        ...
+
+    def backward(self, output_gradient: Tensor, trace: list[Tensor], into: Any) -> None:
+        """Overwrites the tensors of `into`, a network of the same kind, with the gradient of a scalar loss."""
+        ...
+
+
 class Network(Protocol):
-    """A function of many parameters, over views of a flat buffer, and the way back through it.
+    """What an actor or a critic is: layers over views of a flat buffer, which may remember.
 
-        trace = network.trace(inputs)
-        network.backward(gradient_of(trace[-1]), trace, twin_over_the_gradient_buffer)
-
-    Whoever acts carries what the network remembers from step to step; of most networks that is nothing, [N, 0]:
+    Whoever acts carries what is remembered from step to step; of most networks that is nothing, [N, 0]:
 
         outputs, state = network.advance(inputs, state)
 
-    and in training the same network is asked again along whole sequences:
+    In training the network is asked again for all steps at once, along the sequences in which they were taken:
 
         along = network.along(sequences)
         trace = along.trace(inputs)
@@ -98,10 +111,7 @@ class Network(Protocol):
         state_size: S, numbers that are remembered from one step to the next; 0 = none.
     """
 
-    @property
-    def state_size(self) -> int:
-        """See the class."""
-        ...
+    state_size: int
 
     def initialize(self, generator: torch.Generator, output_gain: float) -> None:
         """Draws new weights; the gain of the last layer is the caller's."""
@@ -111,28 +121,20 @@ class Network(Protocol):
         """Outputs [B, outputs] for inputs [B, inputs], with nothing remembered."""
         ...
 
-    def trace(self, inputs: Tensor) -> list[Tensor]:
-        """What `backward` needs; the last is what `forward` returns."""
-        ...
-
-    def backward(self, output_gradient: Tensor, trace: list[Tensor], into: Any) -> None:
-        """Overwrites the tensors of `into`, a network of the same kind, with the gradient of a scalar loss."""
-        ...
-
     def advance(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step: outputs [N, outputs] and the next state [N, S] for inputs [N, inputs] and a state [N, S]."""
         ...
 
-    def along(self, sequences: Sequences) -> "Network":
-        """The same network for inputs that follow each other."""
+    def along(self, sequences: Sequences | None) -> Differentiable:
+        """The network for inputs that follow each other; None: they do not, and nothing is remembered."""
         ...
 
 
-class FeedForward(Network, Protocol):
-    """A network that remembers nothing; an ensemble of C is one, with outputs [C, B, outputs]."""
+class FeedForward(Network, Differentiable, Protocol):
+    """A network that remembers nothing. An ensemble of C is one network, with outputs [C, B, outputs]."""
 
     def input_gradient(self, output_gradient: Tensor, trace: list[Tensor], inputs: slice = ...) -> Tensor:
-        """The gradient of a scalar loss with respect to what went in, of the inputs that are asked for."""
+        """The gradient of a scalar loss with respect to those of the inputs that are asked for."""
         ...
 
     def member(self, index: int) -> "FeedForward":
@@ -149,7 +151,7 @@ class MultilayerPerceptron:
     [B, in] that all members see (or [C, B, in], each its own), outputs [C, B, out].
     """
 
-    state_size = 0
+    state_size: int = 0
 
     def __init__(self, name: str, tensors: Mapping[str, Tensor], activation: str) -> None:
         """Picks its layers out of `tensors` by the names that `shapes(name, ...)` gives.
@@ -261,7 +263,7 @@ class MultilayerPerceptron:
         """The outputs; the state, [N, 0], stays."""
         return self.trace(inputs)[-1], state
 
-    def along(self, sequences: Sequences) -> "MultilayerPerceptron":
+    def along(self, sequences: Sequences | None) -> "MultilayerPerceptron":
         """Itself: one row has nothing to do with another."""
         return self
 

@@ -24,13 +24,12 @@ from typing import Any
 
 import structlog
 
-from agentpod.config import NurseryConfig, PodConfig
+from agentpod.config import HEAD_ROLE, NurseryConfig, PodConfig
 from podrace import config as configuration
 from podrace import lifeline
 from podrace.errors import InvalidArgument, PodraceError
 
 _log = structlog.get_logger(__name__)
-HEAD = "learner"
 MAXIMUM_RESTARTS = 10
 """Of one role of one pod; then it stays down, and the head ends the pod."""
 POLL_SECONDS = 1.0
@@ -117,7 +116,7 @@ class Nursery:
         pid.
         """
         for child in self.children.values():
-            if child.pod.pod_id == pod.pod_id and child.role == HEAD:
+            if child.pod.pod_id == pod.pod_id and child.role == HEAD_ROLE:
                 return child.pid
         pod.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.started[pod.pod_id] = time.time()
@@ -174,7 +173,7 @@ class Nursery:
             if child:
                 code = os.waitstatus_to_exitcode(status)
                 _log.info("role ended", pod_id=child.pod.pod_id, role=child.role, exit_code=code)
-                if child.role == HEAD:
+                if child.role == HEAD_ROLE:
                     self._dismiss(child.pod)
                 elif restart and code != 0:
                     # A role that ends well was told to: its head is gone or going.
@@ -188,7 +187,7 @@ class Nursery:
 
     def _restart(self, child: Child) -> None:
         head_lives = any(
-            other.pod.pod_id == child.pod.pod_id and other.role == HEAD for other in self.children.values()
+            other.pod.pod_id == child.pod.pod_id and other.role == HEAD_ROLE for other in self.children.values()
         )
         if not head_lives or child.restarts >= MAXIMUM_RESTARTS:
             return

@@ -7,6 +7,8 @@ from torch import Tensor
 
 FIRST_DECAY, SECOND_DECAY = 0.9, 0.999
 """Of the two moments (Kingma and Ba 2015, algorithm 1)."""
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Their names."""
 
 
 class FlatAdam:
@@ -19,7 +21,7 @@ class FlatAdam:
     Attributes:
         parameters: [P] float32, changed by every step.
         gradient: [P] float32, scaled down by every step where it is too long.
-        learning_rate: Step size; it may be changed between steps.
+        rate: [] float64 on the CPU, the step size; it may be changed between steps.
         reduce: Averages a gradient over the learners of an agent, in place, before it is used; None = a learner alone.
     """
 
@@ -38,7 +40,7 @@ class FlatAdam:
             maximum_norm: Longer gradients are scaled down to this length; 0 = off.
         """
         self.parameters, self.gradient = parameters, gradient
-        self.learning_rate = learning_rate
+        self.rate = torch.tensor(learning_rate, dtype=torch.float64)
         self._epsilon, self._maximum_norm = epsilon, maximum_norm
         self._moments = torch.zeros_like(parameters), torch.zeros_like(parameters)
         self._steps = torch.zeros((), device=parameters.device)
@@ -58,7 +60,7 @@ class FlatAdam:
             [self._moments[1]],
             [],
             [self._steps.add_(1.0)],
-            lr=self.learning_rate,
+            lr=float(self.rate),
             beta1=FIRST_DECAY,
             beta2=SECOND_DECAY,
             weight_decay=0.0,

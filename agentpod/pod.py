@@ -4,14 +4,17 @@ import asyncio
 import importlib
 import os
 import time
+from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import structlog
 import torch
 
 from agentpod.compute import Compute
-from agentpod.config import PodConfig
+from agentpod.config import HEAD_ROLE, PodConfig
 from agentpod.evaluator import EvaluatorServicer
+from agentpod.follower import Follower
 from agentpod.learner import Head, LearnerServicer
 from agentpod.worker import WorkerServicer
 from podrace import lifeline, rpc, telemetry
@@ -28,6 +31,8 @@ _log = structlog.get_logger(__name__)
 EVALUATOR_NICENESS = 5
 ROLE_APPEAR_SECONDS = 30.0
 PRELOADED = ("gymnasium.envs.registration", "simulators.gym", "simulators.stocks")
+MATMUL_PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+"""How torch calls what the catalog calls precisions."""
 SERVICES = pb.DESCRIPTOR.services_by_name
 
 
@@ -41,12 +46,20 @@ def run_role(config: PodConfig, role: str) -> int:
     if role not in config.roles:
         raise InvalidArgument(f"role {role!r}: pod {config.pod_id} has {', '.join(config.roles)}")
     torch.set_num_threads(config.threads)
+    torch.set_float32_matmul_precision(MATMUL_PRECISIONS[config.precision])
     if role == "evaluator":
         # Never at the expense of training.
         os.nice(EVALUATOR_NICENESS)
     metrics = telemetry.start(config.telemetry, service=role, pod_id=config.pod_id)
     _log.info("role starts", pid=os.getpid(), metrics=metrics)
-    return asyncio.run(run_head(config) if role == "learner" else _run_follower(config, role))
+    return asyncio.run(_run(config, role))
+
+
+def _run(config: PodConfig, role: str) -> Coroutine[Any, Any, int]:
+    kind, _, index = role.partition("-")
+    if kind != HEAD_ROLE:
+        return _run_service(config, role)
+    return run_other_learner(config, int(index)) if index else run_head(config)
 
 
 def preload() -> None:
@@ -80,7 +93,7 @@ async def run_head(config: PodConfig) -> int:
         resources.callback(compute.close)
         resources.callback(plane.close)
         resources.enter_context(lifeline.hold(config.head_lifeline))
-        server = await Server.start(ServerConfig(listen=config.address("learner")), services)
+        server = await Server.start(ServerConfig(listen=config.address(HEAD_ROLE)), services)
         stop = asyncio.ensure_future(
             rpc.shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
         )
@@ -94,7 +107,29 @@ async def run_head(config: PodConfig) -> int:
         return exit_code
 
 
-async def _run_follower(config: PodConfig, role: str) -> int:
+async def run_other_learner(config: PodConfig, index: int) -> int:
+    """Runs the process of a learner that is not the head. Returns its exit code."""
+    plane, compute = make_plane(config), Compute()
+    device = f"cuda:{index % len(config.gpus)}" if config.gpus else "cpu"
+    with ExitStack() as resources:
+        resources.callback(compute.close)
+        resources.callback(plane.close)
+        resources.enter_context(lifeline.hold(config.lifeline_of(index)))
+        following = asyncio.ensure_future(Follower(config, plane, compute, index, device=device).run())
+        stopping = asyncio.ensure_future(
+            rpc.shutdown_requested(lifeline.lost(config.head_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
+        )
+        await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
+        following.cancel()
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        with suppress(asyncio.CancelledError):
+            await following
+        _log.info("role ends")
+    return 0
+
+
+async def _run_service(config: PodConfig, role: str) -> int:
     plane, compute = make_plane(config), Compute()
     with ExitStack() as resources:
         resources.callback(compute.close)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentpod.blueprint import Blueprint
 from agentpod.heads import DEFAULT_HEAD, UNSUITABLE_SPACE, Head, head_kind, head_outputs
-from agentpod.networks import ACTIVATIONS, MultilayerPerceptron, Shapes, element_count, flat_views
+from agentpod.networks import ACTIVATIONS, Shapes, element_count, flat_views
 from agentpod.normalizer import VARIANCE_FLOOR
+from agentpod.torsos import NO_TORSO, PIXEL_SCALE, TORSOS
 from podrace.errors import InvalidArgument
 from simulators.base import Space
 
@@ -29,15 +31,34 @@ class NetworkSpec:
     activation: str = "tanh"
     """Key of agentpod.networks.ACTIVATIONS."""
     normalize_observations: bool = True
-    """Whether observations are shifted by their running mean and divided by their running deviation."""
+    """Whether observations are shifted by their running mean and divided by their running deviation; those of dtype
+    uint8 never are, but divided by 255 instead."""
     head: str = DEFAULT_HEAD
     """Key of agentpod.heads.HEADS: how the actor's outputs become actions."""
+    torso: str = NO_TORSO
+    """Key of agentpod.torsos.TORSOS: the convolutions that look at pictures before the hidden layers do."""
+    recurrent_size: int = 0
+    """Numbers that the actor remembers from step to step, between its hidden layers and its head; 0 = nothing."""
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
             raise InvalidArgument(f"activation {self.activation!r} is unknown: choose one of {', '.join(ACTIVATIONS)}")
         if any(size < 1 for size in self.hidden_sizes):
             raise InvalidArgument(f"hidden_sizes {list(self.hidden_sizes)} must all be at least 1")
+        if self.torso not in TORSOS:
+            raise InvalidArgument(f"torso {self.torso!r} is unknown: choose one of {', '.join(TORSOS)}")
+        if self.recurrent_size and not self.hidden_sizes:
+            raise InvalidArgument(
+                f"recurrent_size {self.recurrent_size} needs a hidden layer before it: give hidden_sizes one"
+            )
+
+    def blueprint(self, observation_space: Space) -> Blueprint:
+        """How its networks are built."""
+        return Blueprint(observation_space, self.hidden_sizes, self.activation, self.torso, self.recurrent_size)
+
+    def normalizes(self, observation_space: Space) -> bool:
+        """Whether these observations are seen in running standard units; bytes have a scale of their own."""
+        return self.normalize_observations and observation_space.dtype != torch.uint8
 
 
 def policy_shapes(observation_space: Space, action_space: Space, network: NetworkSpec) -> Shapes:
@@ -53,9 +74,9 @@ def policy_shapes(observation_space: Space, action_space: Space, network: Networ
         )
     inputs, outputs = math.prod(observation_space.shape), head_outputs(network.head, action_space)
     shapes: dict[str, tuple[int, ...]] = {}
-    if network.normalize_observations:
+    if network.normalizes(observation_space):
         shapes |= {"observation_mean": (inputs,), "observation_variance": (inputs,)}
-    shapes |= MultilayerPerceptron.shapes("actor", (inputs, *network.hidden_sizes, outputs))
+    shapes.update(network.blueprint(observation_space).shapes("actor", outputs))
     shapes.update(head_kind(network.head, action_space).extra(action_space))
     return shapes
 
@@ -69,6 +90,14 @@ class Policy:
         action = policy.act(observation, noise)
         step = simulator.step(policy.to_environment(action))
 
+    and whether it remembers anything or not:
+
+        state = policy.begin(count)
+        outputs, state = policy.advance(observation, state)
+        action = policy.head.sample(outputs, noise)
+        step = simulator.step(policy.to_environment(action))
+        policy.forget(state, step.terminated | step.truncated)
+
     Actions are the head's own: int64 [N] if discrete, float32 [N, A] if continuous (A: the elements of
     action_space.shape), unbounded or within [-1, 1]. Not meant for autograd: nothing here requires a gradient.
 
@@ -77,6 +106,8 @@ class Policy:
         head: Turns outputs of the actor into actions.
         actor: The network, over views of `flat`.
         actor_flat: [P_a] float32, the part of `flat` that the actor's tensors lie in.
+        state_size: S, numbers that the actor remembers from step to step.
+        normalizes: Whether observations are seen in running standard units.
         to_environment: Maps actions to the environment's units: clipped to [-1, 1] and spread over [low, high] where
             bounded.
     """
@@ -93,7 +124,7 @@ class Policy:
         """Lays the tensors out; all are zero (the variance one) until `initialize` or `load`.
 
         Args:
-            observation_space: Continuous; a shape of rank above 1 is flattened.
+            observation_space: Continuous; without a torso a shape of rank above 1 is flattened.
             action_space: Continuous or discrete.
             network: Layers and activation.
             flat: Where to live, [P] float32 (a part of a larger buffer, say); its own buffer by default.
@@ -105,13 +136,17 @@ class Policy:
         shapes = policy_shapes(observation_space, action_space, network)
         self.flat = torch.zeros(element_count(shapes), device=device) if flat is None else flat
         self._views = flat_views(self.flat, shapes)
-        self.actor = MultilayerPerceptron("actor", self._views, network.activation)
+        self.actor = network.blueprint(observation_space).make("actor", self._views)
+        self.state_size = self.actor.state_size
         begin = element_count(_named(shapes, "observation_"))
         self.actor_flat = self.flat[begin : begin + element_count(_named(shapes, "actor."))]
         self.head: Head = head_kind(network.head, action_space).make(action_space, self._views)
         self.to_environment = _action_map(action_space, self.flat.device)
         self._inverse_deviation = torch.empty(0)
-        if network.normalize_observations:
+        self._bytes = observation_space.dtype == torch.uint8
+        self._torso_sees_bytes = network.torso != NO_TORSO
+        self.normalizes = network.normalizes(observation_space)
+        if self.normalizes:
             self._views["observation_variance"].fill_(1.0)
         self._refresh()
 
@@ -157,16 +192,44 @@ class Policy:
             self._inverse_deviation = (self._views["observation_variance"] + VARIANCE_FLOOR).rsqrt()
 
     def normalize(self, observation: Tensor) -> Tensor:
-        """Observations [B, *shape] as the networks see them: [B, D] float32, within +-10 deviations of the mean."""
+        """Observations [B, *shape] as the networks see them: [B, D] float32, within +-10 deviations of the mean where
+        they are normalized, within [0, 1] if they are bytes; as bytes for a torso, which scales them itself.
+        """
         flattened = observation.flatten(1)
-        if "observation_mean" not in self._views:
-            return flattened.float()
+        if self._torso_sees_bytes:
+            return flattened
+        if not self.normalizes:
+            return flattened * PIXEL_SCALE if self._bytes else flattened.float()
         centred = flattened - self._views["observation_mean"]
         return centred.mul_(self._inverse_deviation).clamp_(-OBSERVATION_CLIP, OBSERVATION_CLIP)
 
     def outputs(self, observation: Tensor) -> Tensor:
-        """What the actor says of observations [N, *shape]: [N, outputs], to be read by `head`."""
+        """What the actor says of observations [N, *shape]: [N, outputs], to be read by `head`.
+
+        One that remembers says what it would at the beginning of an episode; see `advance`.
+        """
         return self.actor.forward(self.normalize(observation))
+
+    def begin(self, count: int) -> Tensor:
+        """The state [N, S] of N lanes at the beginning of their episodes: zeros."""
+        return self.flat.new_zeros(count, self.state_size)
+
+    def advance(self, observation: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """`outputs` for observations [N, *shape] of lanes in the midst of their episodes, and their next state.
+
+        Args:
+            observation: [N, *shape].
+            state: [N, S] float32, from `begin` or from the step before.
+
+        Returns:
+            [N, outputs]; the next state [N, S], in memory of its own.
+        """
+        return self.actor.advance(self.normalize(observation), state)
+
+    def forget(self, state: Tensor, done: Tensor) -> None:
+        """Zeroes the state [N, S], in place, of the lanes whose episode is done: [N] bool."""
+        if self.state_size:
+            state.masked_fill_(done.unsqueeze(1), 0.0)
 
     def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draws the randomness of `leading` acts at once: [*leading, ...]."""

@@ -95,18 +95,25 @@ class Roles:
     SLOTS = 2
     """One being filled while the other is trained on."""
 
-    def __init__(self, config: PodConfig, plane: Plane, *, device: str = "cpu") -> None:
-        """Connects to nothing yet: channels dial when they are first used."""
+    def __init__(self, config: PodConfig, plane: Plane, *, learner: int = 0, device: str = "cpu") -> None:
+        """Connects to nothing yet: channels dial when they are first used.
+
+        Args:
+            config: Of the pod.
+            plane: Where memory is allocated.
+            learner: Whose workers; only the head, 0, has the evaluator.
+            device: Where the learner trains.
+        """
         self._config, self._plane, self._device = config, plane, device
-        self._addresses = [
-            *(config.address(f"worker-{index}") for index in range(config.workers)),
-            config.address("evaluator"),
-        ]
+        self._first_worker = learner * config.workers
+        self._addresses = [config.address(role) for role in config.workers_of(learner)]
+        if learner == 0:
+            self._addresses.append(config.address("evaluator"))
         # Without retries of the channel: a role that was restarted has to be opened first.
         self._channels = [rpc.connect(address) for address in self._addresses]
-        *workers, evaluator = self._channels
+        workers = self._channels[: config.workers]
         self._workers: list[Any] = [pb_grpc.WorkerServiceStub(channel) for channel in workers]
-        self._evaluator: Any = pb_grpc.EvaluatorServiceStub(evaluator)
+        self._evaluator: Any = pb_grpc.EvaluatorServiceStub(self._channels[-1]) if learner == 0 else None
         self._session: Session | None = None
         self._experience: Experience | None = None
         self._ring: PolicyRing | None = None
@@ -181,7 +188,8 @@ class Roles:
         rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)
         fields = replay_fields(observation_space, action_space, rows, lanes)
         if self._config.memory_bytes:
-            check_memory(fields, self._config.memory_bytes, prioritized=memory.prioritized)
+            share_bytes = self._config.memory_bytes // self._config.learners
+            check_memory(fields, share_bytes, prioritized=memory.prioritized)
         self._experience = ReplaySlots(self._plane, session.name, fields, memory, self._device)
 
     async def _wait_for_roles(self) -> None:
@@ -195,7 +203,7 @@ class Roles:
             raise RoleLost(f"a role did not come back: {error.message}") from None
 
     def _open_calls(self, session: Session, probe: TensorRef) -> list[Any]:
-        """One call a role; the evaluator's is the last."""
+        """One call a role; the evaluator's is the last, where there is one."""
         policy = policy_message(session.network)
         calls = [
             _call(
@@ -206,7 +214,7 @@ class Roles:
                     horizon=session.memory.horizon,
                     policy=policy,
                     seed=session.seed,
-                    worker_index=index,
+                    worker_index=self._first_worker + index,
                     rollouts=session.rollouts,
                     probe=probe,
                 ),
@@ -214,6 +222,8 @@ class Roles:
             )
             for index, stub in enumerate(self._workers)
         ]
+        if self._evaluator is None:
+            return calls
         request = pb.OpenEvaluatorRequest(
             session=session.name, environment=session.evaluation_environment, policy=policy, probe=probe
         )

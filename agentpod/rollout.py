@@ -7,7 +7,7 @@ On-policy algorithms train on one rollout and forget it; for the others it is a 
 import math
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -36,7 +36,9 @@ class Field:
     dtype: torch.dtype
 
 
-def rollout_fields(observation_space: Space, action_space: Space, horizon: int, count: int) -> dict[str, Field]:
+def rollout_fields(
+    observation_space: Space, action_space: Space, horizon: int, count: int, state_size: int = 0
+) -> dict[str, Field]:
     """The layout of one on-policy rollout.
 
     | field | shape | meaning |
@@ -48,14 +50,18 @@ def rollout_fields(observation_space: Space, action_space: Space, horizon: int, 
     | terminated | [T, N] | the step ended the episode for good: nothing follows |
     | truncated | [T, N] | the step was the last that was allowed: bootstrap from final_observation |
     | final_observation | [T, N, *shape] | written only where truncated; other rows hold anything |
+    | state | [1, N, S] | what the policy remembered before the first step; only where it remembers |
 
-    Where an episode ended at step t, row t + 1 of `observation` is the first of the next episode.
+    Where an episode ended at step t, row t + 1 of `observation` is the first of the next episode: what was remembered
+    is forgotten, so that before row t + 1 the state is zero. Before the first step it is what the rollout before this
+    one left behind, zero where an episode ended there.
 
     Args:
         observation_space: Of the simulator.
         action_space: Of the simulator.
         horizon: T, steps of each environment.
         count: N, environments, those of all workers side by side.
+        state_size: S, numbers that the policy remembers.
     """
     lanes = (horizon, count)
     discrete = action_space.kind == "discrete"
@@ -68,6 +74,7 @@ def rollout_fields(observation_space: Space, action_space: Space, horizon: int, 
         Field("terminated", lanes, torch.bool),
         Field("truncated", lanes, torch.bool),
         Field("final_observation", (*lanes, *observation_space.shape), observation_space.dtype),
+        *([Field("state", (1, count, state_size), torch.float32)] if state_size else []),
     )
     return {field.name: field for field in fields}
 
@@ -80,17 +87,22 @@ class Lanes:
         observation: [N, *shape], what to act on next.
         episode_return: [N] float64, undiscounted return of the unfinished episodes.
         episode_length: [N] float64, their steps.
+        state: [N, S] float32, what the policy remembers.
     """
 
     observation: Tensor
     episode_return: Tensor
     episode_length: Tensor
+    state: Tensor
 
     @classmethod
-    def start(cls, observation: Tensor) -> "Lanes":
-        """Lanes whose simulator has just been reset to `observation` [N, *shape]."""
+    def start(cls, observation: Tensor, state_size: int = 0) -> "Lanes":
+        """Lanes whose simulator has just been reset to `observation` [N, *shape], for a policy that remembers S
+        numbers.
+        """
         zeros = torch.zeros(len(observation), dtype=torch.float64, device=observation.device)
-        return cls(observation.clone(), zeros, zeros)
+        state = torch.zeros(len(observation), state_size, device=observation.device)
+        return cls(observation.clone(), zeros, zeros, state)
 
 
 @dataclass(frozen=True)
@@ -120,7 +132,7 @@ def collect(
 ) -> CollectResult:
     """Steps every environment T times and writes the rollout in place.
 
-        lanes = Lanes.start(simulator.reset(seed))
+        lanes = Lanes.start(simulator.reset(seed), policy.state_size)
         for k in itertools.count():
             generator.manual_seed(derive_seed(seed, "act", worker, k))
             result = collect(simulator, policy, rollout, lanes, generator)
@@ -147,42 +159,54 @@ def collect(
     noise = policy.noise((horizon, count), generator)
     outputs = torch.empty(horizon, count, policy.head.output_count, device=noise.device)
     rollout["observation"][0].copy_(lanes.observation)
-    observation = _step_through(simulator, policy, rollout, noise, outputs, cancelled or threading.Event())
+    if policy.state_size:
+        rollout["state"][0].copy_(lanes.state)
+    lanes = _step_through(simulator, policy, rollout, lanes, noise, outputs, cancelled or threading.Event())
     if "log_prob" in rollout:
         # One pass over the whole rollout costs less than T small ones.
         rollout["log_prob"].copy_(require_distribution(policy.head).log_prob(outputs, rollout["action"]))
     _check_finite(rollout)
-    return _count_episodes(rollout, lanes, observation)
+    return _count_episodes(rollout, lanes)
 
 
 def _step_through(
-    simulator: Simulator, policy: Policy, rollout: Rollout, noise: Tensor, outputs: Tensor, cancelled: threading.Event
-) -> Tensor:
-    """The hot loop: fills everything but log_prob and the first observation, and keeps the actor's outputs.
+    simulator: Simulator,
+    policy: Policy,
+    rollout: Rollout,
+    lanes: Lanes,
+    noise: Tensor,
+    outputs: Tensor,
+    cancelled: threading.Event,
+) -> Lanes:
+    """The hot loop: fills everything but log_prob and the first row, and keeps the actor's outputs.
 
-    Returns what the last step left behind: [N, *shape].
+    Returns the lanes with what the last step left behind, episodes still to be counted.
     """
     # Cutting all rows beforehand costs a third of indexing them one by one.
     names = ("action", "reward", "terminated", "truncated", "final_observation")
     rows = zip(*(rollout[name].unbind() for name in names), noise.unbind(), outputs.unbind(), strict=True)
     observations = rollout["observation"].unbind()
     sample, to_environment, step_simulator = policy.head.sample, policy.to_environment, simulator.step
+    state = lanes.state
     for t, (action, reward, terminated, truncated, final_observation, noise_row, outputs_row) in enumerate(rows):
         if cancelled.is_set():
             raise Cancelled(f"the rollout was called off at step {t}")
-        outputs_row.copy_(policy.outputs(observations[t]))
+        said, state = policy.advance(observations[t], state)
+        outputs_row.copy_(said)
         action.copy_(sample(outputs_row, noise_row))
         step = step_simulator(to_environment(action))
         reward.copy_(step.reward)
         terminated.copy_(step.terminated)
         truncated.copy_(step.truncated)
+        if policy.state_size:
+            policy.forget(state, terminated | truncated)
         if t + 1 < len(observations):
             observations[t + 1].copy_(step.observation)
         else:
             # The last row of a replay segment: whoever samples it finds here what comes next.
             final_observation.copy_(step.observation)
         _keep_final(final_observation, truncated, step.final_observation)
-    return step.observation.clone()
+    return replace(lanes, observation=step.observation.clone(), state=state)
 
 
 def _keep_final(final_observation: Tensor, truncated: Tensor, found: Tensor) -> None:
@@ -210,10 +234,9 @@ def _check_finite(rollout: Rollout) -> None:
             )
 
 
-def _count_episodes(rollout: Rollout, lanes: Lanes, observation: Tensor) -> CollectResult:
+def _count_episodes(rollout: Rollout, lanes: Lanes) -> CollectResult:
     reward, done = rollout["reward"], rollout["terminated"] | rollout["truncated"]
     returns, episode_return = discounted_returns(reward, done, 1.0, lanes.episode_return)
     lengths, episode_length = discounted_returns(torch.ones_like(reward), done, 1.0, lanes.episode_length)
-    return CollectResult(
-        Lanes(observation, episode_return, episode_length), math.prod(reward.shape), returns[done], lengths[done].long()
-    )
+    lanes = replace(lanes, episode_return=episode_return, episode_length=episode_length)
+    return CollectResult(lanes, math.prod(reward.shape), returns[done], lengths[done].long())

@@ -1,11 +1,11 @@
 """Owns what belongs to one trained network: its gradient, its optimizer and, where there is one, its slow copy."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from agentpod.networks import MultilayerPerceptron, Shapes, flat_views
+from agentpod.networks import FeedForward, Shapes, flat_views
 from agentpod.optimizer import FlatAdam
 
 
@@ -31,7 +31,7 @@ class Trainable:
         name: str,
         flat: Tensor,
         shapes: Shapes,
-        activation: str,
+        make: Callable[[str, Mapping[str, Tensor]], FeedForward],
         *,
         learning_rate: float,
         epsilon: float,
@@ -44,23 +44,21 @@ class Trainable:
             name: Of the network within `shapes`.
             flat: [P] float32.
             shapes: Of its tensors, in order and without gaps.
-            activation: Key of agentpod.networks.ACTIVATIONS.
+            make: The network of that name over views of a buffer; see agentpod.blueprint.
             learning_rate: Step size of Adam.
             epsilon: Of Adam.
             maximum_norm: As FlatAdam takes it.
             target: Whether there is a target network.
         """
         self.name, self.flat = name, flat
-        self.network = MultilayerPerceptron(name, flat_views(flat, shapes), activation)
+        self.network = make(name, flat_views(flat, shapes))
         gradient_flat = torch.zeros_like(flat)
-        self.gradient = MultilayerPerceptron(name, flat_views(gradient_flat, shapes), activation)
+        self.gradient = make(name, flat_views(gradient_flat, shapes))
         self.optimizer = FlatAdam(
             flat, gradient_flat, learning_rate=learning_rate, epsilon=epsilon, maximum_norm=maximum_norm
         )
         self.target_flat = flat.clone() if target else flat.new_empty(0)
-        self.target = (
-            MultilayerPerceptron(name, flat_views(self.target_flat, shapes), activation) if target else self.network
-        )
+        self.target = make(name, flat_views(self.target_flat, shapes)) if target else self.network
 
     def follow(self, rate: float) -> None:
         """Moves the target towards the network (Lillicrap et al. 2016): target += rate (network - target).

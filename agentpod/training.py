@@ -1,8 +1,7 @@
 """Trains one agent under one lease: rollouts in, updates, policies out to the workers and, frozen, to the evaluator.
 
-With `overlap` (layout `separate`) the worker collects rollout k + 1 with policy version k while the learner updates to
-version k + 1 with rollout k: the policy lag is exactly 1, and since the two take turns by message the curve depends on
-the seed and not on who was faster. Without (layout `fused`: one compute thread) the lag is 0.
+How a rollout becomes an update is agentpod.practice; here is what surrounds it: training files, budget, scores, and the
+other learners of the pod.
 """
 
 import asyncio
@@ -14,35 +13,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import prometheus_client
 import structlog
 from google.protobuf import json_format
+from torch import Tensor
 
-from agentpod import algorithms
-from agentpod.algorithms.base import Algorithm
 from agentpod.assignment import Lease
 from agentpod.compute import Compute
 from agentpod.config import PodConfig
+from agentpod.fusion_member import FusionMember, fusion_options
+from agentpod.fusion_rounds import HEAD
+from agentpod.lobby import Lobby
 from agentpod.messages import with_options
 from agentpod.outline import Outline, outline
+from agentpod.practice import Learned, Practice
 from agentpod.publication import Publisher
+from agentpod.rendezvous import HeadRendezvous
 from agentpod.replay import Replay
-from agentpod.roles import Collected, RoleLost, Roles, Session
+from agentpod.roles import RoleLost, Roles, Session
 from agentpod.scoring import Schedule, Scorer
-from agentpod.training_files import Counters, freeze, restore
+from agentpod.training_files import Counters, Frozen, freeze, restore
+from podrace.agentpod.v1 import agentpod_pb2 as pb_pod
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
-from simulators import Space
 
 _log = structlog.get_logger(__name__)
 RECENT_EPISODES = 100
 RATE_WINDOW_SECONDS = 5.0
 MAXIMUM_EVALUATION_LANES = 64
-STEPS = prometheus_client.Counter("podrace_learner_environment_steps", "Environment steps trained on")
-UPDATES = prometheus_client.Counter("podrace_learner_updates", "Updates of the policy")
-UPDATE_SECONDS = prometheus_client.Histogram("podrace_learner_update_seconds", "Seconds of one update")
-LAG = prometheus_client.Gauge("podrace_learner_policy_lag", "Versions between the acting and the updated policy")
 
 
 class Training:
@@ -61,6 +59,7 @@ class Training:
         roles: Roles,
         compute: Compute,
         publisher: Publisher,
+        lobby: Lobby,
         *,
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
@@ -68,15 +67,15 @@ class Training:
         """Knows what to do; does nothing yet."""
         self._config, self._lease, self._agent = config, lease, agent
         self._spec: TournamentSpec = lease.assignment.spec
-        self._roles, self._compute, self._publisher = roles, compute, publisher
+        self._roles, self._compute, self._publisher, self._lobby = roles, compute, publisher, lobby
         self._device, self._clock = device, clock
-        self._overlap = config.layout == "separate"
         self._scorer = Scorer(roles, publisher, lease, self._spec.evaluation, clock)
         self._counters = Counters()
-        self._algorithm: Algorithm
+        self._practice: Practice
         self._schedule: Schedule
-        self._session: Session
-        self._pending: asyncio.Task[Collected] | None = None
+        self._member: FusionMember | None = None
+        self._rendezvous: HeadRendezvous | None = None
+        self._steps_alone = 0
         self._began = clock()
         self._accounted = self._began
         self.opened = self.prepared = False
@@ -101,59 +100,47 @@ class Training:
         start = await self._publisher.start()
         self._counters = start.counters
         hyperparameters = json_format.MessageToDict(self._agent.hyperparameters)
-        self._session = self._new_session(outline(self._agent.algorithm, hyperparameters))
-        spaces = await self._open_roles()
+        self._practice = practice = self._new_practice(outline(self._agent.algorithm, hyperparameters))
+        spaces = await practice.open()
         if spaces is None:
             return False
         self.opened = True
-        self._roles.remember(*spaces)
-        self._algorithm = await self._compute.run(
-            algorithms.make,
-            self._agent.algorithm,
-            *spaces,
-            hyperparameters,
-            seed=self._agent.seed,
-            device=self._device,
-        )
-        if start.parts:
-            await self._compute.run(restore, self._algorithm, start.parts)
+        await practice.make_algorithm(self._agent, hyperparameters, self._agent.seed, spaces)
+        state = await self._compute.run(restore, practice.algorithm, start.parts) if start.parts else {}
         if self._roles.replay:
             await self._publisher.restore_replay(start, self._roles.replay)
         _log.info("training", begins_with=start.note, environment_steps=self._counters.environment_steps)
         self._schedule = Schedule.starting_at(self._counters.environment_steps, self._spec.evaluation)
-        self._publish_policy()
+        if self._config.learners > 1:
+            await self._invite(state)
+        practice.publish()
         self._tell()
         self.prepared = True
         return True
 
-    def _new_session(self, shape: Outline) -> Session:
+    def _new_practice(self, shape: Outline) -> Practice:
         spec = self._spec
         lanes = min(spec.evaluation.episodes, MAXIMUM_EVALUATION_LANES)
-        return Session(
+        session = Session(
             assignment=f"{self._agent.number}.{self._lease.assignment.lease_epoch}",
             environment=spec.environment,
             evaluation_environment=with_options(spec.environment, spec.evaluation.options, lanes),
             network=shape.network,
             memory=shape.memory,
             seed=self._agent.seed,
-            rollouts=0,
+            rollouts=self._counters.rollouts,
             opened=0,
         )
-
-    async def _open_roles(self) -> tuple[Space, Space] | None:
-        """Opens the roles under a new name; None when a stop came first."""
-        self._session = replace(self._session, opened=self._session.opened + 1, rollouts=self._counters.rollouts)
-        opening = asyncio.create_task(self._roles.open(self._session))
-        await self._wait_or_stop(opening)
-        return opening.result() if opening.done() and not opening.cancelled() else None
-
-    async def _wait_or_stop(self, task: "asyncio.Task[Any]") -> None:
-        """Waits for the end of a task; a stop of the lease cancels it."""
-        waited: list[asyncio.Future[Any]] = [task, self._lease.stop]
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])
+        return Practice(
+            self._roles,
+            self._compute,
+            session,
+            self._lease.stop,
+            overlap=self._config.layout == "separate",
+            policy_version=self._counters.policy_version,
+            device=self._device,
+            clock=self._clock,
+        )
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -168,15 +155,21 @@ class Training:
         self._lease.progress.activity = pb.POD_ACTIVITY_TRAINING
         try:
             while not self._over():
-                collected = await self._receive()
-                if collected is None:
+                try:
+                    learned = await self._practice.step(lambda coming_steps: not self._over(coming_steps))
+                except RoleLost as error:
+                    await self._reopen(error)
                     continue
-                if self._overlap and not self._over(collected.environment_steps):
-                    self._pending = self._grant(ahead=1)
-                await self._learn(collected)
-                await self._score_if_due()
+                if learned:
+                    self._account(learned)
+                    await self._fuse_if_due(learned)
+                    self._practice.publish()
+                    self._tell(learned.policy_lag)
+                    await self._score_if_due()
+            await self._fuse_for_the_last_time()
         finally:
-            await self._drop_pending()
+            await self._practice.drop_pending()
+            await self._part()
         await self._finish()
 
     def _over(self, coming_steps: int = 0) -> bool:
@@ -188,69 +181,25 @@ class Training:
         steps = self._counters.environment_steps + coming_steps
         return steps >= budget.environment_steps or self._counters.training_seconds >= limit
 
-    def _grant(self, ahead: int = 0) -> "asyncio.Task[Collected]":
-        return asyncio.create_task(self._roles.collect(self._counters.rollouts + ahead))
-
-    async def _receive(self) -> Collected | None:
-        """The rollout granted before or now; None when a stop came first, or a worker was lost and is open again."""
-        pending, self._pending = self._pending or self._grant(), None
-        await self._wait_or_stop(pending)
-        if pending.cancelled():
-            return None
-        try:
-            return pending.result()
-        except RoleLost as error:
-            await self._reopen(error)
-            return None
-
     async def _reopen(self, error: RoleLost) -> None:
         if self._lease.stop.done():
             return
         _log.warning("a role was lost; opening all again", error=error.message)
         self.role_restarts += 1
-        await self._drop_pending()
         await self._scorer.call_off()
-        if await self._open_roles():
-            self._algorithm.begin_episodes()
-            self._publish_policy()
+        await self._practice.reopen()
 
-    async def _drop_pending(self) -> None:
-        """Calls a granted rollout off and forgets it: the slot is the worker's until it answers, not sooner."""
-        pending, self._pending = self._pending, None
-        if pending:
-            pending.cancel()
-            await asyncio.gather(pending, return_exceptions=True)
-
-    async def _learn(self, collected: Collected) -> None:
-        lag = self._counters.policy_version - collected.policy_version
-        started = self._clock()
-        await self._compute.run(self._update, self._roles.experience.receive(collected.grant))
-        now = self._clock()
-        self._roles.experience.release(collected.grant)
+    def _account(self, learned: Learned) -> None:
         # From one update to the next (the first: from the beginning), since opening and collecting take time as well.
+        now = self._clock()
         self._counters = self._counters.after(
-            steps=collected.environment_steps, seconds=now - self._accounted, cores=self._config.cores
+            steps=learned.environment_steps, seconds=now - self._accounted, cores=self._config.cores
         )
         self._accounted = now
-        self._publish_policy()
         self._recent_updates.append((now, self._counters.environment_steps))
         while len(self._recent_updates) > 2 and now - self._recent_updates[0][0] > RATE_WINDOW_SECONDS:
             self._recent_updates.popleft()
-        self._recent_returns.extend(collected.episode_returns)
-        STEPS.inc(collected.environment_steps)
-        UPDATES.inc()
-        UPDATE_SECONDS.observe(now - started)
-        LAG.set(lag)
-        self._tell(lag)
-
-    def _update(self, experience: Any) -> None:
-        if self._device != "cpu" and isinstance(experience, Mapping):
-            experience = {name: tensor.to(self._device, non_blocking=True) for name, tensor in experience.items()}
-        metrics = self._algorithm.update(experience)
-        _log.debug("updated", policy_version=self._counters.policy_version + 1, **metrics)
-
-    def _publish_policy(self) -> None:
-        self._roles.ring.publish(self._algorithm.policy.flat, self._counters.policy_version)
+        self._recent_returns.extend(learned.episode_returns)
 
     def _tell(self, lag: float = 0.0) -> None:
         progress = self._lease.progress
@@ -263,9 +212,71 @@ class Training:
         if self._recent_returns:
             progress.training_return = statistics.fmean(self._recent_returns)
 
+    # --- fusion -----------------------------------------------------------------------------------------------
+
+    async def _invite(self, state: Mapping[str, Tensor]) -> None:
+        """Shares this training with the other learners of the pod, and waits for them to take its state."""
+        session = self._lease.assignment.assignment_id
+        options = fusion_options(self._spec.fusion)
+        self._rendezvous = HeadRendezvous(session, self._config.learners, options, self._config.lifeline_of)
+        self._member = FusionMember(
+            self._rendezvous,
+            self._compute,
+            self._practice.algorithm,
+            session,
+            HEAD,
+            self._spec.fusion,
+            self._device,
+        )
+        self._member.load(state)
+        self._practice.regroup = self._fuse
+        self._steps_alone = self._counters.environment_steps
+        shared = pb_pod.GetTrainingResponse(
+            session=session, agent=self._agent, spec=self._spec, rollouts=self._counters.rollouts
+        )
+        self._lobby.open(shared, self._rendezvous)
+        await self._fuse()
+
+    async def _fuse_if_due(self, learned: Learned) -> None:
+        if self._member:
+            self._member.count(learned.environment_steps)
+            if self._member.due:
+                await self._fuse()
+
+    async def _fuse_for_the_last_time(self) -> None:
+        """Lets what all learners have done since the last round count."""
+        if self._member and self._member.since.updates and not self._lease.stop.done():
+            await self._fuse()
+
+    async def _fuse(self) -> None:
+        """Takes part in a round; a stop calls it off."""
+        member = self._member
+        assert member is not None, "learners were invited"
+        fusing = asyncio.create_task(member.fuse())
+        waited: list[asyncio.Future[Any]] = [fusing, self._lease.stop]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not fusing.done():
+            fusing.cancel()
+            await asyncio.wait([fusing])
+            return
+        fusing.result()
+        # Those of the others count from the round they were brought to on.
+        self._counters = replace(self._counters, environment_steps=self._steps_alone + member.environment_steps)
+
+    async def _part(self) -> None:
+        """Sends the other learners home."""
+        if self._rendezvous and self._member:
+            self._lobby.close()
+            await self._rendezvous.close()
+            await self._member.close()
+            self._rendezvous = None
+
     # --- scoring ----------------------------------------------------------------------------------------------
 
     async def _score_if_due(self) -> None:
+        if self._member and self._member.since.updates:
+            # What is scored is what the learners have agreed on.
+            return
         if not self._schedule.take(self._counters.environment_steps):
             return
         if not self._spec.synchronous:
@@ -280,8 +291,12 @@ class Training:
         """Settles the evaluation before this one and starts to score the policy as it is now."""
         await self._settle()
         if not self._lease.stop.done():
-            frozen = await self._compute.run(freeze, self._algorithm, self._counters, replay)
+            frozen = await self._freeze(replay)
             self._scorer.start(frozen, self._roles.ring.hold())
+
+    async def _freeze(self, replay: Replay | None) -> Frozen:
+        beside = self._member.tensors() if self._member else {}
+        return await self._compute.run(freeze, self._practice.algorithm, self._counters, replay, beside)
 
     async def _settle(self) -> None:
         try:
@@ -307,13 +322,15 @@ class Training:
 
     async def leave(self) -> None:
         """Publishes the training files as they are, so that another pod can go on; not if the agent is another's."""
+        await self._part()
         await self._scorer.call_off()
         unpublished = self._counters.rollouts and self._scorer.scored_version != self._counters.policy_version
         if self.prepared and unpublished and self._lease.ours:
             self._lease.progress.activity = pb.POD_ACTIVITY_PUBLISHING
-            frozen = await self._compute.run(freeze, self._algorithm, self._counters, self._roles.replay)
+            frozen = await self._freeze(self._roles.replay)
             await self._publisher.publish(frozen, None)
 
     async def abandon(self) -> None:
         """Lets go of the evaluation in flight after an error that forbids to publish."""
+        await self._part()
         await self._scorer.call_off()

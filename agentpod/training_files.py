@@ -1,8 +1,8 @@
 """The training files of an agent: frozen in memory at one policy version, encoded, and restored.
 
 A checkpoint has two parts: `policy` (exactly what the evaluator scored) and `learner` (everything else an exact resume
-needs but the environments, which nobody can freeze), and where an assignment ends those of agentpod.replay_files. Random states are in neither: every stream is derived from the
-agent's seed and the counters in the manifest.
+needs but the environments, which nobody can freeze), and where an assignment ends those of agentpod.replay_files.
+Random states are in none: every stream is derived from the agent's seed and the counters in the manifest.
 """
 
 from collections.abc import Mapping
@@ -116,14 +116,20 @@ class Frozen:
         )
 
 
-def freeze(algorithm: Algorithm, counters: Counters, replay: Replay | None = None) -> Frozen:
-    """Copies everything the algorithm knows; a replay memory is referred to."""
+def freeze(
+    algorithm: Algorithm, counters: Counters, replay: Replay | None = None, beside: Mapping[str, Tensor] | None = None
+) -> Frozen:
+    """Copies everything the algorithm knows, and live tensors `beside` it; a replay memory is referred to."""
     policy = {name: tensor.detach().clone() for name, tensor in algorithm.policy.tensors().items()}
-    return Frozen(counters, policy, algorithm.state_dict(), replay)
+    copies = {name: tensor.detach().clone() for name, tensor in (beside or {}).items()}
+    return Frozen(counters, policy, algorithm.state_dict() | copies, replay)
 
 
-def restore(algorithm: Algorithm, parts: Mapping[str, bytes]) -> None:
+def restore(algorithm: Algorithm, parts: Mapping[str, bytes]) -> Mapping[str, Tensor]:
     """Puts training files back into an algorithm; its hyperparameters stay its own.
+
+    Returns:
+        The state of the learner, with whatever lay beside the algorithm's.
 
     Raises:
         DataLoss: A part is missing or cannot be read.
@@ -137,6 +143,7 @@ def restore(algorithm: Algorithm, parts: Mapping[str, bytes]) -> None:
     state, _ = decode(parts[LEARNER_PART])
     algorithm.load_state_dict(state)
     algorithm.begin_episodes()
+    return state
 
 
 def load_policy(target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:

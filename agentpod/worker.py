@@ -52,7 +52,7 @@ class Collector:
         self.policy = Policy(self.simulator.observation_space, self.simulator.action_space, self.network, device=device)
         # Nobody can restore what a simulator has inside; new episodes after a pause get seeds of their own.
         seed = derive_seed(request.seed, "reset", request.worker_index, request.rollouts)
-        self.lanes = Lanes.start(self.simulator.reset(seed))
+        self.lanes = Lanes.start(self.simulator.reset(seed), self.policy.state_size)
 
     def collect(self, request: pb.CollectRolloutRequest, planes: Planes, cancelled: threading.Event) -> CollectResult:
         """Fills the slot's columns of this worker with one rollout; raises as agentpod.rollout.collect does."""

@@ -64,7 +64,10 @@ def _network(
         "hidden_sizes": Hyperparameter(hidden_sizes, "widths of the hidden layers", 1, 1e5, structural=True),
         "activation": Hyperparameter(activation, "between layers", choices=("tanh", "relu", "elu"), structural=True),
         "normalize_observations": Hyperparameter(
-            normalize_observations, "by running mean and variance", structural=True
+            normalize_observations, "by running mean and variance; bytes are divided by 255 instead", structural=True
+        ),
+        "torso": Hyperparameter(
+            "none", "convolutions that look at pictures first", choices=("none", "nature", "small"), structural=True
         ),
     }
 
@@ -79,6 +82,9 @@ _ON_POLICY = {
     ),
     "value_coefficient": Hyperparameter(0.5, "weight of the value loss", 0.0, 100.0),
     "maximum_gradient_norm": Hyperparameter(0.5, "gradients are scaled down to this norm; 0: never", 0.0, 1e6),
+    "recurrent_size": Hyperparameter(
+        0, "numbers the networks remember from step to step (GRU); 0: none", 0, 1e5, structural=True
+    ),
     "horizon": Hyperparameter(128, "steps of each environment in a rollout", 1, 1e5),
     "normalize_rewards": Hyperparameter(True, "by the running deviation of the discounted return", structural=True),
     "normalize_advantages": Hyperparameter(True, "to mean 0, variance 1 in each minibatch"),
@@ -212,6 +218,18 @@ SIMULATORS: Mapping[str, Simulator] = {
     "stocks": Simulator("stock trading on daily prices (FinRL's MDP), thousands of accounts a tensor", "continuous"),
     "<Gymnasium id>": Simulator("any registered Gymnasium environment, for instance CartPole-v1 or Ant-v5"),
     "python:<module>:<factory>": Simulator("your own: a function that returns a simulator or a Gymnasium environment"),
+}
+
+FUSION_MODES: Mapping[str, str] = {
+    "average": "every so many updates, the mean of the learners' parameters and moments",
+    "allreduce": "at every gradient step, the mean of the learners' gradients",
+    "diloco": "every so many updates, an outer step with momentum along the mean change (Douillard et al. 2023)",
+}
+
+PRECISIONS: Mapping[str, str] = {
+    "float32": "products of matrices as exact as they come",
+    "tf32": "rounded to 10 bits of mantissa on the way in, where a GPU can",
+    "bfloat16": "rounded to 7 bits of mantissa on the way in, where the hardware can",
 }
 
 STRATEGIES: Mapping[str, str] = {

@@ -30,7 +30,14 @@ _LONGEST_DURATION_SECONDS = 315_576_000_000
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "pool": {"minimum_pods": 1},
-    "pod": {"workers": 1, "cores": 1.0, "memory_bytes": 1 << 30, "gpus": 0},
+    "pod": {
+        "workers": 1,
+        "cores": 1.0,
+        "memory_bytes": 1 << 30,
+        "gpus": 0,
+        "learners": 1,
+        "precision": "float32",
+    },
     "assignment": {"environment_steps": 200_000},
     "evaluation": {"episodes": 32, "share": 0.1, "greedy": True},
     "evolution": {
@@ -44,6 +51,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "resample_probability": 0.1,
         "maximum_unfinished_children": 2,
     },
+    "fusion": {"mode": "average", "every_updates": 8, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
 }
 """Defaults of optional fields, by section; the protos state them beside each field."""
 
@@ -55,6 +63,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "pod.cores": (0.1, 1024),
     "pod.memory_bytes": (64 << 20, 1 << 44),
     "pod.gpus": (0, 64),
+    "pod.learners": (1, 1024),
     "assignment.environment_steps": (1, 1e13),
     "evaluation.episodes": (1, 100_000),
     "evaluation.every_environment_steps": (1, 1e13),
@@ -67,6 +76,9 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "evolution.mutation_factor": (1.0, 100.0),
     "evolution.resample_probability": (0.0, 1.0),
     "evolution.maximum_unfinished_children": (1, 10_000),
+    "fusion.every_updates": (1, 1e9),
+    "fusion.outer_learning_rate": (1e-6, 100.0),
+    "fusion.outer_momentum": (0.0, 0.999),
     "objective.environment_steps": (1, 1e15),
 }
 """Smallest and largest sensible value of numeric fields, inclusive."""
@@ -252,10 +264,15 @@ def _resolve_environment(spec: pb.TournamentSpec) -> None:
 def _resolve_layout(pod: pb.PodSpec) -> None:
     if pod.layout == pb.LAYOUT_UNSPECIFIED:
         pod.layout = pb.LAYOUT_SEPARATE if pod.cores >= 2 else pb.LAYOUT_FUSED
-    if pod.layout == pb.LAYOUT_FUSED and pod.workers > 1:
-        raise bad(
-            f"pod.workers = {pod.workers}: a fused pod has one compute thread and one worker; use layout = 'separate'"
-        )
+    for name in ("workers", "learners"):
+        number = getattr(pod, name)
+        if pod.layout == pb.LAYOUT_FUSED and number > 1:
+            raise bad(
+                f"pod.{name} = {number}: a fused pod has one compute thread, one worker and one learner;"
+                " use layout = 'separate'"
+            )
+    if pod.precision not in catalog.PRECISIONS:
+        raise bad(unknown("pod.precision", "precision", pod.precision, catalog.PRECISIONS))
 
 
 def _check_limits(spec: pb.TournamentSpec) -> None:
@@ -283,6 +300,8 @@ def _check_together(spec: pb.TournamentSpec) -> None:
             "pool.maximum_pods: missing; with synchronous = true it is the size of a round"
             " and must not depend on the machine"
         )
+    if spec.fusion.mode not in catalog.FUSION_MODES:
+        raise bad(unknown("fusion.mode", "mode", spec.fusion.mode, catalog.FUSION_MODES))
     if spec.evolution.strategy not in catalog.STRATEGIES:
         raise bad(unknown("evolution.strategy", "strategy", spec.evolution.strategy, catalog.STRATEGIES))
 

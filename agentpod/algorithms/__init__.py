@@ -15,6 +15,7 @@ from agentpod.algorithms.ppo import PPO
 from agentpod.algorithms.sac import SAC
 from agentpod.algorithms.sac_discrete import SACDiscrete
 from agentpod.algorithms.td3 import TD3
+from agentpod.heads import UNSUITABLE_SPACE
 from podrace.errors import InvalidArgument
 from simulators.base import Space
 
@@ -62,6 +63,7 @@ def make(
     if action_space.kind not in algorithm.action_kinds:
         raise InvalidArgument(
             f"algorithm {name!r} needs {' or '.join(sorted(algorithm.action_kinds))} actions, but the simulator's are "
-            f"{action_space.kind}: choose another algorithm or another simulator"
+            f"{action_space.kind}: choose another algorithm or another simulator",
+            reason=UNSUITABLE_SPACE,
         )
     return algorithm(observation_space, action_space, hyperparameters, seed, device)

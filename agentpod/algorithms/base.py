@@ -4,14 +4,17 @@ There are two families: agentpod.algorithms.on_policy learns from a rollout and 
 agentpod.algorithms.off_policy from a replay memory. An algorithm is a class of either family with a loss of its own.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
 
+from agentpod.fusion import Fusible
 from agentpod.policy import NetworkSpec, Policy
+from agentpod.torsos import NO_TORSO
 from podrace import catalog
 from podrace.errors import DataLoss, InvalidArgument
 from simulators.base import Space
@@ -45,7 +48,9 @@ class Settings:
     activation: str = "tanh"
     """Key of agentpod.networks.ACTIVATIONS."""
     normalize_observations: bool = True
-    """Whether the networks see observations in running standard units."""
+    """Whether the networks see observations in running standard units; bytes are divided by 255 instead."""
+    torso: str = NO_TORSO
+    """Key of agentpod.torsos.TORSOS: convolutions before the hidden layers, for pictures."""
     horizon: int = 128
     """Steps of each environment between two updates."""
 
@@ -65,7 +70,7 @@ class Settings:
     @property
     def network(self) -> NetworkSpec:
         """Of the policy."""
-        return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations)
+        return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations, torso=self.torso)
 
     @property
     def memory(self) -> Memory:
@@ -141,6 +146,21 @@ class Algorithm(Protocol):
         """Forgets the episodes under way: the simulators were reset, and the next rollout begins with new ones."""
         ...
 
+    def fusible(self) -> Fusible:
+        """The live state that the learners of one agent fuse; call `refresh` when it was changed."""
+        ...
+
+    def share_gradients(self, reduce: Callable[[Tensor], None]) -> None:
+        """Has whatever decides a step (gradients, divergences, updates owed) averaged in place by `reduce` henceforth.
+
+        It may raise, which undoes the update under way as any error does.
+        """
+        ...
+
+    def refresh(self) -> None:
+        """Derives again what depends on the state that a fusion has changed."""
+        ...
+
     def state_dict(self) -> dict[str, Tensor]:
         """Everything but the policy that an exact resume needs: contiguous copies by flat names."""
         ...
@@ -152,6 +172,18 @@ class Algorithm(Protocol):
             InvalidArgument: A tensor is missing or of another shape.
         """
         ...
+
+
+@contextmanager
+def undone_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Whatever goes wrong in the block, the tensors have the values they had before it."""
+    before = [tensor.clone() for tensor in tensors]
+    try:
+        yield
+    except BaseException:
+        for tensor, value in zip(tensors, before, strict=True):
+            tensor.copy_(value)
+        raise
 
 
 def non_finite(names: Sequence[str], metrics: Tensor, update_number: int) -> DataLoss:

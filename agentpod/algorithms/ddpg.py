@@ -1,6 +1,6 @@
 """Owns deep deterministic policy gradients (Lillicrap et al. 2016, arXiv 1509.02971): losses and their gradients."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -31,7 +31,7 @@ class DDPGHyperparameters(OffPolicySettings):
     @property
     def network(self) -> NetworkSpec:
         """Of the policy."""
-        return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations, head="deterministic")
+        return replace(super().network, head="deterministic")
 
 
 class DDPG(OffPolicy):

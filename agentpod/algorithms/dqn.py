@@ -1,6 +1,6 @@
 """Owns deep Q-learning (Mnih et al. 2015, Nature 518): the loss, its gradient and what its three successors change."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -39,7 +39,7 @@ class DQNHyperparameters(OffPolicySettings):
     @property
     def network(self) -> NetworkSpec:
         """Of the policy: it acts on the action values themselves."""
-        return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations, head="values")
+        return replace(super().network, head="values")
 
 
 def huber(error: Tensor, delta: float) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Owns the dueling architecture (Wang et al. 2016, arXiv 1511.06581)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentpod.algorithms.dqn import DQN, DQNHyperparameters
 from agentpod.policy import NetworkSpec
@@ -15,7 +15,7 @@ class DuelingDQNHyperparameters(DQNHyperparameters):
     @property
     def network(self) -> NetworkSpec:
         """Of the policy, with a value beside the advantages."""
-        return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations, head="dueling")
+        return replace(super().network, head="dueling")
 
 
 class DuelingDQN(DQN):

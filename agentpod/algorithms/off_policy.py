@@ -4,16 +4,25 @@ A subclass descends losses of its own over one sampled batch (`_descend`), hand-
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.base import Memory, Settings, load_tensors, non_finite, parse_hyperparameters
-from agentpod.networks import MultilayerPerceptron, element_count
-from agentpod.normalizer import RunningMoments
+from agentpod.algorithms.base import (
+    Memory,
+    Settings,
+    load_tensors,
+    non_finite,
+    parse_hyperparameters,
+    undone_on_error,
+)
+from agentpod.fusion import Fusible
+from agentpod.networks import element_count
+from agentpod.normalizer import RunningMoments, Statistics
+from agentpod.optimizer import MOMENTS, FlatAdam
 from agentpod.policy import Policy
 from agentpod.randomness import derive_generator
 from agentpod.replay import Batch, Replay
@@ -22,6 +31,8 @@ from podrace.errors import InvalidArgument
 from simulators.base import Space
 
 CRITIC_OUTPUT_GAIN = 1.0
+ROUNDING = 1e-6
+"""What a token may lack and still pay for a gradient step: ten times 0.3 make 3, and not a little less."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,10 @@ def annealed(initial: float, final: float, progress: float) -> float:
     return initial + (final - initial) * min(max(progress, 0.0), 1.0)
 
 
+COUNTS = ("tokens", "environment_steps", "gradient_steps")
+"""What is counted: learners that share their gradients have the same counts."""
+
+
 class OffPolicy:
     """See agentpod.algorithms.base.Algorithm for the loop and the meaning of every attribute.
 
@@ -98,8 +113,6 @@ class OffPolicy:
 
     Attributes:
         METRICS: Names of the metrics of a gradient step, in the order in which `_descend` gives them.
-        environment_steps: Trained with in the agent's life, over all environments.
-        gradient_steps: Made in the agent's life.
     """
 
     settings_type: ClassVar[type[OffPolicySettings]]
@@ -118,11 +131,13 @@ class OffPolicy:
         self.hyperparameters: Any = parse_hyperparameters(self.settings_type, hyperparameters)
         settings = self.hyperparameters
         self.network, self.memory, self.update_number = settings.network, settings.memory, 0
-        self.environment_steps = self.gradient_steps = 0
-        self._tokens, self._seed, self._device = 0.0, seed, torch.device(device)
+        self._counts = {name: torch.zeros((), dtype=torch.float64) for name in COUNTS}
+        self._seed, self._device = seed, torch.device(device)
+        self._reduce: Callable[[Tensor], None] | None = None
         self.policy = Policy(observation_space, action_space, self.network, device=device)
-        self._observation_moments = RunningMoments.empty((math.prod(observation_space.shape),), device)
+        self._observations = Statistics((math.prod(observation_space.shape),), device)
         self._action_space, self._inputs = action_space, math.prod(observation_space.shape)
+        self._blueprint = self.network.blueprint(observation_space)
         generator = derive_generator(device, seed, "initialize")
         self.policy.initialize(generator)
         self._trained = self._build(generator)
@@ -154,8 +169,7 @@ class OffPolicy:
 
     def _critics(self, generator: torch.Generator, inputs: int, outputs: int, members: int) -> Trainable:
         """An ensemble of new critics with their targets."""
-        sizes = (inputs, *self.hyperparameters.hidden_sizes, outputs)
-        shapes = MultilayerPerceptron.shapes("critic", sizes, members)
+        shapes = self._blueprint.shapes("critic", outputs, extra=inputs - self._inputs, members=members)
         flat = torch.zeros(element_count(shapes), device=self._device)
         critics = self._trainable("critic", flat, shapes, target=True)
         critics.network.initialize(generator, CRITIC_OUTPUT_GAIN)
@@ -168,7 +182,7 @@ class OffPolicy:
             name,
             flat,
             shapes,
-            settings.activation,
+            self._blueprint.make_feedforward,
             learning_rate=settings.learning_rate,
             epsilon=settings.adam_epsilon,
             maximum_norm=settings.maximum_gradient_norm,
@@ -183,20 +197,41 @@ class OffPolicy:
         Returns:
             Metrics; none while nothing is owed.
         """
-        tokens, means = self._tokens, dict[str, float]()
-        if experience.size >= self.hyperparameters.warmup_steps:
-            tokens += experience.segment_steps * self.hyperparameters.updates_per_step
-        if owed := int(tokens):
-            last_good = [tensor.clone() for tensor in self._live_tensors().values()]
-            metrics = self._train(experience, owed)
-            self._check_finite(metrics, last_good)
-            means = dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
-        self._tokens = tokens - owed
-        self.environment_steps += experience.segment_steps
+        means: dict[str, float] = {}
+        with undone_on_error([*self._live_tensors().values(), *self._counts.values()]):
+            # Steps received, not those that are READY: a full memory has a segment less of these while one is out.
+            if experience.steps >= self.hyperparameters.warmup_steps:
+                self._counts["tokens"] += experience.segment_steps * self.hyperparameters.updates_per_step
+            if owed := self._owed():
+                metrics = self._train(experience, owed)
+                if not metrics.isfinite().all():
+                    # Looked at once an update, so that a device is not made to wait at every gradient step.
+                    raise non_finite(self.METRICS, metrics, self.update_number)
+                means = dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
+        self._counts["tokens"] -= owed
+        self._counts["environment_steps"] += experience.segment_steps
         self._observe(experience)
         self.update_number += 1
         self._explore()
         return means
+
+    @property
+    def environment_steps(self) -> int:
+        """Trained with in the agent's life, over all environments of this learner."""
+        return int(self._counts["environment_steps"])
+
+    @property
+    def gradient_steps(self) -> int:
+        """Made in the agent's life."""
+        return int(self._counts["gradient_steps"])
+
+    def _owed(self) -> int:
+        """Gradient steps that the bucket pays for; learners that share gradients all make the same number."""
+        owed = (self._counts["tokens"] + ROUNDING).floor()
+        if self._reduce:
+            owed = owed.to(self._device, torch.float32)
+            self._reduce(owed)
+        return int(owed)
 
     def _train(self, replay: Replay, updates: int) -> Tensor:
         """Makes gradient steps; returns METRICS of each: [updates, metrics]."""
@@ -223,33 +258,55 @@ class OffPolicy:
             observation=normalize(batch.observation), next_observation=normalize(batch.next_observation)
         )
         result = self._descend(seen, noise)
-        self.gradient_steps += 1
+        self._counts["gradient_steps"] += 1
         if self.gradient_steps % self.hyperparameters.target_period == 0:
             for trainable in self._trained.values():
                 trainable.follow(self.hyperparameters.target_rate)
         return result
 
-    def _check_finite(self, metrics: Tensor, last_good: list[Tensor]) -> None:
-        """Looks once an update, so that a device is not made to wait at every gradient step."""
-        if metrics.isfinite().all():
-            return
-        for tensor, good in zip(self._live_tensors().values(), last_good, strict=True):
-            tensor.copy_(good)
-        self.gradient_steps -= len(metrics)
-        raise non_finite(self.METRICS, metrics, self.update_number)
-
     def _observe(self, replay: Replay) -> None:
         """Adds the newest segment to the policy's statistics."""
-        if self.hyperparameters.normalize_observations:
+        if self.policy.normalizes:
             samples = replay.newest_segment()["observation"].flatten(0, 1).flatten(1)
-            self._observation_moments = self._observation_moments.merge(RunningMoments.of(samples))
-            self.policy.set_statistics(self._observation_moments.mean, self._observation_moments.variance)
+            self._observations.add(RunningMoments.of(samples))
+            self._normalize()
+
+    def _normalize(self) -> None:
+        if self.policy.normalizes:
+            seen = self._observations.total
+            self.policy.set_statistics(seen.mean, seen.variance)
 
     # --- state ------------------------------------------------------------------------------------------------
 
     def _live_tensors(self) -> dict[str, Tensor]:
         """What a gradient step changes."""
         return {name: tensor for trained in self._trained.values() for name, tensor in trained.tensors().items()}
+
+    def fusible(self) -> Fusible:
+        """See Algorithm.fusible."""
+        live = self._live_tensors()
+        return Fusible(
+            parameters={name: tensor for name, tensor in live.items() if name.endswith((".flat", ".log"))},
+            targets={name: tensor for name, tensor in live.items() if name.endswith(".target") and tensor.numel()},
+            moments={name: tensor for name, tensor in live.items() if name.endswith(MOMENTS)},
+            counts={name: tensor for name, tensor in live.items() if name.endswith(".step")} | self._counts,
+            statistics={"observations": self._observations},
+        )
+
+    def share_gradients(self, reduce: Callable[[Tensor], None]) -> None:
+        """See Algorithm.share_gradients."""
+        self._reduce = reduce
+        for optimizer in self._optimizers():
+            optimizer.reduce = reduce
+
+    def _optimizers(self) -> list[FlatAdam]:
+        """All that make steps."""
+        return [trained.optimizer for trained in self._trained.values()]
+
+    def refresh(self) -> None:
+        """See Algorithm.refresh."""
+        self._normalize()
+        self._explore()
 
     def begin_episodes(self) -> None:
         """See Algorithm.begin_episodes: nothing here spans an episode."""
@@ -258,22 +315,17 @@ class OffPolicy:
         """Networks, targets, optimizers, statistics and counters; see Algorithm.state_dict."""
         return {
             **{name: tensor.clone() for name, tensor in self._live_tensors().items()},
-            **self._observation_moments.state_dict("observation_moments"),
-            "tokens": torch.tensor(self._tokens, dtype=torch.float64),
-            **{name: torch.tensor(getattr(self, name)) for name in _COUNTERS},
+            **{name: tensor.clone() for name, tensor in self._counts.items()},
+            **self._observations.state_dict("observations"),
+            "update_number": torch.tensor(self.update_number),
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """See Algorithm.load_state_dict; the policy is loaded apart, by `policy.load`."""
-        load_tensors(self._live_tensors(), self.state_dict(), state)
-        self._observation_moments = RunningMoments.from_state_dict(state, "observation_moments", self._device)
-        self._tokens = float(state["tokens"])
-        for name in _COUNTERS:
-            setattr(self, name, int(state[name]))
+        load_tensors(self._live_tensors() | self._counts, self.state_dict(), state)
+        self._observations.load_state_dict(state, "observations")
+        self.update_number = int(state["update_number"])
         self._explore()
-
-
-_COUNTERS = ("update_number", "environment_steps", "gradient_steps")
 
 
 def policy_shapes_of_actor(policy: Policy) -> dict[str, tuple[int, ...]]:

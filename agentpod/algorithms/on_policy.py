@@ -5,17 +5,22 @@ A subclass descends a loss of its own over the prepared batch (`_train`).
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from agentpod.actor_critic import ActorCritic
-from agentpod.algorithms.base import Settings, load_tensors, non_finite, parse_hyperparameters
-from agentpod.normalizer import RewardScale, RunningMoments
-from agentpod.optimizer import FlatAdam
+from agentpod.algorithms.base import Settings, load_tensors, non_finite, parse_hyperparameters, undone_on_error
+from agentpod.fusion import Fusible
+from agentpod.networks import Sequences
+from agentpod.normalizer import RewardScale, RunningMoments, Statistics
+from agentpod.optimizer import MOMENTS, FlatAdam
+from agentpod.policy import NetworkSpec
 from agentpod.randomness import derive_generator
+from agentpod.recurrence import RecurrentNetwork
 from agentpod.returns import generalized_advantages
 from agentpod.rollout import Rollout
 from simulators.base import Space
@@ -45,10 +50,38 @@ class OnPolicySettings(Settings):
     """Added to the denominator of Adam."""
     initial_log_std: float = 0.0
     """Logarithm of the first standard deviation of continuous actions, in units of half the action range."""
+    recurrent_size: int = 0
+    """Numbers that actor and critic each remember from step to step, by a gated recurrent unit between their hidden
+    layers and their output; 0 = none."""
+
+    @property
+    def network(self) -> NetworkSpec:
+        """Of the policy."""
+        return replace(super().network, recurrent_size=self.recurrent_size)
+
+
+class Memories(NamedTuple):
+    """What networks remember along the steps of a batch: T steps of L whole lanes, row t L + l being step t of lane l.
+
+    Gradients end at the first step: what was remembered before it is held fixed.
+    """
+
+    keep: Tensor
+    """[T, L, 1], as agentpod.networks.Sequences has it."""
+    actor: Tensor
+    """[L, H], of the actor before the first step, as it was when it acted."""
+    critic: Tensor
+    """[L, H], of the critic before the first step."""
+    critic_afterwards: Tensor
+    """[L, H], of the critic after the last step, zero where the episode ended there: for the next rollout."""
+
+    def of_lanes(self, lanes: Tensor) -> "Memories":
+        """Those of some lanes, int64 indices."""
+        return Memories(self.keep.index_select(1, lanes), *(state.index_select(0, lanes) for state in self[1:]))
 
 
 class Batch(NamedTuple):
-    """Steps of all environments, in any order; every field has B rows."""
+    """Steps of all environments, in any order unless networks remember; every field but the last has B rows."""
 
     observation: Tensor
     """[B, D] float32, as the networks see it."""
@@ -62,12 +95,44 @@ class Batch(NamedTuple):
     """[B], V(s) before the update."""
     target: Tensor
     """[B], what V(s) should have been: advantage + value."""
+    memories: Memories | None = None
+    """Where networks remember."""
+
+    @property
+    def units(self) -> int:
+        """What minibatches are put together from: steps, or lanes as a whole where networks remember."""
+        return len(self.value) if self.memories is None else len(self.memories.actor)
 
     def minibatches(self, order: Tensor, minibatch_size: int) -> Iterator["Batch"]:
-        """Every row once, in the order of `order` [B] int64, in near-equal pieces of at most `minibatch_size` rows."""
+        """Every unit once, in the order of `order` [units] int64, in near-equal pieces of at most `minibatch_size`
+        steps.
+        """
+        if self.memories is not None:
+            return self._whole_lanes(self.memories, order, minibatch_size)
         pieces = math.ceil(len(order) / minibatch_size)
-        shuffled = (tensor.index_select(0, order).tensor_split(pieces) for tensor in self)
-        return map(Batch._make, zip(*shuffled, strict=True))
+        shuffled = [tensor.index_select(0, order).tensor_split(pieces) for tensor in self._steps()]
+        return starmap(Batch, zip(*shuffled, strict=True))
+
+    def _whole_lanes(self, memories: Memories, order: Tensor, minibatch_size: int) -> Iterator["Batch"]:
+        steps, lanes = memories.keep.shape[:2]
+        first_of_step = torch.arange(0, steps * lanes, lanes, device=order.device).unsqueeze(1)
+        for chosen in order.tensor_split(math.ceil(lanes / (minibatch_size // steps))):
+            rows = (first_of_step + chosen).flatten()
+            fields = [tensor.index_select(0, rows) for tensor in self._steps()]
+            yield Batch._make((*fields, memories.of_lanes(chosen)))
+
+    def _steps(self) -> tuple[Tensor, ...]:
+        return self.observation, self.action, self.log_prob, self.advantage, self.value, self.target
+
+    @property
+    def actor_sequences(self) -> Sequences | None:
+        """What to go along with the actor."""
+        return None if self.memories is None else Sequences(self.memories.keep, self.memories.actor)
+
+    @property
+    def critic_sequences(self) -> Sequences | None:
+        """What to go along with the critic."""
+        return None if self.memories is None else Sequences(self.memories.keep, self.memories.critic)
 
 
 def standardize(advantage: Tensor) -> Tensor:
@@ -94,11 +159,12 @@ def descend_policy(
     Returns:
         Log-probabilities [B], mean objective [], mean entropy [].
     """
-    trace = networks.policy.actor.trace(batch.observation)
+    actor = networks.policy.actor.along(batch.actor_sequences)
+    trace = actor.trace(batch.observation)
     log_prob, entropy, backward = networks.distribution.evaluate(trace[-1], batch.action)
     value, gradient = objective(log_prob)
     outputs_gradient, log_std_gradient = backward(gradient * (-1.0 / len(gradient)), -entropy_coefficient)
-    networks.policy.actor.backward(outputs_gradient, trace, networks.actor_gradient)
+    actor.backward(outputs_gradient, trace, networks.actor_gradient)
     if log_std_gradient is not None:
         networks.gradients["log_std"].copy_(log_std_gradient)
     return log_prob, value.mean(), entropy
@@ -106,10 +172,11 @@ def descend_policy(
 
 def descend_value(batch: Batch, networks: ActorCritic, error: Objective, coefficient: float) -> Tensor:
     """Writes the gradient of coefficient mean(error(V)) for the critic, and returns mean(error(V)): []."""
-    trace = networks.critic.trace(batch.observation)
+    critic = networks.critic.along(batch.critic_sequences)
+    trace = critic.trace(batch.observation)
     value, gradient = error(trace[-1].squeeze(1))
     gradient = (gradient * (coefficient / len(gradient))).unsqueeze(1)
-    networks.critic.backward(gradient, trace, networks.critic_gradient)
+    critic.backward(gradient, trace, networks.critic_gradient)
     return value.mean()
 
 
@@ -152,8 +219,10 @@ class OnPolicy:
             epsilon=settings.adam_epsilon,
             maximum_norm=settings.maximum_gradient_norm,
         )
-        self._observation_moments = RunningMoments.empty((math.prod(observation_space.shape),), device)
-        self._reward_scale = RewardScale.empty(device)
+        self._observations = Statistics((math.prod(observation_space.shape),), device)
+        self._returns = Statistics((), device)
+        self._return_carry = torch.zeros(0, dtype=torch.float64, device=device)
+        self._critic_state = torch.zeros(0, settings.recurrent_size, device=device)
 
     def update(self, experience: Rollout) -> dict[str, float]:
         """Descends the loss over one rollout; see Algorithm.update.
@@ -162,14 +231,20 @@ class OnPolicy:
         this rollout. Observations join the statistics afterwards, so that they reach workers with the next version.
         """
         done = experience["terminated"] | experience["truncated"]
-        reward_scale = self._reward_scale
+        scale = RewardScale(self._returns.total, self._return_carry)
         if self.hyperparameters.normalize_rewards:
-            reward_scale = reward_scale.advance(experience["reward"], done, self.hyperparameters.discount)
-        batch = self._prepare(experience, experience["reward"] / reward_scale.deviation)
-        last_good = [tensor.clone() for tensor in self._trained_tensors()]
-        metrics = self._train(batch)
-        self._check_finite(metrics, last_good)
-        self._reward_scale = reward_scale
+            scale = scale.advance(experience["reward"], done, self.hyperparameters.discount)
+        batch = self._prepare(experience, experience["reward"] / scale.deviation)
+        with undone_on_error(self._trained_tensors()):
+            metrics = self._train(batch)
+            if not metrics.isfinite().all():
+                # Looked at once an update, so that a device is not made to wait at every minibatch.
+                raise non_finite(self.METRICS, metrics, self.update_number)
+        if scale.fresh:
+            self._returns.add(scale.fresh)
+        self._return_carry = scale.carry
+        if batch.memories is not None:
+            self._critic_state = batch.memories.critic_afterwards
         self._observe(experience["observation"][:-1])
         self.update_number += 1
         means = dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
@@ -183,62 +258,115 @@ class OnPolicy:
         """Values, advantages and targets under the critic as it is, flattened over time and lanes."""
         settings, (horizon, count) = self.hyperparameters, reward.shape
         observation = self.policy.normalize(rollout["observation"].flatten(0, 1))
-        values = self._value(observation).view(horizon + 1, count)
-        value, next_value = values[:-1], values[1:].clone()
+        value, next_value, memories = self._judge(rollout, observation)
         terminated, truncated = rollout["terminated"], rollout["truncated"]
-        if truncated.any():
-            next_value[truncated] = self._value(self.policy.normalize(rollout["final_observation"][truncated]))
         advantage = generalized_advantages(
             reward, value, next_value, terminated, truncated, settings.discount, settings.gae_lambda
         )
         fields = (rollout["action"], rollout["log_prob"], advantage, value, advantage + value)
-        return Batch(observation[: horizon * count], *(field.flatten(0, 1) for field in fields))
+        return Batch._make((observation[: horizon * count], *(field.flatten(0, 1) for field in fields), memories))
 
-    def _value(self, observation: Tensor) -> Tensor:
-        return self._networks.critic.forward(observation).squeeze(1)
+    def _judge(self, rollout: Rollout, observation: Tensor) -> tuple[Tensor, Tensor, Memories | None]:
+        """V(s_t) and V(s_{t+1}), the latter of the final observation where truncated: [T, N] each.
 
-    def _check_finite(self, metrics: Tensor, last_good: list[Tensor]) -> None:
-        """Looks once an update, so that a device is not made to wait at every minibatch."""
-        if metrics.isfinite().all():
-            return
-        for tensor, good in zip(self._trained_tensors(), last_good, strict=True):
-            tensor.copy_(good)
-        raise non_finite(self.METRICS, metrics, self.update_number)
+        Args:
+            rollout: T steps of N lanes.
+            observation: [(T + 1) N, D], all rows of the rollout as the networks see them.
+        """
+        critic, truncated, memories = self._networks.critic, rollout["truncated"], None
+        horizon, count = truncated.shape
+        states = observation.new_empty(horizon + 1, count, 0)
+        if isinstance(critic, RecurrentNetwork):
+            memories, outputs, states = self._remember(critic, rollout, observation)
+        else:
+            outputs = critic.forward(observation)
+        values = outputs.view(horizon + 1, count)
+        next_value = values[1:].clone()
+        if truncated.any():
+            # With what is remembered of the episode that is cut off.
+            final = self.policy.normalize(rollout["final_observation"][truncated])
+            next_value[truncated] = critic.advance(final, states[:-1][truncated])[0].squeeze(1)
+        return values[:-1], next_value, memories
+
+    def _remember(
+        self, critic: RecurrentNetwork, rollout: Rollout, observation: Tensor
+    ) -> tuple[Memories, Tensor, Tensor]:
+        """What is remembered along a rollout; the critic's outputs [(T + 1) N, 1]; its states after each row
+        [T + 1, N, H].
+
+        The critic goes on from where the rollout before this one left it; where the number of lanes changed, nothing
+        tells which episode goes on where, and it begins anew.
+        """
+        done = rollout["terminated"] | rollout["truncated"]
+        begins = torch.cat((torch.zeros_like(done[:1]), done))
+        keep = begins.logical_not().float().unsqueeze(-1)
+        state, lanes = self._critic_state, done.shape[1]
+        state = state if len(state) == lanes else state.new_zeros(lanes, critic.state_size)
+        outputs, states = critic.unroll(observation, Sequences(keep, state))
+        memories = Memories(keep[:-1], rollout["state"][0], state, states[-2] * keep[-1])
+        return memories, outputs, states
 
     def _observe(self, observation: Tensor) -> None:
         """Adds observations [T, N, *shape] to the policy's statistics."""
-        if self.hyperparameters.normalize_observations:
+        if self.policy.normalizes:
             samples = observation.flatten(0, 1).flatten(1)
-            self._observation_moments = self._observation_moments.merge(RunningMoments.of(samples))
-            self.policy.set_statistics(self._observation_moments.mean, self._observation_moments.variance)
+            self._observations.add(RunningMoments.of(samples))
+            self._normalize()
+
+    def _normalize(self) -> None:
+        if self.policy.normalizes:
+            seen = self._observations.total
+            self.policy.set_statistics(seen.mean, seen.variance)
 
     def _trained_tensors(self) -> list[Tensor]:
         """What a minibatch changes."""
-        return [self._optimizer.parameters, *self._optimizer.tensors().values()]
+        return [self._optimizer.parameters, *self._optimizer.tensors().values(), self._optimizer.rate]
 
     def _state_tensors(self) -> dict[str, Tensor]:
         """What can be copied into in place; statistics and counters are replaced instead."""
         optimizer = {f"optimizer.{name}": tensor for name, tensor in self._optimizer.tensors().items()}
         return self._networks.critic_tensors | optimizer
 
+    def fusible(self) -> Fusible:
+        """See Algorithm.fusible."""
+        optimizer = self._optimizer.tensors()
+        return Fusible(
+            parameters={"parameters": self._networks.parameters},
+            moments={name: optimizer[name] for name in MOMENTS},
+            counts={"optimizer.step": optimizer["step"]},
+            statistics={"observations": self._observations, "returns": self._returns},
+        )
+
+    def share_gradients(self, reduce: Callable[[Tensor], None]) -> None:
+        """See Algorithm.share_gradients."""
+        self._optimizer.reduce = reduce
+
+    def refresh(self) -> None:
+        """See Algorithm.refresh."""
+        self._normalize()
+
     def begin_episodes(self) -> None:
-        """See Algorithm.begin_episodes: running returns begin at zero."""
-        self._reward_scale = self._reward_scale.begin_episodes()
+        """See Algorithm.begin_episodes: running returns begin at zero, and the critic remembers nothing."""
+        self._return_carry = self._return_carry.new_zeros(0)
+        self._critic_state = self._critic_state.new_zeros(0, self.hyperparameters.recurrent_size)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Critic, optimizer, statistics and counter; see Algorithm.state_dict."""
         return {
             **{name: tensor.clone() for name, tensor in self._state_tensors().items()},
-            **self._observation_moments.state_dict("observation_moments"),
-            **self._reward_scale.moments.state_dict("return_moments"),
-            "return_carry": self._reward_scale.carry.clone(),
+            **self._observations.state_dict("observations"),
+            **self._returns.state_dict("returns"),
+            "return_carry": self._return_carry.clone(),
+            **({"critic_state": self._critic_state.clone()} if self.hyperparameters.recurrent_size else {}),
             "update_number": torch.tensor(self.update_number),
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """See Algorithm.load_state_dict; the policy is loaded apart, by `policy.load`."""
-        load_tensors(self._state_tensors(), self.state_dict(), state, any_shape=("return_carry",))
-        self._observation_moments = RunningMoments.from_state_dict(state, "observation_moments", self._device)
-        return_moments = RunningMoments.from_state_dict(state, "return_moments", self._device)
-        self._reward_scale = RewardScale(return_moments, state["return_carry"].to(self._device, copy=True))
+        load_tensors(self._state_tensors(), self.state_dict(), state, any_shape=("return_carry", "critic_state"))
+        self._observations.load_state_dict(state, "observations")
+        self._returns.load_state_dict(state, "returns")
+        self._return_carry = state["return_carry"].to(self._device, copy=True)
+        if "critic_state" in state:
+            self._critic_state = state["critic_state"].to(self._device, copy=True)
         self.update_number = int(state["update_number"])

@@ -4,7 +4,8 @@ Every derivative is written beside its formula; tests/unit/agentpod/test_ppo.py 
 differentiation of the paper's equations in float64.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from agentpod.algorithms.on_policy import (
     descend_value,
     standardize,
 )
+from agentpod.fusion import Fusible
 from agentpod.randomness import derive_generator
 from agentpod.rollout import Rollout
 from podrace.errors import InvalidArgument
@@ -39,21 +41,32 @@ class PPOHyperparameters(OnPolicySettings):
     epochs: int = 4
     """Passes over each rollout."""
     minibatch_size: int = 512
-    """Steps a gradient is estimated from; the last minibatches are smaller where it does not divide the rollout."""
+    """Steps a gradient is estimated from; the last minibatches are smaller where it does not divide the rollout. With
+    recurrent_size, as many whole lanes as have no more steps than that."""
     target_kl: float = 0.0
     """Stop the update after an epoch whose mean approximate KL divergence exceeds this; 0 = off."""
     desired_kl: float = 0.0
     """Adapt the learning rate from update to update so that the divergence of the last epoch stays near; 0 = off."""
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot train; see Settings."""
+        super().__post_init__()
+        if self.recurrent_size and self.minibatch_size < self.horizon:
+            raise InvalidArgument(
+                f"hyperparameter minibatch_size = {self.minibatch_size} is less than horizon = {self.horizon}: with "
+                "recurrent_size whole lanes are learned from; raise minibatch_size or lower horizon"
+            )
 
 
 def adapted_rate(rate: float, divergence: float, desired: float) -> float:
     """The next learning rate (Rudin et al. 2022, section 3): lower where the policy moved twice as far as desired,
     higher where not half as far.
     """
+    # A first rate from outside the bounds is not moved the wrong way by them.
     if divergence > 2.0 * desired:
-        return max(rate / RATE_FACTOR, LOWEST_RATE)
+        return max(rate / RATE_FACTOR, min(rate, LOWEST_RATE))
     if divergence < 0.5 * desired:
-        return min(rate * RATE_FACTOR, HIGHEST_RATE)
+        return min(rate * RATE_FACTOR, max(rate, HIGHEST_RATE))
     return rate
 
 
@@ -167,15 +180,15 @@ class PPO(OnPolicy):
         generator = derive_generator(self._device, self._seed, "update", self.update_number)
         epochs: list[Tensor] = []
         for _ in range(settings.epochs):
-            order = torch.randperm(len(batch.log_prob), generator=generator, device=self._device)
+            order = torch.randperm(batch.units, generator=generator, device=self._device)
             minibatches = batch.minibatches(order, settings.minibatch_size)
             epochs.append(torch.stack([self._descend(minibatch) for minibatch in minibatches]))
             # Read only if it decides something: reading makes a device wait.
             if settings.target_kl > 0 and self._divergence(epochs[-1]) > settings.target_kl:
                 break
         if settings.desired_kl > 0:
-            rate = self._optimizer.learning_rate
-            self._optimizer.learning_rate = adapted_rate(rate, self._divergence(epochs[-1]), settings.desired_kl)
+            rate = self._optimizer.rate
+            rate.fill_(adapted_rate(float(rate), self._divergence(epochs[-1]), settings.desired_kl))
         return torch.cat(epochs)
 
     def _divergence(self, metrics: Tensor) -> float:
@@ -190,3 +203,19 @@ class PPO(OnPolicy):
         value_loss = value_gradient(minibatch, self._networks, self.hyperparameters)
         terms = policy_gradient(minibatch, self._networks, self.hyperparameters)
         return torch.stack((value_loss, *terms, self._optimizer.step()))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Also the learning rate, which adapts; see Algorithm.state_dict."""
+        return {**super().state_dict(), "learning_rate": self._optimizer.rate.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """See Algorithm.load_state_dict."""
+        super().load_state_dict(state)
+        # A rate that does not adapt is as the hyperparameters say: those of a child differ from its parent's.
+        if self.hyperparameters.desired_kl > 0:
+            self._optimizer.rate.copy_(state["learning_rate"])
+
+    def fusible(self) -> Fusible:
+        """See Algorithm.fusible."""
+        rates = {"learning_rate": self._optimizer.rate} if self.hyperparameters.desired_kl > 0 else {}
+        return replace(super().fusible(), rates=rates)

@@ -1,7 +1,7 @@
 """Owns what the two soft actor-critics share: settings, the temperature, and how an ensemble's targets are reduced."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -41,7 +41,7 @@ class SoftSettings(OffPolicySettings):
     @property
     def network(self) -> NetworkSpec:
         """Of the policy."""
-        return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations, head="squashed")
+        return replace(super().network, head="squashed")
 
 
 class Temperature:
@@ -88,6 +88,9 @@ class SoftActorCritic(OffPolicy):
     settings_type: ClassVar[type[SoftSettings]]
     _temperature: Temperature
     _subset_generator: torch.Generator
+
+    def _optimizers(self) -> list[FlatAdam]:
+        return [*super()._optimizers(), self._temperature.optimizer]
 
     def _live_tensors(self) -> dict[str, Tensor]:
         return super()._live_tensors() | self._temperature.tensors()

@@ -24,12 +24,13 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from podrace.checkpoint.v1 import checkpoint_pb2 as podrace_dot_checkpoint_dot_v1_dot_checkpoint__pb2
+from podrace.leaderboard.v1 import leaderboard_pb2 as podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2
 from podrace.orchestrator.v1 import orchestrator_pb2 as podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2
 from podrace.tensor.v1 import tensor_pb2 as podrace_dot_tensor_dot_v1_dot_tensor__pb2
 from podrace.tournament.v1 import tournament_pb2 as podrace_dot_tournament_dot_v1_dot_tournament__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podrace/agentpod/v1/agentpod.proto\x12\x13podrace.agentpod.v1\x1a\x1egoogle/protobuf/duration.proto\x1a&podrace/checkpoint/v1/checkpoint.proto\x1a*podrace/orchestrator/v1/orchestrator.proto\x1a\x1epodrace/tensor/v1/tensor.proto\x1a&podrace/tournament/v1/tournament.proto\"\xe7\x01\n\x05Space\x12-\n\x04kind\x18\x01 \x01(\x0e\x32\x1f.podrace.agentpod.v1.Space.Kind\x12\r\n\x05shape\x18\x02 \x03(\x04\x12.\n\tdata_type\x18\x03 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\x0b\n\x03low\x18\x04 \x03(\x01\x12\x0c\n\x04high\x18\x05 \x03(\x01\x12\x0f\n\x07\x63hoices\x18\x06 \x01(\x04\"D\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fKIND_CONTINUOUS\x10\x01\x12\x11\n\rKIND_DISCRETE\x10\x02\"\x94\x01\n\nPolicySpec\x12\x14\n\x0chidden_sizes\x18\x01 \x03(\r\x12\x12\n\nactivation\x18\x02 \x01(\t\x12\x1e\n\x16normalize_observations\x18\x03 \x01(\x08\x12.\n\x07tensors\x18\x04 \x03(\x0b\x32\x1d.podrace.tensor.v1.TensorSpec\x12\x0c\n\x04head\x18\x05 \x01(\t\"Q\n\tPolicyRef\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12,\n\x06tensor\x18\x02 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"j\n\x0bRolloutSlot\x12-\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x19\n\x11\x66irst_environment\x18\x02 \x01(\r\x12\x11\n\tfirst_row\x18\x03 \x01(\x04\"\x86\x02\n\x11OpenWorkerRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12\x0f\n\x07horizon\x18\x03 \x01(\r\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x14\n\x0cworker_index\x18\x06 \x01(\r\x12\x10\n\x08rollouts\x18\x07 \x01(\x04\x12+\n\x05probe\x18\x08 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\xc1\x01\n\x12OpenWorkerResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x11\n\tprobe_sum\x18\x04 \x01(\x01\"\x99\x01\n\x15\x43ollectRolloutRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12.\n\x04slot\x18\x02 \x01(\x0b\x32 .podrace.agentpod.v1.RolloutSlot\x12.\n\x06policy\x18\x03 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x0f\n\x07rollout\x18\x04 \x01(\x04\"\xaf\x01\n\x16\x43ollectRolloutResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x19\n\x11\x65nvironment_steps\x18\x02 \x01(\x04\x12\x17\n\x0f\x65pisode_returns\x18\x03 \x03(\x01\x12\x17\n\x0f\x65pisode_lengths\x18\x04 \x03(\x04\x12\x30\n\rbusy_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"%\n\x12\x43loseWorkerRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x15\n\x13\x43loseWorkerResponse\"\xc2\x01\n\x14OpenEvaluatorRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12+\n\x05probe\x18\x04 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\xc4\x01\n\x15OpenEvaluatorResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x11\n\tprobe_sum\x18\x03 \x01(\x01\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\"\x88\x01\n\x15\x45valuatePolicyRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12.\n\x06policy\x18\x02 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x10\n\x08\x65pisodes\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x0e\n\x06greedy\x18\x05 \x01(\x08\"O\n\x16\x45valuatePolicyResponse\x12\x35\n\nevaluation\x18\x01 \x01(\x0b\x32!.podrace.checkpoint.v1.Evaluation\"(\n\x15\x43loseEvaluatorRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x18\n\x16\x43loseEvaluatorResponse\"\x13\n\x11GetLearnerRequest\"\x91\x01\n\x12GetLearnerResponse\x12\x0e\n\x06pod_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.podrace.orchestrator.v1.Progress\x12\r\n\x05plane\x18\x04 \x01(\t\x12\x15\n\rrole_restarts\x18\x05 \x01(\x04\x32\xc5\x02\n\rWorkerService\x12\x62\n\nOpenWorker\x12&.podrace.agentpod.v1.OpenWorkerRequest\x1a\'.podrace.agentpod.v1.OpenWorkerResponse\"\x03\x90\x02\x02\x12i\n\x0e\x43ollectRollout\x12*.podrace.agentpod.v1.CollectRolloutRequest\x1a+.podrace.agentpod.v1.CollectRolloutResponse\x12\x65\n\x0b\x43loseWorker\x12\'.podrace.agentpod.v1.CloseWorkerRequest\x1a(.podrace.agentpod.v1.CloseWorkerResponse\"\x03\x90\x02\x02\x32\xdf\x02\n\x10\x45valuatorService\x12k\n\rOpenEvaluator\x12).podrace.agentpod.v1.OpenEvaluatorRequest\x1a*.podrace.agentpod.v1.OpenEvaluatorResponse\"\x03\x90\x02\x02\x12n\n\x0e\x45valuatePolicy\x12*.podrace.agentpod.v1.EvaluatePolicyRequest\x1a+.podrace.agentpod.v1.EvaluatePolicyResponse\"\x03\x90\x02\x02\x12n\n\x0e\x43loseEvaluator\x12*.podrace.agentpod.v1.CloseEvaluatorRequest\x1a+.podrace.agentpod.v1.CloseEvaluatorResponse\"\x03\x90\x02\x02\x32t\n\x0eLearnerService\x12\x62\n\nGetLearner\x12&.podrace.agentpod.v1.GetLearnerRequest\x1a\'.podrace.agentpod.v1.GetLearnerResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podrace/agentpod/v1/agentpod.proto\x12\x13podrace.agentpod.v1\x1a\x1egoogle/protobuf/duration.proto\x1a&podrace/checkpoint/v1/checkpoint.proto\x1a(podrace/leaderboard/v1/leaderboard.proto\x1a*podrace/orchestrator/v1/orchestrator.proto\x1a\x1epodrace/tensor/v1/tensor.proto\x1a&podrace/tournament/v1/tournament.proto\"\xe7\x01\n\x05Space\x12-\n\x04kind\x18\x01 \x01(\x0e\x32\x1f.podrace.agentpod.v1.Space.Kind\x12\r\n\x05shape\x18\x02 \x03(\x04\x12.\n\tdata_type\x18\x03 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\x0b\n\x03low\x18\x04 \x03(\x01\x12\x0c\n\x04high\x18\x05 \x03(\x01\x12\x0f\n\x07\x63hoices\x18\x06 \x01(\x04\"D\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fKIND_CONTINUOUS\x10\x01\x12\x11\n\rKIND_DISCRETE\x10\x02\"\xbb\x01\n\nPolicySpec\x12\x14\n\x0chidden_sizes\x18\x01 \x03(\r\x12\x12\n\nactivation\x18\x02 \x01(\t\x12\x1e\n\x16normalize_observations\x18\x03 \x01(\x08\x12.\n\x07tensors\x18\x04 \x03(\x0b\x32\x1d.podrace.tensor.v1.TensorSpec\x12\x0c\n\x04head\x18\x05 \x01(\t\x12\r\n\x05torso\x18\x06 \x01(\t\x12\x16\n\x0erecurrent_size\x18\x07 \x01(\r\"Q\n\tPolicyRef\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12,\n\x06tensor\x18\x02 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"j\n\x0bRolloutSlot\x12-\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x19\n\x11\x66irst_environment\x18\x02 \x01(\r\x12\x11\n\tfirst_row\x18\x03 \x01(\x04\"\x86\x02\n\x11OpenWorkerRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12\x0f\n\x07horizon\x18\x03 \x01(\r\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x14\n\x0cworker_index\x18\x06 \x01(\r\x12\x10\n\x08rollouts\x18\x07 \x01(\x04\x12+\n\x05probe\x18\x08 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\xc1\x01\n\x12OpenWorkerResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x11\n\tprobe_sum\x18\x04 \x01(\x01\"\x99\x01\n\x15\x43ollectRolloutRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12.\n\x04slot\x18\x02 \x01(\x0b\x32 .podrace.agentpod.v1.RolloutSlot\x12.\n\x06policy\x18\x03 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x0f\n\x07rollout\x18\x04 \x01(\x04\"\xaf\x01\n\x16\x43ollectRolloutResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x19\n\x11\x65nvironment_steps\x18\x02 \x01(\x04\x12\x17\n\x0f\x65pisode_returns\x18\x03 \x03(\x01\x12\x17\n\x0f\x65pisode_lengths\x18\x04 \x03(\x04\x12\x30\n\rbusy_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"%\n\x12\x43loseWorkerRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x15\n\x13\x43loseWorkerResponse\"\xc2\x01\n\x14OpenEvaluatorRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12+\n\x05probe\x18\x04 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\xc4\x01\n\x15OpenEvaluatorResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x11\n\tprobe_sum\x18\x03 \x01(\x01\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\"\x88\x01\n\x15\x45valuatePolicyRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12.\n\x06policy\x18\x02 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x10\n\x08\x65pisodes\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x0e\n\x06greedy\x18\x05 \x01(\x08\"O\n\x16\x45valuatePolicyResponse\x12\x35\n\nevaluation\x18\x01 \x01(\x0b\x32!.podrace.checkpoint.v1.Evaluation\"(\n\x15\x43loseEvaluatorRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x18\n\x16\x43loseEvaluatorResponse\"\x13\n\x11GetLearnerRequest\"\x91\x01\n\x12GetLearnerResponse\x12\x0e\n\x06pod_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.podrace.orchestrator.v1.Progress\x12\r\n\x05plane\x18\x04 \x01(\t\x12\x15\n\rrole_restarts\x18\x05 \x01(\x04\"W\n\x12GetTrainingRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x30\n\rwait_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x9b\x01\n\x13GetTrainingResponse\x12\x0f\n\x07session\x18\x01 \x01(\t\x12,\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x1d.podrace.leaderboard.v1.Agent\x12\x33\n\x04spec\x18\x03 \x01(\x0b\x32%.podrace.tournament.v1.TournamentSpec\x12\x10\n\x08rollouts\x18\x04 \x01(\x04\"\x91\x01\n\x11JoinFusionRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rlearner_index\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x15\n\rapplied_round\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x19\n\x11\x65nvironment_steps\x18\x06 \x01(\x04\"\x9b\x01\n\x12JoinFusionResponse\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0c\n\x04size\x18\x04 \x01(\r\x12\x15\n\rstore_address\x18\x05 \x01(\t\x12\x0e\n\x06prefix\x18\x06 \x01(\t\x12\x14\n\x0cjoiner_ranks\x18\x07 \x03(\r\x12\x0e\n\x06reason\x18\x08 \x01(\t\"\x91\x01\n\x13\x43ommitFusionRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rlearner_index\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x07 \x01(\t\"T\n\x14\x43ommitFusionResponse\x12\x11\n\tcommitted\x18\x01 \x01(\x08\x12\x19\n\x11\x65nvironment_steps\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t2\xc5\x02\n\rWorkerService\x12\x62\n\nOpenWorker\x12&.podrace.agentpod.v1.OpenWorkerRequest\x1a\'.podrace.agentpod.v1.OpenWorkerResponse\"\x03\x90\x02\x02\x12i\n\x0e\x43ollectRollout\x12*.podrace.agentpod.v1.CollectRolloutRequest\x1a+.podrace.agentpod.v1.CollectRolloutResponse\x12\x65\n\x0b\x43loseWorker\x12\'.podrace.agentpod.v1.CloseWorkerRequest\x1a(.podrace.agentpod.v1.CloseWorkerResponse\"\x03\x90\x02\x02\x32\xdf\x02\n\x10\x45valuatorService\x12k\n\rOpenEvaluator\x12).podrace.agentpod.v1.OpenEvaluatorRequest\x1a*.podrace.agentpod.v1.OpenEvaluatorResponse\"\x03\x90\x02\x02\x12n\n\x0e\x45valuatePolicy\x12*.podrace.agentpod.v1.EvaluatePolicyRequest\x1a+.podrace.agentpod.v1.EvaluatePolicyResponse\"\x03\x90\x02\x02\x12n\n\x0e\x43loseEvaluator\x12*.podrace.agentpod.v1.CloseEvaluatorRequest\x1a+.podrace.agentpod.v1.CloseEvaluatorResponse\"\x03\x90\x02\x02\x32\xa9\x03\n\x0eLearnerService\x12\x62\n\nGetLearner\x12&.podrace.agentpod.v1.GetLearnerRequest\x1a\'.podrace.agentpod.v1.GetLearnerResponse\"\x03\x90\x02\x01\x12\x65\n\x0bGetTraining\x12\'.podrace.agentpod.v1.GetTrainingRequest\x1a(.podrace.agentpod.v1.GetTrainingResponse\"\x03\x90\x02\x01\x12\x62\n\nJoinFusion\x12&.podrace.agentpod.v1.JoinFusionRequest\x1a\'.podrace.agentpod.v1.JoinFusionResponse\"\x03\x90\x02\x02\x12h\n\x0c\x43ommitFusion\x12(.podrace.agentpod.v1.CommitFusionRequest\x1a).podrace.agentpod.v1.CommitFusionResponse\"\x03\x90\x02\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,48 +49,66 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EVALUATORSERVICE'].methods_by_name['CloseEvaluator']._serialized_options = b'\220\002\002'
   _globals['_LEARNERSERVICE'].methods_by_name['GetLearner']._loaded_options = None
   _globals['_LEARNERSERVICE'].methods_by_name['GetLearner']._serialized_options = b'\220\002\001'
-  _globals['_SPACE']._serialized_start=248
-  _globals['_SPACE']._serialized_end=479
-  _globals['_SPACE_KIND']._serialized_start=411
-  _globals['_SPACE_KIND']._serialized_end=479
-  _globals['_POLICYSPEC']._serialized_start=482
-  _globals['_POLICYSPEC']._serialized_end=630
-  _globals['_POLICYREF']._serialized_start=632
-  _globals['_POLICYREF']._serialized_end=713
-  _globals['_ROLLOUTSLOT']._serialized_start=715
-  _globals['_ROLLOUTSLOT']._serialized_end=821
-  _globals['_OPENWORKERREQUEST']._serialized_start=824
-  _globals['_OPENWORKERREQUEST']._serialized_end=1086
-  _globals['_OPENWORKERRESPONSE']._serialized_start=1089
-  _globals['_OPENWORKERRESPONSE']._serialized_end=1282
-  _globals['_COLLECTROLLOUTREQUEST']._serialized_start=1285
-  _globals['_COLLECTROLLOUTREQUEST']._serialized_end=1438
-  _globals['_COLLECTROLLOUTRESPONSE']._serialized_start=1441
-  _globals['_COLLECTROLLOUTRESPONSE']._serialized_end=1616
-  _globals['_CLOSEWORKERREQUEST']._serialized_start=1618
-  _globals['_CLOSEWORKERREQUEST']._serialized_end=1655
-  _globals['_CLOSEWORKERRESPONSE']._serialized_start=1657
-  _globals['_CLOSEWORKERRESPONSE']._serialized_end=1678
-  _globals['_OPENEVALUATORREQUEST']._serialized_start=1681
-  _globals['_OPENEVALUATORREQUEST']._serialized_end=1875
-  _globals['_OPENEVALUATORRESPONSE']._serialized_start=1878
-  _globals['_OPENEVALUATORRESPONSE']._serialized_end=2074
-  _globals['_EVALUATEPOLICYREQUEST']._serialized_start=2077
-  _globals['_EVALUATEPOLICYREQUEST']._serialized_end=2213
-  _globals['_EVALUATEPOLICYRESPONSE']._serialized_start=2215
-  _globals['_EVALUATEPOLICYRESPONSE']._serialized_end=2294
-  _globals['_CLOSEEVALUATORREQUEST']._serialized_start=2296
-  _globals['_CLOSEEVALUATORREQUEST']._serialized_end=2336
-  _globals['_CLOSEEVALUATORRESPONSE']._serialized_start=2338
-  _globals['_CLOSEEVALUATORRESPONSE']._serialized_end=2362
-  _globals['_GETLEARNERREQUEST']._serialized_start=2364
-  _globals['_GETLEARNERREQUEST']._serialized_end=2383
-  _globals['_GETLEARNERRESPONSE']._serialized_start=2386
-  _globals['_GETLEARNERRESPONSE']._serialized_end=2531
-  _globals['_WORKERSERVICE']._serialized_start=2534
-  _globals['_WORKERSERVICE']._serialized_end=2859
-  _globals['_EVALUATORSERVICE']._serialized_start=2862
-  _globals['_EVALUATORSERVICE']._serialized_end=3213
-  _globals['_LEARNERSERVICE']._serialized_start=3215
-  _globals['_LEARNERSERVICE']._serialized_end=3331
+  _globals['_LEARNERSERVICE'].methods_by_name['GetTraining']._loaded_options = None
+  _globals['_LEARNERSERVICE'].methods_by_name['GetTraining']._serialized_options = b'\220\002\001'
+  _globals['_LEARNERSERVICE'].methods_by_name['JoinFusion']._loaded_options = None
+  _globals['_LEARNERSERVICE'].methods_by_name['JoinFusion']._serialized_options = b'\220\002\002'
+  _globals['_LEARNERSERVICE'].methods_by_name['CommitFusion']._loaded_options = None
+  _globals['_LEARNERSERVICE'].methods_by_name['CommitFusion']._serialized_options = b'\220\002\002'
+  _globals['_SPACE']._serialized_start=290
+  _globals['_SPACE']._serialized_end=521
+  _globals['_SPACE_KIND']._serialized_start=453
+  _globals['_SPACE_KIND']._serialized_end=521
+  _globals['_POLICYSPEC']._serialized_start=524
+  _globals['_POLICYSPEC']._serialized_end=711
+  _globals['_POLICYREF']._serialized_start=713
+  _globals['_POLICYREF']._serialized_end=794
+  _globals['_ROLLOUTSLOT']._serialized_start=796
+  _globals['_ROLLOUTSLOT']._serialized_end=902
+  _globals['_OPENWORKERREQUEST']._serialized_start=905
+  _globals['_OPENWORKERREQUEST']._serialized_end=1167
+  _globals['_OPENWORKERRESPONSE']._serialized_start=1170
+  _globals['_OPENWORKERRESPONSE']._serialized_end=1363
+  _globals['_COLLECTROLLOUTREQUEST']._serialized_start=1366
+  _globals['_COLLECTROLLOUTREQUEST']._serialized_end=1519
+  _globals['_COLLECTROLLOUTRESPONSE']._serialized_start=1522
+  _globals['_COLLECTROLLOUTRESPONSE']._serialized_end=1697
+  _globals['_CLOSEWORKERREQUEST']._serialized_start=1699
+  _globals['_CLOSEWORKERREQUEST']._serialized_end=1736
+  _globals['_CLOSEWORKERRESPONSE']._serialized_start=1738
+  _globals['_CLOSEWORKERRESPONSE']._serialized_end=1759
+  _globals['_OPENEVALUATORREQUEST']._serialized_start=1762
+  _globals['_OPENEVALUATORREQUEST']._serialized_end=1956
+  _globals['_OPENEVALUATORRESPONSE']._serialized_start=1959
+  _globals['_OPENEVALUATORRESPONSE']._serialized_end=2155
+  _globals['_EVALUATEPOLICYREQUEST']._serialized_start=2158
+  _globals['_EVALUATEPOLICYREQUEST']._serialized_end=2294
+  _globals['_EVALUATEPOLICYRESPONSE']._serialized_start=2296
+  _globals['_EVALUATEPOLICYRESPONSE']._serialized_end=2375
+  _globals['_CLOSEEVALUATORREQUEST']._serialized_start=2377
+  _globals['_CLOSEEVALUATORREQUEST']._serialized_end=2417
+  _globals['_CLOSEEVALUATORRESPONSE']._serialized_start=2419
+  _globals['_CLOSEEVALUATORRESPONSE']._serialized_end=2443
+  _globals['_GETLEARNERREQUEST']._serialized_start=2445
+  _globals['_GETLEARNERREQUEST']._serialized_end=2464
+  _globals['_GETLEARNERRESPONSE']._serialized_start=2467
+  _globals['_GETLEARNERRESPONSE']._serialized_end=2612
+  _globals['_GETTRAININGREQUEST']._serialized_start=2614
+  _globals['_GETTRAININGREQUEST']._serialized_end=2701
+  _globals['_GETTRAININGRESPONSE']._serialized_start=2704
+  _globals['_GETTRAININGRESPONSE']._serialized_end=2859
+  _globals['_JOINFUSIONREQUEST']._serialized_start=2862
+  _globals['_JOINFUSIONREQUEST']._serialized_end=3007
+  _globals['_JOINFUSIONRESPONSE']._serialized_start=3010
+  _globals['_JOINFUSIONRESPONSE']._serialized_end=3165
+  _globals['_COMMITFUSIONREQUEST']._serialized_start=3168
+  _globals['_COMMITFUSIONREQUEST']._serialized_end=3313
+  _globals['_COMMITFUSIONRESPONSE']._serialized_start=3315
+  _globals['_COMMITFUSIONRESPONSE']._serialized_end=3399
+  _globals['_WORKERSERVICE']._serialized_start=3402
+  _globals['_WORKERSERVICE']._serialized_end=3727
+  _globals['_EVALUATORSERVICE']._serialized_start=3730
+  _globals['_EVALUATORSERVICE']._serialized_end=4081
+  _globals['_LEARNERSERVICE']._serialized_start=4084
+  _globals['_LEARNERSERVICE']._serialized_end=4509
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from podrace.checkpoint.v1 import checkpoint_pb2 as _checkpoint_pb2
+from podrace.leaderboard.v1 import leaderboard_pb2 as _leaderboard_pb2
 from podrace.orchestrator.v1 import orchestrator_pb2 as _orchestrator_pb2
 from podrace.tensor.v1 import tensor_pb2 as _tensor_pb2
 from podrace.tournament.v1 import tournament_pb2 as _tournament_pb2
@@ -71,11 +72,11 @@ class Space(_message.Message):
 
     @_builtins.property
     def low(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Lower bounds, one an element in C-order; empty when unbounded."""
+        """Lower bounds, one an element in C-order, or a single one that all elements share; empty when unbounded."""
 
     @_builtins.property
     def high(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Upper bounds, one an element in C-order; empty when unbounded."""
+        """Upper bounds, one an element in C-order, or a single one that all elements share; empty when unbounded."""
 
     def __init__(
         self,
@@ -97,11 +98,28 @@ Global___Space: _TypeAlias = Space  # noqa: Y015
 
 @_typing.final
 class PolicySpec(_message.Message):
-    """How observations become actions: a multi-layer perceptron over normalized observations. The tensors travel in a policy
+    """How observations become actions: a network over normalized observations, and a head. The tensors travel in a policy
     slot: one float32 block named `policy` whose parts are listed by name in `tensors`, in order and without gaps.
-    With (x - normalizer.mean) / sqrt(normalizer.variance + 1e-8) clipped to +-10 as input when `normalize_observations`;
-    hidden layer i computes activation(x W^T + b). What the last layer gives, and how an action is drawn from it, is the
-    head:
+    What goes in, x: observations of data type uint8 are divided by 255; others are taken as they are or, when
+    `normalize_observations` (which says nothing about uint8), as (x - observation_mean) / sqrt(observation_variance +
+    1e-8), clipped to +-10. Elements are in C-order.
+    Torso: convolutions without padding, each followed by the activation. Convolution i has the weight
+    `actor.torso.<i>.weight` [channels, channels before, rows, columns] and a bias [channels]; the channels of a picture
+    are the first of the observation's three dimensions if it is less than both others, else the last. What the last
+    convolution gives is flattened, channels first. As (channels, kernel, stride):
+      none           no convolutions: the observation is flattened
+      nature         (32, 8, 4), (64, 4, 2), (64, 3, 1)
+      small          (16, 4, 2), (32, 3, 1)
+    Layer i computes x W^T + b with `actor.<i>.weight` [outputs, inputs] and `actor.<i>.bias`; every layer but the one
+    that gives the outputs is followed by the activation.
+    With `recurrent_size` H > 0, all of these layers are hidden ones, and what follows remembers h, [H], for each
+    environment: zero at the first step of every episode, else as the step before left it, also from one rollout, and
+    one policy version, to the next. With `actor.recurrent.input_weight` W and `.input_bias` b, `.state_weight` V and
+    `.state_bias` c, each three parts of H rows for r, z and n one below the other:
+      r = sigmoid(W_r x + b_r + V_r h + c_r)    z = sigmoid(W_z x + b_z + V_z h + c_z)
+      n = tanh(W_n x + b_n + r (V_n h + c_n))   h' = (1 - z) n + z h
+    The outputs are then h' U^T + d with `actor.output.0.weight` U and `actor.output.0.bias` d.
+    What the outputs are, and how an action is drawn from them, is the head:
       stochastic     logits (discrete), or means with the standard deviation exp(log_std) (continuous, unbounded)
       squashed       logits (discrete), or A means and then A logarithms of standard deviations, clamped to [-20, 2]: the
                      action is tanh(mean + deviation x normal)
@@ -119,12 +137,18 @@ class PolicySpec(_message.Message):
     NORMALIZE_OBSERVATIONS_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     HEAD_FIELD_NUMBER: _builtins.int
+    TORSO_FIELD_NUMBER: _builtins.int
+    RECURRENT_SIZE_FIELD_NUMBER: _builtins.int
     activation: _builtins.str
-    """Between layers: `tanh` or `relu`."""
+    """Between layers: `tanh`, `relu` or `elu` (x if positive, else exp(x) - 1)."""
     normalize_observations: _builtins.bool
     """Whether observations are normalized first."""
     head: _builtins.str
     """How outputs become actions, one of those above; empty: `stochastic`."""
+    torso: _builtins.str
+    """Convolutions before the layers, one of those above; empty: `none`."""
+    recurrent_size: _builtins.int
+    """Numbers remembered from step to step between the layers and the outputs; 0: none."""
     @_builtins.property
     def hidden_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Widths of the hidden layers."""
@@ -141,10 +165,12 @@ class PolicySpec(_message.Message):
         normalize_observations: _builtins.bool = ...,
         tensors: _abc.Iterable[_tensor_pb2.TensorSpec] | None = ...,
         head: _builtins.str = ...,
+        torso: _builtins.str = ...,
+        recurrent_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation", b"activation", "head", b"head", "hidden_sizes", b"hidden_sizes", "normalize_observations", b"normalize_observations", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation", b"activation", "head", b"head", "hidden_sizes", b"hidden_sizes", "normalize_observations", b"normalize_observations", "recurrent_size", b"recurrent_size", "tensors", b"tensors", "torso", b"torso"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -182,7 +208,8 @@ Global___PolicyRef: _TypeAlias = PolicyRef  # noqa: Y015
 class RolloutSlot(_message.Message):
     """One slot of the rollout memory and what is to be written there: T steps of N environments.
     On-policy, the slot is all of its tensors: observation [T+1, N, ...], action [T, N, ...], log_prob [T, N],
-    reward [T, N], terminated [T, N], truncated [T, N], final_observation [T, N, ...] (only rows where truncated).
+    reward [T, N], terminated [T, N], truncated [T, N], final_observation [T, N, ...] (only rows where truncated), and
+    where the policy remembers state [1, N, recurrent_size], what it remembered before the first step.
     Off-policy, it is T rows of a replay memory of R rows that lies in place of T and T+1 above, without log_prob: whoever
     is not given log_prob also writes what its last step left behind into the last of its rows of final_observation.
     """
@@ -671,3 +698,239 @@ class GetLearnerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetLearnerResponse: _TypeAlias = GetLearnerResponse  # noqa: Y015
+
+@_typing.final
+class GetTrainingRequest(_message.Message):
+    """Asks what is trained."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    WAIT_DURATION_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """The session the caller trains for, or has given up; empty at first."""
+    @_builtins.property
+    def wait_duration(self) -> _duration_pb2.Duration:
+        """How long it waits for another one."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        wait_duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait_duration", b"wait_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "wait_duration", b"wait_duration"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTrainingRequest: _TypeAlias = GetTrainingRequest  # noqa: Y015
+
+@_typing.final
+class GetTrainingResponse(_message.Message):
+    """What is trained."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    ROLLOUTS_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Names it; empty: nothing yet."""
+    rollouts: _builtins.int
+    """Rollouts that the head has collected in the agent's life; random numbers are derived from it."""
+    @_builtins.property
+    def agent(self) -> _leaderboard_pb2.Agent:
+        """The agent."""
+
+    @_builtins.property
+    def spec(self) -> _tournament_pb2.TournamentSpec:
+        """The specification of its tournament, resolved."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        agent: _leaderboard_pb2.Agent | None = ...,
+        spec: _tournament_pb2.TournamentSpec | None = ...,
+        rollouts: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "rollouts", b"rollouts", "session", b"session", "spec", b"spec"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTrainingResponse: _TypeAlias = GetTrainingResponse  # noqa: Y015
+
+@_typing.final
+class JoinFusionRequest(_message.Message):
+    """Arrives for a fusion round."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    LEARNER_INDEX_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    APPLIED_ROUND_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """As answered by GetTraining."""
+    learner_index: _builtins.int
+    """Which learner of the pod; the head is 0."""
+    incarnation: _builtins.str
+    """Names the process: another one for each start."""
+    applied_round: _builtins.int
+    """The last round it applied; 0: none."""
+    epoch: _builtins.int
+    """Membership epoch of the group it still holds; 0: none."""
+    environment_steps: _builtins.int
+    """Environment steps of its own since that round."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        learner_index: _builtins.int = ...,
+        incarnation: _builtins.str = ...,
+        applied_round: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        environment_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_round", b"applied_round", "environment_steps", b"environment_steps", "epoch", b"epoch", "incarnation", b"incarnation", "learner_index", b"learner_index", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinFusionRequest: _TypeAlias = JoinFusionRequest  # noqa: Y015
+
+@_typing.final
+class JoinFusionResponse(_message.Message):
+    """The members of a fusion round."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    STORE_ADDRESS_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    JOINER_RANKS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    """Its number, from 1; that of an aborted round is used again."""
+    epoch: _builtins.int
+    """Grows with every change of members and with every abort; a new epoch needs a new group."""
+    rank: _builtins.int
+    """Of the caller within the group; the head is 0."""
+    size: _builtins.int
+    """Members."""
+    store_address: _builtins.str
+    """Where the group meets, `host:port`."""
+    prefix: _builtins.str
+    """Prefix of its keys there, never used before."""
+    reason: _builtins.str
+    """Why these members, for the log."""
+    @_builtins.property
+    def joiner_ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ranks that take the head's state before anything is averaged."""
+
+    def __init__(
+        self,
+        *,
+        round: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        rank: _builtins.int = ...,
+        size: _builtins.int = ...,
+        store_address: _builtins.str = ...,
+        prefix: _builtins.str = ...,
+        joiner_ranks: _abc.Iterable[_builtins.int] | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "joiner_ranks", b"joiner_ranks", "prefix", b"prefix", "rank", b"rank", "reason", b"reason", "round", b"round", "size", b"size", "store_address", b"store_address"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinFusionResponse: _TypeAlias = JoinFusionResponse  # noqa: Y015
+
+@_typing.final
+class CommitFusionRequest(_message.Message):
+    """Reports the average."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    LEARNER_INDEX_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """As given to JoinFusion."""
+    learner_index: _builtins.int
+    """As given to JoinFusion."""
+    incarnation: _builtins.str
+    """As given to JoinFusion."""
+    round: _builtins.int
+    """As answered by JoinFusion."""
+    epoch: _builtins.int
+    """As answered by JoinFusion."""
+    digest: _builtins.str
+    """SHA-256 of the average, in hexadecimal."""
+    failure: _builtins.str
+    """What went wrong; empty if nothing did."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        learner_index: _builtins.int = ...,
+        incarnation: _builtins.str = ...,
+        round: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        digest: _builtins.str = ...,
+        failure: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "epoch", b"epoch", "failure", b"failure", "incarnation", b"incarnation", "learner_index", b"learner_index", "round", b"round", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitFusionRequest: _TypeAlias = CommitFusionRequest  # noqa: Y015
+
+@_typing.final
+class CommitFusionResponse(_message.Message):
+    """The end of a fusion round."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    committed: _builtins.bool
+    """Whether the average is to be applied; if not, everything stays as it is, and the learner joins again."""
+    environment_steps: _builtins.int
+    """Of all learners, in all committed rounds of this session."""
+    reason: _builtins.str
+    """Why, for the log."""
+    def __init__(
+        self,
+        *,
+        committed: _builtins.bool = ...,
+        environment_steps: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "environment_steps", b"environment_steps", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitFusionResponse: _TypeAlias = CommitFusionResponse  # noqa: Y015

@@ -360,7 +360,7 @@ class EvaluatorService:
 
 
 class LearnerServiceStub:
-    """Tells how a pod is doing; served by the learner, called by people and monitors.
+    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod.
     """
 
     def __init__(self, channel):
@@ -374,14 +374,55 @@ class LearnerServiceStub:
                 request_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetLearnerRequest.SerializeToString,
                 response_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetLearnerResponse.FromString,
                 _registered_method=True)
+        self.GetTraining = channel.unary_unary(
+                '/podrace.agentpod.v1.LearnerService/GetTraining',
+                request_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetTrainingRequest.SerializeToString,
+                response_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetTrainingResponse.FromString,
+                _registered_method=True)
+        self.JoinFusion = channel.unary_unary(
+                '/podrace.agentpod.v1.LearnerService/JoinFusion',
+                request_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.JoinFusionRequest.SerializeToString,
+                response_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.JoinFusionResponse.FromString,
+                _registered_method=True)
+        self.CommitFusion = channel.unary_unary(
+                '/podrace.agentpod.v1.LearnerService/CommitFusion',
+                request_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CommitFusionRequest.SerializeToString,
+                response_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CommitFusionResponse.FromString,
+                _registered_method=True)
 
 
 class LearnerServiceServicer:
-    """Tells how a pod is doing; served by the learner, called by people and monitors.
+    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod.
     """
 
     def GetLearner(self, request, context):
         """Returns what the learner is doing. Answers at once, also during a long update. Deadline: 5 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTraining(self, request, context):
+        """Returns what the learners of this pod train, as soon as it is another session than the caller knows; without a
+        session after the time it was willing to wait. Called by the pod's other learners. Deadline: twice that time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def JoinFusion(self, request, context):
+        """Arrives for the next fusion round and blocks until it has members; repeating while it waits is harmless. NOT_OPEN
+        when the session is over. FAILED_PRECONDITION if this learner has computed another average than the head from the
+        head's own state. Called by the pod's other learners. Deadline: 120 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitFusion(self, request, context):
+        """Reports the average, or what went wrong, and blocks until all members have or are given up; the average counts only
+        if all reported the same. ABORTED for a learner that is no member of that round: it has to join the next. NOT_OPEN
+        when the session is over. Called by the pod's other learners. Deadline: 120 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -395,6 +436,21 @@ def add_LearnerServiceServicer_to_server(servicer, server):
                     request_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetLearnerRequest.FromString,
                     response_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetLearnerResponse.SerializeToString,
             ),
+            'GetTraining': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTraining,
+                    request_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetTrainingRequest.FromString,
+                    response_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetTrainingResponse.SerializeToString,
+            ),
+            'JoinFusion': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinFusion,
+                    request_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.JoinFusionRequest.FromString,
+                    response_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.JoinFusionResponse.SerializeToString,
+            ),
+            'CommitFusion': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitFusion,
+                    request_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CommitFusionRequest.FromString,
+                    response_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CommitFusionResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'podrace.agentpod.v1.LearnerService', rpc_method_handlers)
@@ -404,7 +460,7 @@ def add_LearnerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LearnerService:
-    """Tells how a pod is doing; served by the learner, called by people and monitors.
+    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod.
     """
 
     @staticmethod
@@ -424,6 +480,87 @@ class LearnerService:
             '/podrace.agentpod.v1.LearnerService/GetLearner',
             podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetLearnerRequest.SerializeToString,
             podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetLearnerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTraining(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.agentpod.v1.LearnerService/GetTraining',
+            podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetTrainingRequest.SerializeToString,
+            podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetTrainingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinFusion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.agentpod.v1.LearnerService/JoinFusion',
+            podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.JoinFusionRequest.SerializeToString,
+            podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.JoinFusionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitFusion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.agentpod.v1.LearnerService/CommitFusion',
+            podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CommitFusionRequest.SerializeToString,
+            podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CommitFusionResponse.FromString,
             options,
             channel_credentials,
             insecure,

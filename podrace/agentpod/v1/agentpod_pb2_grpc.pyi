@@ -164,7 +164,7 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
 def add_EvaluatorServiceServicer_to_server(servicer: EvaluatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class LearnerServiceStub:
-    """Tells how a pod is doing; served by the learner, called by people and monitors."""
+    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -172,17 +172,45 @@ class LearnerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> LearnerServiceAsyncStub: ...
     GetLearner: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.GetLearnerRequest, _agentpod_pb2.GetLearnerResponse]
     """Returns what the learner is doing. Answers at once, also during a long update. Deadline: 5 s."""
+    GetTraining: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.GetTrainingRequest, _agentpod_pb2.GetTrainingResponse]
+    """Returns what the learners of this pod train, as soon as it is another session than the caller knows; without a
+    session after the time it was willing to wait. Called by the pod's other learners. Deadline: twice that time.
+    """
+    JoinFusion: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.JoinFusionRequest, _agentpod_pb2.JoinFusionResponse]
+    """Arrives for the next fusion round and blocks until it has members; repeating while it waits is harmless. NOT_OPEN
+    when the session is over. FAILED_PRECONDITION if this learner has computed another average than the head from the
+    head's own state. Called by the pod's other learners. Deadline: 120 s.
+    """
+    CommitFusion: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CommitFusionRequest, _agentpod_pb2.CommitFusionResponse]
+    """Reports the average, or what went wrong, and blocks until all members have or are given up; the average counts only
+    if all reported the same. ABORTED for a learner that is no member of that round: it has to join the next. NOT_OPEN
+    when the session is over. Called by the pod's other learners. Deadline: 120 s.
+    """
 
 @_typing.type_check_only
 class LearnerServiceAsyncStub(LearnerServiceStub):
-    """Tells how a pod is doing; served by the learner, called by people and monitors."""
+    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetLearner: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.GetLearnerRequest, _agentpod_pb2.GetLearnerResponse]  # type: ignore[assignment]
     """Returns what the learner is doing. Answers at once, also during a long update. Deadline: 5 s."""
+    GetTraining: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.GetTrainingRequest, _agentpod_pb2.GetTrainingResponse]  # type: ignore[assignment]
+    """Returns what the learners of this pod train, as soon as it is another session than the caller knows; without a
+    session after the time it was willing to wait. Called by the pod's other learners. Deadline: twice that time.
+    """
+    JoinFusion: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.JoinFusionRequest, _agentpod_pb2.JoinFusionResponse]  # type: ignore[assignment]
+    """Arrives for the next fusion round and blocks until it has members; repeating while it waits is harmless. NOT_OPEN
+    when the session is over. FAILED_PRECONDITION if this learner has computed another average than the head from the
+    head's own state. Called by the pod's other learners. Deadline: 120 s.
+    """
+    CommitFusion: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CommitFusionRequest, _agentpod_pb2.CommitFusionResponse]  # type: ignore[assignment]
+    """Reports the average, or what went wrong, and blocks until all members have or are given up; the average counts only
+    if all reported the same. ABORTED for a learner that is no member of that round: it has to join the next. NOT_OPEN
+    when the session is over. Called by the pod's other learners. Deadline: 120 s.
+    """
 
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Tells how a pod is doing; served by the learner, called by people and monitors."""
+    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod."""
 
     @_abc_1.abstractmethod
     def GetLearner(
@@ -191,5 +219,37 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.GetLearnerResponse, _abc.Awaitable[_agentpod_pb2.GetLearnerResponse]]:
         """Returns what the learner is doing. Answers at once, also during a long update. Deadline: 5 s."""
+
+    @_abc_1.abstractmethod
+    def GetTraining(
+        self,
+        request: _agentpod_pb2.GetTrainingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agentpod_pb2.GetTrainingResponse, _abc.Awaitable[_agentpod_pb2.GetTrainingResponse]]:
+        """Returns what the learners of this pod train, as soon as it is another session than the caller knows; without a
+        session after the time it was willing to wait. Called by the pod's other learners. Deadline: twice that time.
+        """
+
+    @_abc_1.abstractmethod
+    def JoinFusion(
+        self,
+        request: _agentpod_pb2.JoinFusionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agentpod_pb2.JoinFusionResponse, _abc.Awaitable[_agentpod_pb2.JoinFusionResponse]]:
+        """Arrives for the next fusion round and blocks until it has members; repeating while it waits is harmless. NOT_OPEN
+        when the session is over. FAILED_PRECONDITION if this learner has computed another average than the head from the
+        head's own state. Called by the pod's other learners. Deadline: 120 s.
+        """
+
+    @_abc_1.abstractmethod
+    def CommitFusion(
+        self,
+        request: _agentpod_pb2.CommitFusionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agentpod_pb2.CommitFusionResponse, _abc.Awaitable[_agentpod_pb2.CommitFusionResponse]]:
+        """Reports the average, or what went wrong, and blocks until all members have or are given up; the average counts only
+        if all reported the same. ABORTED for a learner that is no member of that round: it has to join the next. NOT_OPEN
+        when the session is over. Called by the pod's other learners. Deadline: 120 s.
+        """
 
 def add_LearnerServiceServicer_to_server(servicer: LearnerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -168,6 +168,7 @@ class TournamentSpec(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     EVOLUTION_FIELD_NUMBER: _builtins.int
     REPORTS_FIELD_NUMBER: _builtins.int
+    FUSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """For people; letters, digits, `-` and `_`. Default: the environment's id in lower case."""
     seed: _builtins.int
@@ -212,6 +213,10 @@ class TournamentSpec(_message.Message):
     def reports(self) -> _containers.MessageMap[_builtins.str, Global___ReportSpec]:
         """Evaluations of the champion after the end, by name; the only use of data that no agent may be selected on."""
 
+    @_builtins.property
+    def fusion(self) -> Global___FusionSpec:
+        """How several learners of one agent are fused."""
+
     def __init__(
         self,
         *,
@@ -227,10 +232,11 @@ class TournamentSpec(_message.Message):
         evaluation: Global___EvaluationSpec | None = ...,
         evolution: Global___EvolutionSpec | None = ...,
         reports: _abc.Mapping[_builtins.str, Global___ReportSpec] | None = ...,
+        fusion: Global___FusionSpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "_synchronous", b"_synchronous", "assignment", b"assignment", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "_synchronous", b"_synchronous", "assignment", b"assignment", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "_synchronous", b"_synchronous", "algorithms", b"algorithms", "assignment", b"assignment", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "reports", b"reports", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "_synchronous", b"_synchronous", "algorithms", b"algorithms", "assignment", b"assignment", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "reports", b"reports", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
@@ -468,6 +474,8 @@ class PodSpec(_message.Message):
     CORES_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
+    LEARNERS_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
     layout: Global___Layout.ValueType
     """Where the roles run."""
     workers: _builtins.int
@@ -478,6 +486,14 @@ class PodSpec(_message.Message):
     """Memory reserved. Default 1 GiB."""
     gpus: _builtins.int
     """GPUs reserved. Default 0."""
+    learners: _builtins.int
+    """Learners that train the agent together, each with that many workers of its own; more than one needs
+    `layout = separate`. Default 1.
+    """
+    precision: _builtins.str
+    """How exact products of matrices are: `float32`, `tf32`, or `bfloat16` (sums stay float32). The latter two are
+    faster where the hardware has them, and change nothing where it has not. Default `float32`.
+    """
     def __init__(
         self,
         *,
@@ -486,17 +502,23 @@ class PodSpec(_message.Message):
         cores: _builtins.float | None = ...,
         memory_bytes: _builtins.int | None = ...,
         gpus: _builtins.int | None = ...,
+        learners: _builtins.int | None = ...,
+        precision: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_memory_bytes", b"_memory_bytes", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "memory_bytes", b"memory_bytes", "workers", b"workers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "learners", b"learners", "memory_bytes", b"memory_bytes", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_memory_bytes", b"_memory_bytes", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "layout", b"layout", "memory_bytes", b"memory_bytes", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "layout", b"layout", "learners", b"learners", "memory_bytes", b"memory_bytes", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cores: _TypeAlias = _typing.Literal["cores"]  # noqa: Y015
     _WhichOneofArgType__cores: _TypeAlias = _typing.Literal["_cores", b"_cores"]  # noqa: Y015
     _WhichOneofReturnType__gpus: _TypeAlias = _typing.Literal["gpus"]  # noqa: Y015
     _WhichOneofArgType__gpus: _TypeAlias = _typing.Literal["_gpus", b"_gpus"]  # noqa: Y015
+    _WhichOneofReturnType__learners: _TypeAlias = _typing.Literal["learners"]  # noqa: Y015
+    _WhichOneofArgType__learners: _TypeAlias = _typing.Literal["_learners", b"_learners"]  # noqa: Y015
     _WhichOneofReturnType__memory_bytes: _TypeAlias = _typing.Literal["memory_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_bytes: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__precision: _TypeAlias = _typing.Literal["precision"]  # noqa: Y015
+    _WhichOneofArgType__precision: _TypeAlias = _typing.Literal["_precision", b"_precision"]  # noqa: Y015
     _WhichOneofReturnType__workers: _TypeAlias = _typing.Literal["workers"]  # noqa: Y015
     _WhichOneofArgType__workers: _TypeAlias = _typing.Literal["_workers", b"_workers"]  # noqa: Y015
     @_typing.overload
@@ -504,11 +526,66 @@ class PodSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gpus) -> _WhichOneofReturnType__gpus | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learners) -> _WhichOneofReturnType__learners | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bytes) -> _WhichOneofReturnType__memory_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__precision) -> _WhichOneofReturnType__precision | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__workers) -> _WhichOneofReturnType__workers | None: ...
 
 Global___PodSpec: _TypeAlias = PodSpec  # noqa: Y015
+
+@_typing.final
+class FusionSpec(_message.Message):
+    """How several learners of one agent are fused."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    EVERY_UPDATES_FIELD_NUMBER: _builtins.int
+    OUTER_LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    OUTER_MOMENTUM_FIELD_NUMBER: _builtins.int
+    mode: _builtins.str
+    """`average` (parameters and moments, every so many updates), `allreduce` (the gradient of every step) or `diloco` (an
+    outer step with Nesterov momentum along the averaged change). Default `average`.
+    """
+    every_updates: _builtins.int
+    """Updates of a learner from one round to the next. Default 8."""
+    outer_learning_rate: _builtins.float
+    """Outer step of `diloco`. Default 0.7."""
+    outer_momentum: _builtins.float
+    """Outer momentum of `diloco`. Default 0.9."""
+    def __init__(
+        self,
+        *,
+        mode: _builtins.str | None = ...,
+        every_updates: _builtins.int | None = ...,
+        outer_learning_rate: _builtins.float | None = ...,
+        outer_momentum: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_every_updates", b"_every_updates", "_mode", b"_mode", "_outer_learning_rate", b"_outer_learning_rate", "_outer_momentum", b"_outer_momentum", "every_updates", b"every_updates", "mode", b"mode", "outer_learning_rate", b"outer_learning_rate", "outer_momentum", b"outer_momentum"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_every_updates", b"_every_updates", "_mode", b"_mode", "_outer_learning_rate", b"_outer_learning_rate", "_outer_momentum", b"_outer_momentum", "every_updates", b"every_updates", "mode", b"mode", "outer_learning_rate", b"outer_learning_rate", "outer_momentum", b"outer_momentum"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__every_updates: _TypeAlias = _typing.Literal["every_updates"]  # noqa: Y015
+    _WhichOneofArgType__every_updates: _TypeAlias = _typing.Literal["_every_updates", b"_every_updates"]  # noqa: Y015
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
+    _WhichOneofReturnType__outer_learning_rate: _TypeAlias = _typing.Literal["outer_learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__outer_learning_rate: _TypeAlias = _typing.Literal["_outer_learning_rate", b"_outer_learning_rate"]  # noqa: Y015
+    _WhichOneofReturnType__outer_momentum: _TypeAlias = _typing.Literal["outer_momentum"]  # noqa: Y015
+    _WhichOneofArgType__outer_momentum: _TypeAlias = _typing.Literal["_outer_momentum", b"_outer_momentum"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__every_updates) -> _WhichOneofReturnType__every_updates | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__outer_learning_rate) -> _WhichOneofReturnType__outer_learning_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__outer_momentum) -> _WhichOneofReturnType__outer_momentum | None: ...
+
+Global___FusionSpec: _TypeAlias = FusionSpec  # noqa: Y015
 
 @_typing.final
 class AssignmentSpec(_message.Message):

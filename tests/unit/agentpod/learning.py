@@ -21,12 +21,13 @@ def train(name: str, id: str, hyperparameters: dict[str, object], seed: int, ste
     spaces = simulator.observation_space, simulator.action_space
     algorithm = make(name, *spaces, hyperparameters, seed)
     memory, count = algorithm.memory, simulator.count
-    lanes = Lanes.start(simulator.reset(derive_seed(seed, "reset", 0)))
+    state_size = algorithm.policy.state_size
+    lanes = Lanes.start(simulator.reset(derive_seed(seed, "reset", 0)), state_size)
     if memory.replay_capacity:
         tensors = zeros(replay_fields(*spaces, replay_rows(memory.replay_capacity, memory.horizon, count), count))
         replay = Replay(tensors, memory.horizon, prioritized=memory.prioritized)
     else:
-        tensors = zeros(rollout_fields(*spaces, memory.horizon, count))
+        tensors = zeros(rollout_fields(*spaces, memory.horizon, count, state_size))
     while algorithm.update_number * memory.horizon * count < steps:
         generator = derive_generator("cpu", seed, "act", 0, algorithm.update_number)
         if memory.replay_capacity:

@@ -175,7 +175,7 @@ def test_every_step_joins_the_statistics_of_returns() -> None:
     algorithm = new_algorithm("ppo", "discrete")
     for k in range(2):
         algorithm.update(random_rollout(algorithm, "discrete", k))
-    assert algorithm.state_dict()["return_moments.count"] == 2 * 8 * LANES
+    assert algorithm.state_dict()["returns.fresh.count"] == 2 * 8 * LANES
 
 
 def test_every_update_shuffles_anew() -> None:
@@ -201,7 +201,7 @@ def test_statistics_that_are_off_stay_empty() -> None:
     algorithm = new_algorithm("ppo", "discrete", normalize_observations=False, normalize_rewards=False)
     algorithm.update(random_rollout(algorithm, "discrete", 0))
     state = algorithm.state_dict()
-    assert state["observation_moments.count"] == state["return_moments.count"] == 0
+    assert state["observations.fresh.count"] == state["returns.fresh.count"] == 0
     assert "observation_mean" not in algorithm.policy.tensors()
 
 

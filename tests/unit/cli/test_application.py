@@ -61,7 +61,7 @@ def test_algorithms_come_with_hyperparameters_defaults_and_ranges(type_: Any) ->
     assert ppo["learning_rate"]["scale"] == "log"
     assert ppo["learning_rate"]["search"][0] < ppo["learning_rate"]["search"][1]
     assert ppo["hidden_sizes"]["default"] == [64, 64]
-    assert ppo["activation"]["choices"] == ["tanh", "relu"]
+    assert ppo["activation"]["choices"] == ["tanh", "relu", "elu"]
 
 
 def test_hyperparameters_of_one_algorithm_are_shown(type_: Any) -> None:

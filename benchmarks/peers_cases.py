@@ -1,0 +1,143 @@
+"""Owns what `peers.py` measures: the cases, and the settings that everybody is given.
+
+Settings are under podrace's names; each peer's process translates them. What they do not name is the peer's default.
+"""
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from peers_process import Request
+
+SB3, RLLIB = "stable-baselines3", "rllib"
+EXAMPLE = Path(__file__).parents[1] / "examples/cartpole.toml"
+COUNT = 16
+SIZES = ((64, 64), (256, 256))
+
+# Nothing is normalised: each library does that in another place, if at all.
+PPO: Mapping[str, Any] = {
+    "horizon": 128,
+    "epochs": 4,
+    "minibatch_size": 512,
+    "learning_rate": 3e-4,
+    "discount": 0.99,
+    "gae_lambda": 0.95,
+    "clip_range": 0.2,
+    "entropy_coefficient": 0.0,
+    "value_coefficient": 0.5,
+    "maximum_gradient_norm": 0.5,
+    "hidden_sizes": (64, 64),
+    "activation": "tanh",
+    "normalize_observations": False,
+    "normalize_rewards": False,
+}
+
+SAC: Mapping[str, Any] = {
+    "horizon": 1,
+    "batch_size": 256,
+    "updates_per_step": 1.0,
+    "warmup_steps": 1000,
+    "replay_capacity": 100_000,
+    "target_rate": 0.005,
+    "learning_rate": 1e-3,
+    "discount": 0.99,
+    "hidden_sizes": (256, 256),
+    "activation": "relu",
+    "normalize_observations": False,
+}
+
+# What rl-baselines3-zoo (hyperparams/ppo.yml) found best for SB3's PPO on CartPole-v1: 100,000 steps, in which learning
+# rate and clip range fall to 0 (`lin_0.001`, `lin_0.2`); 8 environments.
+ZOO_COUNT = 8
+ZOO_CARTPOLE: Mapping[str, Any] = {
+    **PPO,
+    "horizon": 32,
+    "epochs": 20,
+    "minibatch_size": 256,
+    "learning_rate": 1e-3,
+    "discount": 0.98,
+    "gae_lambda": 0.8,
+    "schedule_steps": 100_000,
+}
+
+
+# Return asked for, environment steps from one evaluation to the next, steps after which it is given up.
+CARTPOLE_GOAL: Mapping[str, Any] = {"target_return": 475, "every_steps": 5_000, "limit_steps": 300_000}
+PENDULUM_GOAL: Mapping[str, Any] = {"target_return": -200, "every_steps": 1_000, "limit_steps": 30_000}
+ANT_GOAL: Mapping[str, Any] = {"target_return": 2000, "every_steps": 100_000, "limit_steps": 5_000_000}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something that is measured for us and for the peers.
+
+    Attributes:
+        name: As it is printed.
+        own: What is asked of us.
+        peers: What is asked of each peer; one that is not there is left out.
+    """
+
+    name: str
+    own: Request
+    peers: Mapping[str, Request]
+
+
+def cases(algorithms: Collection[str], *, long: bool = False) -> list[Case]:
+    """All cases of the algorithms that there are; with `long`, also what takes many minutes."""
+    found = [
+        *(rate("ppo", environment, sizes, PPO) for environment in ("CartPole-v1", "Ant-v5") for sizes in SIZES),
+        *(rate("sac", "Pendulum-v1", sizes, SAC) for sizes in SIZES),
+        cartpole_alike(),
+        cartpole_at_its_best(),
+        pendulum(long=long),
+        *([ant()] if long else []),
+    ]
+    return [case for case in found if case.own.algorithm in algorithms]
+
+
+def alike(name: str, request: Request) -> Case:
+    """A case in which everybody is asked for the same."""
+    return Case(name, request, {SB3: request, RLLIB: request})
+
+
+def rate(algorithm: str, environment: str, hidden_sizes: tuple[int, ...], settings: Mapping[str, Any]) -> Case:
+    """Steps a second."""
+    settings = {**settings, "hidden_sizes": hidden_sizes}
+    name = f"{algorithm}/{environment}/{len(hidden_sizes)}x{hidden_sizes[0]}"
+    return alike(name, Request("rate", algorithm, environment, COUNT, settings))
+
+
+def cartpole_alike() -> Case:
+    """PPO to 475, at which CartPole-v1 counts as solved."""
+    settings = {**PPO, "learning_rate": 1e-3}
+    return alike("ppo/CartPole-v1/475/equal", Request("target", "ppo", "CartPole-v1", COUNT, settings, **CARTPOLE_GOAL))
+
+
+def cartpole_at_its_best() -> Case:
+    """The same, by the settings that each library's own authors give for it; there are none of RLlib's."""
+    count, settings = example_settings()
+    own = Request("target", "ppo", "CartPole-v1", count, settings, **CARTPOLE_GOAL)
+    zoo = replace(own, count=ZOO_COUNT, settings=ZOO_CARTPOLE, limit_steps=ZOO_CARTPOLE["schedule_steps"])
+    return Case("ppo/CartPole-v1/475/own-best", own, {SB3: zoo})
+
+
+def example_settings() -> tuple[int, dict[str, Any]]:
+    """Environments and hyperparameters of our CartPole example; of a range, where the first agent starts."""
+    example = tomllib.loads(EXAMPLE.read_text())
+    given = example["algorithms"]["ppo"]["hyperparameters"]
+    values = {name: value["value"] if isinstance(value, dict) else value for name, value in given.items()}
+    return example["environment"]["count"], values
+
+
+def pendulum(*, long: bool) -> Case:
+    """SAC to -200; RLlib makes so few gradient steps a second that its turn is a long one."""
+    request = Request("target", "sac", "Pendulum-v1", COUNT, SAC, **PENDULUM_GOAL)
+    return Case("sac/Pendulum-v1/-200/equal", request, {SB3: request} | ({RLLIB: request} if long else {}))
+
+
+def ant() -> Case:
+    """PPO to 2,000; SB3 through its VecNormalize, while RLlib can normalise observations only."""
+    settings = {**PPO, "normalize_observations": True, "normalize_rewards": True}
+    return alike("ppo/Ant-v5/2000/equal", Request("target", "ppo", "Ant-v5", COUNT, settings, **ANT_GOAL))

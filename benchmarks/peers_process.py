@@ -1,0 +1,236 @@
+"""Owns how `peers.py` measures in other processes: one pinned process a contender, one JSON object a line in and out.
+
+A process is started before the first measurement and waits, blocked, while others are measured, so that nobody pays
+for imports and contenders can alternate. Only the standard library is imported here: a peer may run in an interpreter
+of its own, with none of our packages in it.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+Answer = Mapping[str, Any]
+Measure = Callable[["Request", int], Answer]
+
+READY_SECONDS = 120.0
+"""Imports take no longer."""
+STOP_SECONDS = 15.0
+"""A process that has not gone this long after its input was closed is killed."""
+LOG_TAIL_BYTES = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is to be measured; the same for every contender."""
+
+    measure: str
+    """`rate` (steps a second) or `target` (seconds to a return); our own process also knows `products` and
+    `simulator`."""
+    algorithm: str
+    """`ppo` or `sac`."""
+    environment: str
+    """Gymnasium id."""
+    count: int
+    """Environments stepped side by side."""
+    settings: Mapping[str, Any]
+    """Hyperparameters under podrace's names."""
+    seed: int = 1
+    """Of networks and environments."""
+    seconds: float = 1.0
+    """How long a rate is measured, warm-up not counted."""
+    target_return: float = 0.0
+    """Mean of EPISODES greedy episodes that ends the measurement."""
+    every_steps: int = 0
+    """Environment steps from one evaluation to the next."""
+    limit_steps: int = 0
+    """Environment steps after which the target is given up."""
+
+    @property
+    def warm_steps(self) -> int:
+        """Environment steps that are not measured: before the first update, and of the updates that warm caches."""
+        settings = self.settings
+        steps: int = settings.get("warmup_steps", 0) + WARM_UPDATES * self.count * settings["horizon"]
+        return steps
+
+
+EPISODES = 32
+"""Of an evaluation."""
+WARM_UPDATES = 3
+
+
+class Rate:
+    """Steps a second between two ends of an update, the first ones left out.
+
+    rate = Rate(request)
+    while not rate.over(environment_steps):
+        ...                                   # one rollout and what is learned from it
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._first: tuple[float, int] | None = None
+        self.answer: Answer = {"steps_per_second": None}
+
+    def over(self, steps: int) -> bool:
+        """Whether that is enough, now that `steps` were taken."""
+        now = time.perf_counter()
+        if steps < self._request.warm_steps:
+            return False
+        if self._first is None:
+            self._first = now, steps
+            return False
+        began, first = self._first
+        self.answer = {"steps_per_second": (steps - first) / (now - began)}
+        return now - began >= self._request.seconds
+
+
+class Target:
+    """Seconds of training to the first policy that scores as much as is asked for; evaluations are not counted.
+
+    target = Target(request, evaluate)        # before the environments are made
+    while not target.over(environment_steps):
+        ...
+    """
+
+    def __init__(self, request: Request, evaluate: Callable[[], float]) -> None:
+        self._request, self._evaluate = request, evaluate
+        self._due_steps = request.every_steps
+        self._seconds, self._began = 0.0, time.perf_counter()
+        self.answer: Answer = {"seconds": None, "steps": None}
+
+    def over(self, steps: int) -> bool:
+        """Whether the target is reached or given up, now that `steps` were taken."""
+        if steps < self._due_steps:
+            return False
+        self._seconds += time.perf_counter() - self._began
+        self._due_steps = (steps // self._request.every_steps + 1) * self._request.every_steps
+        reached = self._evaluate() >= self._request.target_return
+        if reached:
+            self.answer = {"seconds": self._seconds, "steps": steps}
+        self._began = time.perf_counter()
+        return reached or steps >= self._request.limit_steps
+
+
+class Contender:
+    """One process that measures, on its own cores.
+
+    with Contender("peers_sb3.py", cpus=[0, 1], threads=2) as contender:
+        answer = contender.ask(request, deadline_seconds=60)
+    """
+
+    def __init__(self, script: str, cpus: Sequence[int], threads: int, python: str = sys.executable) -> None:
+        """Starts it; it goes on importing while this returns.
+
+        Args:
+            script: A file beside this one that calls `serve`.
+            cpus: Processors it may run on.
+            threads: Of torch.
+            python: Interpreter.
+        """
+        self._name, self._ready = f"{script} on {len(cpus)} cores", False
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by __exit__)
+        cpu_list = ",".join(map(str, cpus))
+        # A session of its own: what the peer may have started dies with it, and Ctrl-C ends measurements in order.
+        self._process = subprocess.Popen(
+            [python, str(Path(__file__).with_name(script)), "--cpus", cpu_list, "--threads", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+            start_new_session=True,
+        )
+
+    def wait_until_ready(self, deadline_seconds: float = READY_SECONDS) -> None:
+        """Waits for the end of its imports; raises SystemExit with the end of its log if it fails."""
+        if not self._ready:
+            self._read(deadline_seconds)
+            self._ready = True
+
+    def ask(self, request: Request, deadline_seconds: float) -> Answer:
+        """Has it measure; raises SystemExit with the end of its log if it fails or does not answer in time."""
+        self.wait_until_ready()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(dataclasses.asdict(request)).encode() + b"\n")
+        self._process.stdin.flush()
+        return self._read(deadline_seconds)
+
+    def _read(self, deadline_seconds: float) -> Answer:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], deadline_seconds)
+        line = self._process.stdout.readline() if ready else b""
+        if not line:
+            trouble = "ended" if ready else f"did not answer within {deadline_seconds:g} s"
+            raise SystemExit(f"{self._name} {trouble}; the end of its log:\n{self._tail()}")
+        answer: Answer = json.loads(line)
+        return answer
+
+    def _tail(self) -> str:
+        end = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, end - LOG_TAIL_BYTES))
+        return self._log.read().decode(errors="replace")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Ends it, and all that it started."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+
+def serve(load: Callable[[int], Measure]) -> None:
+    """The other end: answers requests until the input ends.
+
+    Args:
+        load: Imports what is measured, once the process is pinned; takes the number of threads, returns what answers
+            a request (the request, the number of processors).
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cpus", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    options = parser.parse_args()
+    cpus = [int(cpu) for cpu in options.cpus.split(",")]
+    # Before the imports: threads inherit it from whoever starts them.
+    os.sched_setaffinity(0, cpus)
+    # SIGTERM unwinds, so that whatever the peer has started is shut down.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    # Libraries print: their words go to the log, and only answers to the pipe.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    measure = load(options.threads)
+    print("{}", file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(measure(Request(**json.loads(line)), len(cpus))), file=answers, flush=True)
+
+
+def _end_with_input() -> None:
+    """Ends this process when its input does, in the middle of a measurement too: whoever asked is gone."""
+    poll = select.poll()
+    poll.register(0, 0)
+    poll.poll()
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,289 @@
+"""Owns real pods for benchmarks: processes forked by a nursery, an assignment over gRPC, tensors through the plane.
+
+The orchestrator and the leaderboard that a pod talks to hand out one agent and take notes.
+"""
+
+import asyncio
+import dataclasses
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from google.protobuf.duration_pb2 import Duration
+
+from agentpod.config import PodConfig
+from podrace import lifeline
+from podrace.checkpoints import open_store
+from podrace.checkpoints.publish import read_manifest
+from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.rpc import Server, ServerConfig, Service
+from podrace.spec import parse, resolve
+from podrace.telemetry import TelemetryConfig
+
+START_SECONDS = 60.0
+END_SECONDS = 30.0
+POLL_SECONDS = 0.02
+LEASE_SECONDS = 0.4
+MEMORY_BYTES = 2**30
+"""Of a pod, as a specification that says nothing of it has it."""
+LOG_TAIL_BYTES = 2000
+ENDLESS_STEPS = 10**12
+ORCHESTRATOR = pb.DESCRIPTOR.services_by_name["OrchestratorService"]
+UPDATER = leaderboard_pb2.DESCRIPTOR.services_by_name["UpdaterService"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What a pod trains, and for how long."""
+
+    algorithm: str
+    environment: str
+    count: int
+    hyperparameters: Mapping[str, Any]
+    seed: int = 1
+    seconds: float = 0.0
+    """How long a rate is measured; 0: until the target is reached."""
+    warm_steps: int = 0
+    """Environment steps before a rate is measured: they warm caches and allocators."""
+    target_return: float = 0.0
+    every_steps: int = ENDLESS_STEPS
+    """Environment steps from one evaluation to the next."""
+    limit_steps: int = ENDLESS_STEPS
+    """Environment steps after which it ends."""
+
+    def assignment(self, lease_seconds: float) -> pb.Assignment:
+        """The one assignment of the pod."""
+        steps = self.limit_steps
+        spec = resolve(
+            parse(
+                {
+                    "environment": {"id": self.environment, "count": self.count},
+                    "algorithms": {self.algorithm: {"hyperparameters": dict(self.hyperparameters)}},
+                    "objective": {"environment_steps": steps},
+                    "assignment": {"environment_steps": steps},
+                    # Every evaluation that is due takes place, unless the one before is still going on.
+                    "evaluation": {"every_environment_steps": self.every_steps, "share": 1.0},
+                },
+                source="benchmark",
+            )
+        )
+        agent = leaderboard_pb2.Agent(
+            agent_id="benchmark-a0", tournament_id="benchmark", algorithm=self.algorithm, seed=self.seed
+        )
+        for name, hyperparameter in spec.algorithms[self.algorithm].hyperparameters.items():
+            agent.hyperparameters.fields[name].CopyFrom(hyperparameter.value)
+        return pb.Assignment(
+            assignment_id="benchmark-a0.1",
+            tournament_id="benchmark",
+            spec=spec,
+            lease_epoch=1,
+            lease_duration=duration(lease_seconds),
+            train=agent,
+        )
+
+
+def duration(seconds: float) -> Duration:
+    """As messages carry it."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """The first policy whose score reached the target."""
+
+    seconds: float
+    """Of training until there was this policy, from before the environments were made."""
+    steps: int
+    """Environment steps until then."""
+
+
+class PodFailed(Exception):
+    """A pod did not train."""
+
+
+class Notes(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grpc.UpdaterServiceServicer):
+    """Both services of a pod's world: hands out one agent, and ends it when enough is known."""
+
+    def __init__(self, work: Work, store: str) -> None:
+        # A pod reports three times a lease: often enough to time its updates by, too seldom to slow them down.
+        self._lease_seconds = LEASE_SECONDS
+        self._work, self._store = work, open_store(store)
+        self._assignment: pb.Assignment | None = work.assignment(self._lease_seconds)
+        self._samples: list[tuple[float, int]] = []
+        self._outcome, self._message = pb.OUTCOME_UNSPECIFIED, ""
+        self.reached: Reached | None = None
+
+    async def AcquireAssignment(self, request: Any, context: Any) -> Any:
+        assignment, self._assignment = self._assignment, None
+        if assignment:
+            return pb.AcquireAssignmentResponse(assignment=assignment)
+        return pb.AcquireAssignmentResponse(drain="measured")
+
+    async def RenewAssignment(self, request: Any, context: Any) -> Any:
+        steps = request.progress.environment_steps
+        last_steps = self._samples[-1][1] if self._samples else self._work.warm_steps - 1
+        if steps > last_steps:
+            self._samples.append((time.monotonic(), steps))
+        directive = pb.DIRECTIVE_CANCEL if self._is_enough() else pb.DIRECTIVE_CONTINUE
+        return pb.RenewAssignmentResponse(directive=directive, lease_duration=duration(self._lease_seconds))
+
+    async def CompleteAssignment(self, request: Any, context: Any) -> Any:
+        self._outcome, self._message = request.outcome, request.message
+        return pb.CompleteAssignmentResponse()
+
+    async def SubmitCandidate(self, request: Any, context: Any) -> Any:
+        manifest = read_manifest(self._store, request.checkpoint.manifest_digest)
+        score = manifest.evaluation.mean_return
+        if self.reached is None and score >= self._work.target_return:
+            self.reached = Reached(manifest.training_seconds, manifest.environment_steps)
+        candidate = leaderboard_pb2.Candidate(candidate_id=request.checkpoint.manifest_digest, score=score)
+        return leaderboard_pb2.SubmitCandidateResponse(candidate=candidate)
+
+    def _is_enough(self) -> bool:
+        if not self._work.seconds:
+            return self.reached is not None
+        return len(self._samples) > 1 and self._samples[-1][0] - self._samples[0][0] >= self._work.seconds
+
+    def check(self) -> None:
+        """Raises PodFailed if too little was seen to tell what was asked for."""
+        measured = (
+            len(self._samples) > 1 if self._work.seconds else self.reached or self._outcome == pb.OUTCOME_FINISHED
+        )
+        if not measured:
+            raise PodFailed(self._message or "it ended too early")
+
+    def steps_per_second(self) -> float:
+        """Between the first and the last report of an update."""
+        (began, first), (ended, last) = self._samples[0], self._samples[-1]
+        return (last - first) / (ended - began)
+
+
+class Pods:
+    """Starts one pod after the other, all forked by the same nursery, and ends with the last of them gone.
+
+    with Pods() as pods:
+        rate = pods.steps_per_second(Work(..., seconds=4.0), layout="fused", cpus=[0])
+    """
+
+    def __init__(self) -> None:
+        self._resources = ExitStack()
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as resources:
+            self._folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="pr", dir="/tmp")))
+            self._log = self._folder / "log"
+            self._line = self._folder / "line"
+            line = resources.enter_context(ExitStack())
+            line.enter_context(lifeline.hold(self._line))
+            arguments = ["nursery", "--set", f"socket={self._folder}/n", "--set", f"lifeline={self._line}"]
+            with self._log.open("wb") as log:
+                nursery = subprocess.Popen([sys.executable, "-m", "agentpod", *arguments], stdout=log, stderr=log)
+            resources.callback(_end, line, nursery)
+            self._socket = resources.enter_context(self._connect(nursery))
+            self._resources = resources.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._resources.close()
+
+    def _connect(self, nursery: "subprocess.Popen[bytes]") -> socket.socket:
+        path, deadline = self._folder / "n", time.monotonic() + START_SECONDS
+        while not path.exists():
+            if nursery.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"the nursery did not start; the end of its log:\n{self._tail()}")
+            time.sleep(POLL_SECONDS)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(path))
+        return connection
+
+    def _tail(self) -> str:
+        return self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def steps_per_second(self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float = 120.0) -> float:
+        """Environment steps a second of one pod on these processors; raises SystemExit if it does not train."""
+        return self._run(work, layout, cpus, deadline_seconds).steps_per_second()
+
+    def time_to_target(
+        self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float = 600.0
+    ) -> Reached | None:
+        """How long one pod takes to the target; None if it has not reached it at the end of its steps."""
+        return self._run(work, layout, cpus, deadline_seconds).reached
+
+    def _run(self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float) -> Notes:
+        try:
+            notes = asyncio.run(self._train(work, layout, cpus, deadline_seconds))
+            notes.check()
+        except (PodFailed, TimeoutError) as error:
+            reason = str(error) or f"it did not end within {deadline_seconds:g} s"
+            raise SystemExit(f"the pod failed: {reason}; the end of its log:\n{self._tail()}") from None
+        return notes
+
+    async def _train(self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float) -> Notes:
+        folder = self._folder / str(next(self._numbers))
+        folder.mkdir()
+        notes = Notes(work, f"folder://{folder}/store")
+        services = [
+            Service(ORCHESTRATOR, pb_grpc.add_OrchestratorServiceServicer_to_server, notes),
+            Service(UPDATER, leaderboard_pb2_grpc.add_UpdaterServiceServicer_to_server, notes),
+        ]
+        server = await Server.start(ServerConfig(listen=f"unix:{folder}/m.sock", grace_seconds=0), services)
+        try:
+            pod = PodConfig(
+                pod_id=f"benchmark.{os.getpid()}.{folder.name}",
+                orchestrator=server.address,
+                leaderboard=server.address,
+                store=f"folder://{folder}/store",
+                folder=folder / "pod",
+                layout=layout,
+                cores=len(cpus),
+                memory_bytes=MEMORY_BYTES,
+                cpus=tuple(cpus),
+                lifeline=str(self._line),
+                telemetry=TelemetryConfig(log_level="error", metrics_listen=""),
+            )
+            await _gone(self._start(pod), deadline_seconds)
+        finally:
+            await server.drain()
+        return notes
+
+    def _start(self, pod: PodConfig) -> list[int]:
+        """Has the nursery fork a pod; returns the pids of its roles."""
+        self._socket.sendall(json.dumps({"pod": dataclasses.asdict(pod)}, default=str).encode() + b"\n")
+        answer = json.loads(self._socket.makefile("rb").readline())
+        if "error" in answer:
+            raise PodFailed(answer["error"])
+        file = json.loads((pod.folder / "pod.json").read_text())
+        return [role["pid"] for role in file["roles"].values()]
+
+
+async def _gone(pids: list[int], deadline_seconds: float) -> None:
+    """Waits until there is none of these processes any more."""
+    async with asyncio.timeout(deadline_seconds):
+        while any(Path(f"/proc/{pid}").exists() for pid in pids):
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def _end(line: ExitStack, nursery: "subprocess.Popen[bytes]") -> None:
+    """Without its lifeline a nursery ends, and its pods before it."""
+    line.close()
+    with suppress(subprocess.TimeoutExpired):
+        nursery.wait(END_SECONDS)
+    nursery.kill()
+    nursery.wait()

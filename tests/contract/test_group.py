@@ -1,0 +1,240 @@
+"""What a group promises to its members, on every backend; one suite, run against each of them."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from members import Member, everywhere
+
+from podrace.tensors.group import Group, GroupStore, MemberLost
+
+BACKENDS = [pytest.param("cpu", id="gloo"), pytest.param("cuda", id="nccl", marks=pytest.mark.gpu)]
+SIZE = 3
+TIMEOUT_SECONDS = 20.0
+SOON_SECONDS = 5.0
+"""By when the others know that a member died; its death closes connections, no timeout is waited for."""
+
+Start = Callable[..., list[Member]]
+
+
+@pytest.fixture(params=BACKENDS)
+def device(request: pytest.FixtureRequest) -> str:
+    if request.param == "cuda" and torch.cuda.device_count() < SIZE:
+        pytest.skip(f"needs {SIZE} GPUs")
+    return str(request.param)
+
+
+@pytest.fixture
+def store() -> Iterator[GroupStore]:
+    store = GroupStore()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def start(device: str, store: GroupStore) -> Iterator[Start]:
+    """Starts members that have joined one group."""
+    started: list[Member] = []
+
+    def start(size: int = SIZE, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Member]:
+        started.extend(Member() for _ in range(size))
+        everywhere(started, join, store.address, "first", size, device, timeout_seconds)
+        return started
+
+    yield start
+    for member in started:
+        member.kill()
+
+
+# --- what members do -----------------------------------------------------------------------------------------------
+
+
+def join(state: Any, rank: int, address: str, prefix: str, size: int, device: str, timeout_seconds: float) -> None:
+    place = torch.device(device, rank) if device == "cuda" else torch.device(device)
+    state.group = Group.join(address, prefix, rank, size, place, timeout_seconds=timeout_seconds)
+
+
+def draw(rank: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    values = torch.randn(*shape, generator=torch.Generator().manual_seed(rank)) * 100
+    # Whole numbers that fit into a byte even when they are summed, where the type is one of whole numbers.
+    return (values if dtype.is_floating_point else values.abs() % 64).to(dtype)
+
+
+def own(state: Any, rank: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return draw(rank, dtype, *shape).to(state.group.device)
+
+
+def verbs(state: Any, rank: int, dtype: torch.dtype) -> dict[str, Any]:
+    tensor, group = own(state, rank, dtype, 5, 7), state.group
+    results = {
+        "own": tensor.cpu(),
+        "gather": [part.cpu() for part in group.gather(tensor)],
+        "sum": group.sum(tensor).cpu(),
+        "maximum": group.maximum(tensor).cpu(),
+        "broadcast": group.broadcast(tensor, 1).cpu(),
+        "untouched": torch.equal(tensor, own(state, rank, dtype, 5, 7)),
+    }
+    group.barrier()
+    return results
+
+
+def mean(state: Any, rank: int, count: int) -> list[torch.Tensor]:
+    """The same mean from a fresh buffer, from one used before, and in a tensor that is not contiguous."""
+    tensors = [own(state, rank, torch.float32, count) for _ in range(2)]
+    strided = torch.zeros(count, 2, device=state.group.device)
+    tensors.append(strided[:, 0].copy_(tensors[0]))
+    for tensor in tensors:
+        assert state.group.mean_(tensor) is tensor
+    assert not strided[:, 1].any()
+    return [tensor.cpu() for tensor in tensors]
+
+
+def gather_strange(state: Any, rank: int) -> list[torch.Tensor]:
+    empty = torch.zeros(0, 3, device=state.group.device)
+    transposed = torch.arange(6.0, device=state.group.device).view(2, 3).mT + rank
+    return [
+        *(part.cpu() for part in state.group.gather(empty)),
+        *(part.cpu() for part in state.group.gather(transposed)),
+    ]
+
+
+def lose(state: Any, rank: int) -> tuple[float, bool]:
+    """Meets the others until one is lost; returns how long that took and whether the tensor is as it was."""
+    tensor, began = own(state, rank, torch.float32, 1000), time.monotonic()
+    before = tensor.clone()
+    with suppress(MemberLost):
+        while True:
+            state.group.mean_(tensor)
+            tensor.copy_(before)
+    return time.monotonic() - began, torch.equal(tensor, before)
+
+
+def use_again(state: Any, rank: int) -> None:
+    state.group.barrier()
+
+
+def abort_from_another_thread(state: Any, rank: int, after_seconds: float) -> float:
+    tensor, timer = own(state, rank, torch.float32, 1000), threading.Timer(after_seconds, state.group.abort)
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(MemberLost, match="aborted"):
+        state.group.mean_(tensor)
+    timer.join()
+    return time.monotonic() - began
+
+
+# --- laws ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_member_sees_what_each_gave(start: Start) -> None:
+    members = start()
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8):
+        answers = everywhere(members, verbs, dtype)
+        given = [answer["own"] for answer in answers]
+        assert not torch.equal(given[0], given[1])
+        for answer in answers:
+            assert torch.equal(torch.stack(answer["gather"]), torch.stack(given))
+            assert torch.equal(answer["sum"], sum(part.double() for part in given).to(dtype))
+            assert torch.equal(answer["maximum"], torch.stack(given).amax(0))
+            assert torch.equal(answer["broadcast"], given[1])
+            assert answer["untouched"]
+
+
+def test_a_mean_is_that_of_float64_rounded_once_and_the_same_bits_everywhere(start: Start) -> None:
+    members = start()
+    for count in (100_001, 5, 40_000):
+        given = [draw(rank, torch.float32, count) for rank in range(SIZE)]
+        expected = (given[0].double() + given[1].double() + given[2].double()) / SIZE
+        for answer in everywhere(members, mean, count):
+            assert all(torch.equal(tensor, expected.float()) for tensor in answer)
+
+
+def test_empty_and_transposed_tensors_travel(start: Start) -> None:
+    for answer in everywhere(start(), gather_strange):
+        assert [part.shape for part in answer[:SIZE]] == [(0, 3)] * SIZE
+        for rank, part in enumerate(answer[SIZE:]):
+            assert torch.equal(part, torch.arange(6.0).view(2, 3).mT + rank)
+
+
+def test_a_killed_member_is_missed_at_once_and_the_others_go_on_without_it(
+    start: Start, store: GroupStore, device: str
+) -> None:
+    members = start()
+    for rank in (0, 1):
+        members[rank].send(lose, rank)
+    members[2].kill()
+    for member in members[:2]:
+        seconds, unchanged = member.result()
+        assert seconds < SOON_SECONDS
+        assert unchanged
+    everywhere(members[:2], join, store.address, "second", 2, device, TIMEOUT_SECONDS)
+    expected = (draw(0, torch.float32, 3).double() + draw(1, torch.float32, 3).double()) / 2
+    assert torch.equal(everywhere(members[:2], mean, 3)[1][0], expected.float())
+
+
+def test_a_silent_member_is_given_up_after_the_timeout(start: Start) -> None:
+    members = start(timeout_seconds=1.0)
+    members[2].freeze()
+    for rank in (0, 1):
+        members[rank].send(lose, rank)
+    assert all(0.9 < member.result()[0] < SOON_SECONDS for member in members[:2])
+
+
+def test_a_group_that_lost_a_member_refuses_every_verb(start: Start) -> None:
+    members = start(size=2)
+    members[1].kill()
+    members[0].send(lose, 0).result()
+    with pytest.raises(MemberLost, match="has left its group"):
+        members[0].send(use_again, 0).result()
+
+
+def test_an_abort_releases_a_verb_under_way_in_another_thread(start: Start) -> None:
+    members = start(size=2)
+    assert 0.1 < members[0].send(abort_from_another_thread, 0, 0.1).result() < SOON_SECONDS
+
+
+def test_an_abort_releases_the_other_members_too(start: Start) -> None:
+    members = start(timeout_seconds=2.0)
+    members[1].send(lose, 1)
+    members[0].send(abort_from_another_thread, 0, 0.1).result()
+    assert members[1].result()[0] < SOON_SECONDS
+
+
+def test_joining_ends_at_the_deadline_when_a_member_does_not_come(store: GroupStore) -> None:
+    began = time.monotonic()
+    with pytest.raises(
+        MemberLost, match=r"group lonely: not all of the 2 members met at 127\.0\.0\.1:\d+ within 0\.5 s"
+    ):
+        Group.join(store.address, "lonely", 0, 2, "cpu", timeout_seconds=0.5)
+    assert time.monotonic() - began < SOON_SECONDS
+
+
+def test_joining_ends_at_the_deadline_when_the_store_is_gone() -> None:
+    store = GroupStore()
+    store.close()
+    with pytest.raises(MemberLost, match="not all of the 2 members met"):
+        Group.join(store.address, "gone", 0, 2, "cpu", timeout_seconds=0.5)
+
+
+def test_a_store_listens_on_its_own_address_alone(store: GroupStore) -> None:
+    host, _, port = store.address.rpartition(":")
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sockets += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    listening = [fields[1] for fields in sockets if fields[1].endswith(f":{int(port):04X}") and fields[3] == "0A"]
+    assert host == "127.0.0.1"
+    assert listening == [f"0100007F:{int(port):04X}"]
+
+
+def test_a_group_of_one_needs_nobody() -> None:
+    group = Group.join("nowhere:1", "alone", 0, 1, "cpu", timeout_seconds=1.0)
+    tensor = torch.tensor([1.0, 2.0])
+    assert torch.equal(group.gather(tensor)[0], tensor)
+    assert torch.equal(group.mean_(tensor.clone()), tensor)
+    assert torch.equal(group.broadcast(tensor, 0), tensor)
+    group.barrier()
+    group.close()

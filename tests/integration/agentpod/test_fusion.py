@@ -1,0 +1,349 @@
+"""Laws of fusion between processes: they arrive at a head, form groups over gloo, average, are killed and join."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing import connection
+from typing import Any
+
+import pytest
+import torch
+from members import Member, everywhere
+
+from agentpod.fusion import Fusible, Fusion
+from agentpod.fusion_rounds import Arrival, Formation, FusionOptions, FusionRounds, Report
+from agentpod.normalizer import RunningMoments, Statistics
+from agentpod.optimizer import FlatAdam
+from podrace.tensors.group import Group, GroupStore, MemberLost
+
+SIZE = 5
+SOON_SECONDS = 5.0
+TIMEOUT_SECONDS = 20.0
+"""Longer than any test waits: what is over sooner was not waited for."""
+
+
+class Head:
+    """Answers JoinFusion and CommitFusion over pipes, and notices when a learner's process ends."""
+
+    def __init__(self, learners: int, options: FusionOptions) -> None:
+        self.rounds = FusionRounds(learners, options)
+        self.store = GroupStore()
+        self._listener = connection.Listener(family="AF_UNIX")
+        self.address = str(self._listener.address)
+        self._members: dict[connection.Connection, tuple[int, str]] = {}
+        self._waiting: dict[connection.Connection, Callable[[], Any]] = {}
+        self._closed, self._changed = threading.Event(), threading.Condition()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def admit(self, member: tuple[int, str]) -> None:
+        self._members[self._listener.accept()] = member
+
+    def wait_for_arrival(self, index: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: index in self.rounds.state.arrived, TIMEOUT_SECONDS)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+        self._listener.close()
+        self.store.close()
+
+    def _serve(self) -> None:
+        while not self._closed.is_set():
+            for ready in connection.wait(list(self._members), timeout=0.01):
+                assert isinstance(ready, connection.Connection)
+                self._hear(ready)
+            self.rounds.advance(time.monotonic())
+            with self._changed:
+                self._changed.notify_all()
+            for asker, ask in list(self._waiting.items()):
+                answer = ask()
+                if answer is not None:
+                    del self._waiting[asker]
+                    with suppress(BrokenPipeError):
+                        asker.send(answer)
+
+    def _hear(self, speaker: connection.Connection) -> None:
+        member = self._members[speaker]
+        try:
+            verb, (epoch, round_number), rest = speaker.recv()
+        except (EOFError, ConnectionResetError):
+            del self._members[speaker]
+            self._waiting.pop(speaker, None)
+            self.rounds.leave(member)
+            return
+        if verb == "join":
+            self.rounds.arrive(Arrival(*member, round_number, epoch, rest, time.monotonic()))
+            self._waiting[speaker] = lambda: self.rounds.formation(member)
+        else:
+            self.rounds.report(Report(member, epoch, round_number, *rest, time.monotonic()))
+            self._waiting[speaker] = lambda: self.rounds.outcome(epoch, round_number)
+
+
+class Learner:
+    """One learner in its own process, with a state that tells whose it is."""
+
+    def __init__(self, index: int, incarnation: str, head: str, store: str, options: FusionOptions) -> None:
+        self.me, self._store = (index, incarnation), store
+        self._head = connection.Client(head)
+        self.parameters, self.gradient = draw(index, SIZE), torch.zeros(SIZE)
+        self.adam = FlatAdam(self.parameters, self.gradient, learning_rate=0.05, epsilon=1e-8, maximum_norm=0.0)
+        self.target, self.rate = draw(index + 10, SIZE), torch.tensor(1e-3 * (1 + index), dtype=torch.float64)
+        self.statistics = Statistics((2,))
+        adam = self.adam.tensors()
+        fusible = Fusible(
+            {"actor": self.parameters},
+            {"actor": self.target},
+            {"exp_avg": adam["exp_avg"], "exp_avg_sq": adam["exp_avg_sq"]},
+            {"step": adam["step"]},
+            {"rate": self.rate},
+            {"observation": self.statistics},
+        )
+        self.fusion = Fusion(fusible, options)
+        self.adam.reduce = self.fusion.reduce
+        self.group: Group | None = None
+        self.epoch = self.applied_round = 0
+        self.digest = ""
+
+    def arrive(self) -> Formation:
+        """Waits until the round forms, and joins its group if that is another one."""
+        self._head.send(("join", (self.epoch, self.applied_round), 100))
+        formation: Formation = self._head.recv()
+        rank, size = formation.members.index(self.me), len(formation.members)
+        if formation.epoch != self.epoch:
+            prefix = f"epoch-{formation.epoch}"
+            self.group = Group.join(self._store, prefix, rank, size, "cpu", timeout_seconds=TIMEOUT_SECONDS)
+            self.fusion.group, self.epoch = self.group, formation.epoch
+        if formation.joiners:
+            self.fusion.welcome(joining=rank in formation.joiners)
+        return formation
+
+    def finish(self, formation: Formation) -> bool:
+        """Averages, reports, and applies what is committed."""
+        failure = ""
+        try:
+            scratch = self.fusion.prepare()
+            self.digest = scratch.digest()
+        except MemberLost as error:
+            failure = error.message
+        self._head.send(("commit", (formation.epoch, formation.round), (self.digest, failure)))
+        outcome = self._head.recv()
+        if outcome.committed:
+            self.fusion.apply(scratch)
+            self.applied_round = formation.round
+        else:
+            self.epoch = 0
+        return bool(outcome.committed)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        live = {"parameters": self.parameters, "target": self.target, "rate": self.rate, **self.adam.tensors()}
+        live |= {f"common.{name}": tensor for name, tensor in vars(self.statistics.common).items()}
+        return {name: tensor.clone() for name, tensor in live.items()}
+
+
+def draw(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+# --- what learners do ------------------------------------------------------------------------------------------------
+
+
+def begin(state: Any, *arguments: Any) -> None:
+    state.learner = Learner(*arguments)
+
+
+def fuse(state: Any, rank: int, changes: bool = True) -> tuple[dict[str, torch.Tensor], str, dict[str, torch.Tensor]]:
+    """Goes its own way and takes part in a round; returns the state before, the digest and the state after."""
+    learner: Learner = state.learner
+    if changes:
+        for number, tensor in enumerate((learner.parameters, learner.target)):
+            tensor.add_(draw(100 * learner.applied_round + 10 * number + rank, SIZE), alpha=0.1)
+        learner.statistics.add(RunningMoments.of(draw(rank, 5 + rank, 2)))
+    before = learner.state()
+    assert learner.finish(learner.arrive())
+    return before, learner.digest, learner.state()
+
+
+def fuse_until_committed(state: Any, rank: int) -> tuple[list[float], dict[str, torch.Tensor], Formation]:
+    """Takes part in rounds until one counts; returns how long each took."""
+    learner: Learner = state.learner
+    durations: list[float] = []
+    while True:
+        formation, began = learner.arrive(), time.monotonic()
+        committed = learner.finish(formation)
+        durations.append(time.monotonic() - began)
+        if committed:
+            return durations, learner.state(), formation
+
+
+def arrive_and_stop(state: Any) -> None:
+    state.learner.arrive()
+
+
+def share_gradients(state: Any, rank: int, size: int, steps: int) -> int:
+    """Descends the mean squared error over its part of a batch; returns how many steps it made."""
+    learner: Learner = state.learner
+    inputs, outputs = draw(50, 16, SIZE), draw(51, 16)
+    mine = slice(rank * 16 // size, (rank + 1) * 16 // size)
+    for step in range(steps):
+        error = inputs[mine] @ learner.parameters - outputs[mine]
+        learner.gradient.copy_(2.0 / len(error) * inputs[mine].T @ error)
+        try:
+            learner.adam.step()
+        except MemberLost:
+            learner.epoch = 0
+            return step
+    return steps
+
+
+def state_of(state: Any, rank: int) -> dict[str, torch.Tensor]:
+    return state.learner.state()
+
+
+# --- the mesh --------------------------------------------------------------------------------------------------------
+
+
+class Mesh:
+    """A head and its learners."""
+
+    def __init__(self, learners: int, mode: str) -> None:
+        self.options = FusionOptions(mode=mode, straggler_seconds=TIMEOUT_SECONDS, report_seconds=TIMEOUT_SECONDS)
+        self.head = Head(learners, self.options)
+        self.members: list[Member] = []
+        for index in range(learners):
+            self.add(index, "first")
+
+    def add(self, index: int, incarnation: str) -> Member:
+        member = Member()
+        self.members.append(member)
+        member.send(begin, index, incarnation, self.head.address, self.head.store.address, self.options)
+        self.head.admit((index, incarnation))
+        member.result()
+        return member
+
+    def close(self) -> None:
+        for member in self.members:
+            member.kill()
+        self.head.close()
+
+
+@pytest.fixture
+def mesh() -> Iterator[Callable[..., Mesh]]:
+    made: list[Mesh] = []
+
+    def make(learners: int, mode: str) -> Mesh:
+        made.append(Mesh(learners, mode))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], *, but: tuple[str, ...] = ()) -> None:
+    for name in one.keys() - set(but):
+        assert torch.equal(one[name], other[name]), name
+
+
+# --- laws ------------------------------------------------------------------------------------------------------------
+
+
+def test_learners_agree_on_the_float64_mean_to_the_bit(mesh: Callable[..., Mesh]) -> None:
+    members = mesh(3, "average").members
+    everywhere(members, fuse)
+    results = everywhere(members, fuse)
+    assert len({digest for _, digest, _ in results}) == 1
+    for _, _, after in results:
+        assert_equal(after, results[0][2])
+        for name in ("parameters", "target", "exp_avg"):
+            mean = sum(before[name].double() for before, _, _ in results) / 3
+            assert torch.equal(after[name], mean.float())
+    samples = RunningMoments.of(torch.cat([draw(rank, 5 + rank, 2) for rank in range(3)] * 2))
+    common = results[0][2]
+    assert common["common.count"] == samples.count
+    torch.testing.assert_close(common["common.squared_deviation"], samples.squared_deviation)
+
+
+def test_the_others_finish_the_next_round_without_a_member_killed_in_a_collective(mesh: Callable[..., Mesh]) -> None:
+    fused = mesh(3, "average")
+    head, other, victim = fused.members
+    everywhere(fused.members, fuse)
+    head.send(fuse_until_committed, 0)
+    other.send(fuse_until_committed, 1)
+    victim.send(arrive_and_stop).result()
+    victim.kill()
+    for member in (head, other):
+        durations, _, formation = member.result()
+        assert len(durations) == 2
+        assert sum(durations) < SOON_SECONDS
+        assert formation.members == ((0, "first"), (1, "first"))
+        assert not formation.joiners
+    assert fused.head.rounds.state.environment_steps == 100 * (3 + 2)
+
+
+@pytest.mark.parametrize("mode", ["average", "diloco"])
+def test_a_restarted_learner_gets_the_state_of_the_head(mesh: Callable[..., Mesh], mode: str) -> None:
+    fused = mesh(2, mode)
+    head, other = fused.members
+    everywhere([head, other], fuse)
+    head.send(share_gradients, 0, 1, 3).result()
+    other.kill()
+    again = fused.add(1, "second").send(fuse, 1, False)
+    fused.head.wait_for_arrival(1)
+    head.send(fuse, 0, False)
+    _, _, joined = again.result()
+    before, _, after = head.result()
+    # With two equal members, the mean is what the head was; the outer step goes on from there.
+    assert_equal(joined, after)
+    assert_equal(after, before, but=("parameters",) if mode == "diloco" else ())
+    assert before["step"] == 3
+
+
+def test_diloco_follows_its_outer_optimizer(mesh: Callable[..., Mesh]) -> None:
+    members = mesh(2, "diloco").members
+    results = [everywhere(members, fuse, False)]
+    anchor, velocity = results[0][0][2]["parameters"].double(), torch.zeros(SIZE, dtype=torch.float64)
+    for _ in range(3):
+        results.append(everywhere(members, fuse))
+        (first, digest, after), (second, other_digest, other) = results[-1]
+        delta = anchor - (first["parameters"].double() + second["parameters"].double()) / 2
+        velocity = 0.9 * velocity + delta
+        anchor = anchor - 0.7 * (delta + 0.9 * velocity)
+        torch.testing.assert_close(after["parameters"].double(), anchor, rtol=1e-6, atol=1e-6)
+        assert_equal(after, other)
+        assert digest == other_digest
+
+
+def test_shared_gradients_over_half_batches_are_one_learner_with_the_whole_batch(mesh: Callable[..., Mesh]) -> None:
+    together, alone = mesh(2, "allreduce").members, mesh(1, "allreduce").members
+    everywhere(together, fuse, False)
+    everywhere(alone, fuse, False)
+    everywhere(together, share_gradients, 2, 50)
+    everywhere(alone, share_gradients, 1, 50)
+    (_, digest, first), (_, other_digest, second) = everywhere(together, fuse, False)
+    whole = everywhere(alone, state_of)[0]
+    assert digest == other_digest
+    assert_equal(first, second)
+    for name in ("parameters", "exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(first[name], whole[name], rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(whole["parameters"], draw(0, SIZE), atol=0.1)
+
+
+def test_where_gradients_are_shared_the_others_go_on_from_the_head_without_a_killed_member(
+    mesh: Callable[..., Mesh],
+) -> None:
+    fused = mesh(3, "allreduce")
+    head, other, victim = fused.members
+    everywhere(fused.members, fuse, False)
+    everywhere(fused.members, share_gradients, 3, 5)
+    head.send(share_gradients, 0, 3, 5)
+    other.send(share_gradients, 1, 3, 5)
+    victim.kill()
+    assert (head.result(), other.result()) == (0, 0)
+    (durations, first, formation), (_, second, _) = everywhere([head, other], fuse_until_committed)
+    assert len(durations) == 1
+    assert formation.joiners == {1}
+    assert_equal(first, second)
+    assert first["step"] == 5

@@ -1,0 +1,98 @@
+"""Several learners of one agent, as real processes: they agree, they count, they survive each other."""
+
+import os
+import signal
+
+import pytest
+from scripted import until
+from test_processes import digest_of, left_in_shared_memory, lives, nursery, pids
+
+from podrace.checkpoints import open_store
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.tensors.codec import decode
+
+__all__ = ["nursery"]
+OFF_POLICY = {
+    "dqn": {
+        "hyperparameters": {
+            "horizon": 16,
+            "batch_size": 32,
+            "hidden_sizes": [16],
+            "warmup_steps": 256,
+            "updates_per_step": 0.125,
+            "replay_capacity": 8192,
+        }
+    }
+}
+
+
+def learner_state(mesh):
+    last = mesh.leaderboard.manifests[-1]
+    return last, decode(open_store(mesh.leaderboard.store_uri).get_object(digest_of(last, "learner")))[0]
+
+
+@pytest.mark.parametrize("mode", ["average", "allreduce", "diloco"])
+async def test_two_learners_share_the_budget_of_one_agent(mesh, make_spec, make_assignment, nursery, mode):
+    spec = make_spec(steps=20_480, fusion={"mode": mode, "every_updates": 4})
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    pod = mesh.pod_config("separate", learners=2)
+    roles = await nursery.start(pod)
+    assert {"learner-1", "worker-1"} < set(roles)
+    await until(lambda: bool(mesh.orchestrator.completed), 60)
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
+    last, state = learner_state(mesh)
+    # Each update takes 8 environments x 64 steps; those of both learners count, the updates of the head alone do not.
+    assert last.environment_steps >= 20_480
+    assert last.environment_steps % 512 == 0
+    assert last.policy_version * 512 < last.environment_steps
+    # The normalizer has seen the samples of both.
+    assert int(state["observations.common.count"]) == last.environment_steps
+    await until(lambda: not any(map(lives, pids(pod).values())))
+    assert not left_in_shared_memory(pod)
+
+
+@pytest.mark.parametrize("mode", ["average", "allreduce"])
+async def test_replay_memories_of_two_learners_are_fused_into_one_agent(
+    mesh, make_spec, make_assignment, nursery, mode
+):
+    spec = make_spec(steps=8192, algorithms=OFF_POLICY, fusion={"mode": mode, "every_updates": 8})
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    await nursery.start(mesh.pod_config("separate", learners=2))
+    await until(lambda: bool(mesh.orchestrator.completed), 60)
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
+    last, state = learner_state(mesh)
+    assert last.environment_steps >= 8192
+    assert 0 < int(state["gradient_steps"]) <= last.environment_steps // 8
+
+
+@pytest.mark.parametrize("mode", ["average", "allreduce"])
+async def test_a_killed_learner_is_dropped_and_comes_back(mesh, make_spec, make_assignment, nursery, mode):
+    spec = make_spec(
+        steps=10**9,
+        fusion={"mode": mode, "every_updates": 2},
+        evaluation={"episodes": 4, "every_environment_steps": 4096, "share": 1.0},
+    )
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    pod = mesh.pod_config("separate", learners=2)
+    roles = await nursery.start(pod)
+    await until(lambda: len(mesh.leaderboard.manifests) >= 2, 60)
+    os.kill(roles["learner-1"], signal.SIGKILL)
+    scored = len(mesh.leaderboard.manifests)
+    # The head goes on alone, and with whoever the nursery has started in the place of the dead.
+    await until(lambda: len(mesh.leaderboard.manifests) >= scored + 3, 60)
+    assert pids(pod)["learner-1"] != roles["learner-1"]
+    assert pids(pod)["learner"] == roles["learner"]
+    mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
+    await until(lambda: bool(mesh.orchestrator.completed), 60)
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_DRAINED
+    await until(lambda: not any(map(lives, pids(pod).values())))
+    assert not left_in_shared_memory(pod)
+
+
+async def test_the_death_of_the_head_ends_all_learners(mesh, make_spec, make_assignment, nursery):
+    mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**9)))
+    pod = mesh.pod_config("separate", learners=3)
+    roles = await nursery.start(pod)
+    await until(lambda: bool(mesh.orchestrator.renewals))
+    os.kill(roles["learner"], signal.SIGKILL)
+    await until(lambda: not any(map(lives, roles.values())), 30)

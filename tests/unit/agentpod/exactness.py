@@ -1,0 +1,122 @@
+"""One gradient step of an off-policy algorithm on a batch of one's own, and all that a reference needs to judge it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+import references
+import torch
+from experience import OBSERVED, SPACES, new_algorithm
+from torch import Tensor
+
+from agentpod.algorithms.off_policy import OffPolicy
+from agentpod.replay import Batch
+
+ACTIVATIONS = ("tanh", "relu", "elu")
+BATCH = 19
+DISCOUNTS = torch.tensor([0.99, 0.9801, 0.970299, 0.0])
+"""Of windows of one, two and three steps, and of one that terminated."""
+# Steps of this size tell a network before its step from the same one afterwards.
+LEARNING_RATE = 0.05
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """For modules that import it: threads that wait for each other cost small float64 products most of their time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Descent(NamedTuple):
+    """What one call of `_descend` found and left behind, in float64 where a reference reads it."""
+
+    before: dict[str, Tensor]
+    target: dict[str, Tensor]
+    after: dict[str, Tensor]
+    gradient: dict[str, Tensor]
+    metrics: dict[str, float]
+    errors: Tensor
+
+    def leaves(self, name: str) -> dict[str, Tensor]:
+        """The parameters that network `name` had before its step, to be differentiated by."""
+        return {key: tensor.requires_grad_() for key, tensor in self.before.items() if key.startswith(f"{name}.")}
+
+
+def scrambled(name: str, kind: str, seed: int, **hyperparameters: object) -> Any:
+    """A new algorithm whose networks and targets all differ: nothing is near zero, and no two agree by chance."""
+    settings = {"hidden_sizes": [8, 6], "learning_rate": LEARNING_RATE, **hyperparameters}
+    algorithm: Any = new_algorithm(name, kind, seed, **settings)
+    generator = torch.Generator().manual_seed(100 + seed)
+    for trained in algorithm._trained.values():
+        for flat in (trained.flat, trained.target_flat):
+            flat.copy_(0.5 * torch.randn(flat.shape, generator=generator))
+    return algorithm
+
+
+def random_batch(kind: str, seed: int, size: int = BATCH) -> Batch:
+    generator = torch.Generator().manual_seed(200 + seed)
+    observation, following = torch.randn(2, size, *OBSERVED.shape, generator=generator)
+    reward, weight = torch.randn(2, size, generator=generator)
+    action = torch.tanh(torch.randn(size, 2, generator=generator))
+    if kind == "discrete":
+        action = torch.randint(SPACES[kind].n, (size,), generator=generator)
+    discount = DISCOUNTS[torch.arange(size) % len(DISCOUNTS)]
+    return Batch(observation, action, reward, discount, following, 0.2 + weight.abs(), torch.arange(size))
+
+
+def random_noise(algorithm: OffPolicy, seed: int) -> Tensor:
+    """As the algorithm itself draws it, for one gradient step on BATCH steps."""
+    return algorithm._noise(1, torch.Generator().manual_seed(300 + seed))[0]
+
+
+def doubled(batch: Batch) -> references.Batch:
+    """For the references."""
+    fields = batch._asdict()
+    return references.Batch(
+        *(
+            fields[name].double() if fields[name].is_floating_point() else fields[name]
+            for name in references.Batch._fields
+        )
+    )
+
+
+def parameters(networks: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Copies in float64, by the names that the references know."""
+    found: dict[str, Tensor] = {}
+    for name, network in networks.items():
+        for layer, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
+            found[f"{name}.{layer}.weight"] = weight.double().clone()
+            found[f"{name}.{layer}.bias"] = bias.double().clone()
+    return found
+
+
+def descend(algorithm: Any, batch: Batch, noise: Tensor) -> Descent:
+    """Makes one gradient step. Whatever it does not write is seen: gradients are not-a-number before."""
+    trained = algorithm._trained
+    online = {name: each.network for name, each in trained.items()}
+    before, target = parameters(online), parameters({name: each.target for name, each in trained.items()})
+    for each in trained.values():
+        each.optimizer.gradient.fill_(torch.nan)
+    metrics, errors = algorithm._descend(batch, noise)
+    gradient = parameters({name: each.gradient for name, each in trained.items()})
+    named = dict(zip(algorithm.METRICS, metrics.tolist(), strict=True))
+    return Descent(before, target, parameters(online), gradient, named, errors)
+
+
+def assert_gradient(descent: Descent, loss: Tensor, leaves: Mapping[str, Tensor]) -> float:
+    """Every parameter's gradient is that of the reference's loss; returns its length."""
+    expected = torch.autograd.grad(loss, list(leaves.values()))
+    assert len(expected) > 0
+    for name, gradient in zip(leaves, expected, strict=True):
+        found = descent.gradient[name]
+        assert gradient.abs().max() > 0, name
+        torch.testing.assert_close(
+            found,
+            gradient,
+            rtol=1e-4,
+            atol=2e-5 * float(gradient.abs().max()),
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
+    return float(torch.cat([gradient.flatten() for gradient in expected]).norm())

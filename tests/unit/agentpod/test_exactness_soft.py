@@ -1,0 +1,185 @@
+"""Soft actor-critic, continuous and discrete: each gradient step against the papers' losses, differentiated
+automatically in float64.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import references
+import torch
+from exactness import (
+    ACTIVATIONS,
+    BATCH,
+    Descent,
+    assert_gradient,
+    descend,
+    doubled,
+    random_batch,
+    random_noise,
+    scrambled,
+)
+from exactness import one_thread as one_thread
+from references import LOG_STD_RANGE, expected_log_prob, layers_of, perceptron, squashed_sample, temperature_loss
+from torch import Tensor
+
+SEEDS = range(3)
+ALPHA = 0.3
+KINDS = {"sac": "continuous", "sac-discrete": "discrete"}
+# Critics, how their values are reduced, and how many of them a target is taken from: 0 = all.
+ENSEMBLES = [
+    (critics, reduction, subset)
+    for critics, reduction, subset in itertools.product((1, 2, 5), ("min", "mean"), (0, 1, 2))
+    if subset <= critics
+]
+CASES = [("tanh", *ensemble) for ensemble in ENSEMBLES]
+CASES += [(activation, *ensemble) for activation in ("relu", "elu") for ensemble in ((2, "min", 0), (5, "mean", 2))]
+assert {case[0] for case in CASES} == set(ACTIVATIONS)
+
+
+def soft(name: str, seed: int, **hyperparameters: object) -> Any:
+    settings: dict[str, object] = {
+        "initial_temperature": ALPHA,
+        "batch_size": BATCH,
+        "activation": "tanh",
+    } | hyperparameters
+    algorithm = scrambled(name, KINDS[name], seed, **settings)
+    if name == "sac":
+        # Some standard deviations are clamped.
+        algorithm._trained["actor"].network.biases[-1][2:] += 1.0
+    return algorithm
+
+
+def log_probability(
+    name: str, tensors: Mapping[str, Tensor], observation: Tensor, noise: Tensor, activation: str
+) -> Tensor:
+    outputs = perceptron(layers_of(tensors, "actor"), observation, activation)
+    return expected_log_prob(outputs) if name == "sac-discrete" else squashed_sample(outputs, noise[:BATCH])[1]
+
+
+def critic_loss(
+    name: str, step: Descent, batch: references.Batch, noise: Tensor, members: tuple[int, ...], **settings: Any
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The loss and the errors if the target is taken from these critics; and what to differentiate by."""
+    leaves = step.leaves("critic")
+    online = {**step.before, **leaves}
+    target = {key: tensor[list(members)] for key, tensor in step.target.items() if key.startswith("critic")}
+    if name == "sac":
+        return *references.sac_critic_loss(online, target, batch, noise=noise[BATCH:], **settings), leaves
+    return *references.discrete_sac_critic_loss(online, target, batch, **settings), leaves
+
+
+def actor_loss(
+    name: str, step: Descent, batch: references.Batch, noise: Tensor, **settings: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The critics are those that their step has left."""
+    leaves = step.leaves("actor")
+    networks = {**step.after, **leaves}
+    if name == "sac":
+        return references.sac_actor_loss(networks, batch.observation, noise=noise[:BATCH], **settings), leaves
+    return references.discrete_sac_actor_loss(networks, batch.observation, **settings), leaves
+
+
+def mean_value(name: str, step: Descent, batch: references.Batch, activation: str) -> Tensor:
+    if name == "sac":
+        return references.critic_values(step.before, batch.observation, batch.action, activation).mean()
+    return references.ensemble_outputs(step.before, batch.observation, activation).mean()
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("activation", "critics", "reduction", "subset"), CASES)
+def test_a_step_of_a_soft_actor_critic_is_that_of_the_papers_losses(
+    name: str, activation: str, critics: int, reduction: str, subset: int
+) -> None:
+    settings: dict[str, Any] = {"activation": activation, "alpha": ALPHA}
+    for seed in SEEDS:
+        algorithm = soft(
+            name, seed, activation=activation, critics=critics, critic_reduction=reduction, critic_subset=subset
+        )
+        batch, noise = random_batch(KINDS[name], seed), random_noise(algorithm, seed)
+        step, exact, noise = descend(algorithm, batch, noise), doubled(batch), noise.double()
+
+        # A subset is drawn by the algorithm: the errors tell which it was.
+        target_reduction = "min" if subset else reduction
+        candidates = [
+            critic_loss(name, step, exact, noise, members, reduce=target_reduction, **settings)
+            for members in itertools.combinations(range(critics), subset or critics)
+        ]
+        found = step.errors.double()
+        loss, errors, leaves = min(
+            candidates, key=lambda each: float((each[1].detach().abs().mean(0) - found).abs().max())
+        )
+        torch.testing.assert_close(found, errors.abs().mean(0).detach(), rtol=1e-4, atol=1e-5)
+        norm = assert_gradient(step, loss, leaves)
+        assert step.metrics["value_loss"] == pytest.approx(loss.item(), rel=1e-4)
+        assert step.metrics["critic_gradient_norm"] == pytest.approx(norm, rel=1e-4)
+        value = mean_value(name, step, exact, activation)
+        assert step.metrics["mean_value"] == pytest.approx(value.item(), rel=1e-4, abs=1e-6)
+
+        loss, leaves = actor_loss(name, step, exact, noise, reduce=reduction, **settings)
+        norm = assert_gradient(step, loss, leaves)
+        assert step.metrics["policy_loss"] == pytest.approx(loss.item(), rel=1e-4, abs=1e-5)
+        assert step.metrics["actor_gradient_norm"] == pytest.approx(norm, rel=1e-4)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("name", "scale"), [("sac", 1.0), ("sac", 0.3), ("sac-discrete", 0.5), ("sac-discrete", 0.98)])
+def test_a_step_of_the_temperature_is_that_of_the_papers_loss(name: str, scale: float, activation: str) -> None:
+    # Dimensions of the action, with a minus; the logarithm of the choices.
+    target_entropy = scale * (-2.0 if name == "sac" else math.log(3.0))
+    for seed in SEEDS:
+        algorithm = soft(name, seed, activation=activation, target_entropy_scale=scale)
+        batch, noise = random_batch(KINDS[name], seed), random_noise(algorithm, seed)
+        before = float(algorithm.state_dict()["temperature.log"])
+        step = descend(algorithm, batch, noise)
+        log_prob = log_probability(name, step.before, doubled(batch).observation, noise.double(), activation)
+        log_alpha = torch.tensor(before, dtype=torch.float64, requires_grad=True)
+        loss = temperature_loss(log_alpha, log_prob, target_entropy)
+        (gradient,) = torch.autograd.grad(loss, log_alpha)
+        written = algorithm._temperature.optimizer.gradient
+        assert written.item() == pytest.approx(gradient.item(), rel=1e-4, abs=1e-6)
+        assert step.metrics["temperature"] == pytest.approx(ALPHA)
+        said = step.metrics["log_prob"] if name == "sac" else -step.metrics["entropy"]
+        assert said == pytest.approx(log_prob.mean().item(), rel=1e-4, abs=1e-6)
+        # Adam's first step is as long as the learning rate, against the gradient.
+        after = float(algorithm.state_dict()["temperature.log"])
+        assert after - before == pytest.approx(-math.copysign(0.05, gradient.item()), rel=1e-3)
+        again = descend(algorithm, batch, noise)
+        assert again.metrics["temperature"] == pytest.approx(math.exp(after))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_fixed_temperature_stays(name: str) -> None:
+    algorithm = soft(name, 0, automatic_temperature=False)
+    for _ in range(2):
+        step = descend(algorithm, random_batch(KINDS[name], 0), random_noise(algorithm, 0))
+        assert step.metrics["temperature"] == pytest.approx(ALPHA)
+    assert algorithm.state_dict()["temperature.optimizer.step"] == 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_subset_of_critics_is_drawn_and_none_twice_as_often_as_its_share(name: str) -> None:
+    algorithm = soft(name, 0, critics=4, critic_subset=2)
+    values = torch.tensor([1.0, 2.0, 4.0, 8.0]).unsqueeze(1)
+    random_noise(algorithm, 0)
+    drawn = torch.stack([algorithm._drawn(values) for _ in range(1200)]).squeeze(-1)
+    assert drawn.shape == (1200, 2)
+    pairs = drawn.sum(1).unique(return_counts=True)
+    assert pairs[0].tolist() == [3.0, 5.0, 6.0, 9.0, 10.0, 12.0]
+    # 200 each are expected, with a deviation of 13.
+    assert all(140 < count < 260 for count in pairs[1].tolist())
+
+
+def test_the_actor_is_judged_by_the_critics_after_their_step_so_that_the_comparison_says_something() -> None:
+    for name in KINDS:
+        step = descend(soft(name, 0), random_batch(KINDS[name], 0), random_noise(soft(name, 0), 0))
+        moved = [float((step.after[key] - step.before[key]).abs().min()) for key in step.before]
+        assert min(moved) > 0.04
+
+
+def test_deviations_are_clamped_in_some_rows_so_that_the_comparison_says_something() -> None:
+    algorithm, batch = soft("sac", 0), random_batch("continuous", 0)
+    log_std = algorithm._trained["actor"].network.forward(batch.observation)[:, 2:]
+    assert 0 < int((log_std > LOG_STD_RANGE[1]).sum()) < log_std.numel() / 2
