@@ -62,6 +62,10 @@ class Work:
     """Environment steps from one evaluation to the next."""
     limit_steps: int = ENDLESS_STEPS
     """Environment steps after which it ends."""
+    learners: int = 1
+    """That train it together."""
+    fusion: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """How they are fused."""
 
     def assignment(self, lease_seconds: float) -> pb.Assignment:
         """The one assignment of the pod."""
@@ -75,6 +79,7 @@ class Work:
                     "assignment": {"environment_steps": steps},
                     # Every evaluation that is due takes place, unless the one before is still going on.
                     "evaluation": {"every_environment_steps": self.every_steps, "share": 1.0},
+                    "fusion": dict(self.fusion),
                 },
                 source="benchmark",
             )
@@ -111,6 +116,17 @@ class Reached:
     """Environment steps until then."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What one policy of a learning curve was worth."""
+
+    steps: int
+    """Environment steps, of all learners, until there was this policy."""
+    seconds: float
+    """Of training until then, from before the environments were made."""
+    mean_return: float
+
+
 class PodFailed(Exception):
     """A pod did not train."""
 
@@ -126,6 +142,7 @@ class Notes(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grpc.UpdaterSer
         self._samples: list[tuple[float, int]] = []
         self._outcome, self._message = pb.OUTCOME_UNSPECIFIED, ""
         self.reached: Reached | None = None
+        self.scores: list[Score] = []
 
     async def AcquireAssignment(self, request: Any, context: Any) -> Any:
         assignment, self._assignment = self._assignment, None
@@ -148,6 +165,7 @@ class Notes(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grpc.UpdaterSer
     async def SubmitCandidate(self, request: Any, context: Any) -> Any:
         manifest = read_manifest(self._store, request.checkpoint.manifest_digest)
         score = manifest.evaluation.mean_return
+        self.scores.append(Score(manifest.environment_steps, manifest.training_seconds, score))
         if self.reached is None and score >= self._work.target_return:
             self.reached = Reached(manifest.training_seconds, manifest.environment_steps)
         candidate = leaderboard_pb2.Candidate(candidate_id=request.checkpoint.manifest_digest, score=score)
@@ -226,6 +244,10 @@ class Pods:
         """How long one pod takes to the target; None if it has not reached it at the end of its steps."""
         return self._run(work, layout, cpus, deadline_seconds).reached
 
+    def curve(self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float = 600.0) -> list[Score]:
+        """The scores of one pod, in the order of its steps, the last of them that of the trained agent."""
+        return self._run(work, layout, cpus, deadline_seconds).scores
+
     def _run(self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float) -> Notes:
         try:
             notes = asyncio.run(self._train(work, layout, cpus, deadline_seconds))
@@ -252,6 +274,7 @@ class Pods:
                 store=f"folder://{folder}/store",
                 folder=folder / "pod",
                 layout=layout,
+                learners=work.learners,
                 cores=len(cpus),
                 memory_bytes=MEMORY_BYTES,
                 cpus=tuple(cpus),
