@@ -113,7 +113,15 @@ class Follower:
             rollouts=training.rollouts,
             opened=0,
         )
-        practice = Practice(self._roles, self._compute, session, stop, overlap=True, device=self._device)
+        practice = Practice(
+            self._roles,
+            self._compute,
+            session,
+            stop,
+            overlap=True,
+            precision=self._config.precision,
+            device=self._device,
+        )
         spaces = await practice.open()
         if spaces is None:
             return

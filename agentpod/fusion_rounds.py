@@ -271,8 +271,7 @@ class FusionRounds:
         for earlier in self.state.formed.members if self.state.formed else ():
             if earlier[0] == index:
                 self.leave(earlier)
-        state = self.state
-        self.state = replace(state, expected=state.expected | {index}, arrived={**state.arrived, index: arrival})
+        self.state = replace(self.state, arrived={**self.state.arrived, index: arrival})
 
     def leave(self, member: Member) -> None:
         """Notes that a process is gone; another one of the same index may be there already."""
@@ -325,7 +324,6 @@ class FusionRounds:
         arrived = self.state.arrived
         self.state = replace(
             self.state,
-            expected=frozenset(arrived),
             arrived={},
             formed=formation,
             steps={index: arrival.environment_steps for index, arrival in arrived.items()},

@@ -31,8 +31,6 @@ _log = structlog.get_logger(__name__)
 EVALUATOR_NICENESS = 5
 ROLE_APPEAR_SECONDS = 30.0
 PRELOADED = ("gymnasium.envs.registration", "simulators.gym", "simulators.stocks")
-MATMUL_PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
-"""How torch calls what the catalog calls precisions."""
 SERVICES = pb.DESCRIPTOR.services_by_name
 
 
@@ -46,7 +44,6 @@ def run_role(config: PodConfig, role: str) -> int:
     if role not in config.roles:
         raise InvalidArgument(f"role {role!r}: pod {config.pod_id} has {', '.join(config.roles)}")
     torch.set_num_threads(config.threads)
-    torch.set_float32_matmul_precision(MATMUL_PRECISIONS[config.precision])
     if role == "evaluator":
         # Never at the expense of training.
         os.nice(EVALUATOR_NICENESS)

@@ -18,6 +18,7 @@ import structlog
 from agentpod import algorithms
 from agentpod.algorithms.base import Algorithm
 from agentpod.compute import Compute
+from agentpod.products import products
 from agentpod.roles import Collected, Roles, Session
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.tensors.group import MemberLost
@@ -70,6 +71,7 @@ class Practice:
         *,
         overlap: bool,
         policy_version: int = 0,
+        precision: str = "float32",
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -82,11 +84,12 @@ class Practice:
             stop: Once it is done, whatever is waited for is called off.
             overlap: Whether to collect while updating.
             policy_version: To go on from.
+            precision: Of products of matrices during updates: key of podrace.catalog.PRECISIONS.
             device: Where the algorithm trains.
             clock: Seconds.
         """
         self._roles, self._compute, self._session, self._stop = roles, compute, session, stop
-        self._overlap, self._device, self._clock = overlap, device, clock
+        self._overlap, self._precision, self._device, self._clock = overlap, precision, device, clock
         self.policy_version, self.rollouts = policy_version, session.rollouts
         self._pending: asyncio.Task[Collected] | None = None
 
@@ -169,7 +172,7 @@ class Practice:
             experience = {name: tensor.to(self._device, non_blocking=True) for name, tensor in experience.items()}
         while True:
             try:
-                metrics = await self._compute.run(self.algorithm.update, experience)
+                metrics = await self._compute.run(self._multiply_and_update, experience)
             except MemberLost as error:
                 if self.regroup is None:
                     raise
@@ -178,6 +181,10 @@ class Practice:
             else:
                 _log.debug("updated", policy_version=self.policy_version + 1, **metrics)
                 return
+
+    def _multiply_and_update(self, experience: Any) -> dict[str, float]:
+        with products(self._precision, self.algorithm.network.hidden_sizes, self._device):
+            return self.algorithm.update(experience)
 
     async def _wait_or_stop(self, task: "asyncio.Task[Any]") -> None:
         """Waits for the end of a task; a stop cancels it."""

@@ -182,7 +182,8 @@ class Roles:
         session = self._require_session()
         lanes, memory = session.environment.count * len(self._workers), session.memory
         if not memory.replay_capacity:
-            fields = rollout_fields(observation_space, action_space, memory.horizon, lanes)
+            state_size = session.network.recurrent_size
+            fields = rollout_fields(observation_space, action_space, memory.horizon, lanes, state_size)
             self._experience = RolloutSlots(self._plane, session.name, fields, self.SLOTS)
             return
         rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)

@@ -138,6 +138,7 @@ class Training:
             self._lease.stop,
             overlap=self._config.layout == "separate",
             policy_version=self._counters.policy_version,
+            precision=self._config.precision,
             device=self._device,
             clock=self._clock,
         )

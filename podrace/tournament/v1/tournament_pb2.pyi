@@ -491,8 +491,8 @@ class PodSpec(_message.Message):
     `layout = separate`. Default 1.
     """
     precision: _builtins.str
-    """How exact products of matrices are: `float32`, `tf32`, or `bfloat16` (sums stay float32). The latter two are
-    faster where the hardware has them, and change nothing where it has not. Default `float32`.
+    """How exact the products of matrices in updates are: `float32`, `tf32`, or `bfloat16` (sums stay float32). The latter
+    two are faster where the hardware has them, and round nothing where it has not. Default `float32`.
     """
     def __init__(
         self,

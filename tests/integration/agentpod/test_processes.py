@@ -184,6 +184,17 @@ def digest_of(manifest, part: str) -> str:
     return next(found.digest for found in manifest.parts if found.name == part)
 
 
+@pytest.mark.parametrize("layout", ["separate", "fused"])
+async def test_a_policy_that_remembers_trains_and_is_scored(mesh, make_spec, make_assignment, nursery, layout):
+    hyperparameters = {"horizon": 32, "minibatch_size": 128, "hidden_sizes": [16], "recurrent_size": 8}
+    spec = make_spec(steps=2048, algorithms={"ppo": {"hyperparameters": hyperparameters}})
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    await nursery.start(mesh.pod_config(layout))
+    await until(lambda: bool(mesh.orchestrator.completed), 60)
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
+    assert mesh.leaderboard.manifests[-1].evaluation.episodes == 4
+
+
 async def test_a_killed_head_takes_its_roles_with_it(mesh, make_spec, make_assignment, nursery):
     mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**8)))
     pod = mesh.pod_config("separate")

@@ -364,6 +364,7 @@ def test_a_restarted_learner_ends_the_round_of_its_former_process_at_once() -> N
     formation = meeting.arrive(A)
     assert formation
     assert (formation.members, formation.joiners) == ((A, B2), {1})
+    assert meeting.report(A) is None, "the new process is not gone"
 
 
 def test_repeating_a_call_changes_nothing() -> None:
@@ -372,7 +373,11 @@ def test_repeating_a_call_changes_nothing() -> None:
     state = meeting.rounds.state
     assert meeting.arrive(A, now=5.0) == first
     assert meeting.rounds.state == state
-    outcome = meeting.report(A, B)
+    meeting.report(B)
+    state = meeting.rounds.state
+    meeting.rounds.report(Report(B, 1, 1, "another", "", 2.0))
+    assert meeting.rounds.state == state
+    outcome = meeting.report(A)
     state = meeting.rounds.state
     meeting.rounds.report(Report(B, 1, 1, "another", "", 2.0))
     assert meeting.rounds.state == state
@@ -416,6 +421,18 @@ def test_a_learner_that_deviates_follows_the_head_and_is_expelled_if_it_deviates
         meeting.arrive(B)
     assert meeting.commit(A).members == (A,)
     assert meeting.arrive(B2, now=10.0) is None
+
+
+def test_an_abort_ends_the_epoch_whatever_members_still_hold() -> None:
+    meeting = Meeting(2)
+    meeting.commit(A, B)
+    meeting.arrive(A, B)
+    meeting.report(A)
+    meeting.report(B, failure="no room")
+    meeting.epochs = {A: 1, B: 1}
+    formation = meeting.arrive(A, B)
+    assert formation
+    assert formation.epoch == 2
 
 
 def test_outcomes_are_forgotten_in_the_end() -> None:

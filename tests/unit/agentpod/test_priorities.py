@@ -115,6 +115,22 @@ def test_a_point_that_rounding_moves_past_the_end_belongs_to_the_last_positive_l
     assert float(probability.min()) > 0
 
 
+@pytest.mark.usefixtures("tree_shape")
+def test_a_point_on_a_border_belongs_to_the_leaf_that_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "rand", lambda size, **_: torch.zeros(size, dtype=torch.float64))
+    index, _ = tree_of([0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0]).sample(4, torch.Generator())
+    assert index.tolist() == [1, 4, 5, 7]
+
+
+def test_a_border_that_rounding_moves_past_its_point_leads_to_no_empty_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(priorities, "FAN_OUT", 2)
+    monkeypatch.setattr(priorities, "MAXIMUM_ROOTS", 2)
+    tree = tree_of([0.0, 0.1, 0.0, 0.2])
+    assert (0.1 + 0.2) - 0.2 > 0.1, "by subtraction the second node begins past where the first one ends"
+    monkeypatch.setattr(torch, "rand", lambda size, **_: torch.full((size,), 0.1 / (0.1 + 0.2), dtype=torch.float64))
+    assert tree.sample(1, torch.Generator())[0].tolist() == [3]
+
+
 def test_what_is_excluded_is_never_drawn_whatever_the_others_are() -> None:
     generator = torch.Generator().manual_seed(0)
     values = 10.0 ** torch.randint(-30, 30, (5000,), generator=generator).double()

@@ -459,7 +459,11 @@ def test_a_restored_memory_goes_on_bit_for_bit(
         if prioritized and replay.size:
             index = ready_indices(world, replay)
             replay.update_priorities(index, torch.rand(len(index)))
-        twin = restored(world, dict(replay.segments()), replay.state_dict(), device=device, prioritized=prioritized)
+        pieces = dict(replay.segments())
+        rows = sorted(row for tensors in pieces.values() for row in tensors["rows"].tolist())
+        ready = {index // world.count for index in ready_indices(world, replay).tolist()}
+        assert rows == sorted(ready), "what is being filled belongs to another"
+        twin = restored(world, pieces, replay.state_dict(), device=device, prioritized=prioritized)
         replay._granted = 0
         assert (twin.steps, twin.size, twin.newest_row) == (replay.steps, replay.size, replay.newest_row)
         for _ in range(3):
@@ -478,7 +482,9 @@ def test_a_restored_memory_goes_on_bit_for_bit(
             twin.receive(first_row)
 
 
-def test_pieces_that_did_not_change_need_not_be_saved_again() -> None:
+@pytest.mark.parametrize("most_pieces", [64, 1000])
+def test_pieces_that_did_not_change_need_not_be_saved_again(most_pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAXIMUM_PIECES", most_pieces)
     world = World(2, 3, 200)
     replay = Replay(world.memory, 2)
     pieces: dict[int, dict[str, Tensor]] = {}
@@ -486,14 +492,14 @@ def test_pieces_that_did_not_change_need_not_be_saved_again() -> None:
     for segments in (1, 60, 3, 0, 130, 10, 100, 5, 333, 1):
         advance(world, replay, segments)
         changed = dict(replay.segments(saved_steps))
-        assert len(changed) <= segments // 4 + 2
+        assert len(changed) <= segments * min(most_pieces, 200) // 200 + 2
         pieces |= changed
         saved_steps = replay.steps
         # What breaks after a visit is saved at the next one.
         replay.break_here()
         world.restart()
     pieces |= dict(replay.segments(saved_steps))
-    assert len(pieces) <= 64
+    assert len(pieces) <= most_pieces
     world.poison(replay.grant(), 2)
     twin = restored(world, pieces, replay.state_dict())
     check(world, twin.gather(ready_indices(world, twin), 5, 0.9), 5, 0.9)
@@ -525,6 +531,9 @@ def test_a_memory_of_another_layout_is_refused() -> None:
     for other in (World(4, 3, 6), World(4, 2, 6, action_space=CONTINUOUS)):
         with pytest.raises(InvalidArgument, match="the environments"):
             Replay(other.memory, 4).restore(dict(replay.segments())[0])
+    piece = dict(replay.segments())[0]
+    with pytest.raises(InvalidArgument, match="the environments"):
+        Replay(World(4, 2, 6).memory, 4).restore(piece | {"observation": piece["observation"].double()})
 
 
 def test_rows_are_whole_segments_and_two_at_least() -> None:
