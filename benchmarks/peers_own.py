@@ -10,6 +10,7 @@ from torch import Tensor
 
 from agentpod.algorithms import make
 from agentpod.evaluator import play, score
+from agentpod.products import products
 from agentpod.randomness import derive_generator, derive_seed
 from agentpod.replay import Replay, replay_fields, replay_rows
 from agentpod.rollout import Field, Lanes, Rollout, collect, rollout_fields
@@ -51,13 +52,17 @@ class Loop:
         """One rollout and the update with it."""
         if self._replay is None:
             self._collect(self._tensors)
-            self.algorithm.update(self._tensors)
+            self._update(self._tensors)
             return
         first_row = self._replay.grant()
         rows = slice(first_row, first_row + self._memory.horizon)
         self._collect({name: tensor[rows] for name, tensor in self._tensors.items()})
         self._replay.receive(first_row)
-        self.algorithm.update(self._replay)
+        self._update(self._replay)
+
+    def _update(self, experience: Rollout | Replay) -> None:
+        with products("float32", self.algorithm.network.hidden_sizes, "cpu"):
+            self.algorithm.update(experience)
 
     def _collect(self, rollout: Rollout) -> None:
         generator = derive_generator("cpu", self._seed, "act", 0, self.algorithm.update_number)
@@ -95,7 +100,7 @@ def train(request: Request) -> Answer:
     return goal.answer
 
 
-def products(request: Request) -> Answer:
+def matrix_products(request: Request) -> Answer:
     """Environment steps a second that the matrix products of the updates allow."""
     settings, (observation, action) = request.settings, _spaces(request.environment)
     inputs = math.prod(observation.shape)
@@ -120,7 +125,7 @@ def _spaces(environment: str) -> tuple[Space, Space]:
 def measure(request: Request, cores: int) -> Answer:
     """Answers a request."""
     if request.measure == "products":
-        return products(request)
+        return matrix_products(request)
     if request.measure == "simulator":
         return {
             "steps_per_second": simulator_steps_per_second(request.environment, request.count, request.seconds),

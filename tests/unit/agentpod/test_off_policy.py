@@ -144,6 +144,17 @@ def test_nothing_is_learned_before_the_warm_up_ends(name: str, kind: str) -> Non
     assert algorithm.gradient_steps == 4
 
 
+def test_an_agent_whose_memory_is_new_warms_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm: Any = new_algorithm("dqn", "discrete", horizon=2, warmup_steps=24)
+    idle(algorithm, monkeypatch)
+    for _ in range(2):
+        before, replay = algorithm.gradient_steps, empty_replay(algorithm, "discrete", LANES)
+        for k in range(1, 5):
+            replay.receive(replay.grant())
+            algorithm.update(replay)
+            assert algorithm.gradient_steps - before == max(0, k - 2)
+
+
 @EVERY_ALGORITHM
 def test_steps_are_counted_over_all_environments(name: str, kind: str) -> None:
     for lanes in (1, 6):
@@ -193,6 +204,21 @@ def test_a_gradient_step_is_made_on_what_the_memory_gives_as_the_policy_sees_it(
     assert not torch.equal(told[0][0].index, told[1][0].index)
 
 
+@EVERY_ALGORITHM
+def test_every_update_draws_anew_and_the_seed_decides_what(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = {}
+    for seed, update_number in ((1, 0), (1, 0), (1, 1), (2, 0)):
+        algorithm: Any = new_algorithm(name, kind, seed)
+        algorithm.update_number = update_number
+        told = spied(algorithm, monkeypatch)
+        algorithm._train(Course(algorithm, kind).next(), 1)
+        index = tuple(told[0][0].index.tolist())
+        assert drawn.setdefault((seed, update_number), index) == index
+    assert len(set(drawn.values())) == 3
+
+
 def test_every_observation_joins_the_statistics_once_learned_from_or_not() -> None:
     algorithm: Any = new_algorithm("dqn", "discrete", normalize_observations=True, warmup_steps=3 * 8 * LANES)
     course, seen = Course(algorithm, "discrete"), []
@@ -205,33 +231,35 @@ def test_every_observation_joins_the_statistics_once_learned_from_or_not() -> No
         torch.testing.assert_close(tensors["observation_variance"], samples.var(0, correction=0))
 
 
-STAY, DECOY = torch.tensor([1.0, -0.5, 0.5]), torch.tensor([-1.0, 1.0, 0.0])
+ROOMS = torch.tensor([[1.0, -0.5, 0.5], [-1.0, 1.0, 0.0], [0.0, 0.5, -1.0]])
+ROOM_LANES = 24
 
 
-def one_room(algorithm: Any, kind: str, *, ending: str) -> Replay:
-    """A room where every action brings a reward of 1 and ends the episode, so that the next one begins elsewhere. The
-    other place is worth -3: whoever takes it for what follows is wrong.
+def rooms(algorithm: Any, kind: str, *, ending: str) -> Replay:
+    """A room where whatever is done brings a reward of 1, leads into the last room and ends the episode, so that the
+    next one begins in the second. That is worth -3, the last one 4: whoever takes the wrong one for what follows shows.
     """
-    lanes = 24
-    replay, first_rows = empty_replay(algorithm, kind, lanes), slice(0, 2)
-    memory, shape = {name: tensor[first_rows] for name, tensor in replay._memory.items()}, (2, lanes)
-    generator = torch.Generator().manual_seed(7)
-    memory["observation"].copy_(torch.stack((STAY, DECOY)).unsqueeze(1).expand(2, lanes, 3))
-    memory["final_observation"].copy_(memory["observation"])
-    memory["reward"].copy_(torch.tensor([[1.0], [-3.0]]).expand(shape))
-    memory["terminated"].copy_(torch.tensor([[ending == "terminated"], [True]]).expand(shape))
-    memory["truncated"].copy_(torch.tensor([[ending == "truncated"], [False]]).expand(shape))
+    replay = empty_replay(algorithm, kind, ROOM_LANES)
+    memory = {name: tensor[: len(ROOMS)] for name, tensor in replay._memory.items()}
+    observation = ROOMS.unsqueeze(1).expand(-1, ROOM_LANES, -1)
+    memory["observation"].copy_(observation)
+    memory["final_observation"].copy_(observation[[2, 1, 2]])
+    memory["reward"].copy_(torch.tensor([[1.0], [-3.0], [4.0]]).expand(-1, ROOM_LANES))
+    memory["terminated"].copy_(torch.tensor([[ending == "terminated"], [True], [True]]).expand(-1, ROOM_LANES))
+    memory["truncated"].copy_(torch.tensor([[ending == "truncated"], [False], [False]]).expand(-1, ROOM_LANES))
     if kind == "discrete":
-        memory["action"].copy_(torch.arange(lanes) % 3)
+        memory["action"].copy_(torch.arange(ROOM_LANES) % 3)
     else:
-        memory["action"].copy_((2.0 * torch.rand(2, lanes, 2, generator=generator) - 1.0).mul(1.5).clamp(-1.0, 1.0))
+        # All over the square, its edges included.
+        drawn = torch.rand(memory["action"].shape, generator=torch.Generator().manual_seed(7))
+        memory["action"].copy_(drawn.mul(3.0).sub(1.5).clamp(-1.0, 1.0))
     replay.receive(replay.grant())
     return replay
 
 
 def learned_values(algorithm: Any, name: str, replay: Replay) -> Tensor:
-    """Of what was done in the room."""
-    found = replay.gather(torch.arange(24), 1, 0.5)
+    """Of what was done in the first room."""
+    found = replay.gather(torch.arange(ROOM_LANES), 1, 0.5)
     if "critic" not in algorithm._trained:
         outputs = algorithm.policy.outputs(found.observation)
         values = dueling_values(outputs) if name in ("dueling-dqn", "d3qn") else outputs
@@ -243,17 +271,17 @@ def learned_values(algorithm: Any, name: str, replay: Replay) -> Tensor:
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize(("ending", "value"), [("terminated", 1.0), ("truncated", 2.0)])
+@pytest.mark.parametrize(("ending", "value"), [("terminated", 1.0), ("truncated", 3.0)])
 @EVERY_ALGORITHM
 def test_a_truncated_episode_is_worth_its_final_observation_and_a_terminated_one_nothing(
     name: str, kind: str, ending: str, value: float, n_step: int
 ) -> None:
-    settings: dict[str, object] = {"discount": 0.5, "n_step": n_step, "horizon": 2, "replay_capacity": 96}
-    settings |= {"learning_rate": 0.01, "target_rate": 0.2, "target_period": 1, "updates_per_step": 5.0}
+    settings: dict[str, object] = {"discount": 0.5, "n_step": n_step, "horizon": 3, "replay_capacity": 144}
+    settings |= {"learning_rate": 0.01, "target_rate": 0.2, "target_period": 1, "updates_per_step": 3.5}
     if name.startswith("sac"):
         settings |= {"initial_temperature": 1e-8, "automatic_temperature": False}
     algorithm: Any = new_algorithm(name, kind, hidden_sizes=[16], activation="tanh", batch_size=48, **settings)
-    algorithm.update(replay := one_room(algorithm, kind, ending=ending))
+    algorithm.update(replay := rooms(algorithm, kind, ending=ending))
     found = learned_values(algorithm, name, replay)
     assert found.sub(value).abs().mean() < 0.2, found
 

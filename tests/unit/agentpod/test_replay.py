@@ -528,9 +528,9 @@ def test_a_memory_of_another_layout_is_refused() -> None:
             Replay(World(*layout).memory, layout[0]).load_state_dict(replay.state_dict())
     with pytest.raises(InvalidArgument, match="prioritized"):
         Replay(world.memory, 4, prioritized=True).load_state_dict(replay.state_dict())
-    for other in (World(4, 3, 6), World(4, 2, 6, action_space=CONTINUOUS)):
+    for other in (World(4, 3, 6), World(8, 2, 3), World(4, 2, 6, action_space=CONTINUOUS)):
         with pytest.raises(InvalidArgument, match="the environments"):
-            Replay(other.memory, 4).restore(dict(replay.segments())[0])
+            Replay(other.memory, other.horizon).restore(dict(replay.segments())[0])
     piece = dict(replay.segments())[0]
     with pytest.raises(InvalidArgument, match="the environments"):
         Replay(World(4, 2, 6).memory, 4).restore(piece | {"observation": piece["observation"].double()})
