@@ -140,10 +140,11 @@ class Practice:
         if pending.cancelled():
             return None
         collected = pending.result()
+        received = self._roles.experience.receive(collected.grant)
         if self._overlap and another(collected.environment_steps):
             self._pending = self._grant(ahead=1)
         lag, started = self.policy_version - collected.policy_version, self._clock()
-        await self._update(self._roles.experience.receive(collected.grant))
+        await self._update(received)
         self._roles.experience.release(collected.grant)
         self.policy_version += 1
         self.rollouts += 1
@@ -165,7 +166,9 @@ class Practice:
             await asyncio.gather(pending, return_exceptions=True)
 
     def _grant(self, ahead: int = 0) -> "asyncio.Task[Collected]":
-        return asyncio.create_task(self._roles.collect(self.rollouts + ahead))
+        # Granted here and now: an update that samples the memory must not begin before these rows are out of it.
+        grant = self._roles.experience.grant()
+        return asyncio.create_task(self._roles.collect(grant, self.rollouts + ahead))
 
     async def _update(self, experience: Any) -> None:
         if self._device != "cpu" and isinstance(experience, Mapping):

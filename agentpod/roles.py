@@ -87,7 +87,7 @@ class Roles:
     spaces = await roles.open(session)
     roles.remember(*spaces)
     roles.ring.publish(policy.flat, version)
-    collected = await roles.collect(rollout_number)
+    collected = await roles.collect(roles.experience.grant(), rollout_number)
     update(roles.experience.receive(collected.grant))
     roles.experience.release(collected.grant)
     """
@@ -230,15 +230,19 @@ class Roles:
         )
         return [*calls, _call(self._evaluator.OpenEvaluator, request, deadline_seconds=OPEN_DEADLINE_SECONDS)]
 
-    async def collect(self, rollout: int) -> Collected:
-        """Grants one slot to all workers and waits until it is full.
+    async def collect(self, grant: Grant, rollout: int) -> Collected:
+        """Hands a granted slot to all workers and waits until it is full.
+
+        Args:
+            grant: From `experience`; who samples the memory meanwhile has to know of it before.
+            rollout: Number of the rollout within the agent's life.
 
         Raises:
             RoleLost: A worker was lost, and the slot with it.
             DataLoss: An environment gave a number that is not finite.
         """
         session = self._require_session()
-        grant, held = self.experience.grant(), self.ring.hold()
+        held = self.ring.hold()
         count = session.environment.count
         try:
             calls = [
