@@ -41,7 +41,7 @@ class PodConfig:
     cores: float = 1.0
     """Processor cores reserved, for the account of compute spent."""
     memory_bytes: int = 0
-    """Memory reserved; only told on."""
+    """Memory reserved, all processes together: what replay memories must fit into; 0: nobody knows."""
     cpus: tuple[int, ...] = ()
     """Processors its processes may run on; empty: any."""
     threads: int = 1

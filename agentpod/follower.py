@@ -1,6 +1,6 @@
 """Every learner of a pod but the head: trains what the head trains, with workers of its own, and meets it for fusion.
 
-It publishes nothing and scores nothing. Whatever goes wrong here costs the group a member, never the agent.
+It publishes nothing and scores nothing. Whatever goes wrong here costs the group a member for a while, never the agent.
 """
 
 import asyncio
@@ -96,7 +96,9 @@ class Follower:
                     await working
             except PodraceError as error:
                 if error.reason != NOT_OPEN:
-                    _log.error("this learner gives the agent up", error=error.message)
+                    # Ending tells the head at once, and the nursery starts another in this one's place.
+                    _log.error("this learner gives up", error=error.message)
+                    raise
 
     async def _train(self, training: pb.GetTrainingResponse, stop: "asyncio.Future[str]") -> None:
         agent, spec = training.agent, training.spec

@@ -135,8 +135,12 @@ class Fusion:
             for held, common in zip(statistics, self._moments(_write(double, doubles)), strict=True):
                 held.common = common
 
-    def prepare(self) -> Scratch:
+    def prepare(self, *, begins: bool = False) -> Scratch:
         """Computes the result of the round: two collectives, or one where the gradients were shared.
+
+        Args:
+            begins: Whether nobody has learned since all took the head's state: `diloco` makes no outer step then, for
+                it has momentum but nowhere to go.
 
         Returns:
             Memory that the next call uses again.
@@ -151,11 +155,12 @@ class Fusion:
         # Fresh pages for millions of parameters would cost more than their mean does.
         self._single = self._row([*self._singles(), self.velocity], torch.float32, self._single)
         count, shared = len(self.anchor), self._single[: len(self._single) - len(self.velocity)]
-        if self._diloco:
+        steps = self._diloco and not begins
+        if steps:
             torch.sub(self.anchor, shared[:count], out=shared[:count])
         if options.mode != "allreduce":
             group.mean_(shared)
-        if self._diloco:
+        if steps:
             rate, momentum = options.outer_learning_rate, options.outer_momentum
             shared[:count], self._single[-count:] = outer_step(
                 self.anchor, self.velocity, shared[:count], rate, momentum

@@ -161,7 +161,7 @@ class FusionMember:
             if formed.joiner_ranks:
                 fusion.welcome(joining=formed.rank in formed.joiner_ranks)
                 self._algorithm.refresh()
-            return fusion.prepare(), ""
+            return fusion.prepare(begins=formed.round == 1), ""
         except MemberLost as error:
             if fusion.group:
                 fusion.group.close()

@@ -21,7 +21,7 @@ from podrace import lifeline, rpc, telemetry
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoints import open_store
-from podrace.errors import InvalidArgument
+from podrace.errors import InvalidArgument, PodraceError
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.tensors.memory import MemoryPlane
 from podrace.tensors.plane import Plane, Planes
@@ -120,9 +120,13 @@ async def run_other_learner(config: PodConfig, index: int) -> int:
         following.cancel()
         stopping.cancel()
         await asyncio.gather(stopping, return_exceptions=True)
-        with suppress(asyncio.CancelledError):
+        try:
             await following
-        _log.info("role ends")
+        except asyncio.CancelledError:
+            _log.info("role ends")
+            return 0
+        except PodraceError:
+            return 1
     return 0
 
 

@@ -144,7 +144,8 @@ class Practice:
         if self._overlap and another(collected.environment_steps):
             self._pending = self._grant(ahead=1)
         lag, started = self.policy_version - collected.policy_version, self._clock()
-        await self._update(received)
+        if not await self._update(received):
+            return None
         self._roles.experience.release(collected.grant)
         self.policy_version += 1
         self.rollouts += 1
@@ -170,7 +171,8 @@ class Practice:
         grant = self._roles.experience.grant()
         return asyncio.create_task(self._roles.collect(grant, self.rollouts + ahead))
 
-    async def _update(self, experience: Any) -> None:
+    async def _update(self, experience: Any) -> bool:
+        """Whether the update was made: not if a stop came while the learners had to meet again."""
         if self._device != "cpu" and isinstance(experience, Mapping):
             experience = {name: tensor.to(self._device, non_blocking=True) for name, tensor in experience.items()}
         while True:
@@ -181,9 +183,11 @@ class Practice:
                     raise
                 _log.warning("the learners meet again", error=error.message)
                 await self.regroup()
+                if self._stop.done():
+                    return False
             else:
                 _log.debug("updated", policy_version=self.policy_version + 1, **metrics)
-                return
+                return True
 
     def _multiply_and_update(self, experience: Any) -> dict[str, float]:
         with products(self._precision, self.algorithm.network.hidden_sizes, self._device):

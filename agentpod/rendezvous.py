@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from agentpod.fusion_rounds import HEAD, Arrival, Formation, FusionOptions, Fusi
 from agentpod.worker import NOT_OPEN
 from podrace import lifeline, rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
-from podrace.errors import FailedPrecondition
+from podrace.errors import DeadlineExceeded, FailedPrecondition
 from podrace.tensors.group import GroupStore
 
 _log = structlog.get_logger(__name__)
@@ -46,17 +47,19 @@ class RemoteRendezvous:
 
     async def join(self, request: pb.JoinFusionRequest) -> pb.JoinFusionResponse:
         """See Rendezvous."""
-        response: pb.JoinFusionResponse = await rpc.call(
-            self._stub.JoinFusion, request, deadline_seconds=DEADLINE_SECONDS
-        )
+        response: pb.JoinFusionResponse = await self._repeated(self._stub.JoinFusion, request)
         return response
 
     async def commit(self, request: pb.CommitFusionRequest) -> pb.CommitFusionResponse:
         """See Rendezvous."""
-        response: pb.CommitFusionResponse = await rpc.call(
-            self._stub.CommitFusion, request, deadline_seconds=DEADLINE_SECONDS
-        )
+        response: pb.CommitFusionResponse = await self._repeated(self._stub.CommitFusion, request)
         return response
+
+    async def _repeated(self, method: Any, request: Any) -> Any:
+        """Calls until there is an answer: another learner may take longer for its updates than any deadline."""
+        while True:
+            with suppress(DeadlineExceeded):
+                return await rpc.call(method, request, deadline_seconds=DEADLINE_SECONDS)
 
 
 class HeadRendezvous:

@@ -167,14 +167,15 @@ class Training:
                     self._practice.publish()
                     self._tell(learned.policy_lag)
                     await self._score_if_due()
-            await self._fuse_for_the_last_time()
         finally:
             await self._practice.drop_pending()
             await self._part()
         await self._finish()
 
     def _over(self, coming_steps: int = 0) -> bool:
-        return self._lease.stop.done() or self._used_up(coming_steps)
+        # Several learners end with a round: nobody's work since the last one is lost, and what is scored is agreed on.
+        between_rounds = self._member is not None and self._member.since.updates > 0
+        return self._lease.stop.done() or (self._used_up(coming_steps) and not between_rounds)
 
     def _used_up(self, coming_steps: int = 0) -> bool:
         budget = self._spec.assignment
@@ -229,7 +230,9 @@ class Training:
             self._spec.fusion,
             self._device,
         )
-        self._member.load(state)
+        if self._counters.rollouts:
+            # A child begins an outer step of its own.
+            self._member.load(state)
         self._practice.regroup = self._fuse
         self._steps_alone = self._counters.environment_steps
         shared = pb_pod.GetTrainingResponse(
@@ -243,11 +246,6 @@ class Training:
             self._member.count(learned.environment_steps)
             if self._member.due:
                 await self._fuse()
-
-    async def _fuse_for_the_last_time(self) -> None:
-        """Lets what all learners have done since the last round count."""
-        if self._member and self._member.since.updates and not self._lease.stop.done():
-            await self._fuse()
 
     async def _fuse(self) -> None:
         """Takes part in a round; a stop calls it off."""
@@ -263,14 +261,17 @@ class Training:
         fusing.result()
         # Those of the others count from the round they were brought to on.
         self._counters = replace(self._counters, environment_steps=self._steps_alone + member.environment_steps)
+        # Whoever is started in the place of a dead learner draws other random numbers than that did.
+        self._lobby.training.rollouts = self._counters.rollouts
 
     async def _part(self) -> None:
         """Sends the other learners home."""
-        if self._rendezvous and self._member:
-            self._lobby.close()
-            await self._rendezvous.close()
+        self._lobby.close()
+        rendezvous, self._rendezvous = self._rendezvous, None
+        if rendezvous:
+            await rendezvous.close()
+        if self._member:
             await self._member.close()
-            self._rendezvous = None
 
     # --- scoring ----------------------------------------------------------------------------------------------
 
@@ -325,7 +326,9 @@ class Training:
         """Publishes the training files as they are, so that another pod can go on; not if the agent is another's."""
         await self._part()
         await self._scorer.call_off()
-        unpublished = self._counters.rollouts and self._scorer.scored_version != self._counters.policy_version
+        # A checkpoint that was scored on the way has no replay memory.
+        newer = self._scorer.scored_version != self._counters.policy_version
+        unpublished = self._counters.rollouts and (newer or self._roles.replay is not None)
         if self.prepared and unpublished and self._lease.ours:
             self._lease.progress.activity = pb.POD_ACTIVITY_PUBLISHING
             frozen = await self._freeze(self._roles.replay)

@@ -235,7 +235,7 @@ def _count_failures(transaction: Transaction, agent: AgentRecord, request: pb.Co
     elif request.outcome != pb.OUTCOME_DRAINED:
         failed = tournament.agents_failed_in_row + 1 if agent.phase == WorkPhase.FAILED else 0
         records.save(transaction, replace(tournament, agents_failed_in_row=failed))
-        if lease.is_last_failure(failed):
+        if lease.is_last_failure(failed, len(tournament.spec.algorithms)):
             reason = f"{failed} agents failed one after another; the last one: {request.message}"
             fail_tournament(transaction, tournament.tournament_id, reason)
 

@@ -183,9 +183,9 @@ def direct(*, held: bool, training: bool, drain_reason: str, end_reason: str) ->
     return Order(pb.DIRECTIVE_DRAIN, reason) if reason else Order(pb.DIRECTIVE_CONTINUE)
 
 
-def is_last_failure(failed_in_row: int, *, limit: int = 3) -> bool:
-    """Whether so many agents failed one after another that the next would fail, too."""
-    return failed_in_row >= limit
+def is_last_failure(failed_in_row: int, algorithms: int = 1, *, limit: int = 3) -> bool:
+    """Whether so many agents failed one after another that the next would fail, too, whatever its algorithm."""
+    return failed_in_row >= limit * algorithms
 
 
 def lost_too_often(lease_epoch: int, work: Work, asking: Holder, *, limit: int = 3) -> str:

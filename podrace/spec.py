@@ -295,6 +295,11 @@ def _check_together(spec: pb.TournamentSpec) -> None:
         )
     if spec.synchronous and spec.assignment.HasField("duration"):
         raise bad("assignment.duration: wall clock ends agents at random places; leave it out when synchronous = true")
+    if spec.synchronous and spec.pod.learners > 1:
+        raise bad(
+            f"pod.learners = {spec.pod.learners}: learners that do not arrive in time are left out, which is not"
+            " reproducible; use one when synchronous = true"
+        )
     if spec.synchronous and not spec.pool.HasField("maximum_pods"):
         raise bad(
             "pool.maximum_pods: missing; with synchronous = true it is the size of a round"

@@ -200,7 +200,7 @@ class OffPolicy:
         means: dict[str, float] = {}
         with undone_on_error([*self._live_tensors().values(), *self._counts.values()]):
             # Steps received, not those that are READY: a full memory has a segment less of these while one is out.
-            if experience.steps >= self.hyperparameters.warmup_steps:
+            if self._is_warm(experience):
                 self._counts["tokens"] += experience.segment_steps * self.hyperparameters.updates_per_step
             if owed := self._owed():
                 metrics = self._train(experience, owed)
@@ -225,13 +225,21 @@ class OffPolicy:
         """Made in the agent's life."""
         return int(self._counts["gradient_steps"])
 
+    def _is_warm(self, replay: Replay) -> bool:
+        """Whether there is enough to learn from; learners that share gradients begin when all have enough.
+
+        So their buckets are always equally full, and all make the same number of steps.
+        """
+        warm = bool(replay.steps >= self.hyperparameters.warmup_steps)
+        if self._reduce is None:
+            return warm
+        share = torch.tensor(float(warm), device=self._device)
+        self._reduce(share)
+        return float(share) == 1.0
+
     def _owed(self) -> int:
-        """Gradient steps that the bucket pays for; learners that share gradients all make the same number."""
-        owed = (self._counts["tokens"] + ROUNDING).floor()
-        if self._reduce:
-            owed = owed.to(self._device, torch.float32)
-            self._reduce(owed)
-        return int(owed)
+        """Gradient steps that the bucket pays for."""
+        return int(self._counts["tokens"] + ROUNDING)
 
     def _train(self, replay: Replay, updates: int) -> Tensor:
         """Makes gradient steps; returns METRICS of each: [updates, metrics]."""

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
 
-from podrace.errors import Unavailable
+from podrace.errors import InvalidArgument, Unavailable
 
 ABORT_SLICE_SECONDS = 0.1
 """How long a verb waits before it looks whether somebody aborted."""
@@ -45,8 +45,14 @@ class GroupStore:
 
         Args:
             host: Address of this machine that members can reach; nothing else is bound.
+
+        Raises:
+            InvalidArgument: It is none of this machine's addresses.
         """
-        listener = socket.create_server((host, 0))
+        try:
+            listener = socket.create_server((host, 0))
+        except OSError as error:
+            raise InvalidArgument(f"cannot listen on {host!r} for the members of groups: {error.strerror}") from None
         port = listener.getsockname()[1]
         self.address = f"{host}:{port}"
         # The store would bind to all addresses of the machine; a socket that is bound already is taken as it is.
@@ -171,8 +177,7 @@ class Group:
     def broadcast(self, tensor: Tensor, source: int) -> Tensor:
         """What the member of rank `source` gave; the others give the same shape and dtype. Raises as `gather`."""
         received = tensor.detach().clone(memory_format=torch.contiguous_format)
-        if self.size > 1:
-            self._finish([self._start_broadcast(received, source)])
+        self._broadcast({source: received})
         return received
 
     def barrier(self) -> None:
@@ -182,14 +187,8 @@ class Group:
     def _exchange(self, tensor: Tensor, gathered: Tensor) -> None:
         """Fills [size, ...] with what every member gives."""
         gathered[self.rank].copy_(tensor.detach())
-        if self.size > 1 and tensor.numel():
-            # Straight into place: gloo's own gather makes a copy of everything, and starts with fresh pages each time.
-            self._finish([self._start_broadcast(part, source) for source, part in enumerate(gathered)])
-
-    def _start_broadcast(self, tensor: Tensor, source: int) -> Any:
-        options = BroadcastOptions()
-        options.rootRank = source
-        return self._open_backend().broadcast([tensor], options)
+        # Straight into place: gloo's own gather makes a copy of everything, and starts with fresh pages each time.
+        self._broadcast(dict(enumerate(gathered)))
 
     def _buffer(self, tensor: Tensor) -> Tensor:
         """Memory for what all members give, used again and again: fresh pages cost more than the arithmetic."""
@@ -205,31 +204,35 @@ class Group:
         as soon as the connections close, no later than their timeout. Repeating is harmless.
         """
         self._closed.set()
-        # In a list, so that the thread that clears it drops the last reference.
+        # In a list, so that the thread drops the last reference.
         held, self._backend = [self._backend], None
         if held[0] is None:
             return
+        # gloo ends an operation only at its own timeout, and its destructor waits for that: nobody else should.
+        thread = threading.Thread(target=_abandon, args=(held,), name="group-abort", daemon=True)
+        thread.start()
         if self.device.type == "cuda":
-            held[0].abort()
-        # gloo ends an operation only at its own timeout and its destructor waits for that: nobody else should.
-        threading.Thread(target=held.clear, name="group-abort", daemon=True).start()
+            # NCCL wants one communicator gone before the next one comes; its abort has been known to hang.
+            thread.join(self._timeout_seconds)
 
     def close(self) -> None:
         """Leaves; to be called when no verb is under way anywhere."""
         self._closed.set()
         self._backend = None
 
-    def _open_backend(self) -> Any:
-        backend = self._backend
-        if backend is None:
-            raise MemberLost(f"rank {self.rank} of {self.size} has left its group; join a new one")
-        return backend
+    def _broadcast(self, tensors: Mapping[int, Tensor]) -> None:
+        """Sends tensors from their sources, by rank, to everybody, all at once, and waits for all.
 
-    def _finish(self, works: list[Any]) -> None:
-        """Waits for operations; drops every reference to them before it raises, or connections would stay open."""
-        deadline = time.monotonic() + self._timeout_seconds
-        problem = ""
+        Drops every reference to what is under way before it raises: connections would stay open.
+        """
+        if self.size == 1 or not any(tensor.numel() for tensor in tensors.values()):
+            return
+        deadline, problem, works = time.monotonic() + self._timeout_seconds, "", list[Any]()
         try:
+            for source, tensor in tensors.items():
+                options = BroadcastOptions()
+                options.rootRank = source
+                works.append(self._open_backend().broadcast([tensor], options))
             while works and not problem:
                 problem = self._wait(works[0], deadline)
                 del works[0]
@@ -239,6 +242,12 @@ class Group:
         if problem:
             self.abort()
             raise MemberLost(f"rank {self.rank} of {self.size}: a member of the group was lost ({problem})")
+
+    def _open_backend(self) -> Any:
+        backend = self._backend
+        if backend is None:
+            raise MemberLost(f"rank {self.rank} of {self.size} has left its group; join a new one")
+        return backend
 
     def _wait(self, work: Any, deadline: float) -> str:
         """Returns what is wrong if that is found on this side; raises what the operation ended with."""
@@ -288,6 +297,13 @@ def _connect_nccl(store: PrefixStore, rank: int, size: int, device: torch.device
         backend = ProcessGroupNCCL(store, rank, size, options)
         backend.eager_connect_single_device(device)
     return backend
+
+
+def _abandon(held: list[Any]) -> None:
+    """Ends a backend by dropping the only reference to it."""
+    with suppress(RuntimeError):
+        held[0].abort()
+    held.clear()
 
 
 def _mean_into(target: Tensor, gathered: Tensor) -> None:

@@ -596,7 +596,9 @@ class AssignmentSpec(_message.Message):
     ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     DURATION_FIELD_NUMBER: _builtins.int
     environment_steps: _builtins.int
-    """Steps it trains. Default 200,000."""
+    """Steps it trains, those of all its learners together; several learners end with the fusion round in which they have
+    made them. Default 200,000.
+    """
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
         """Wall clock it trains at most. Default: no limit; refused when `synchronous`."""

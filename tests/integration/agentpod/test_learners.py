@@ -33,7 +33,8 @@ def learner_state(mesh):
 
 @pytest.mark.parametrize("mode", ["average", "allreduce", "diloco"])
 async def test_two_learners_share_the_budget_of_one_agent(mesh, make_spec, make_assignment, nursery, mode):
-    spec = make_spec(steps=20_480, fusion={"mode": mode, "every_updates": 4})
+    # No multiple of what a round brings.
+    spec = make_spec(steps=20_000, fusion={"mode": mode, "every_updates": 4})
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("separate", learners=2)
     roles = await nursery.start(pod)
@@ -42,8 +43,9 @@ async def test_two_learners_share_the_budget_of_one_agent(mesh, make_spec, make_
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
     last, state = learner_state(mesh)
     # Each update takes 8 environments x 64 steps; those of both learners count, the updates of the head alone do not.
-    assert last.environment_steps >= 20_480
+    assert 20_000 <= last.environment_steps < 20_000 + 2 * 4 * 512
     assert last.environment_steps % 512 == 0
+    assert mesh.orchestrator.completed[0].progress.environment_steps == last.environment_steps
     assert last.policy_version * 512 < last.environment_steps
     # The normalizer has seen the samples of both.
     assert int(state["observations.common.count"]) == last.environment_steps
@@ -87,6 +89,28 @@ async def test_a_killed_learner_is_dropped_and_comes_back(mesh, make_spec, make_
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_DRAINED
     await until(lambda: not any(map(lives, pids(pod).values())))
     assert not left_in_shared_memory(pod)
+
+
+@pytest.mark.parametrize("mode", ["allreduce"])
+async def test_a_learner_without_a_full_memory_holds_the_updates_up_and_agrees(
+    mesh, make_spec, make_assignment, nursery, mode
+):
+    spec = make_spec(
+        steps=10**9,
+        algorithms=OFF_POLICY,
+        fusion={"mode": mode, "every_updates": 4},
+        evaluation={"episodes": 4, "every_environment_steps": 4096, "share": 1.0},
+    )
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    pod = mesh.pod_config("separate", learners=2)
+    roles = await nursery.start(pod)
+    await until(lambda: len(mesh.leaderboard.manifests) >= 2, 60)
+    os.kill(roles["learner-1"], signal.SIGKILL)
+    scored = len(mesh.leaderboard.manifests)
+    await until(lambda: len(mesh.leaderboard.manifests) >= scored + 4, 60)
+    mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
+    await until(lambda: bool(mesh.orchestrator.completed), 60)
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_DRAINED
 
 
 async def test_the_death_of_the_head_ends_all_learners(mesh, make_spec, make_assignment, nursery):

@@ -84,7 +84,12 @@ class Course:
             rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)
             fields = replay_fields(OBSERVED, SPACES[kind], rows, lanes)
             self.memory = {name: torch.zeros(field.shape, dtype=field.dtype) for name, field in fields.items()}
-            self.replay = Replay(self.memory, memory.horizon, prioritized=memory.prioritized)
+            self.replay = Replay(
+                self.memory,
+                memory.horizon,
+                prioritized=memory.prioritized,
+                priority_exponent=memory.priority_exponent,
+            )
 
     def next(self) -> object:
         self.number += 1
