@@ -127,14 +127,14 @@ class FusionMember:
                 environment_steps=self.since.environment_steps,
             )
         )
-        scratch, failure = await self._compute.run(self._prepare, formed)
+        scratch, digest, failure = await self._compute.run(self._prepare, formed)
         report = pb.CommitFusionRequest(
             session=self._session,
             learner_index=self._index,
             incarnation=self._incarnation,
             round=formed.round,
             epoch=formed.epoch,
-            digest=scratch.digest() if scratch else "",
+            digest=digest,
             failure=failure,
         )
         try:
@@ -152,8 +152,8 @@ class FusionMember:
         self.environment_steps, self.since = outcome.environment_steps, Since()
         return True
 
-    def _prepare(self, formed: pb.JoinFusionResponse) -> tuple[Scratch | None, str]:
-        """The average, or what went wrong."""
+    def _prepare(self, formed: pb.JoinFusionResponse) -> tuple[Scratch | None, str, str]:
+        """The average and its digest, or what went wrong."""
         fusion = self._fusion
         try:
             if formed.epoch != self._epoch or fusion.group is None:
@@ -161,12 +161,13 @@ class FusionMember:
             if formed.joiner_ranks:
                 fusion.welcome(joining=formed.rank in formed.joiner_ranks)
                 self._algorithm.refresh()
-            return fusion.prepare(begins=formed.round == 1), ""
+            scratch = fusion.prepare(begins=formed.round == 1)
+            return scratch, scratch.digest(), ""
         except MemberLost as error:
             if fusion.group:
                 fusion.group.close()
                 fusion.group = None
-            return None, error.message
+            return None, "", error.message
 
     def _regroup(self, formed: pb.JoinFusionResponse) -> None:
         if self._fusion.group:

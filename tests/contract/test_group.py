@@ -11,6 +11,7 @@ import pytest
 import torch
 from members import Member, everywhere
 
+from podrace.errors import InvalidArgument
 from podrace.tensors.group import Group, GroupStore, MemberLost
 
 BACKENDS = [pytest.param("cpu", id="gloo"), pytest.param("cuda", id="nccl", marks=pytest.mark.gpu)]
@@ -94,13 +95,16 @@ def mean(state: Any, rank: int, count: int) -> list[torch.Tensor]:
     return [tensor.cpu() for tensor in tensors]
 
 
-def gather_strange(state: Any, rank: int) -> list[torch.Tensor]:
-    empty = torch.zeros(0, 3, device=state.group.device)
-    transposed = torch.arange(6.0, device=state.group.device).view(2, 3).mT + rank
-    return [
-        *(part.cpu() for part in state.group.gather(empty)),
-        *(part.cpu() for part in state.group.gather(transposed)),
-    ]
+def strange(state: Any, rank: int) -> dict[str, list[torch.Tensor]]:
+    group = state.group
+    empty = torch.zeros(0, 3, device=group.device)
+    transposed = torch.arange(6.0, device=group.device).view(2, 3).mT + rank
+    results = {
+        "empty": [*group.gather(empty), group.broadcast(empty, 1), group.mean_(empty)],
+        "transposed": [*group.gather(transposed), group.broadcast(transposed, 1)],
+        "scalar": group.gather(torch.tensor(float(rank), device=group.device)),
+    }
+    return {name: [part.cpu() for part in parts] for name, parts in results.items()}
 
 
 def lose(state: Any, rank: int) -> tuple[float, bool]:
@@ -154,11 +158,12 @@ def test_a_mean_is_that_of_float64_rounded_once_and_the_same_bits_everywhere(sta
             assert all(torch.equal(tensor, expected.float()) for tensor in answer)
 
 
-def test_empty_and_transposed_tensors_travel(start: Start) -> None:
-    for answer in everywhere(start(), gather_strange):
-        assert [part.shape for part in answer[:SIZE]] == [(0, 3)] * SIZE
-        for rank, part in enumerate(answer[SIZE:]):
+def test_empty_transposed_and_scalar_tensors_travel(start: Start) -> None:
+    for answer in everywhere(start(), strange):
+        assert [part.shape for part in answer["empty"]] == [(0, 3)] * (SIZE + 2)
+        for rank, part in zip((0, 1, 2, 1), answer["transposed"], strict=True):
             assert torch.equal(part, torch.arange(6.0).view(2, 3).mT + rank)
+        assert [float(part) for part in answer["scalar"]] == [0.0, 1.0, 2.0]
 
 
 def test_a_killed_member_is_missed_at_once_and_the_others_go_on_without_it(
@@ -228,6 +233,11 @@ def test_a_store_listens_on_its_own_address_alone(store: GroupStore) -> None:
     listening = [fields[1] for fields in sockets if fields[1].endswith(f":{int(port):04X}") and fields[3] == "0A"]
     assert host == "127.0.0.1"
     assert listening == [f"0100007F:{int(port):04X}"]
+
+
+def test_a_store_on_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"cannot listen on '192\.0\.2\.1'"):
+        GroupStore("192.0.2.1")
 
 
 def test_a_group_of_one_needs_nobody() -> None:

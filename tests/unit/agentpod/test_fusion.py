@@ -254,44 +254,6 @@ def test_merged_statistics_are_those_of_all_samples_together_round_after_round(m
             assert torch.equal(total.squared_deviation, totals[0].squared_deviation)
 
 
-def test_a_learner_normalises_by_its_own_samples_before_they_are_common() -> None:
-    statistics = Statistics((2,))
-    statistics.add(RunningMoments.of(draw(0, 10, 2)))
-    statistics.agree(statistics.merged([statistics.fresh]))
-    statistics.add(RunningMoments.of(draw(1, 30, 2)))
-    whole = RunningMoments.of(torch.cat([draw(0, 10, 2), draw(1, 30, 2)]))
-    assert statistics.common.count == 10
-    assert statistics.total.count == 40
-    torch.testing.assert_close(statistics.total.variance, whole.variance, rtol=1e-12, atol=0.0)
-
-
-def test_the_statistics_of_a_learner_alone_are_bit_for_bit_those_of_running_moments() -> None:
-    statistics, running = Statistics((2,)), RunningMoments.empty((2,))
-    for seed in range(5):
-        moments = RunningMoments.of(draw(seed, 7, 2))
-        statistics.add(moments)
-        running = running.merge(moments)
-    for name, tensor in vars(statistics.total).items():
-        assert torch.equal(tensor, vars(running)[name]), name
-
-
-def test_statistics_survive_their_state_dict() -> None:
-    statistics, again = Statistics((2,)), Statistics((2,))
-    statistics.agree(RunningMoments.of(draw(0, 10, 2)))
-    statistics.add(RunningMoments.of(draw(1, 10, 2)))
-    again.load_state_dict(statistics.state_dict("s"), "s")
-    for one, other in ((statistics.common, again.common), (statistics.fresh, again.fresh)):
-        assert all(torch.equal(tensor, vars(other)[name]) for name, tensor in vars(one).items())
-
-
-@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
-def test_moments_survive_a_row(shape: tuple[int, ...]) -> None:
-    moments = RunningMoments.of(draw(0, 10, *shape))
-    again = RunningMoments.from_flat(moments.flat(), shape)
-    assert all(torch.equal(tensor, vars(again)[name]) for name, tensor in vars(moments).items())
-    assert again.mean.shape == shape
-
-
 # --- joiners ---------------------------------------------------------------------------------------------------------
 
 
@@ -369,6 +331,18 @@ def test_the_next_outer_step_begins_where_the_last_one_ended() -> None:
     for fusible, fusion in zip(fused.fusibles, fused.fusions, strict=True):
         assert torch.equal(fusion.anchor, torch.cat(list(fusible.parameters.values())))
         assert fusion.velocity.any()
+
+
+def test_a_round_that_begins_a_session_makes_no_outer_step() -> None:
+    fused = learners("diloco", seeds=(0,))
+    (fusion,), before = fused.fusions, fused.states()[0]
+    fusion.group = Group.join("", "", 0, 1, "cpu", timeout_seconds=1.0)
+    fusion.velocity.fill_(1.0)
+    fusion.apply(fusion.prepare(begins=True))
+    assert_equal(fused.states()[0], before, but=("statistics",))
+    assert torch.equal(fusion.velocity, torch.ones_like(fusion.velocity))
+    fusion.apply(fusion.prepare())
+    assert not torch.equal(fused.states()[0]["parameters.actor"], before["parameters.actor"])
 
 
 def test_learners_whose_outer_steps_began_apart_do_not_agree() -> None:

@@ -129,6 +129,8 @@ def test_a_pod_that_reports_is_told_what_its_tournament_needs(
 
 def test_three_failures_in_a_row_are_enough() -> None:
     assert [is_last_failure(count) for count in (1, 2, 3)] == [False, False, True]
+    # One algorithm that cannot work must not end it for the others.
+    assert [is_last_failure(count, algorithms=3) for count in (3, 8, 9)] == [False, False, True]
 
 
 def test_an_evaluation_that_takes_its_pods_with_it_is_given_up() -> None:
