@@ -152,8 +152,9 @@ class ProcessLauncher:
             "tournament_id": pod.tournament_id,
             "layout": LAYOUT_NAMES[pod.spec.layout],
             "workers": pod.spec.workers,
-            "learners": pod.spec.learners,
-            "precision": pod.spec.precision,
+            # Tournaments that were stored before there was a choice do not say.
+            "learners": pod.spec.learners or 1,
+            "precision": pod.spec.precision or "float32",
             "cores": pod.spec.cores,
             "memory_bytes": pod.spec.memory_bytes,
             "cpus": cpus,
@@ -257,7 +258,7 @@ class ProcessLauncher:
 
 def threads_of_a_role(spec: PodSpec) -> int:
     """Threads of torch in each role; the evaluator computes now and then only, and is niced."""
-    computing = 1 if spec.layout == tournament_pb2.LAYOUT_FUSED else spec.learners * (1 + spec.workers)
+    computing = 1 if spec.layout == tournament_pb2.LAYOUT_FUSED else (spec.learners or 1) * (1 + spec.workers)
     return max(1, int(spec.cores / computing))
 
 
