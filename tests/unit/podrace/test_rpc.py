@@ -42,7 +42,7 @@ def service(board: Board) -> rpc.Service:
 
 
 async def start(board: Board, **config) -> rpc.Server:
-    return await rpc.Server.start(rpc.ServerConfig(grace_seconds=0, **config), [service(board)])
+    return await rpc.Server.start(rpc.ServerConfig(**{"grace_seconds": 0, **config}), [service(board)])
 
 
 def stub(channel):
@@ -188,13 +188,15 @@ async def test_a_server_that_does_not_serve_yet_is_asked_again():
 
 
 async def test_health_is_served_and_goes_when_the_server_drains():
-    server = await start(Board())
+    # Without a grace, the watch is cut off as likely as it is told.
+    server = await start(Board(), grace_seconds=30.0)
     await rpc.wait_until_serving(server.address, deadline_seconds=5)
     async with grpc.aio.insecure_channel(server.address) as channel:
         watching = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
         draining = asyncio.create_task(server.drain())
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watching.cancel()
         await draining
     with pytest.raises(errors.Unavailable, match="nothing serves"):
         await rpc.wait_until_serving(server.address, deadline_seconds=0.1)
