@@ -5,11 +5,12 @@ other learners of the pod.
 """
 
 import asyncio
+import contextlib
 import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from agentpod.compute import Compute
 from agentpod.config import PodConfig
 from agentpod.fusion_member import FusionMember, fusion_options
 from agentpod.fusion_rounds import HEAD
+from agentpod.heads import UNSUITABLE_SPACE
 from agentpod.lobby import Lobby
 from agentpod.messages import with_options
 from agentpod.outline import Outline, outline
@@ -33,6 +35,7 @@ from agentpod.roles import RoleLost, Roles, Session
 from agentpod.scoring import Schedule, Scorer
 from agentpod.training_files import Counters, Frozen, freeze, restore
 from podrace.agentpod.v1 import agentpod_pb2 as pb_pod
+from podrace.errors import InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -101,7 +104,8 @@ class Training:
         self._counters = start.counters
         hyperparameters = json_format.MessageToDict(self._agent.hyperparameters)
         self._practice = practice = self._new_practice(outline(self._agent.algorithm, hyperparameters))
-        spaces = await practice.open()
+        with _naming_algorithm(self._agent.algorithm):
+            spaces = await practice.open()
         if spaces is None:
             return False
         self.opened = True
@@ -327,14 +331,28 @@ class Training:
         await self._part()
         await self._scorer.call_off()
         # A checkpoint that was scored on the way has no replay memory.
-        newer = self._scorer.scored_version != self._counters.policy_version
-        unpublished = self._counters.rollouts and (newer or self._roles.replay is not None)
-        if self.prepared and unpublished and self._lease.ours:
-            self._lease.progress.activity = pb.POD_ACTIVITY_PUBLISHING
-            frozen = await self._freeze(self._roles.replay)
-            await self._publisher.publish(frozen, None)
+        newer, replay = self._scorer.scored_version != self._counters.policy_version, self._roles.replay
+        if not (self.prepared and self._counters.rollouts and self._lease.ours):
+            return
+        self._lease.progress.activity = pb.POD_ACTIVITY_PUBLISHING
+        if newer:
+            # Networks first: a pod may be killed before gigabytes of memory are stored.
+            await self._publisher.publish(await self._freeze(None), None)
+        if replay:
+            await self._publisher.publish(await self._freeze(replay), None)
 
     async def abandon(self) -> None:
         """Lets go of the evaluation in flight after an error that forbids to publish."""
         await self._part()
         await self._scorer.call_off()
+
+
+@contextlib.contextmanager
+def _naming_algorithm(algorithm: str) -> Iterator[None]:
+    """Says whose policy cannot see or act there: a worker knows networks only."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if error.reason != UNSUITABLE_SPACE:
+            raise
+        raise InvalidArgument(f"algorithm {algorithm!r}: {error.message}", reason=error.reason) from error

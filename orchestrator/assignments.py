@@ -162,6 +162,8 @@ class Assignments:
         if isinstance(completed, AgentRecord):
             # Its lease may have been given up before, because the pod was thought dead.
             self._live.count_steps(completed.tournament_id, work_id, completed.environment_steps)
+            if completed.phase == WorkPhase.FAILED:
+                self._live.count_failure(completed.tournament_id)
         COMPLETED.labels(pb.Outcome.Name(request.outcome).removeprefix("OUTCOME_").lower()).inc()
         self._live.bell.ring()
         self._live.wake.set()

@@ -83,6 +83,7 @@ class Live:
         self.best: dict[str, Candidate] = {}
         self._agent_steps: dict[str, int] = {}
         self._tournament_steps: defaultdict[str, int] = defaultdict(int)
+        self._failed_agents: defaultdict[str, int] = defaultdict(int)
         self._running_seconds: defaultdict[str, float] = defaultdict(float)
         self._speeds: dict[str, float] = {}
         self._changed_agents: set[str] = set()
@@ -95,6 +96,7 @@ class Live:
             if tournament.best:
                 self.best[tournament.tournament_id] = tournament.best
         self._tournament_steps.update(remembered.steps)
+        self._failed_agents.update(remembered.failed_agents)
         for work in remembered.works:
             if isinstance(work, AgentRecord):
                 self._agent_steps[work.agent_id] = work.environment_steps
@@ -175,6 +177,14 @@ class Live:
         """Steps over all agents of a tournament."""
         return self._tournament_steps[tournament_id]
 
+    def count_failure(self, tournament_id: str) -> None:
+        """Takes note that an agent has failed."""
+        self._failed_agents[tournament_id] += 1
+
+    def failed_agents(self, tournament_id: str) -> int:
+        """Agents of a tournament that have failed."""
+        return self._failed_agents[tournament_id]
+
     def steps_per_second(self, tournament_id: str, now: float) -> float:
         """Steps a second over all pods of a tournament that were heard of lately."""
         return sum(
@@ -234,11 +244,16 @@ class Remembered:
     works: list[WorkRecord]
     steps: dict[str, int]
     """By tournament."""
+    failed_agents: dict[str, int]
+    """By tournament."""
 
 
 def remember(transaction: Transaction) -> Remembered:
     """Reads what an earlier life wrote down."""
     totals = transaction.execute("SELECT tournament_id, SUM(environment_steps) FROM agents GROUP BY tournament_id")
+    failed = transaction.execute(
+        "SELECT tournament_id, COUNT(*) FROM agents WHERE phase = ? GROUP BY tournament_id", WorkPhase.FAILED
+    )
     return Remembered(
         records.select(transaction, TournamentRecord, "true"),
         [
@@ -246,4 +261,5 @@ def remember(transaction: Transaction) -> Remembered:
             *records.select(transaction, EvaluationRecord, "phase = ?", WorkPhase.UNFINISHED),
         ],
         {name: int(steps) for name, steps in totals},
+        {name: int(agents) for name, agents in failed},
     )

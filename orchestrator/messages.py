@@ -43,6 +43,7 @@ def tournament_message(
         running_duration=duration(live.running_seconds(name)),
         environment_steps=live.environment_steps(name),
         agents=record.next_agent,
+        failed_agents=live.failed_agents(name),
         steps_per_second=live.steps_per_second(name, now),
         leaderboard_address=leaderboard_address,
     )

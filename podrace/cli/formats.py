@@ -8,6 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from podrace.tournament.v1 import tournament_pb2
+from podrace.tournament.v1.tournament_pb2 import Tournament
 
 _UNITS = ("", "k", "M", "G", "T")
 
@@ -25,6 +26,12 @@ def count(number: float) -> str:
 def things(number: int, noun: str) -> str:
     """So many of them: 1 pod, 12 agents."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def agents(tournament: Tournament) -> str:
+    """How many agents there were, and how many of them failed."""
+    failed = f", {count(tournament.failed_agents)} failed" if tournament.failed_agents else ""
+    return f"{things(tournament.agents, 'agent')}{failed}"
 
 
 def duration(seconds: float) -> str:

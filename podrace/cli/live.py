@@ -76,8 +76,8 @@ def _header(view: View, now: float) -> Panel:
 def _remarks(tournament: Tournament) -> tuple[str, str, str]:
     """What stands beside time, return and steps."""
     best = formats.short(tournament.best_agent_id, tournament.tournament_id)
-    agents = formats.things(tournament.agents, "agent")
-    return f"{agents} so far", f"by {best}" if best else "", f"{formats.count(tournament.steps_per_second)} a second"
+    agents = f"{formats.agents(tournament)} so far"
+    return agents, f"by {best}" if best else "", f"{formats.count(tournament.steps_per_second)} a second"
 
 
 def _bar(step: Progress) -> RenderableType:

@@ -43,7 +43,7 @@ def _facts(tournament: Tournament) -> Table:
     for quantity in progress(tournament, formats.seconds(tournament.running_duration), first_score=None):
         facts.add_row(quantity.name, quantity.text)
     facts.add_row("champion", formats.short(tournament.best_agent_id, tournament.tournament_id) or tables.NOTHING)
-    facts.add_row("agents", str(tournament.agents))
+    facts.add_row("trained", formats.agents(tournament))
     facts.add_row("created", formats.local_time(tournament.create_time))
     for name, text in _settings(tournament.spec):
         facts.add_row(name, text)

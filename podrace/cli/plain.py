@@ -28,7 +28,7 @@ def line(view: View, *, now: float) -> str:
         f"return {best.text}",
         f"{steps.text} steps",
         f"{formats.count(tournament.steps_per_second)} steps/s",
-        formats.things(tournament.agents, "agent"),
+        formats.agents(tournament),
         formats.things(len(view.pods), "pod"),
     ]
     return "  ".join(parts)

@@ -28,6 +28,7 @@ def result(tournament: Tournament, folder: Path) -> dict[str, Any]:
         "best_score_standard_error": tournament.best_score_standard_error if known else None,
         "best_agent_id": tournament.best_agent_id or None,
         "total_environment_steps": tournament.environment_steps,
+        "failed_agents": tournament.failed_agents,
         "wall_seconds": formats.seconds(tournament.running_duration),
         "champion_checkpoint": tournament.champion_manifest_digest or None,
         "folder": str(folder),

@@ -31,6 +31,8 @@ from podrace.tournament.v1.tournament_pb2 import (
 )
 
 PODS_GO_SECONDS = 30.0
+AGENT_FAILED = "agent_failed"
+"""Kind of the event that an agent failed."""
 STOP_REASON = "stopped from the keyboard"
 
 
@@ -120,6 +122,7 @@ async def _follow(
 async def _report(settings: Settings, clients: Clients, tournament: Tournament) -> None:
     tournament_id, folder = tournament.tournament_id, _folder(settings, tournament)
     tell(f"{tournament_id} is complete: {tournament.reason}")
+    await _tell_failures(clients, tournament)
     if not tournament.champion_manifest_digest:
         tell("no agent was scored before the end: nothing to report")
         return
@@ -127,13 +130,20 @@ async def _report(settings: Settings, clients: Clients, tournament: Tournament) 
     if settings.as_json:
         return
     champion = formats.short(tournament.best_agent_id, tournament_id)
-    agents = formats.things(tournament.agents, "agent")
-    steps = f"{formats.count(tournament.environment_steps)} steps over {agents}"
+    steps = f"{formats.count(tournament.environment_steps)} steps over {formats.agents(tournament)}"
     show(f"champion {champion}: {best_score(tournament)} after {steps}")
     show(render(report))
     show(f"\nresults in {folder}")
     for file in sorted(folder.iterdir()):
         show(f"  {file.name}")
+
+
+async def _tell_failures(clients: Clients, tournament: Tournament) -> None:
+    """Agents that failed took no part in what follows: says so, and why the last of them did."""
+    if tournament.failed_agents:
+        events = await clients.list_events(tournament.tournament_id)
+        last = next((event.message for event in reversed(events) if event.kind == AGENT_FAILED), "")
+        tell(f"failed: {tournament.failed_agents} of {formats.things(tournament.agents, 'agent')}; the last: {last}")
 
 
 def _conclude(settings: Settings, tournament: Tournament, interrupts: Interrupts) -> int:

@@ -6,6 +6,7 @@ A file is called PREFIX + region. The prefix ends with a dash and a region's nam
 
 import os
 import re
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,7 +18,6 @@ from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument, R
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
 from podrace.tensors.layout import (
     HEADER_BYTES,
-    REGION_NAME,
     check_header,
     check_name,
     mapped,
@@ -59,7 +59,7 @@ class SharedPlane:
         check_name(name)
         _, size = place(specs)
         path = self._folder / f"{self._prefix}{name}"
-        _check_room(self._folder, self._prefix, path.name, size)
+        _check_room(self._folder, path.name, size)
         memory = _create_mapped(path, size)
         write_header(memory)
         plane_uri = f"{self.scheme}:{path.name}"
@@ -104,10 +104,6 @@ class SharedPlane:
         path.unlink(missing_ok=True)
 
 
-def _belongs(file_name: str, prefix: str) -> bool:
-    return file_name.startswith(prefix) and REGION_NAME.fullmatch(file_name.removeprefix(prefix)) is not None
-
-
 def _check_prefix(prefix: str) -> None:
     if not PREFIX.fullmatch(prefix):
         raise InvalidArgument(f"prefix {prefix!r} must be made of letters, digits, '_', '.' and '-', and end with '-'")
@@ -120,13 +116,13 @@ def _file_name(plane_uri: str) -> str:
     return file_name
 
 
-def _check_room(folder: Path, prefix: str, file_name: str, size: int) -> None:
+def _check_room(folder: Path, file_name: str, size: int, *, promised_already: bool = False) -> None:
     try:
         status = os.statvfs(folder)
     except OSError as error:
         raise FailedPrecondition(f"plane 'shared' needs the folder {folder}: {error.strerror}") from error
-    # Sparse files overcommit, and a page that cannot be had later is SIGBUS, not an error: count what we promised.
-    free = status.f_bavail * status.f_frsize - _promised_bytes(folder, prefix)
+    # Sparse files overcommit, and a page that cannot be had later is SIGBUS, not an error: count what was promised.
+    free = status.f_bavail * status.f_frsize - _promised_bytes(folder) + (size if promised_already else 0)
     if status.f_blocks and size > free:
         raise ResourceExhausted(
             f"{folder} has {max(free, 0)} bytes free, region {file_name!r} needs {size}: make the slots smaller or the"
@@ -134,13 +130,13 @@ def _check_room(folder: Path, prefix: str, file_name: str, size: int) -> None:
         )
 
 
-def _promised_bytes(folder: Path, prefix: str) -> int:
+def _promised_bytes(folder: Path) -> int:
+    """What files of the folder have not taken of their size yet: ours, those of other pods, and anybody else's."""
     promised = 0
     for path in folder.iterdir():
-        if _belongs(path.name, prefix):
-            with suppress(FileNotFoundError):  # another process of the pod may close its region meanwhile
-                file = path.stat()
-                promised += max(file.st_size - file.st_blocks * STAT_BLOCK_BYTES, 0)
+        with suppress(OSError):  # whoever made it may remove it meanwhile
+            file = path.lstat()
+            promised += max(file.st_size - file.st_blocks * STAT_BLOCK_BYTES, 0) if stat.S_ISREG(file.st_mode) else 0
     return promised
 
 
@@ -153,7 +149,12 @@ def _create_mapped(path: Path, size: int) -> Tensor:
         raise FailedPrecondition(f"{path} cannot be created: {error.strerror}") from error
     try:
         os.ftruncate(descriptor, size)
+        # Again: another pod may have promised the same room at this moment. Both are refused rather than neither.
+        _check_room(path.parent, path.name, size, promised_already=True)
         return mapped(descriptor, size)
+    except ResourceExhausted:
+        path.unlink()
+        raise
     except OSError as error:
         path.unlink()
         raise ResourceExhausted(f"{path} cannot be made {size} bytes long: {error.strerror}") from error

@@ -818,6 +818,7 @@ class Tournament(_message.Message):
     CHAMPION_MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
     STEPS_PER_SECOND_FIELD_NUMBER: _builtins.int
     LEADERBOARD_ADDRESS_FIELD_NUMBER: _builtins.int
+    FAILED_AGENTS_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """Unique name, `<name>-<six characters>`."""
     state: Global___TournamentState.ValueType
@@ -840,6 +841,8 @@ class Tournament(_message.Message):
     """Environment steps a second over all pods, lately."""
     leaderboard_address: _builtins.str
     """Where the leaderboard answers."""
+    failed_agents: _builtins.int
+    """Agents that failed, of those handed out: the events say why."""
     @_builtins.property
     def spec(self) -> Global___TournamentSpec:
         """What was asked for, every default filled in."""
@@ -874,10 +877,11 @@ class Tournament(_message.Message):
         champion_manifest_digest: _builtins.str = ...,
         steps_per_second: _builtins.float = ...,
         leaderboard_address: _builtins.str = ...,
+        failed_agents: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best_score", b"best_score", "create_time", b"create_time", "end_time", b"end_time", "running_duration", b"running_duration", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "agents", b"agents", "best_agent_id", b"best_agent_id", "best_score", b"best_score", "best_score_standard_error", b"best_score_standard_error", "champion_manifest_digest", b"champion_manifest_digest", "create_time", b"create_time", "end_time", b"end_time", "environment_steps", b"environment_steps", "leaderboard_address", b"leaderboard_address", "reason", b"reason", "running_duration", b"running_duration", "spec", b"spec", "state", b"state", "steps_per_second", b"steps_per_second", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "agents", b"agents", "best_agent_id", b"best_agent_id", "best_score", b"best_score", "best_score_standard_error", b"best_score_standard_error", "champion_manifest_digest", b"champion_manifest_digest", "create_time", b"create_time", "end_time", b"end_time", "environment_steps", b"environment_steps", "failed_agents", b"failed_agents", "leaderboard_address", b"leaderboard_address", "reason", b"reason", "running_duration", b"running_duration", "spec", b"spec", "state", b"state", "steps_per_second", b"steps_per_second", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_score: _TypeAlias = _typing.Literal["best_score"]  # noqa: Y015
     _WhichOneofArgType__best_score: _TypeAlias = _typing.Literal["_best_score", b"_best_score"]  # noqa: Y015

@@ -10,6 +10,7 @@ from agentpod.pod import run_head
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoints import open_store
 from podrace.checkpoints.publish import claim, fetch, fetch_latest
+from podrace.errors import ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tensors.codec import decode, digest
 
@@ -119,6 +120,24 @@ async def test_the_replay_memory_goes_on_where_it_was(mesh, make_spec, make_assi
     assert gradient_steps(more.parts) == done + 512 // 16
 
 
+async def test_a_drained_agents_networks_are_safe_before_its_memory_is_stored(
+    mesh, make_spec, make_assignment, monkeypatch
+):
+    mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_DRAIN, 1
+    stored_before = []
+
+    def killed(store, replay):
+        stored_before.append(fetch_latest(store, "t-a0"))
+        raise ResourceExhausted("killed while the memory was being stored")
+
+    monkeypatch.setattr("agentpod.replay_files.store_replay", killed)
+    evaluation = {"episodes": 4, "every_environment_steps": 10**7}
+    await run(mesh, make_assignment(make_spec(steps=10**7, evaluation=evaluation, **OFF_POLICY)))
+    (latest,) = stored_before
+    assert latest is not None
+    assert latest.manifest.environment_steps > 0
+
+
 async def test_a_child_begins_with_its_parents_replay_memory_if_it_fits(mesh, make_spec, make_assignment):
     await run(mesh, make_assignment(make_spec(steps=2048, **OFF_POLICY)))
     parent = fetch_latest(store_of(mesh), "t-a0", without="replay.")
@@ -152,7 +171,7 @@ async def test_a_damaged_replay_memory_costs_no_more_than_a_warm_up(mesh, make_s
 @pytest.mark.parametrize(
     ("algorithm", "hyperparameters", "environment", "said"),
     [
-        ("dqn", {}, "Pendulum-v1", "needs discrete actions"),
+        ("dqn", {}, "Pendulum-v1", "algorithm 'dqn': head 'values' needs discrete actions"),
         ("sac", {}, "CartPole-v1", "needs continuous actions"),
         ("dqn", {"replay_capacity": 10**9}, "CartPole-v1", "hyperparameter replay_capacity: "),
     ],

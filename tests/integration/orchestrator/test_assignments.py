@@ -221,6 +221,7 @@ async def test_three_agents_that_fail_one_after_another_fail_the_tournament(mesh
     failed = await mesh.get(name)
     assert failed.state == FAILED
     assert failed.reason == "3 agents failed one after another; the last one: loss is NaN"
+    assert (failed.agents, failed.failed_agents) == (6, 5)
 
 
 async def test_a_specification_that_cannot_work_fails_the_tournament_at_once(mesh: Any, name: str) -> None:
@@ -342,6 +343,15 @@ async def test_after_a_restart_a_pod_that_died_meanwhile_is_replaced(open_mesh: 
         await mesh.look()
         await mesh.look(1.0)
         assert (await mesh.assigned(f"{name}-p1")).assignment_id == f"{name}-a0.2"
+
+
+async def test_after_a_restart_it_is_known_how_many_agents_failed(open_mesh: Any, spec: Any) -> None:
+    async with open_mesh() as mesh:
+        name = await mesh.create(spec())
+        await mesh.look()
+        await fail(mesh, name)
+    async with open_mesh(launcher=mesh.launcher) as mesh:
+        assert (await mesh.get(name)).failed_agents == 1
 
 
 async def test_a_request_repeated_after_a_restart_is_recognized(open_mesh: Any, spec: Any) -> None:

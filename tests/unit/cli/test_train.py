@@ -19,7 +19,7 @@ target_return = 475
 """
 PROMISED = [
     "tournament_id", "state", "reason", "objective", "best_score", "best_score_standard_error", "best_agent_id",
-    "total_environment_steps", "wall_seconds", "champion_checkpoint", "folder",
+    "total_environment_steps", "failed_agents", "wall_seconds", "champion_checkpoint", "folder",
 ]  # fmt: skip
 
 
@@ -50,6 +50,21 @@ def test_the_orchestrator_is_sent_a_resolved_specification(type_: Any, mesh: Any
     assert request.spec.pool.maximum_pods == 2
     assert request.spec.algorithms["ppo"].hyperparameters["discount"].value.number_value == 0.99
     assert request.request_id
+
+
+def test_agents_that_failed_are_told_with_the_reason_of_the_last(type_: Any, mesh: Any, spec: str) -> None:
+    def fail_two() -> None:
+        mesh.known.tournaments[0].failed_agents = 2
+
+    mesh.known.on_watch = fail_two
+    mesh.known.events = [
+        pb.Event(kind="agent_failed", message="a1 failed: out of room"),
+        pb.Event(kind="agent_failed", message="a2 failed: value_loss is nan"),
+        pb.Event(kind="agent_finished", message="a0 finished"),
+    ]
+    answer = type_("train", spec, "--orchestrator", mesh.address)
+    assert "failed: 2 of 3 agents; the last: a2 failed: value_loss is nan" in answer.err
+    assert "over 3 agents, 2 failed" in answer.out
 
 
 def test_results_lie_in_the_folder_that_is_told(type_: Any, mesh: Any, spec: str) -> None:

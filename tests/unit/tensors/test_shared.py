@@ -157,6 +157,33 @@ def test_what_was_promised_but_not_yet_touched_counts_as_used(tmp_path: Path) ->
     plane.create("other", most).close()
 
 
+def test_what_another_pod_promised_counts_as_used_too(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    most = bytes_specs(int(0.6 * status.f_bavail * status.f_frsize))
+    region = SharedPlane("podrace-other-", tmp_path).create("slot", most)
+    with pytest.raises(ResourceExhausted, match="podrace-owner-slot"):
+        SharedPlane("podrace-owner-", tmp_path).create("slot", most)
+    region.close()
+
+
+def test_of_two_who_promise_the_same_room_at_once_the_later_goes_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = os.statvfs(tmp_path)
+    most = int(0.6 * status.f_bavail * status.f_frsize)
+    truncate = os.ftruncate
+
+    def truncate_both(descriptor: int, size: int) -> None:
+        (tmp_path / "podrace-quicker-slot").touch()
+        os.truncate(tmp_path / "podrace-quicker-slot", most)
+        truncate(descriptor, size)
+
+    monkeypatch.setattr(os, "ftruncate", truncate_both)
+    with pytest.raises(ResourceExhausted, match="podrace-owner-slot"):
+        SharedPlane("podrace-owner-", tmp_path).create("slot", bytes_specs(most))
+    assert [path.name for path in tmp_path.iterdir()] == ["podrace-quicker-slot"]
+
+
 def test_a_restarted_owner_is_seen_by_a_peer_that_mapped_its_predecessor(tmp_path: Path) -> None:
     peer = SharedPlane("podrace-peer-", tmp_path)
     dead = SharedPlane("podrace-owner-", tmp_path)
