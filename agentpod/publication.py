@@ -18,7 +18,7 @@ from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
 from podrace.checkpoints.publish import claim, fetch, fetch_latest, publish, read_manifest
 from podrace.checkpoints.store import CheckpointStore
-from podrace.errors import DataLoss, DeadlineExceeded, NotFound, Unavailable
+from podrace.errors import DataLoss, DeadlineExceeded, InvalidArgument, NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 
@@ -138,6 +138,7 @@ class Publisher:
 
         Raises:
             Unavailable, DeadlineExceeded: The leaderboard does not answer; whoever claims the agent next tries again.
+            DataLoss: The leaderboard does not accept a checkpoint.
         """
         while self._unsubmitted:
             await self._submit(self._unsubmitted[0])
@@ -155,7 +156,11 @@ class Publisher:
             checkpoint=Checkpoint(agent_id=self.agent.agent_id, manifest_digest=manifest_digest),
             lease_epoch=self._epoch,
         )
-        response = await rpc.call(self._updater.SubmitCandidate, request, deadline_seconds=SUBMIT_DEADLINE_SECONDS)
+        try:
+            response = await rpc.call(self._updater.SubmitCandidate, request, deadline_seconds=SUBMIT_DEADLINE_SECONDS)
+        except InvalidArgument as error:
+            # What is wrong is in these training files, not in the specification that others share.
+            raise DataLoss(f"checkpoint {manifest_digest[:12]} was not accepted: {error.message}") from error
         candidate = response.candidate
         _log.info("submitted", score=candidate.score, rank=candidate.rank, verdict=candidate.reason)
 

@@ -4,8 +4,9 @@ Every derivative is written beside its formula; tests/unit/agentpod/test_ppo.py 
 differentiation of the paper's equations in float64.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -70,6 +71,10 @@ def adapted_rate(rate: float, divergence: float, desired: float) -> float:
     return rate
 
 
+Surrogate = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+"""An objective of each sample and its derivative, as `clipped_surrogate`."""
+
+
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
     """The clipped objective of each sample (Schulman et al. 2017, equation 7) and its derivative.
 
@@ -119,7 +124,9 @@ def squared_value_error(value: Tensor, old_value: Tensor, target: Tensor, clip_r
     return torch.maximum(error, clipped_error), gradient * (error >= clipped_error)
 
 
-def policy_gradient(batch: Batch, networks: ActorCritic, settings: PPOHyperparameters) -> tuple[Tensor, ...]:
+def policy_gradient(
+    batch: Batch, networks: ActorCritic, settings: PPOHyperparameters, surrogate: Surrogate = clipped_surrogate
+) -> tuple[Tensor, ...]:
     """Writes the actor's part of the gradient of the loss (Schulman et al. 2017, equation 9): of
 
         -mean(L) - entropy_coefficient mean(H)
@@ -128,6 +135,7 @@ def policy_gradient(batch: Batch, networks: ActorCritic, settings: PPOHyperparam
         batch: B steps.
         networks: What is trained; the gradient it held for the actor is overwritten.
         settings: Coefficients and ranges.
+        surrogate: L.
 
     Returns:
         mean(-L); mean(H); the estimated KL divergence mean((ratio - 1) - log ratio) (Schulman 2020, "k3"); the fraction
@@ -136,13 +144,13 @@ def policy_gradient(batch: Batch, networks: ActorCritic, settings: PPOHyperparam
     advantage = standardize(batch.advantage) if settings.normalize_advantages else batch.advantage
 
     def objective(log_prob: Tensor) -> tuple[Tensor, Tensor]:
-        return clipped_surrogate(log_prob - batch.log_prob, advantage, settings.clip_range)
+        return surrogate(log_prob - batch.log_prob, advantage, settings.clip_range)
 
-    log_prob, surrogate, entropy = descend_policy(batch, networks, objective, settings.entropy_coefficient)
+    log_prob, mean_objective, entropy = descend_policy(batch, networks, objective, settings.entropy_coefficient)
     log_ratio = log_prob - batch.log_prob
     change = log_ratio.expm1()
     clip_fraction = (change.abs() > settings.clip_range).float().mean()
-    return -surrogate, entropy, (change - log_ratio).mean(), clip_fraction
+    return -mean_objective, entropy, (change - log_ratio).mean(), clip_fraction
 
 
 def value_gradient(batch: Batch, networks: ActorCritic, settings: PPOHyperparameters) -> Tensor:
@@ -160,10 +168,15 @@ def value_gradient(batch: Batch, networks: ActorCritic, settings: PPOHyperparame
 
 
 class PPO(OnPolicy):
-    """Epochs of minibatches over each rollout; see agentpod.algorithms.base.Algorithm for the loop."""
+    """Epochs of minibatches over each rollout; see agentpod.algorithms.base.Algorithm for the loop.
 
-    settings_type = PPOHyperparameters
+    Attributes:
+        surrogate: What it maximizes.
+    """
+
+    settings_type: ClassVar[type[PPOHyperparameters]] = PPOHyperparameters
     METRICS = ("value_loss", "policy_loss", "entropy", "approximate_kl", "clip_fraction", "gradient_norm")
+    surrogate = staticmethod(clipped_surrogate)
 
     def _prepare(self, rollout: Rollout, reward: Tensor) -> Batch:
         horizon, count = reward.shape
@@ -201,7 +214,7 @@ class PPO(OnPolicy):
     def _descend(self, minibatch: Batch) -> Tensor:
         """One step of the optimizer; returns METRICS [metrics]."""
         value_loss = value_gradient(minibatch, self._networks, self.hyperparameters)
-        terms = policy_gradient(minibatch, self._networks, self.hyperparameters)
+        terms = policy_gradient(minibatch, self._networks, self.hyperparameters, self.surrogate)
         return torch.stack((value_loss, *terms, self._optimizer.step()))
 
     def state_dict(self) -> dict[str, Tensor]:
