@@ -30,7 +30,13 @@ from podrace.tensors.shared import SharedPlane
 _log = structlog.get_logger(__name__)
 EVALUATOR_NICENESS = 5
 ROLE_APPEAR_SECONDS = 30.0
-PRELOADED = ("gymnasium.envs.registration", "simulators.gym", "simulators.stocks")
+PRELOADED = (
+    "gymnasium.envs.registration",
+    "simulators.classic",
+    "simulators.gym",
+    "simulators.mujoco_simulator",
+    "simulators.stocks",
+)
 SERVICES = pb.DESCRIPTOR.services_by_name
 
 

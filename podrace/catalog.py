@@ -215,7 +215,15 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 }
 
 SIMULATORS: Mapping[str, Simulator] = {
+    "cartpole": Simulator("CartPole-v1's equations, all environments in a few operations, on a GPU too", "discrete"),
+    "pendulum": Simulator("Pendulum-v1's, the same way", "continuous"),
+    "acrobot": Simulator("Acrobot-v1's, the same way", "discrete"),
+    "mountaincar": Simulator("MountainCar-v0's, the same way", "discrete"),
     "stocks": Simulator("stock trading on daily prices (FinRL's MDP), thousands of accounts a tensor", "continuous"),
+    **{
+        f"mujoco:{task}": Simulator(f"Gymnasium's {task}, all environments stepped by one call of MuJoCo", "continuous")
+        for task in ("Ant-v5", "Humanoid-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
+    },
     "<Gymnasium id>": Simulator("any registered Gymnasium environment, for instance CartPole-v1 or Ant-v5"),
     "python:<module>:<factory>": Simulator("your own: a function that returns a simulator or a Gymnasium environment"),
 }

@@ -2,12 +2,15 @@
 
 | id | simulator |
 |---|---|
-| a key of `SIMULATORS` (`stocks`) | one of our own, written as a tensor program |
+| `cartpole`, `pendulum`, `acrobot`, `mountaincar` | Gymnasium's equations over all lanes, on a GPU too |
+| `stocks` | stock trading, written as a tensor program |
+| `mujoco:<task>` (`mujoco:Ant-v5`) | Gymnasium's task of that name, all lanes stepped by one call of MuJoCo |
 | `python:module:factory` | a user's own (see `simulators.imported`) |
 | anything else (`CartPole-v1`) | a Gymnasium id |
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
@@ -31,7 +34,30 @@ def _make_stocks(count: int, options: Options, device: str) -> Simulator:
         raise Unimplemented(f"stocks: package {error.name!r} is not installed: {packages}") from error
 
 
-SIMULATORS: dict[str, Callable[[int, Options, str], Simulator]] = {"stocks": _make_stocks}
+def _make_mujoco(id: str, count: int, options: Options, device: str) -> Simulator:
+    # MuJoCo costs a quarter of a second.
+    try:
+        from simulators.mujoco_simulator import make_mujoco
+
+        return make_mujoco(id, count, options, device)
+    except ModuleNotFoundError as error:
+        packages = "pip install 'mujoco>=4.0' gymnasium"
+        raise Unimplemented(f"{id}: package {error.name!r} is not installed: {packages}") from error
+
+
+def _make_classic(id: str, count: int, options: Options, device: str) -> Simulator:
+    from simulators.classic import make_classic
+
+    return make_classic(id, count, options, device)
+
+
+_CLASSIC_TASKS = ("cartpole", "pendulum", "acrobot", "mountaincar")
+_MUJOCO_TASKS = ("Ant-v5", "Humanoid-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
+SIMULATORS: dict[str, Callable[[int, Options, str], Simulator]] = {
+    **{task: partial(_make_classic, task) for task in _CLASSIC_TASKS},
+    "stocks": _make_stocks,
+    **{f"mujoco:{task}": partial(_make_mujoco, f"mujoco:{task}") for task in _MUJOCO_TASKS},
+}
 
 
 def make(id: str, count: int, options: Options | None = None, device: str = "cpu") -> Simulator:
@@ -58,6 +84,8 @@ def make(id: str, count: int, options: Options | None = None, device: str = "cpu
         from simulators.imported import make_imported
 
         return make_imported(id, count, options, device)
+    if id.startswith("mujoco:"):
+        return _make_mujoco(id, count, options, device)
     return _make_gym(id, count, options, device)
 
 

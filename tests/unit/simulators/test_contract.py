@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from simulators import Simulator, Space, make
+from simulators.classic import ClassicOnDevice
+from simulators.classic_tasks import CartPole
 
 COUNT = 5
 IMPLEMENTATIONS: dict[str, Callable[[], Simulator]] = {
@@ -15,6 +17,11 @@ IMPLEMENTATIONS: dict[str, Callable[[], Simulator]] = {
     "gym, discrete observations": lambda: make("FrozenLake-v1", COUNT),
     "stocks, windows": lambda: make("stocks", COUNT, {"episode_days": 20}),
     "stocks, whole split": lambda: make("stocks", COUNT, {"train_end": "2005-01-01"}),
+    "classic, discrete actions": lambda: make("cartpole", COUNT),
+    "classic, continuous actions": lambda: make("pendulum", COUNT, {"max_episode_steps": 7}),
+    "classic by torch": lambda: ClassicOnDevice(CartPole(), COUNT, 500, "cpu"),
+    "mujoco, bodies that fall": lambda: make("mujoco:Hopper-v5", COUNT, {"threads": 2}),
+    "mujoco, contact forces": lambda: make("mujoco:Ant-v5", COUNT, {"max_episode_steps": 20}),
 }
 
 
@@ -80,7 +87,17 @@ def test_observations_are_finite(simulator: Simulator) -> None:
     assert all(torch.isfinite(tensor).all() for tensor in roll(simulator, 60, seed=2))
 
 
-@pytest.mark.parametrize("name", ["gym, discrete actions", "gym, continuous actions", "stocks, windows"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gym, discrete actions",
+        "gym, continuous actions",
+        "classic, discrete actions",
+        "classic by torch",
+        "stocks, windows",
+        "mujoco, contact forces",
+    ],
+)
 def test_lanes_and_seeds_begin_differently(name: str) -> None:
     simulator = IMPLEMENTATIONS[name]()
     first, second = simulator.reset(1).clone(), simulator.reset(2).clone()
