@@ -7,7 +7,7 @@ SOURCES := podrace orchestrator leaderboard agentpod simulators
 PROTOS := $(shell find protos -name '*.proto')
 TESTS ?=
 
-.PHONY: install run test check test-slow test-gpu bench protos contract-image format clean
+.PHONY: install run test check test-slow test-gpu bench bench-peers protos contract-image format clean
 
 install: $(STAMP)
 
@@ -41,7 +41,11 @@ check: install
 	./protos/generate.sh --check
 
 bench: install
-	for benchmark in planes leaderboard training; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
+	for benchmark in planes leaderboard training fusion; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
+
+bench-peers: install
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python benchmarks/peers.py
 
 protos: install
 	./protos/generate.sh

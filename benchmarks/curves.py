@@ -54,7 +54,8 @@ def main() -> None:
     count, settings = CASES[options.case]
     changed = {name: json.loads(value) for name, _, value in (item.partition("=") for item in options.set)}
     algorithm, _, environment = options.case.partition("/")
-    request = Request("rate", algorithm, environment, count, {**settings, **changed}, options.seed)
+    simulator = f"mujoco:{environment}"
+    request = Request("rate", algorithm, simulator, count, {**settings, **changed}, options.seed)
     options.folder.mkdir(parents=True, exist_ok=True)
     train(request, options.steps, options.every_steps, options.folder / f"{algorithm}-{environment}-{options.seed}")
 
@@ -80,7 +81,7 @@ def train(request: Request, steps: int, every_steps: int, path: Path) -> None:
 def _tell(loop: Loop, request: Request, seconds: float, path: Path) -> None:
     line = {
         "benchmark": "curves",
-        "case": f"{request.algorithm}/{request.environment}",
+        "case": f"{request.algorithm}/{request.environment.removeprefix('mujoco:')}",
         "seed": request.seed,
         "steps": loop.steps,
         "seconds": round(seconds, 1),

@@ -12,7 +12,9 @@ from typing import Any
 from peers_process import Request
 
 SB3, RLLIB = "stable-baselines3", "rllib"
-EXAMPLE = Path(__file__).parents[1] / "examples/cartpole.toml"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+OURS = {"CartPole-v1": "cartpole", "Pendulum-v1": "pendulum", "Ant-v5": "mujoco:Ant-v5"}
+"""Our own simulators of the same tasks: tests hold their observations and rewards against Gymnasium's."""
 COUNT = 16
 SIZES = ((64, 64), (256, 256))
 
@@ -62,6 +64,16 @@ ZOO_CARTPOLE: Mapping[str, Any] = {
     "schedule_steps": 100_000,
 }
 
+# What it has for Ant-v4 (`mujoco-defaults`): SB3's defaults with VecNormalize, one environment.
+ZOO_MUJOCO: Mapping[str, Any] = {
+    **PPO,
+    "horizon": 2048,
+    "epochs": 10,
+    "minibatch_size": 64,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+}
+
 
 # Return asked for, environment steps from one evaluation to the next, steps after which it is given up.
 CARTPOLE_GOAL: Mapping[str, Any] = {"target_return": 475, "every_steps": 5_000, "limit_steps": 300_000}
@@ -92,14 +104,19 @@ def cases(algorithms: Collection[str], *, long: bool = False) -> list[Case]:
         cartpole_alike(),
         cartpole_at_its_best(),
         pendulum(long=long),
-        *([ant()] if long else []),
+        *([ant(), ant_at_its_best()] if long else []),
     ]
     return [case for case in found if case.own.algorithm in algorithms]
 
 
 def alike(name: str, request: Request) -> Case:
-    """A case in which everybody is asked for the same."""
-    return Case(name, request, {SB3: request, RLLIB: request})
+    """A case in which everybody is asked for the same, each with a simulator of its own."""
+    return Case(name, by_ours(request), {SB3: request, RLLIB: request})
+
+
+def by_ours(request: Request) -> Request:
+    """The same task by our simulator."""
+    return replace(request, environment=OURS[request.environment])
 
 
 def rate(algorithm: str, environment: str, hidden_sizes: tuple[int, ...], settings: Mapping[str, Any]) -> Case:
@@ -117,15 +134,15 @@ def cartpole_alike() -> Case:
 
 def cartpole_at_its_best() -> Case:
     """The same, by the settings that each library's own authors give for it; there are none of RLlib's."""
-    count, settings = example_settings()
-    own = Request("target", "ppo", "CartPole-v1", count, settings, **CARTPOLE_GOAL)
+    count, settings = example_settings("cartpole")
+    own = Request("target", "ppo", "CartPole-v1", count, settings, **{**CARTPOLE_GOAL, "every_steps": 2_000})
     zoo = replace(own, count=ZOO_COUNT, settings=ZOO_CARTPOLE, limit_steps=ZOO_CARTPOLE["schedule_steps"])
-    return Case("ppo/CartPole-v1/475/own-best", own, {SB3: zoo})
+    return Case("ppo/CartPole-v1/475/own-best", by_ours(own), {SB3: zoo})
 
 
-def example_settings() -> tuple[int, dict[str, Any]]:
-    """Environments and hyperparameters of our CartPole example; of a range, where the first agent starts."""
-    example = tomllib.loads(EXAMPLE.read_text())
+def example_settings(name: str) -> tuple[int, dict[str, Any]]:
+    """Environments and hyperparameters of one of our examples; of a range, where the first agent starts."""
+    example = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())
     given = example["algorithms"]["ppo"]["hyperparameters"]
     values = {name: value["value"] if isinstance(value, dict) else value for name, value in given.items()}
     return example["environment"]["count"], values
@@ -134,10 +151,18 @@ def example_settings() -> tuple[int, dict[str, Any]]:
 def pendulum(*, long: bool) -> Case:
     """SAC to -200; RLlib makes so few gradient steps a second that its turn is a long one."""
     request = Request("target", "sac", "Pendulum-v1", COUNT, SAC, **PENDULUM_GOAL)
-    return Case("sac/Pendulum-v1/-200/equal", request, {SB3: request} | ({RLLIB: request} if long else {}))
+    peers = {SB3: request} | ({RLLIB: request} if long else {})
+    return Case("sac/Pendulum-v1/-200/equal", by_ours(request), peers)
 
 
 def ant() -> Case:
     """PPO to 2,000; SB3 through its VecNormalize, while RLlib can normalise observations only."""
     settings = {**PPO, "normalize_observations": True, "normalize_rewards": True}
     return alike("ppo/Ant-v5/2000/equal", Request("target", "ppo", "Ant-v5", COUNT, settings, **ANT_GOAL))
+
+
+def ant_at_its_best() -> Case:
+    """The same, by the settings that each library's own authors give for it; there are none of RLlib's."""
+    count, settings = example_settings("ant")
+    own = Request("target", "ppo", "Ant-v5", count, settings, **ANT_GOAL)
+    return Case("ppo/Ant-v5/2000/own-best", by_ours(own), {SB3: replace(own, count=1, settings=ZOO_MUJOCO)})
