@@ -11,7 +11,7 @@ import inspect
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
@@ -177,12 +177,14 @@ class _ErrorTranslator(grpc.aio.ServerInterceptor):
     ) -> Any:
         """Wraps the handler of a call."""
         handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
+        if handler is None or (handler.request_streaming and handler.response_streaming):
             return handler
         codec: dict[str, Any] = {
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
         }
+        if handler.request_streaming:
+            return grpc.stream_unary_rpc_method_handler(_translate_unary(handler.stream_unary), **codec)
         if handler.response_streaming:
             if not inspect.isasyncgenfunction(handler.unary_stream):
                 # A coroutine that writes to its context, as the health service does: its errors are grpc's own.
@@ -192,7 +194,7 @@ class _ErrorTranslator(grpc.aio.ServerInterceptor):
 
 
 def _translate_unary(behaviour: Callable[..., Awaitable[Message]]) -> Callable[..., Awaitable[Message]]:
-    async def translated(request: Message, context: grpc.aio.ServicerContext[Any, Any]) -> Message:
+    async def translated(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Message:
         try:
             return await behaviour(request, context)
         except Exception as error:
@@ -333,6 +335,24 @@ async def stream(
         raise from_rpc_error(error) from None
     finally:
         responses.cancel()
+
+
+async def send(method: Callable[..., Any], requests: Iterable[Message], *, deadline_seconds: float) -> Message:
+    """Makes one call that streams requests, made one by one as the server takes them, and returns the answer.
+
+    Raises:
+        PodraceError: As `call`.
+    """
+
+    async def one_by_one() -> AsyncIterator[Message]:
+        for request in requests:
+            yield request
+
+    try:
+        response: Message = await method(one_by_one(), timeout=deadline_seconds)
+        return response
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from None
 
 
 async def wait_until_serving(address: str, *, deadline_seconds: float) -> None:

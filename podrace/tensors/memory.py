@@ -1,13 +1,14 @@
 """Owns the plane `memory`: both ends are in one process and hold the same MemoryPlane."""
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from torch import Tensor
 
 from podrace.errors import AlreadyExists, FailedPrecondition
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
+from podrace.tensors.boxes import Box
 from podrace.tensors.layout import check_name, mapped, open_tensors, place, write_header
 from podrace.tensors.plane import Region
 
@@ -17,8 +18,13 @@ class MemoryPlane:
 
     scheme = "memory"
 
-    def __init__(self) -> None:
-        """Begins without regions."""
+    def __init__(self, prefix: str = "memory:") -> None:
+        """Begins without regions.
+
+        Args:
+            prefix: Begins the plane URI of every region.
+        """
+        self._prefix = prefix
         self._blocks: dict[str, Tensor] = {}
         self._regions: dict[str, Region] = {}
 
@@ -26,7 +32,7 @@ class MemoryPlane:
         """Allocates memory for some tensors; raises as Plane.create does."""
         check_name(name)
         _, size = place(specs)
-        plane_uri = f"{self.scheme}:{name}"
+        plane_uri = f"{self._prefix}{name}"
         if plane_uri in self._blocks:
             raise AlreadyExists(f"region {plane_uri} is there already; close it first")
         memory = mapped(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -41,6 +47,12 @@ class MemoryPlane:
 
     def forget(self, plane_uri: str) -> None:
         """Does nothing: the peer views the owner's own block, and no mapping of it is kept."""
+
+    async def pull(self, refs: Sequence[TensorRef]) -> None:
+        """Does nothing: both ends see one memory."""
+
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+        """Does nothing: both ends see one memory."""
 
     def close(self) -> None:
         """Closes all regions."""

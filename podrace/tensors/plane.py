@@ -7,6 +7,7 @@ from torch import Tensor
 
 from podrace.errors import FailedPrecondition
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
+from podrace.tensors.boxes import Box
 from podrace.tensors.layout import GENERATION_WORD, check_distinct, header, place, view
 
 
@@ -101,12 +102,15 @@ class Plane(Protocol):
 
     The peer:
 
+        await plane.pull(request.policy)                     # before what the owner wrote is read
+        policy.load(plane.open(request.policy)["policy"])
         tensors = plane.open(request.slot)
         tensors["observation"][step] = observation
-        ...                                                  # the reply hands the slot back
+        await plane.push(request.slot, boxes)                # before the reply, which hands the slot back
         plane.forget(plane_uri)                              # when the slot will not come again
 
-    Nothing is copied and nothing is locked: whoever has no message that gives it the slot must not touch the views.
+    Where both ends see one memory, pull and push do nothing and nothing is copied. Nothing is locked: whoever has no
+    message that gives it the slot must not touch the views.
     """
 
     @property
@@ -134,6 +138,28 @@ class Plane(Protocol):
         Raises:
             FailedPrecondition: The memory is not there, is no region, or has been handed out anew since.
             InvalidArgument: A reference is malformed.
+        """
+        ...
+
+    async def pull(self, refs: Sequence[TensorRef]) -> None:
+        """Makes the views of some tensors what their owner sees.
+
+        Raises:
+            FailedPrecondition: The memory is not there, or has been handed out anew since.
+            DataLoss: What arrived is damaged.
+            Unavailable, DeadlineExceeded: The owner does not answer.
+        """
+        ...
+
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+        """Makes what was written into the views seen by their owner.
+
+        Args:
+            refs: As they were opened.
+            boxes: The part of each that was written, by name.
+
+        Raises:
+            FailedPrecondition, DataLoss, Unavailable, DeadlineExceeded: As `pull`; the slot is lost.
         """
         ...
 
@@ -167,13 +193,26 @@ class Planes:
     def open(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
         """Views tensors that may lie on several planes; raises as Plane.open and `require` do."""
         check_distinct(refs)
+        tensors: dict[str, Tensor] = {}
+        for plane, group in self._by_plane(refs):
+            tensors.update(plane.open(group))
+        return tensors
+
+    async def pull(self, refs: Sequence[TensorRef]) -> None:
+        """Makes the views what their owners see; raises as Plane.pull and `require` do."""
+        for plane, group in self._by_plane(refs):
+            await plane.pull(group)
+
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+        """Makes what was written seen by the owners; raises as Plane.push and `require` do."""
+        for plane, group in self._by_plane(refs):
+            await plane.push(group, boxes)
+
+    def _by_plane(self, refs: Sequence[TensorRef]) -> list[tuple[Plane, list[TensorRef]]]:
         by_scheme: dict[str, list[TensorRef]] = {}
         for ref in refs:
             by_scheme.setdefault(ref.plane_uri.partition(":")[0], []).append(ref)
-        tensors: dict[str, Tensor] = {}
-        for scheme, group in by_scheme.items():
-            tensors.update(self.require(scheme).open(group))
-        return tensors
+        return [(self.require(scheme), group) for scheme, group in by_scheme.items()]
 
     def forget(self, plane_uri: str) -> None:
         """Drops what `open` kept of a region; unknown regions, and planes not offered here, are ignored."""

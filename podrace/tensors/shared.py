@@ -7,7 +7,7 @@ A file is called PREFIX + region. The prefix ends with a dash and a region's nam
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ResourceExhausted
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
+from podrace.tensors.boxes import Box
 from podrace.tensors.layout import (
     HEADER_BYTES,
     check_header,
@@ -73,6 +74,12 @@ class SharedPlane:
     def forget(self, plane_uri: str) -> None:
         """Drops the mapping of a region; it is unmapped when no view is left."""
         self._mappings.pop(plane_uri, None)
+
+    async def pull(self, refs: Sequence[TensorRef]) -> None:
+        """Does nothing: both ends see one memory."""
+
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+        """Does nothing: both ends see one memory."""
 
     def close(self) -> None:
         """Unlinks the files created here and drops all mappings."""

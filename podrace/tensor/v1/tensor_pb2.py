@@ -24,17 +24,33 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epodrace/tensor/v1/tensor.proto\x12\x11podrace.tensor.v1\"q\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\tdata_type\x18\x02 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x16\n\x0elayout_version\x18\x04 \x01(\r\"u\n\tTensorRef\x12\x11\n\tplane_uri\x18\x01 \x01(\t\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12+\n\x04spec\x18\x03 \x01(\x0b\x32\x1d.podrace.tensor.v1.TensorSpec\x12\x12\n\ngeneration\x18\x04 \x01(\x04*\xd5\x01\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x05\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x06\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x07\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epodrace/tensor/v1/tensor.proto\x12\x11podrace.tensor.v1\"q\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\tdata_type\x18\x02 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x16\n\x0elayout_version\x18\x04 \x01(\r\"u\n\tTensorRef\x12\x11\n\tplane_uri\x18\x01 \x01(\t\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12+\n\x04spec\x18\x03 \x01(\x0b\x32\x1d.podrace.tensor.v1.TensorSpec\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"x\n\x0bTensorChunk\x12,\n\x06tensor\x18\x01 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x0e\n\x06starts\x18\x02 \x03(\x04\x12\r\n\x05sizes\x18\x03 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"C\n\x12ReadTensorsRequest\x12-\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"D\n\x13ReadTensorsResponse\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.podrace.tensor.v1.TensorChunk\"D\n\x13WriteTensorsRequest\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.podrace.tensor.v1.TensorChunk\"*\n\x14WriteTensorsResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04*\xd5\x01\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x05\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x06\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x07\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x08\x32\xdc\x01\n\rTensorService\x12\x63\n\x0bReadTensors\x12%.podrace.tensor.v1.ReadTensorsRequest\x1a&.podrace.tensor.v1.ReadTensorsResponse\"\x03\x90\x02\x01\x30\x01\x12\x66\n\x0cWriteTensors\x12&.podrace.tensor.v1.WriteTensorsRequest\x1a\'.podrace.tensor.v1.WriteTensorsResponse\"\x03\x90\x02\x02(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podrace.tensor.v1.tensor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DATATYPE']._serialized_start=288
-  _globals['_DATATYPE']._serialized_end=501
+  _globals['_TENSORSERVICE'].methods_by_name['ReadTensors']._loaded_options = None
+  _globals['_TENSORSERVICE'].methods_by_name['ReadTensors']._serialized_options = b'\220\002\001'
+  _globals['_TENSORSERVICE'].methods_by_name['WriteTensors']._loaded_options = None
+  _globals['_TENSORSERVICE'].methods_by_name['WriteTensors']._serialized_options = b'\220\002\002'
+  _globals['_DATATYPE']._serialized_start=663
+  _globals['_DATATYPE']._serialized_end=876
   _globals['_TENSORSPEC']._serialized_start=53
   _globals['_TENSORSPEC']._serialized_end=166
   _globals['_TENSORREF']._serialized_start=168
   _globals['_TENSORREF']._serialized_end=285
+  _globals['_TENSORCHUNK']._serialized_start=287
+  _globals['_TENSORCHUNK']._serialized_end=407
+  _globals['_READTENSORSREQUEST']._serialized_start=409
+  _globals['_READTENSORSREQUEST']._serialized_end=476
+  _globals['_READTENSORSRESPONSE']._serialized_start=478
+  _globals['_READTENSORSRESPONSE']._serialized_end=546
+  _globals['_WRITETENSORSREQUEST']._serialized_start=548
+  _globals['_WRITETENSORSREQUEST']._serialized_end=616
+  _globals['_WRITETENSORSRESPONSE']._serialized_start=618
+  _globals['_WRITETENSORSRESPONSE']._serialized_end=660
+  _globals['_TENSORSERVICE']._serialized_start=879
+  _globals['_TENSORSERVICE']._serialized_end=1099
 # @@protoc_insertion_point(module_scope)

@@ -115,7 +115,8 @@ class TensorRef(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     plane_uri: _builtins.str
     """The memory it lies in: `shared:NAME` is a file of that name under /dev/shm (or the folder both ends agreed on),
-    `memory:NAME` a block of the same process.
+    `memory:NAME` a block of the same process, `grpc:ADDRESS/NAME` a block of the process whose TensorService answers
+    at ADDRESS (`host:port` or `unix:/path`).
     """
     offset_bytes: _builtins.int
     """First byte of the tensor within that memory; a multiple of 64."""
@@ -142,3 +143,141 @@ class TensorRef(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TensorRef: _TypeAlias = TensorRef  # noqa: Y015
+
+@_typing.final
+class TensorChunk(_message.Message):
+    """A box of a tensor with its elements."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENSOR_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """The elements of the box in C order; at most 1 MiB."""
+    digest: _builtins.str
+    """SHA-256 of `data`, lower-case hexadecimal."""
+    @_builtins.property
+    def tensor(self) -> Global___TensorRef:
+        """The tensor."""
+
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """First index of the box in each dimension."""
+
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Length of the box in each dimension."""
+
+    def __init__(
+        self,
+        *,
+        tensor: Global___TensorRef | None = ...,
+        starts: _abc.Iterable[_builtins.int] | None = ...,
+        sizes: _abc.Iterable[_builtins.int] | None = ...,
+        data: _builtins.bytes = ...,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tensor", b"tensor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "sizes", b"sizes", "starts", b"starts", "tensor", b"tensor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TensorChunk: _TypeAlias = TensorChunk  # noqa: Y015
+
+@_typing.final
+class ReadTensorsRequest(_message.Message):
+    """Asks for tensors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENSORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]:
+        """Distinct tensors, all of the memory of the process that is asked."""
+
+    def __init__(
+        self,
+        *,
+        tensors: _abc.Iterable[Global___TensorRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tensors", b"tensors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadTensorsRequest: _TypeAlias = ReadTensorsRequest  # noqa: Y015
+
+@_typing.final
+class ReadTensorsResponse(_message.Message):
+    """A piece of what was asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHUNK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def chunk(self) -> Global___TensorChunk:
+        """The piece."""
+
+    def __init__(
+        self,
+        *,
+        chunk: Global___TensorChunk | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadTensorsResponse: _TypeAlias = ReadTensorsResponse  # noqa: Y015
+
+@_typing.final
+class WriteTensorsRequest(_message.Message):
+    """A piece to be written."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHUNK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def chunk(self) -> Global___TensorChunk:
+        """The piece."""
+
+    def __init__(
+        self,
+        *,
+        chunk: Global___TensorChunk | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WriteTensorsRequest: _TypeAlias = WriteTensorsRequest  # noqa: Y015
+
+@_typing.final
+class WriteTensorsResponse(_message.Message):
+    """Everything was written."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    size_bytes: _builtins.int
+    """Bytes of all chunks together."""
+    def __init__(
+        self,
+        *,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WriteTensorsResponse: _TypeAlias = WriteTensorsResponse  # noqa: Y015

@@ -1,0 +1,226 @@
+"""What the plane `grpc` promises beyond what all do: what is pulled and pushed arrives, whole or not at all."""
+
+import hashlib
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+
+from podrace import rpc
+from podrace.errors import AlreadyExists, DataLoss, FailedPrecondition, InvalidArgument, Unavailable
+from podrace.rpc import Server, ServerConfig, Service
+from podrace.tensor.v1 import tensor_pb2 as pb
+from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
+from podrace.tensor.v1.tensor_pb2 import TensorSpec
+from podrace.tensors.boxes import Box, split
+from podrace.tensors.codec import ELEMENT_TYPES
+from podrace.tensors.memory import MemoryPlane
+from podrace.tensors.plane import Planes
+from podrace.tensors.probe import PROBE_SPEC, check_probe, read_probe, write_probe
+from podrace.tensors.remote import CHUNK_BYTES, GrpcPlane, TensorServicer
+
+OBSERVATION = TensorSpec(name="observation", data_type=pb.DATA_TYPE_FLOAT32, shape=[5, 3, 7], layout_version=1)
+TERMINATED = TensorSpec(name="terminated", data_type=pb.DATA_TYPE_BOOL, shape=[4, 3], layout_version=1)
+STEP = TensorSpec(name="step", data_type=pb.DATA_TYPE_INT64, shape=[], layout_version=1)
+EMPTY = TensorSpec(name="empty", data_type=pb.DATA_TYPE_FLOAT64, shape=[0, 8], layout_version=1)
+SPECS = [OBSERVATION, TERMINATED, STEP, EMPTY]
+
+
+@dataclass
+class Ends:
+    owner: GrpcPlane
+    peer: GrpcPlane
+    stub: Any
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Linux limits the path of a socket to 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="pr") as folder:
+        yield Path(folder)
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[Ends]:
+    address = f"unix:{folder}/t.sock"
+    owner, peer = GrpcPlane(address), GrpcPlane()
+    service = Service(
+        pb.DESCRIPTOR.services_by_name["TensorService"],
+        pb_grpc.add_TensorServiceServicer_to_server,
+        TensorServicer(owner),
+    )
+    server = await Server.start(ServerConfig(listen=address, grace_seconds=0.0), [service])
+    try:
+        async with grpc.aio.insecure_channel(address) as channel:
+            yield Ends(owner, peer, pb_grpc.TensorServiceStub(channel))
+    finally:
+        peer.close()
+        owner.close()
+        await server.drain()
+
+
+async def test_what_the_owner_wrote_is_pulled(short_folder: Path) -> None:
+    async with serving(short_folder) as ends:
+        region = ends.owner.create("rollout_0", SPECS)
+        region["observation"].copy_(torch.arange(105.0).view(5, 3, 7))
+        region["step"].fill_(7)
+        views = ends.peer.open(region.refs())
+        assert not views["observation"].any()
+        await ends.peer.pull(region.refs())
+        assert torch.equal(views["observation"], region["observation"])
+        assert views["step"].item() == 7
+        assert views["empty"].shape == (0, 8)
+
+
+async def test_only_the_boxes_that_were_written_are_pushed(short_folder: Path) -> None:
+    async with serving(short_folder) as ends:
+        region = ends.owner.create("rollout_0", SPECS)
+        region["observation"].fill_(-1.0)
+        tensors = ends.peer.open(region.refs())
+        tensors["observation"].copy_(torch.arange(105.0).view(5, 3, 7))
+        tensors["terminated"][3, 2] = True
+        boxes = {
+            "observation": Box((1, 1, 0), (3, 2, 7)),
+            "terminated": Box.whole((4, 3)),
+            "step": Box.whole(()),
+            "empty": Box.whole((0, 8)),
+        }
+        await ends.peer.push(region.refs(), boxes)
+        expected = torch.full((5, 3, 7), -1.0)
+        expected[1:4, 1:3] = torch.arange(105.0).view(5, 3, 7)[1:4, 1:3]
+        assert torch.equal(region["observation"], expected)
+        assert region["terminated"].nonzero().tolist() == [[3, 2]]
+
+
+@pytest.mark.parametrize("data_type", ELEMENT_TYPES, ids=pb.DataType.Name)
+async def test_every_element_type_travels_unchanged(short_folder: Path, data_type: pb.DataType.ValueType) -> None:
+    spec = TensorSpec(name="values", data_type=data_type, shape=[2, 3], layout_version=1)
+    async with serving(short_folder) as ends:
+        region = ends.owner.create("slot", [spec])
+        region["values"].copy_(torch.tensor([[0, 1, 2], [3, 4, 5]]))
+        await ends.peer.pull(region.refs())
+        received = ends.peer.open(region.refs())["values"]
+        assert received.dtype == ELEMENT_TYPES[data_type]
+        assert torch.equal(received, region["values"])
+        received.zero_()
+        await ends.peer.push(region.refs(), {"values": Box.whole((2, 3))})
+        assert not region["values"].any()
+
+
+async def test_what_is_larger_than_a_message_travels_in_chunks(short_folder: Path) -> None:
+    spec = TensorSpec(name="large", data_type=pb.DATA_TYPE_FLOAT32, shape=[3, 5, 100_003], layout_version=1)
+    async with serving(short_folder) as ends:
+        region = ends.owner.create("slot", [spec])
+        region["large"].copy_(torch.randn(3, 5, 100_003))
+        await ends.peer.pull(region.refs())
+        mine = ends.peer.open(region.refs())["large"]
+        assert torch.equal(mine, region["large"])
+        mine.neg_()
+        await ends.peer.push(region.refs(), {"large": Box((1, 0, 0), (2, 5, 100_003))})
+        assert torch.equal(mine[1:], region["large"][1:])
+        assert torch.equal(mine[0], -region["large"][0])
+
+
+async def test_memory_that_was_handed_out_anew_is_neither_read_nor_written(short_folder: Path) -> None:
+    async with serving(short_folder) as ends:
+        region = ends.owner.create("slot", SPECS)
+        before = region.refs()
+        ends.peer.open(before)["step"].fill_(5)
+        region.renew()
+        with pytest.raises(FailedPrecondition, match="generation 2"):
+            await ends.peer.pull(before)
+        with pytest.raises(FailedPrecondition, match="generation 2"):
+            await ends.peer.push(before, {ref.spec.name: Box.whole(ref.spec.shape) for ref in before})
+        assert region["step"].item() == 0
+        region.close()
+        with pytest.raises(FailedPrecondition, match="its owner closed it"):
+            await ends.peer.pull(before)
+
+
+async def test_the_owner_works_in_place(short_folder: Path) -> None:
+    async with serving(short_folder) as ends:
+        region = ends.owner.create("slot", SPECS)
+        await ends.owner.pull(region.refs())
+        ends.owner.open(region.refs())["step"].fill_(3)
+        await ends.owner.push(region.refs(), {})
+        assert region["step"].item() == 3
+        with pytest.raises(AlreadyExists):
+            ends.owner.create("slot", SPECS)
+
+
+async def test_an_owner_that_is_not_there_is_told(short_folder: Path) -> None:
+    ref = pb.TensorRef(plane_uri=f"grpc:unix:{short_folder}/nobody.sock/slot", offset_bytes=64, spec=STEP, generation=1)
+    with pytest.raises(Unavailable):
+        await GrpcPlane().pull([ref])
+
+
+def chunk(region: Any, **changes: Any) -> pb.WriteTensorsRequest:
+    data = bytes(12)
+    values = {
+        "tensor": region.refs()[1],
+        "starts": [0, 0],
+        "sizes": [4, 3],
+        "data": data,
+        "digest": hashlib.sha256(data).hexdigest(),
+    }
+    return pb.WriteTensorsRequest(chunk=pb.TensorChunk(**{**values, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal", "said"),
+    [
+        ({"digest": "0" * 64}, DataLoss, "arrived damaged"),
+        ({"data": bytes(11)}, InvalidArgument, "11 bytes"),
+        ({"starts": [1, 0]}, InvalidArgument, "does not fit"),
+        ({"starts": [0]}, InvalidArgument, "does not fit"),
+        ({"starts": [2**63, 0]}, InvalidArgument, "does not fit"),
+        ({"tensor": pb.TensorRef(plane_uri="shared:x")}, InvalidArgument, "must be 'grpc:'"),
+        ({"tensor": pb.TensorRef(plane_uri="grpc:elsewhere:1/x")}, InvalidArgument, "not served here"),
+    ],
+)
+async def test_a_strangers_chunk_that_does_not_fit_is_refused(
+    short_folder: Path, changes: dict[str, Any], refusal: type[Exception], said: str
+) -> None:
+    async with serving(short_folder) as ends:
+        region = ends.owner.create("slot", SPECS)
+        region["terminated"].fill_(True)
+        with pytest.raises(refusal, match=said):
+            await rpc.send(ends.stub.WriteTensors, [chunk(region, **changes)], deadline_seconds=5.0)
+        assert region["terminated"].all()
+        sent = await rpc.send(ends.stub.WriteTensors, [chunk(region)], deadline_seconds=5.0)
+        assert sent == pb.WriteTensorsResponse(size_bytes=12)
+        assert not region["terminated"].any()
+
+
+async def test_the_self_test_passes_through_it(short_folder: Path) -> None:
+    async with serving(short_folder) as ends:
+        region, planes = ends.owner.create("probe", [PROBE_SPEC]), Planes(MemoryPlane(), ends.peer)
+        sent = write_probe(region, 1)
+        await planes.pull(region.refs())
+        check_probe("grpc", sent, read_probe(planes.open(region.refs())))
+
+
+def test_a_process_without_a_service_owns_nothing() -> None:
+    with pytest.raises(FailedPrecondition, match="without a TensorService"):
+        GrpcPlane().create("slot", SPECS)
+
+
+@pytest.mark.parametrize("sizes", [(), (1,), (7,), (5, 3, 7), (2, 1, 9, 4), (0, 4), (1, 1, 100)])
+@pytest.mark.parametrize("most", [1, 4, 10, 1000])
+def test_boxes_cover_every_element_once_and_fit(sizes: tuple[int, ...], most: int) -> None:
+    seen = torch.zeros(sizes, dtype=torch.int32)
+    for box in split(Box.whole(sizes), most):
+        assert 0 < box.elements <= most
+        seen[box.index] += 1
+    assert bool((seen == 1).all())
+
+
+def test_boxes_are_as_large_as_they_may_be() -> None:
+    assert [box.sizes for box in split(Box.whole((10, 1000)), 4000)] == [(4, 1000), (4, 1000), (2, 1000)]
+    assert CHUNK_BYTES < 4 * 2**20, "what gRPC takes as one message"
