@@ -38,6 +38,8 @@ class PodConfig:
     """Number of learners, the head among them."""
     precision: str = "float32"
     """Key of podrace.catalog.PRECISIONS."""
+    plane: str = "auto"
+    """Key of podrace.catalog.PLANES."""
     cores: float = 1.0
     """Processor cores reserved, for the account of compute spent."""
     memory_bytes: int = 0

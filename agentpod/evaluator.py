@@ -224,6 +224,7 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     ) -> pb.OpenEvaluatorResponse:
         """Opens; see the contract."""
         await self._shut()
+        await self._planes.pull([request.probe])
         probe_sum = read_probe(self._planes.open([request.probe]))
         self._planes.forget(request.probe.plane_uri)
         self._judge = await self._compute.run(Judge, request, self._device)
@@ -245,6 +246,7 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
                 f"the evaluator is not open for session {request.session!r}; open it", reason=NOT_OPEN
             )
         self._opened_uris.add(request.policy.tensor.plane_uri)
+        await self._planes.pull([request.policy.tensor])
         cancelled = threading.Event()
         try:
             evaluation = await self._compute.run(judge.evaluate, request, self._planes, cancelled)

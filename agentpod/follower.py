@@ -4,6 +4,7 @@ It publishes nothing and scores nothing. Whatever goes wrong here costs the grou
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,15 +34,17 @@ RETRY_SECONDS = 0.5
 class Follower:
     """One learner that follows the head.
 
-    await Follower(config, plane, compute, index).run()   # until it is cancelled
+    await Follower(config, planes, compute, index).run()   # until it is cancelled
     """
 
-    def __init__(self, config: PodConfig, plane: Plane, compute: Compute, index: int, *, device: str = "cpu") -> None:
+    def __init__(
+        self, config: PodConfig, planes: Sequence[Plane], compute: Compute, index: int, *, device: str = "cpu"
+    ) -> None:
         """Dials nothing yet."""
         self._config, self._compute, self._index, self._device = config, compute, index, device
         self._channel = rpc.connect(config.address(HEAD_ROLE))
         self._head: Any = pb_grpc.LearnerServiceStub(self._channel)
-        self._roles = Roles(config, plane, learner=index, device=device)
+        self._roles = Roles(config, planes, learner=index, device=device)
         sweep(config, index)
 
     async def run(self) -> None:

@@ -8,6 +8,7 @@ an orchestrator that has fallen silent, a role that does not come back, an error
 import asyncio
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -55,20 +56,26 @@ EXIT_ROLE_LOST = 3
 class Head:
     """Works on assignments until the pod ends.
 
-    exit_code = await Head(config, plane, compute, store).run(stop)
+    exit_code = await Head(config, planes, compute, store).run(stop)
     """
 
     def __init__(
-        self, config: PodConfig, plane: Plane, compute: Compute, store: CheckpointStore, *, device: str = "cpu"
+        self,
+        config: PodConfig,
+        planes: Sequence[Plane],
+        compute: Compute,
+        store: CheckpointStore,
+        *,
+        device: str = "cpu",
     ) -> None:
         """Dials nothing yet."""
-        self.config, self.plane = config, plane
+        self.config = config
         self._compute, self._store, self._device = compute, store, device
         self._orchestrator_channel = rpc.connect(config.orchestrator, orchestrator_pb.DESCRIPTOR)
         self._leaderboard_channel = rpc.connect(config.leaderboard, leaderboard_pb2.DESCRIPTOR)
         self._orchestrator: Any = orchestrator_pb2_grpc.OrchestratorServiceStub(self._orchestrator_channel)
         self._updater: Any = leaderboard_pb2_grpc.UpdaterServiceStub(self._leaderboard_channel)
-        self._roles = Roles(config, plane, device=device)
+        self.roles = Roles(config, planes, device=device)
         self.lobby = Lobby()
         self._incarnation = uuid.uuid4().hex
         self.lease: Lease | None = None
@@ -86,7 +93,7 @@ class Head:
                     return exit_code
         finally:
             self.lobby.shut()
-            await self._roles.close()
+            await self.roles.close()
             await self._orchestrator_channel.close()
             await self._leaderboard_channel.close()
 
@@ -167,7 +174,7 @@ class Head:
         agent, epoch = lease.assignment.train, lease.assignment.lease_epoch
         publisher = Publisher(self._store, self._updater, agent, epoch)
         training = self.training = Training(
-            self.config, lease, agent, self._roles, self._compute, publisher, self.lobby, device=self._device
+            self.config, lease, agent, self.roles, self._compute, publisher, self.lobby, device=self._device
         )
         try:
             if await training.prepare():
@@ -185,7 +192,7 @@ class Head:
 
     async def _evaluate(self, lease: Lease) -> int | None:
         lease.progress.activity = orchestrator_pb.POD_ACTIVITY_EVALUATING
-        evaluating = asyncio.create_task(evaluate_checkpoint(self._roles, self._store, lease))
+        evaluating = asyncio.create_task(evaluate_checkpoint(self.roles, self._store, lease))
         waited: list[asyncio.Future[Any]] = [evaluating, lease.stop]
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not evaluating.done():
@@ -269,7 +276,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
             pod_id=head.config.pod_id,
             agent_id=head.lease.assignment.train.agent_id if head.lease else "",
             progress=head.lease.progress if head.lease else None,
-            plane=head.plane.scheme,
+            plane=head.roles.plane,
             role_restarts=head.training.role_restarts if head.training else 0,
         )
 

@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -12,7 +12,7 @@ import structlog
 import torch
 
 from agentpod.compute import Compute
-from agentpod.config import HEAD_ROLE, PodConfig
+from agentpod.config import HEAD_ROLE, PodConfig, follower
 from agentpod.evaluator import EvaluatorServicer
 from agentpod.follower import Follower
 from agentpod.learner import Head, LearnerServicer
@@ -23,8 +23,10 @@ from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoints import open_store
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.rpc import Server, ServerConfig, Service
+from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
 from podrace.tensors.memory import MemoryPlane
 from podrace.tensors.plane import Plane, Planes
+from podrace.tensors.remote import GrpcPlane, TensorServicer
 from podrace.tensors.shared import SharedPlane
 
 _log = structlog.get_logger(__name__)
@@ -38,6 +40,7 @@ PRELOADED = (
     "simulators.stocks",
 )
 SERVICES = pb.DESCRIPTOR.services_by_name
+TENSOR_SERVICE = tensor_pb2.DESCRIPTOR.services_by_name["TensorService"]
 
 
 def run_role(config: PodConfig, role: str) -> int:
@@ -74,27 +77,43 @@ def preload() -> None:
             importlib.import_module(module)
 
 
-def make_plane(config: PodConfig) -> Plane:
-    """The plane of a pod on one host: its own memory when fused, files in memory when separate."""
+def learner_planes(config: PodConfig, role: str) -> list[Plane]:
+    """Where a learner may allocate what its workers and the evaluator see, the best first."""
     if config.layout == "fused":
-        return MemoryPlane()
+        return [MemoryPlane()]
+    planes: dict[str, Plane] = {"shared": _shared_plane(config), "grpc": GrpcPlane(config.address(role))}
+    return list(planes.values()) if config.plane == "auto" else [planes[config.plane]]
+
+
+def _shared_plane(config: PodConfig) -> SharedPlane:
     return SharedPlane(prefix=f"podrace-{config.pod_id}-", folder=config.plane_folder)
+
+
+def _tensor_services(planes: Sequence[Plane]) -> list[Service]:
+    """What serves the regions of those planes that need it."""
+    return [
+        Service(TENSOR_SERVICE, tensor_pb2_grpc.add_TensorServiceServicer_to_server, TensorServicer(plane))
+        for plane in planes
+        if isinstance(plane, GrpcPlane)
+    ]
 
 
 async def run_head(config: PodConfig) -> int:
     """Runs the process of the head: in a fused pod all three services, else the learner's. Returns its exit code."""
-    plane, compute = make_plane(config), Compute()
+    planes, compute = learner_planes(config, HEAD_ROLE), Compute()
     # Of those that CUDA_VISIBLE_DEVICES shows to this pod.
     device = "cuda:0" if config.gpus else "cpu"
-    head = Head(config, plane, compute, open_store(config.store), device=device)
+    head = Head(config, planes, compute, open_store(config.store), device=device)
     services = [
-        Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, LearnerServicer(head))
+        Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, LearnerServicer(head)),
+        *_tensor_services(planes),
     ]
     if config.layout == "fused":
-        services += _follower_services("worker", plane, compute) + _follower_services("evaluator", plane, compute)
+        seen = Planes(*planes)
+        services += _follower_services("worker", seen, compute) + _follower_services("evaluator", seen, compute)
     with ExitStack() as resources:
         resources.callback(compute.close)
-        resources.callback(plane.close)
+        resources.callback(Planes(*planes).close)
         resources.enter_context(lifeline.hold(config.head_lifeline))
         server = await Server.start(ServerConfig(listen=config.address(HEAD_ROLE)), services)
         stop = asyncio.ensure_future(
@@ -112,20 +131,24 @@ async def run_head(config: PodConfig) -> int:
 
 async def run_other_learner(config: PodConfig, index: int) -> int:
     """Runs the process of a learner that is not the head. Returns its exit code."""
-    plane, compute = make_plane(config), Compute()
+    role = follower(index)
+    planes, compute = learner_planes(config, role), Compute()
     device = f"cuda:{index % len(config.gpus)}" if config.gpus else "cpu"
     with ExitStack() as resources:
         resources.callback(compute.close)
-        resources.callback(plane.close)
+        resources.callback(Planes(*planes).close)
         resources.enter_context(lifeline.hold(config.lifeline_of(index)))
-        following = asyncio.ensure_future(Follower(config, plane, compute, index, device=device).run())
+        server = await Server.start(
+            ServerConfig(listen=config.address(role), grace_seconds=0.0), _tensor_services(planes)
+        )
+        following = asyncio.ensure_future(Follower(config, planes, compute, index, device=device).run())
         stopping = asyncio.ensure_future(
             rpc.shutdown_requested(lifeline.lost(config.head_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
         )
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
         following.cancel()
         stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
+        await asyncio.gather(stopping, server.drain(), return_exceptions=True)
         try:
             await following
         except asyncio.CancelledError:
@@ -137,11 +160,11 @@ async def run_other_learner(config: PodConfig, index: int) -> int:
 
 
 async def _run_service(config: PodConfig, role: str) -> int:
-    plane, compute = make_plane(config), Compute()
+    planes, compute = Planes(_shared_plane(config), GrpcPlane()), Compute()
     with ExitStack() as resources:
         resources.callback(compute.close)
-        resources.callback(plane.close)
-        services = _follower_services(role.partition("-")[0], plane, compute)
+        resources.callback(planes.close)
+        services = _follower_services(role.partition("-")[0], planes, compute)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         reason = await rpc.shutdown_requested(lifeline.lost(config.head_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
         _log.info("role ends", reason=reason)
@@ -149,8 +172,7 @@ async def _run_service(config: PodConfig, role: str) -> int:
     return 0
 
 
-def _follower_services(kind: str, plane: Plane, compute: Compute) -> list[Service]:
-    planes = Planes(plane)
+def _follower_services(kind: str, planes: Planes, compute: Compute) -> list[Service]:
     if kind == "worker":
         servicer = WorkerServicer(planes, compute)
         return [Service(SERVICES["WorkerService"], pb_grpc.add_WorkerServiceServicer_to_server, servicer)]

@@ -5,8 +5,12 @@ Memory belongs to the assignment: after a loss nobody can tell who still writes,
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import prometheus_client
+import structlog
 
 from agentpod.algorithms.base import Memory
 from agentpod.buffer import Experience, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
@@ -21,7 +25,14 @@ from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
+from podrace.errors import (
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    Unavailable,
+    Unimplemented,
+)
 from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tensors.plane import Plane
 from podrace.tensors.probe import PROBE_SPEC, check_probe, write_probe
@@ -29,6 +40,8 @@ from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators import Space
 
 OPEN_DEADLINE_SECONDS = 120.0
+PLANE = prometheus_client.Gauge("podrace_learner_plane", "1 for the plane that connects the roles", ["plane"])
+_log = structlog.get_logger(__name__)
 COLLECT_DEADLINE_SECONDS = 600.0
 EVALUATE_DEADLINE_SECONDS = 1800.0
 
@@ -83,7 +96,7 @@ class Session:
 class Roles:
     """Stubs for the workers and the evaluator of one pod, and the memory they share with the head.
 
-    roles = Roles(config, plane)
+    roles = Roles(config, planes)
     spaces = await roles.open(session)
     roles.remember(*spaces)
     roles.ring.publish(policy.flat, version)
@@ -95,16 +108,17 @@ class Roles:
     SLOTS = 2
     """One being filled while the other is trained on."""
 
-    def __init__(self, config: PodConfig, plane: Plane, *, learner: int = 0, device: str = "cpu") -> None:
+    def __init__(self, config: PodConfig, planes: Sequence[Plane], *, learner: int = 0, device: str = "cpu") -> None:
         """Connects to nothing yet: channels dial when they are first used.
 
         Args:
             config: Of the pod.
-            plane: Where memory is allocated.
+            planes: Where memory may be allocated, the best first; the first is taken that passes its self-test.
             learner: Whose workers; only the head, 0, has the evaluator.
             device: Where the learner trains.
         """
-        self._config, self._plane, self._device = config, plane, device
+        self._config, self._planes, self._device = config, planes, device
+        self._chosen: Plane | None = None
         self._first_worker = learner * config.workers
         self._addresses = [config.address(role) for role in config.workers_of(learner)]
         if learner == 0:
@@ -117,6 +131,17 @@ class Roles:
         self._session: Session | None = None
         self._experience: Experience | None = None
         self._ring: PolicyRing | None = None
+
+    @property
+    def plane(self) -> str:
+        """Scheme of the plane that connects them; empty before they were opened."""
+        return self._chosen.scheme if self._chosen else ""
+
+    @property
+    def _plane(self) -> Plane:
+        if self._chosen is None:
+            raise FailedPrecondition("no session is open")
+        return self._chosen
 
     @property
     def experience(self) -> Experience:
@@ -145,23 +170,14 @@ class Roles:
 
         Raises:
             InvalidArgument: The environment cannot be made, or its spaces cannot be learned on.
-            FailedPrecondition: A role does not see the memory of this one.
+            Unimplemented: No plane that may be used connects all roles.
             RoleLost: A role is gone, or does not open within the deadline of the contract.
         """
         self._session = None
         if session.opened <= 1:
             self._drop_memory()
         await self._wait_for_roles()
-        probe = self._plane.create(f"{session.name}_probe", [PROBE_SPEC])
-        try:
-            sent = write_probe(probe, session.seed % 2**32)
-            opened = await _all_or_first_error(self._open_calls(session, probe.refs()[0]))
-        except DeadlineExceeded:
-            raise RoleLost(f"a role did not open within {OPEN_DEADLINE_SECONDS:g} s") from None
-        finally:
-            probe.close()
-        for response in opened:
-            check_probe(self._plane.scheme, sent, response.probe_sum)
+        opened = await self._open_on_a_plane(session)
         self._check_same_spaces(opened, session)
         spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
         if self._experience:
@@ -172,6 +188,37 @@ class Roles:
         self._ring = PolicyRing(self._plane, session.name, parameters)
         self._session = session
         return spaces
+
+    async def _open_on_a_plane(self, session: Session) -> list[Any]:
+        """Opens on the first plane that connects all roles; once chosen, it stays."""
+        refusals = []
+        for plane in [self._chosen] if self._chosen else self._planes:
+            try:
+                opened = await self._open_on(plane, session)
+            except FailedPrecondition as error:
+                refusals.append(error.message)
+                _log.warning("a plane does not connect the roles", plane=plane.scheme, error=error.message)
+                continue
+            if self._chosen is None:
+                self._chosen = plane
+                PLANE.labels(plane.scheme).set(1)
+                _log.info("roles connected", plane=plane.scheme)
+            return opened
+        raise Unimplemented(f"no plane connects the roles of this pod: {'; '.join(refusals)}")
+
+    async def _open_on(self, plane: Plane, session: Session) -> list[Any]:
+        """Opens with a self-test; raises FailedPrecondition where a role does not see what was written here."""
+        probe = plane.create(f"{session.name}_probe", [PROBE_SPEC])
+        try:
+            sent = write_probe(probe, session.seed % 2**32)
+            opened = await _all_or_first_error(self._open_calls(session, probe.refs()[0]))
+        except DeadlineExceeded:
+            raise RoleLost(f"a role did not open within {OPEN_DEADLINE_SECONDS:g} s") from None
+        finally:
+            probe.close()
+        for response in opened:
+            check_probe(plane.scheme, sent, response.probe_sum)
+        return opened
 
     def remember(self, observation_space: Space, action_space: Space) -> None:
         """Allocates what the workers write into, for the open session and those that follow it in the assignment.

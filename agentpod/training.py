@@ -212,6 +212,7 @@ class Training:
         progress.environment_steps = self._counters.environment_steps
         progress.policy_version = self._counters.policy_version
         progress.policy_lag = lag
+        progress.plane = self._roles.plane
         if len(self._recent_updates) > 1:
             (earlier, steps), (later, more) = self._recent_updates[0], self._recent_updates[-1]
             progress.steps_per_second = (more - steps) / max(later - earlier, 1e-9)

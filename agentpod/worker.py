@@ -16,10 +16,11 @@ from agentpod.compute import Compute
 from agentpod.messages import make_simulator, network_spec, policy_message, space_message
 from agentpod.policy import Policy
 from agentpod.randomness import derive_generator, derive_seed
-from agentpod.rollout import CollectResult, Lanes, Rollout, collect
+from agentpod.rollout import CollectResult, Lanes, collect
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import FailedPrecondition
+from podrace.tensors.boxes import Box
 from podrace.tensors.plane import Planes
 from podrace.tensors.probe import read_probe
 from simulators import Simulator
@@ -61,20 +62,25 @@ class Collector:
         generator = derive_generator(
             self.policy.flat.device, self.request.seed, "act", self.request.worker_index, request.rollout
         )
-        own = self._own_part(slot, request.slot)
+        own = {name: slot[name][box.index] for name, box in self.own_boxes(request.slot).items()}
         self.sound = False
         with torch.no_grad():
             result = collect(self.simulator, self.policy, own, self.lanes, generator, cancelled)
         self.lanes, self.sound = result.lanes, True
         return result
 
-    def _own_part(self, slot: Rollout, message: pb.RolloutSlot) -> Rollout:
-        """The rows and columns of a slot that this worker writes."""
-        columns = slice(message.first_environment, message.first_environment + self.simulator.count)
-        first, horizon = message.first_row, self.request.horizon
+    def own_boxes(self, slot: pb.RolloutSlot) -> dict[str, Box]:
+        """The rows and columns of each tensor of a slot that this worker writes."""
+        shapes = {ref.spec.name: tuple(ref.spec.shape) for ref in slot.tensors}
+        horizon, count = self.request.horizon, self.simulator.count
         # A rollout that is trained on as a whole keeps what its last step left behind in a row of its own.
-        rows = {name: horizon + (name == "observation" and "log_prob" in slot) for name in slot}
-        return {name: tensor[first : first + rows[name], columns] for name, tensor in slot.items()}
+        rows = {name: horizon + (name == "observation" and "log_prob" in shapes) for name in shapes}
+        return {
+            name: Box(
+                (slot.first_row, slot.first_environment, *(0 for _ in shape[2:])), (rows[name], count, *shape[2:])
+            )
+            for name, shape in shapes.items()
+        }
 
 
 class WorkerServicer(pb_grpc.WorkerServiceServicer):
@@ -95,6 +101,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         # Whatever happens, the earlier session is over: its slots may be gone.
         previous, self._collector = self._collector, None
         self._forget()
+        await self._planes.pull([request.probe])
         probe_sum = read_probe(self._planes.open([request.probe]))
         self._planes.forget(request.probe.plane_uri)
         self._collector = await self._compute.run(Collector, request, previous, self._device)
@@ -116,6 +123,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
                 f"the worker is not open for session {request.session!r}; open it", reason=NOT_OPEN
             )
         self._opened_uris |= {ref.plane_uri for ref in (*request.slot.tensors, request.policy.tensor)}
+        await self._planes.pull([request.policy.tensor])
         started = time.monotonic()
         cancelled = threading.Event()
         try:
@@ -124,6 +132,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             # A learner that went away must not keep the compute thread.
             cancelled.set()
         busy_seconds = time.monotonic() - started
+        await self._planes.push(request.slot.tensors, collector.own_boxes(request.slot))
         STEPS.inc(result.steps)
         BUSY.inc(busy_seconds)
         response = pb.CollectRolloutResponse(

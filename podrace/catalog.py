@@ -143,12 +143,19 @@ _OFF_POLICY = {
 _DQN = {
     **_OFF_POLICY,
     "hidden_sizes": Hyperparameter((128, 128), "widths of the hidden layers", 1, 1e5, structural=True),
+    "horizon": Hyperparameter(8, "steps of each environment between two policy versions", 1, 1e5),
+    "learning_rate": Hyperparameter(5e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 2e-3)),
+    "learning_rate_steps": Hyperparameter(0, "environment steps over which it falls; 0: it stays", 0, 1e12),
+    "final_learning_rate": Hyperparameter(0.05, "what it falls to, as a share of learning_rate", 0.0, 1.0),
+    "n_step": Hyperparameter(5, "rewards summed before a value is bootstrapped from", 1, 1000),
     "batch_size": Hyperparameter(128, "replayed steps a gradient is estimated from", 1, 1e6),
     "replay_capacity": Hyperparameter(100_000, "environment steps the replay memory holds", 1, 1e9, structural=True),
     "updates_per_step": Hyperparameter(0.25, "gradient steps an environment step", 1e-4, 1e3, scale="log"),
+    "target_rate": Hyperparameter(0.01, "share of the way the targets move", 1e-6, 1.0, scale="log"),
+    "maximum_gradient_norm": Hyperparameter(10.0, "gradients are scaled down to this norm; 0: never", 0.0, 1e6),
     "initial_exploration": Hyperparameter(1.0, "first share of steps that take any choice", 0.0, 1.0),
     "final_exploration": Hyperparameter(0.05, "share it falls to", 0.0, 1.0),
-    "exploration_steps": Hyperparameter(10_000, "environment steps after which it has fallen", 1, 1e12),
+    "exploration_steps": Hyperparameter(20_000, "environment steps after which it has fallen", 1, 1e12),
     "huber_delta": Hyperparameter(1.0, "errors beyond this count linearly; 0: none do", 0.0, 1e6),
 }
 
@@ -238,6 +245,12 @@ PRECISIONS: Mapping[str, str] = {
     "float32": "products of matrices as exact as they come",
     "tf32": "rounded to 10 bits of mantissa on the way in, where a GPU can",
     "bfloat16": "rounded to 7 bits of mantissa on the way in, where the hardware can",
+}
+
+PLANES: Mapping[str, str] = {
+    "auto": "the first of the others that passes its self-test",
+    "shared": "memory of one host that its processes map",
+    "grpc": "messages, between any two processes",
 }
 
 STRATEGIES: Mapping[str, str] = {

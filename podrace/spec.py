@@ -37,6 +37,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "gpus": 0,
         "learners": 1,
         "precision": "float32",
+        "plane": "auto",
     },
     "assignment": {"environment_steps": 200_000},
     "evaluation": {"episodes": 32, "share": 0.1, "greedy": True},
@@ -273,6 +274,10 @@ def _resolve_layout(pod: pb.PodSpec) -> None:
             )
     if pod.precision not in catalog.PRECISIONS:
         raise bad(unknown("pod.precision", "precision", pod.precision, catalog.PRECISIONS))
+    if pod.plane not in catalog.PLANES:
+        raise bad(unknown("pod.plane", "plane", pod.plane, catalog.PLANES))
+    if pod.layout == pb.LAYOUT_FUSED and pod.plane != "auto":
+        raise bad(f"pod.plane = {pod.plane!r}: a fused pod is one process; use layout = 'separate', or plane = 'auto'")
 
 
 def _check_limits(spec: pb.TournamentSpec) -> None:

@@ -21,17 +21,31 @@ class DQNHyperparameters(OffPolicySettings):
 
     hidden_sizes: tuple[int, ...] = (128, 128)
     """Units of each hidden layer."""
+    horizon: int = 8
+    """Steps of each environment between two policy versions."""
+    learning_rate: float = 5e-4
+    """Step size of Adam."""
+    learning_rate_steps: int = 0
+    """Environment steps over which the learning rate falls, in a straight line; 0 = it stays."""
+    final_learning_rate: float = 0.05
+    """What it falls to, as a share of `learning_rate`."""
+    n_step: int = 5
+    """Rewards summed before a value is bootstrapped from."""
     batch_size: int = 128
     """Replayed steps a gradient is estimated from."""
     replay_capacity: int = 100_000
     """Environment steps that the replay memory holds, over all environments."""
     updates_per_step: float = 0.25
     """Gradient steps for each environment step, over all environments."""
+    target_rate: float = 0.01
+    """Tau: share of the way that the targets go towards the network when they follow."""
+    maximum_gradient_norm: float = 10.0
+    """Gradients longer than this are scaled down to it; 0 = off."""
     initial_exploration: float = 1.0
     """First share of steps that take any choice."""
     final_exploration: float = 0.05
     """Share it falls to."""
-    exploration_steps: int = 10_000
+    exploration_steps: int = 20_000
     """Environment steps after which it has fallen."""
     huber_delta: float = 1.0
     """Errors beyond this count linearly; 0 = all count squared."""
@@ -80,6 +94,10 @@ class DQN(OffPolicy):
         self.policy.set_number(
             "exploration", annealed(settings.initial_exploration, settings.final_exploration, progress)
         )
+        if settings.learning_rate_steps:
+            # Greedy choices flip with the smallest change of values that are close: late steps have to be small.
+            share = annealed(1.0, settings.final_learning_rate, self.environment_steps / settings.learning_rate_steps)
+            self._trained["actor"].optimizer.rate.fill_(settings.learning_rate * share)
 
     def _values(self, outputs: Tensor) -> Tensor:
         return dueling_values(outputs) if self.dueling else outputs

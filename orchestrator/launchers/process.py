@@ -155,6 +155,7 @@ class ProcessLauncher:
             # Tournaments that were stored before there was a choice do not say.
             "learners": pod.spec.learners or 1,
             "precision": pod.spec.precision or "float32",
+            "plane": pod.spec.plane or "auto",
             "cores": pod.spec.cores,
             "memory_bytes": pod.spec.memory_bytes,
             "cpus": cpus,

@@ -88,6 +88,7 @@ def pod(entry: Pod) -> dict[str, Any]:
         "steps_per_second": entry.progress.steps_per_second,
         "policy_version": entry.progress.policy_version,
         "policy_lag": entry.progress.policy_lag,
+        "plane": entry.progress.plane or None,
         "start_time": _time(entry.start_time),
     }
 

@@ -60,7 +60,7 @@ def standings_table(candidates: Sequence[Candidate], tournament_id: str, *, titl
 def pods_table(pods: Iterable[Pod], tournament_id: str, *, title: str = "") -> Table:
     """The pods and what each does."""
     numbers = "steps", "steps/s", "policy lag"
-    table = plain_table("pod", "does", "agent", *numbers, title=title, right=numbers)
+    table = plain_table("pod", "does", "agent", *numbers, "plane", title=title, right=numbers)
     for pod in pods:
         activity = PodActivity.Name(pod.activity).removeprefix("POD_ACTIVITY_").lower()
         held = pod.progress if pod.agent_id else None
@@ -71,6 +71,7 @@ def pods_table(pods: Iterable[Pod], tournament_id: str, *, title: str = "") -> T
             formats.count(held.environment_steps) if held else NOTHING,
             formats.count(held.steps_per_second) if held else NOTHING,
             f"{held.policy_lag:.2f}" if held else NOTHING,
+            (held.plane if held else "") or NOTHING,
         )
     return table
 

@@ -1024,6 +1024,7 @@ class Progress(_message.Message):
     POLICY_LAG_FIELD_NUMBER: _builtins.int
     TRAINING_RETURN_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
+    PLANE_FIELD_NUMBER: _builtins.int
     activity: Global___PodActivity.ValueType
     """What it is doing."""
     environment_steps: _builtins.int
@@ -1038,6 +1039,8 @@ class Progress(_message.Message):
     """Mean return of the latest finished training episodes; absent before the first."""
     score: _builtins.float
     """Last evaluation score; absent before the first."""
+    plane: _builtins.str
+    """Plane on which tensors travel between its processes; empty before they are connected."""
     def __init__(
         self,
         *,
@@ -1048,10 +1051,11 @@ class Progress(_message.Message):
         policy_lag: _builtins.float = ...,
         training_return: _builtins.float | None = ...,
         score: _builtins.float | None = ...,
+        plane: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "score", b"score", "training_return", b"training_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "activity", b"activity", "environment_steps", b"environment_steps", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "score", b"score", "steps_per_second", b"steps_per_second", "training_return", b"training_return"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "activity", b"activity", "environment_steps", b"environment_steps", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "score", b"score", "steps_per_second", b"steps_per_second", "training_return", b"training_return"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015

@@ -476,6 +476,7 @@ class PodSpec(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     LEARNERS_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
+    PLANE_FIELD_NUMBER: _builtins.int
     layout: Global___Layout.ValueType
     """Where the roles run."""
     workers: _builtins.int
@@ -494,6 +495,11 @@ class PodSpec(_message.Message):
     """How exact the products of matrices in updates are: `float32`, `tf32`, or `bfloat16` (sums stay float32). The latter
     two are faster where the hardware has them, and round nothing where it has not. Default `float32`.
     """
+    plane: _builtins.str
+    """How tensors travel between its processes: `shared` (memory of one host), `grpc` (messages), or `auto`, the first of
+    these that passes its self-test at connect. A plane that is named and fails ends the tournament: nothing else is
+    taken in its place. With `layout = fused` there is one process, and only `auto`. Default `auto`.
+    """
     def __init__(
         self,
         *,
@@ -504,10 +510,11 @@ class PodSpec(_message.Message):
         gpus: _builtins.int | None = ...,
         learners: _builtins.int | None = ...,
         precision: _builtins.str | None = ...,
+        plane: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "learners", b"learners", "memory_bytes", b"memory_bytes", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "layout", b"layout", "learners", b"learners", "memory_bytes", b"memory_bytes", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "layout", b"layout", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cores: _TypeAlias = _typing.Literal["cores"]  # noqa: Y015
     _WhichOneofArgType__cores: _TypeAlias = _typing.Literal["_cores", b"_cores"]  # noqa: Y015
@@ -517,6 +524,8 @@ class PodSpec(_message.Message):
     _WhichOneofArgType__learners: _TypeAlias = _typing.Literal["_learners", b"_learners"]  # noqa: Y015
     _WhichOneofReturnType__memory_bytes: _TypeAlias = _typing.Literal["memory_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_bytes: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__plane: _TypeAlias = _typing.Literal["plane"]  # noqa: Y015
+    _WhichOneofArgType__plane: _TypeAlias = _typing.Literal["_plane", b"_plane"]  # noqa: Y015
     _WhichOneofReturnType__precision: _TypeAlias = _typing.Literal["precision"]  # noqa: Y015
     _WhichOneofArgType__precision: _TypeAlias = _typing.Literal["_precision", b"_precision"]  # noqa: Y015
     _WhichOneofReturnType__workers: _TypeAlias = _typing.Literal["workers"]  # noqa: Y015
@@ -529,6 +538,8 @@ class PodSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__learners) -> _WhichOneofReturnType__learners | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bytes) -> _WhichOneofReturnType__memory_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__plane) -> _WhichOneofReturnType__plane | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__precision) -> _WhichOneofReturnType__precision | None: ...
     @_typing.overload

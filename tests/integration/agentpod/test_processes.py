@@ -102,6 +102,25 @@ async def test_two_workers_fill_one_rollout_side_by_side(mesh, make_spec, make_a
     assert last.rollouts == 4
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "sac-discrete"])
+async def test_processes_that_share_no_memory_train_by_messages(mesh, make_spec, make_assignment, nursery, algorithm):
+    settings = {"horizon": 16, "hidden_sizes": [8]}
+    if algorithm == "sac-discrete":
+        settings |= {"batch_size": 16, "warmup_steps": 512, "updates_per_step": 0.0625, "replay_capacity": 4096}
+    else:
+        settings |= {"minibatch_size": 64}
+    spec = make_spec(algorithms={algorithm: {"hyperparameters": settings}})
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    pod = mesh.pod_config("separate", workers=2, plane="grpc")
+    roles = await nursery.start(pod)
+    await until(lambda: bool(mesh.orchestrator.completed))
+    completed = mesh.orchestrator.completed[0]
+    assert (completed.outcome, completed.progress.plane) == (pb.OUTCOME_FINISHED, "grpc")
+    assert mesh.leaderboard.manifests[-1].environment_steps >= 4096
+    await until(lambda: not any(map(lives, roles.values())))
+    assert not left_in_shared_memory(pod)
+
+
 async def test_a_separate_pod_overlaps_with_a_policy_lag_of_one(mesh, make_spec, make_assignment, nursery):
     mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=300_000)))
     await nursery.start(mesh.pod_config("separate"))

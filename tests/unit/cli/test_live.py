@@ -36,11 +36,12 @@ def test_the_leaderboard_shows_rank_agent_algorithm_score_steps_and_parents(view
 
 def test_the_pods_show_what_each_does(view: View) -> None:
     view.pods[0].progress.steps_per_second, view.pods[0].progress.policy_lag = 40_400.0, 0.5
+    view.pods[0].progress.plane = "shared"
     view.pods.append(pb.Pod(pod_id="cartpole-abc123-p2", activity=pb.POD_ACTIVITY_IDLE))
     lines = drawn(view)
-    assert row(lines, "pod ") == ["pod", "does", "agent", "steps", "steps/s", "policy", "lag"]
-    assert row(lines, "p1") == ["p1", "training", "a2", "123k", "40.4k", "0.50"]
-    assert row(lines, "p2") == ["p2", "idle", "-", "-", "-", "-"]
+    assert row(lines, "pod ") == ["pod", "does", "agent", "steps", "steps/s", "policy", "lag", "plane"]
+    assert row(lines, "p1") == ["p1", "training", "a2", "123k", "40.4k", "0.50", "shared"]
+    assert row(lines, "p2") == ["p2", "idle", "-", "-", "-", "-", "-"]
 
 
 def test_the_header_shows_the_way_to_each_objective(view: View) -> None:

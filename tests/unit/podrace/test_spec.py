@@ -119,6 +119,8 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
         ({"synchronous": True, "pool__maximum_pods": 2, "pod": {"cores": 2, "learners": 2}}, "pod.learners = 2"),
         ({"pod": {"layout": "fused", "learners": 2}}, "pod.learners = 2: a fused pod"),
         ({"pod__precision": "float16"}, "pod.precision"),
+        ({"pod": {"layout": "separate", "plane": "pigeon"}}, "pod.plane: unknown plane 'pigeon'"),
+        ({"pod": {"layout": "fused", "plane": "shared"}}, "pod.plane = 'shared': a fused pod is one process"),
         ({"fusion__mode": "mean"}, "fusion.mode"),
         ({"fusion__every_updates": 0}, "fusion.every_updates = 0: expected 1 to"),
         ({"evolution__strategy": "tornament"}, "did you mean 'tournament'"),
