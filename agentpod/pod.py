@@ -24,6 +24,8 @@ from podrace.checkpoints import open_store
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
+from podrace.tensors.cuda import CudaPlane
+from podrace.tensors.cupy_driver import CupyDriver
 from podrace.tensors.memory import MemoryPlane
 from podrace.tensors.plane import Plane, Planes
 from podrace.tensors.remote import GrpcPlane, TensorServicer
@@ -81,8 +83,16 @@ def learner_planes(config: PodConfig, role: str) -> list[Plane]:
     """Where a learner may allocate what its workers and the evaluator see, the best first."""
     if config.layout == "fused":
         return [MemoryPlane()]
-    planes: dict[str, Plane] = {"shared": _shared_plane(config), "grpc": GrpcPlane(config.address(role))}
-    return list(planes.values()) if config.plane == "auto" else [planes[config.plane]]
+    planes: dict[str, Plane] = {
+        "shared": _shared_plane(config),
+        "grpc": GrpcPlane(config.address(role)),
+        "cuda": _cuda_plane(config),
+    }
+    return [planes["shared"], planes["grpc"]] if config.plane == "auto" else [planes[config.plane]]
+
+
+def _cuda_plane(config: PodConfig) -> CudaPlane:
+    return CudaPlane(f"podrace-{config.pod_id}-", CupyDriver, config.plane_folder)
 
 
 def _shared_plane(config: PodConfig) -> SharedPlane:
@@ -160,11 +170,12 @@ async def run_other_learner(config: PodConfig, index: int) -> int:
 
 
 async def _run_service(config: PodConfig, role: str) -> int:
-    planes, compute = Planes(_shared_plane(config), GrpcPlane()), Compute()
+    planes, compute = Planes(_shared_plane(config), GrpcPlane(), _cuda_plane(config)), Compute()
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(planes.close)
-        services = _follower_services(role.partition("-")[0], planes, compute)
+        device = "cuda:0" if config.plane == "cuda" else "cpu"
+        services = _follower_services(role.partition("-")[0], planes, compute, device)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         reason = await rpc.shutdown_requested(lifeline.lost(config.head_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
         _log.info("role ends", reason=reason)
@@ -172,14 +183,14 @@ async def _run_service(config: PodConfig, role: str) -> int:
     return 0
 
 
-def _follower_services(kind: str, planes: Planes, compute: Compute) -> list[Service]:
+def _follower_services(kind: str, planes: Planes, compute: Compute, device: str = "cpu") -> list[Service]:
     if kind == "worker":
-        servicer = WorkerServicer(planes, compute)
+        servicer = WorkerServicer(planes, compute, device)
         return [Service(SERVICES["WorkerService"], pb_grpc.add_WorkerServiceServicer_to_server, servicer)]
     return [
         Service(
             SERVICES["EvaluatorService"],
             pb_grpc.add_EvaluatorServiceServicer_to_server,
-            EvaluatorServicer(planes, compute),
+            EvaluatorServicer(planes, compute, device),
         )
     ]

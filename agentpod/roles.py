@@ -195,7 +195,7 @@ class Roles:
         for plane in [self._chosen] if self._chosen else self._planes:
             try:
                 opened = await self._open_on(plane, session)
-            except FailedPrecondition as error:
+            except (FailedPrecondition, Unimplemented) as error:
                 refusals.append(error.message)
                 _log.warning("a plane does not connect the roles", plane=plane.scheme, error=error.message)
                 continue

@@ -251,6 +251,7 @@ PLANES: Mapping[str, str] = {
     "auto": "the first of the others that passes its self-test",
     "shared": "memory of one host that its processes map",
     "grpc": "messages, between any two processes",
+    "cuda": "memory of one GPU that its processes map; simulators step there",
 }
 
 STRATEGIES: Mapping[str, str] = {

@@ -276,6 +276,8 @@ def _resolve_layout(pod: pb.PodSpec) -> None:
         raise bad(unknown("pod.precision", "precision", pod.precision, catalog.PRECISIONS))
     if pod.plane not in catalog.PLANES:
         raise bad(unknown("pod.plane", "plane", pod.plane, catalog.PLANES))
+    if pod.plane == "cuda" and not pod.gpus:
+        raise bad("pod.plane = 'cuda': set pod.gpus to 1 or more, or pod.plane to 'auto'")
     if pod.layout == pb.LAYOUT_FUSED and pod.plane != "auto":
         raise bad(f"pod.plane = {pod.plane!r}: a fused pod is one process; use layout = 'separate', or plane = 'auto'")
 

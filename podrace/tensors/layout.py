@@ -98,12 +98,17 @@ def check_distinct(refs: Sequence[TensorRef]) -> None:
         raise InvalidArgument(f"the references name a tensor twice: {', '.join(names)}")
 
 
-def open_tensors(refs: Sequence[TensorRef], memory_of: Callable[[str], Tensor]) -> dict[str, Tensor]:
+def open_tensors(
+    refs: Sequence[TensorRef],
+    memory_of: Callable[[str], Tensor],
+    words_of: Callable[[str], Tensor] | None = None,
+) -> dict[str, Tensor]:
     """Views what some references name, in place.
 
     Args:
         refs: Distinct in the names of their tensors.
         memory_of: Gives the block of a plane URI, uint8 [size], header checked.
+        words_of: Gives its header, int64 [8], where it does not lie at the beginning of the block.
 
     Raises:
         FailedPrecondition: A block has another generation than a reference states.
@@ -111,7 +116,8 @@ def open_tensors(refs: Sequence[TensorRef], memory_of: Callable[[str], Tensor]) 
     """
     check_distinct(refs)
     blocks = {plane_uri: memory_of(plane_uri) for plane_uri in {ref.plane_uri for ref in refs}}
-    generations = {plane_uri: int(header(memory)[GENERATION_WORD]) for plane_uri, memory in blocks.items()}
+    words = words_of or (lambda plane_uri: header(blocks[plane_uri]))
+    generations = {plane_uri: int(words(plane_uri)[GENERATION_WORD]) for plane_uri in blocks}
     for ref in refs:
         _check_ref(ref, blocks[ref.plane_uri].numel(), generations[ref.plane_uri])
     return {ref.spec.name: view(blocks[ref.plane_uri], ref.offset_bytes, ref.spec) for ref in refs}

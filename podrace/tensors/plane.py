@@ -21,16 +21,29 @@ class Region(Mapping[str, Tensor]):
     """
 
     def __init__(
-        self, plane_uri: str, memory: Tensor, specs: Sequence[TensorSpec], release: Callable[[], None]
+        self,
+        plane_uri: str,
+        memory: Tensor,
+        specs: Sequence[TensorSpec],
+        release: Callable[[], None],
+        words: Tensor | None = None,
     ) -> None:
-        """Cuts a block, uint8 [size] with its header written, into tensors; `release` is called once, at close."""
+        """Cuts a block into tensors.
+
+        Args:
+            plane_uri: Names the region to the peers.
+            memory: uint8 [size] with its header written.
+            specs: What lies there.
+            release: Called once, at close.
+            words: The header, int64 [8], where it does not lie at the beginning of the block.
+        """
         self.plane_uri = plane_uri
         self._specs = list(specs)
         self._offsets, _ = place(specs)
         self._views = {
             spec.name: view(memory, offset, spec) for spec, offset in zip(self._specs, self._offsets, strict=True)
         }
-        self._header: Tensor | None = header(memory)
+        self._header: Tensor | None = header(memory) if words is None else words
         self._release = release
 
     def __getitem__(self, name: str) -> Tensor:
@@ -75,6 +88,9 @@ class Region(Mapping[str, Tensor]):
         self._open_header()[GENERATION_WORD] += 1
         return self.generation
 
+    def returned(self) -> None:
+        """Says that a peer has handed the region back: what it wrote is read from now on."""
+
     def close(self) -> None:
         """Gives the memory up; peers can no longer open it; it is freed when nobody views it. Repeating is harmless."""
         if self._header is not None:
@@ -97,6 +113,7 @@ class Plane(Protocol):
         while training:
             region.renew()
             await worker.CollectRollout(slot=region.refs())  # the slot is the worker's until the reply
+            region.returned()
             update(region["observation"], region["action"])
         region.close()
 

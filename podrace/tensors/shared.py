@@ -75,6 +75,10 @@ class SharedPlane:
         """Drops the mapping of a region; it is unmapped when no view is left."""
         self._mappings.pop(plane_uri, None)
 
+    def block(self, plane_uri: str) -> Tensor:
+        """Views a whole region, header included, uint8 [size]; raises FailedPrecondition as `open` does."""
+        return self._mapping(plane_uri)
+
     async def pull(self, refs: Sequence[TensorRef]) -> None:
         """Does nothing: both ends see one memory."""
 

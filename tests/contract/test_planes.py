@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from fake_cuda import FakeDriver, Gpu
 
 from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument
 from podrace.tensor.v1 import tensor_pb2
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
 from podrace.tensors.codec import ELEMENT_TYPES, size_bytes, spec_of
+from podrace.tensors.cuda import CudaPlane
 from podrace.tensors.memory import MemoryPlane
 from podrace.tensors.plane import Plane
 from podrace.tensors.probe import PROBE_SPEC, check_probe, read_probe, write_probe
@@ -41,7 +43,15 @@ def shared_ends(folder: Path) -> Ends:
     return Ends(SharedPlane("podrace-owner-", folder), SharedPlane("podrace-peer-", folder))
 
 
-PLANES: dict[str, Callable[[Path], Ends]] = {"memory": memory_ends, "shared": shared_ends}
+def cuda_ends(folder: Path) -> Ends:
+    gpu = Gpu()
+    return Ends(
+        CudaPlane("podrace-owner-", lambda: FakeDriver(gpu), folder),
+        CudaPlane("podrace-peer-", lambda: FakeDriver(gpu), folder),
+    )
+
+
+PLANES: dict[str, Callable[[Path], Ends]] = {"memory": memory_ends, "shared": shared_ends, "cuda": cuda_ends}
 
 
 @pytest.fixture(params=PLANES)

@@ -496,9 +496,10 @@ class PodSpec(_message.Message):
     two are faster where the hardware has them, and round nothing where it has not. Default `float32`.
     """
     plane: _builtins.str
-    """How tensors travel between its processes: `shared` (memory of one host), `grpc` (messages), or `auto`, the first of
-    these that passes its self-test at connect. A plane that is named and fails ends the tournament: nothing else is
-    taken in its place. With `layout = fused` there is one process, and only `auto`. Default `auto`.
+    """How tensors travel between its processes: `shared` (memory of one host), `grpc` (messages), `cuda` (memory of one
+    GPU, on which the simulators step as well; needs `gpus`), or `auto`, the first of `shared` and `grpc` that passes its
+    self-test at connect. A plane that is named and fails ends the tournament: nothing else is taken in its place. With
+    `layout = fused` there is one process, and only `auto`. Default `auto`.
     """
     def __init__(
         self,

@@ -121,6 +121,15 @@ async def test_processes_that_share_no_memory_train_by_messages(mesh, make_spec,
     assert not left_in_shared_memory(pod)
 
 
+async def test_a_plane_that_is_required_and_not_there_ends_the_tournament(mesh, make_spec, make_assignment, nursery):
+    mesh.orchestrator.assignments.append(make_assignment(make_spec()))
+    await nursery.start(mesh.pod_config("separate", plane="cuda"))
+    await until(lambda: bool(mesh.orchestrator.completed))
+    completed = mesh.orchestrator.completed[0]
+    assert completed.outcome == pb.OUTCOME_SPEC_FAILED
+    assert "no plane connects the roles of this pod: plane 'cuda': " in completed.message
+
+
 async def test_a_separate_pod_overlaps_with_a_policy_lag_of_one(mesh, make_spec, make_assignment, nursery):
     mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=300_000)))
     await nursery.start(mesh.pod_config("separate"))

@@ -121,6 +121,7 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
         ({"pod__precision": "float16"}, "pod.precision"),
         ({"pod": {"layout": "separate", "plane": "pigeon"}}, "pod.plane: unknown plane 'pigeon'"),
         ({"pod": {"layout": "fused", "plane": "shared"}}, "pod.plane = 'shared': a fused pod is one process"),
+        ({"pod": {"layout": "separate", "plane": "cuda"}}, "pod.plane = 'cuda': set pod.gpus"),
         ({"fusion__mode": "mean"}, "fusion.mode"),
         ({"fusion__every_updates": 0}, "fusion.every_updates = 0: expected 1 to"),
         ({"evolution__strategy": "tornament"}, "did you mean 'tournament'"),

@@ -1,0 +1,63 @@
+"""CUDA as the plane `cuda` wants it, of memory of this process: one GPU, seen by several drivers."""
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+from torch import Tensor
+
+from podrace.errors import FailedPrecondition, ResourceExhausted
+from podrace.tensors.cuda import HANDLE_BYTES, Slab
+from podrace.tensors.layout import mapped
+
+
+@dataclass
+class Gpu:
+    """What all processes see."""
+
+    capacity: int = 2**40
+    slabs: WeakValueDictionary[bytes, Slab] = field(default_factory=WeakValueDictionary)
+    """By their handles; free as soon as nobody has them."""
+    numbers: Any = field(default_factory=count)
+
+
+class FakeDriver:
+    """One process's view of it.
+
+    Attributes:
+        log: What was recorded and waited for, as ("record" or "wait", number of the event).
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self.log: list[tuple[str, int]] = []
+        self.opened = 0
+
+    def allocate(self, size: int) -> Slab:
+        gpu = self._gpu
+        if sum(slab.memory.numel() for slab in gpu.slabs.values()) + size > gpu.capacity:
+            raise ResourceExhausted("the GPU is full")
+        number = next(gpu.numbers)
+        handles = b"".join(
+            (number.to_bytes(HANDLE_BYTES, "little"), number.to_bytes(HANDLE_BYTES, "big"), size.to_bytes(8, "little"))
+        )
+        # What was there before is there still.
+        slab = Slab(mapped(-1, max(size, 1)).fill_(0xAA)[:size], number, handles)
+        gpu.slabs[handles] = slab
+        return slab
+
+    def open(self, handles: bytes) -> Slab:
+        self.opened += 1
+        if handles not in self._gpu.slabs:
+            raise FailedPrecondition("memory of another process cannot be mapped")
+        return self._gpu.slabs[handles]
+
+    def zero(self, memory: Tensor) -> None:
+        memory.zero_()
+
+    def record(self, event: Any) -> None:
+        self.log.append(("record", event))
+
+    def wait(self, event: Any) -> None:
+        self.log.append(("wait", event))
