@@ -1,57 +1,143 @@
-"""Measures the plane `shared` between two processes, beside memcpy in the same run; prints one JSON object a line.
+"""Measures the planes between two processes, beside memcpy and plain gRPC bytes in the same run; JSON lines.
 
-Two ways to hand a tensor over, both timed from the first byte written to the peer's answer:
+Ways to hand a tensor over, all timed from the first byte written to the peer's answer:
     write_in_place           the owner fills the tensor where it lies and sends a token; the peer opens it and answers
     copy_in_read_in_place    the owner copies a tensor in and sends a token; the peer opens it, reads it all and answers
-The floor of both is the round trip of a bare pipe (case `shared/token`) plus the memory's own speed (memcpy).
+    pull_and_read            the same over the plane `grpc`: the peer pulls a copy, checks its digests and reads it
+    grpc_bytes               no plane: the bytes in messages of 1 MiB, the peer reads each
+The floor of the first two is the round trip of a bare pipe (case `shared/token`) plus the memory's own speed (memcpy).
+
+Where there is a GPU, the plane `cuda` beside a copy on the device.
 
     python benchmarks/planes.py [--quick]
 """
 
 import argparse
+import asyncio
 import json
 import multiprocessing
 import os
 import statistics
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
+from typing import Any
 
+import grpc
+import numpy as np
 import torch
 from torch import Tensor
 
+from podrace.rpc import Server, ServerConfig, Service
+from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
 from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tensors.codec import spec_of
-from podrace.tensors.plane import Region
+from podrace.tensors.cuda import CudaPlane
+from podrace.tensors.cupy_driver import CupyDriver
+from podrace.tensors.plane import Plane, Planes, Region
+from podrace.tensors.remote import CHUNK_BYTES, GrpcPlane, TensorServicer
 from podrace.tensors.shared import SharedPlane
 
-SIZES_BYTES = {"4KB": 4 * 2**10, "1MB": 2**20, "64MB": 64 * 2**20}
+SIZES_BYTES = {"64kB": 2**16, "1MB": 2**20, "64MB": 2**26, "1GB": 2**30}
+BUDGET_BYTES = 2**35
+"""Of one way and size, all rounds together."""
 GIGABYTE = 1e9
-ECHO, OPEN, READ = b"echo", b"open", b"read"
+ECHO, OPEN, READ, PULL = b"echo", b"open", b"read", b"pull"
+BYTES_METHOD = "/bench/Bytes"
 
 
-def answer(connection: Connection) -> None:
-    """The peer: does what each token says to the tensor named with it, until the pipe closes."""
+# --- the peer ------------------------------------------------------------------------------------------------------
+
+
+def answer(connection: Connection, folder: str) -> None:
+    """Does what each token says to the tensor named with it, until an empty one comes."""
     torch.set_num_threads(1)
-    plane = SharedPlane(f"podrace-bench_{os.getpid()}-")
+    loop = asyncio.new_event_loop()
+    prefix = f"podrace-bench_{os.getpid()}-"
+    planes = Planes(SharedPlane(prefix), GrpcPlane(), CudaPlane(prefix, CupyDriver))
+    server = bytes_server(f"unix:{folder}/bytes.sock")
+    connection.send_bytes(b"ready")
     while token := connection.recv_bytes():
-        verb, ref = token[:4], token[4:]
+        verb, refs = token[:4], [TensorRef.FromString(token[4:])]
+        if verb == PULL:
+            loop.run_until_complete(planes.pull(refs))
         if verb != ECHO:
-            tensor = plane.open([TensorRef.FromString(ref)])["payload"]
-            if verb == READ:
+            tensor = planes.open(refs)["payload"]
+            if verb in (READ, PULL):
                 tensor.sum()
+            if verb == PULL and tensor.is_cuda:
+                loop.run_until_complete(planes.push(refs, {}))
         connection.send_bytes(verb)
+    server.stop(None)
 
 
-def median_seconds(actions: Sequence[Callable[[], None]], rounds: int) -> list[float]:
+def bytes_server(address: str) -> grpc.Server:
+    """Takes messages of bytes and reads them."""
+
+    def read(messages: Iterator[bytes], context: object) -> bytes:
+        total = 0.0
+        for message in messages:
+            total += float(np.frombuffer(message, np.float32).sum())
+        return b"%f" % total
+
+    handler = grpc.method_handlers_generic_handler("bench", {"Bytes": grpc.stream_unary_rpc_method_handler(read)})
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((handler,))
+    server.add_insecure_port(address)
+    server.start()
+    return server
+
+
+# --- the owner -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(plane: GrpcPlane, address: str) -> Iterator[None]:
+    """Serves the regions of a plane from a thread, as a learner's event loop does."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    service = Service(
+        tensor_pb2.DESCRIPTOR.services_by_name["TensorService"],
+        tensor_pb2_grpc.add_TensorServiceServicer_to_server,
+        TensorServicer(plane),
+    )
+    config = ServerConfig(listen=address, grace_seconds=0.0)
+    server = asyncio.run_coroutine_threadsafe(Server.start(config, [service]), loop).result()
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(server.drain(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def chunks(tensor: Tensor) -> Iterator[bytes]:
+    """A tensor as messages of bytes."""
+    data = memoryview(tensor.numpy()).cast("B")
+    for begin in range(0, len(data), CHUNK_BYTES):
+        yield bytes(data[begin : begin + CHUNK_BYTES])
+
+
+def exchange(connection: Connection, token: bytes) -> None:
+    """Sends a token and waits for the answer."""
+    connection.send_bytes(token)
+    connection.recv_bytes()
+
+
+def median_seconds(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Times some actions in alternation, so that a busy spell of the machine hits all of them; returns the medians."""
-    times: list[list[float]] = [[] for _ in actions]
+    times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(rounds):
-        for action, measured in zip(actions, times, strict=True):
+        for name, action in actions.items():
             begin = time.perf_counter()
             action()
-            measured.append(time.perf_counter() - begin)
-    return [statistics.median(measured[len(measured) // 10 :]) for measured in times]
+            times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(measured[len(measured) // 10 :]) for name, measured in times.items()}
 
 
 def report(case: str, metric: str, value: float, unit: str, against: str, against_value: float) -> None:
@@ -69,25 +155,25 @@ def report(case: str, metric: str, value: float, unit: str, against: str, agains
     print(json.dumps(line), flush=True)
 
 
-def measure_token(connection: Connection, region: Region, rounds: int) -> None:
+def measure_token(connection: Connection, name: str, region: Region, rounds: int) -> None:
     """Reports what handing over costs when nothing is written: the token, and the generation check at the peer."""
     token = OPEN + region.refs()[0].SerializeToString()
-
-    def hand_over() -> None:
-        exchange(connection, token)
-
-    def bare_pipe() -> None:
-        exchange(connection, ECHO)
-
-    with_open, bare = median_seconds([hand_over, bare_pipe], rounds)
-    report("shared/token", "hand_over_microseconds", with_open * 1e6, "us", "pipe", bare * 1e6)
+    actions = {
+        "hand_over": lambda: exchange(connection, token),
+        "pipe": lambda: exchange(connection, ECHO + token[4:]),
+    }
+    seconds = median_seconds(actions, rounds)
+    report(name, "hand_over_microseconds", seconds["hand_over"] * 1e6, "us", "pipe", seconds["pipe"] * 1e6)
 
 
-def measure_size(connection: Connection, region: Region, name: str, rounds: int) -> None:
-    """Reports both ways of handing over one tensor as bytes of the tensor a second, beside memcpy of as many bytes."""
-    payload = region["payload"]
+def measure_size(
+    connection: Connection, channel: grpc.Channel, shared: Region, copied: Region, name: str, rounds: int
+) -> None:
+    """Reports all ways of handing over one tensor, as bytes of the tensor a second."""
+    payload = shared["payload"]
     source, target = torch.randn_like(payload), torch.empty_like(payload)
-    ref = region.refs()[0].SerializeToString()
+    ref, copied_ref = (region.refs()[0].SerializeToString() for region in (shared, copied))
+    send: Any = channel.stream_unary(BYTES_METHOD)
 
     def write_in_place() -> None:
         payload.fill_(1.0)
@@ -97,20 +183,54 @@ def measure_size(connection: Connection, region: Region, name: str, rounds: int)
         payload.copy_(source)
         exchange(connection, READ + ref)
 
-    def memcpy() -> None:
+    def pull_and_read() -> None:
+        copied["payload"].copy_(source)
+        exchange(connection, PULL + copied_ref)
+
+    seconds = median_seconds(
+        {
+            "write_in_place": write_in_place,
+            "copy_in_read_in_place": copy_in_read_in_place,
+            "pull_and_read": pull_and_read,
+            "grpc_bytes": lambda: send(chunks(source)),
+            "memcpy": lambda: target.copy_(source),
+        },
+        rounds,
+    )
+    rates = {way: payload.nbytes / time_ / GIGABYTE for way, time_ in seconds.items()}
+    for case, way, against in (
+        ("shared", "write_in_place", "memcpy"),
+        ("shared", "copy_in_read_in_place", "memcpy"),
+        ("shared", "copy_in_read_in_place", "grpc_bytes"),
+        ("grpc", "pull_and_read", "grpc_bytes"),
+    ):
+        report(f"{case}/{name}", f"{way}_gigabytes_per_second", rates[way], "GB/s", against, rates[against])
+
+
+def measure_cuda(connection: Connection, region: Region, name: str, rounds: int) -> None:
+    """Reports a hand-over on the GPU, and a copy that the peer reads, beside a copy on the device."""
+    payload = region["payload"]
+    source, target = torch.randn_like(payload), torch.empty_like(payload)
+
+    def hand_over() -> None:
+        exchange(connection, OPEN + region.refs()[0].SerializeToString())
+
+    def copy_in_read_in_place() -> None:
+        payload.copy_(source)
+        exchange(connection, PULL + region.refs()[0].SerializeToString())
+        region.returned()
+        torch.cuda.synchronize()
+
+    def device_copy() -> None:
         target.copy_(source)
+        torch.cuda.synchronize()
 
-    *ways, floor = median_seconds([write_in_place, copy_in_read_in_place, memcpy], rounds)
-    size = payload.numel() * payload.element_size()
-    for metric, seconds in zip(("write_in_place", "copy_in_read_in_place"), ways, strict=True):
-        rate, floor_rate = size / seconds / GIGABYTE, size / floor / GIGABYTE
-        report(f"shared/{name}", f"{metric}_gigabytes_per_second", rate, "GB/s", "memcpy", floor_rate)
-
-
-def exchange(connection: Connection, token: bytes) -> None:
-    """Sends a token and waits for the answer."""
-    connection.send_bytes(token)
-    connection.recv_bytes()
+    actions = {"hand_over": hand_over, "copied": copy_in_read_in_place, "floor": device_copy}
+    seconds = median_seconds(actions, rounds)
+    report(f"cuda/{name}", "hand_over_microseconds", seconds["hand_over"] * 1e6, "us", "aim", 100.0)
+    rates = {way: payload.nbytes / time_ / GIGABYTE for way, time_ in seconds.items()}
+    metric = "copy_in_read_in_place_gigabytes_per_second"
+    report(f"cuda/{name}", metric, rates["copied"], "GB/s", "copy on the device", rates["floor"])
 
 
 def payload_of(size_bytes: int) -> Tensor:
@@ -118,27 +238,46 @@ def payload_of(size_bytes: int) -> Tensor:
     return torch.empty(size_bytes // 4, dtype=torch.float32, device="meta")
 
 
+def measure(connection: Connection, planes: Sequence[Plane], channel: grpc.Channel, most_rounds: int) -> None:
+    """Measures one size after the other."""
+    shared, _, *cuda = planes
+    token = shared.create("token", [spec_of("payload", payload_of(4))])
+    measure_token(connection, "shared/token", token, most_rounds)
+    for name, size_bytes in SIZES_BYTES.items():
+        rounds = max(3, min(most_rounds, BUDGET_BYTES // size_bytes * most_rounds // 3000))
+        specs = [spec_of("payload", payload_of(size_bytes))]
+        regions = [plane.create(name, specs) for plane in planes]
+        measure_size(connection, channel, regions[0], regions[1], name, rounds)
+        if cuda:
+            measure_cuda(connection, regions[2], name, rounds)
+        for region in regions:
+            region.close()
+
+
 def main() -> None:
-    """Starts the peer and measures one size after the other."""
-    parser = argparse.ArgumentParser(description="Bandwidth of the shared plane beside memcpy, as JSON lines.")
+    """Starts the peer and measures."""
+    parser = argparse.ArgumentParser(description="Bandwidth of the planes beside memcpy, as JSON lines.")
     parser.add_argument("--quick", action="store_true", help="a tenth of the rounds")
-    rounds = 300 if parser.parse_args().quick else 3000
+    most_rounds = 300 if parser.parse_args().quick else 3000
     torch.set_num_threads(1)
     context = multiprocessing.get_context("spawn")
     connection, far_end = context.Pipe()
-    peer = context.Process(target=answer, args=(far_end,), daemon=True)
-    peer.start()
-    plane = SharedPlane(f"podrace-bench_{os.getpid()}-")
-    try:
-        measure_token(connection, plane.create("token", [spec_of("payload", payload_of(4))]), rounds)
-        for name, size_bytes in SIZES_BYTES.items():
-            region = plane.create(name, [spec_of("payload", payload_of(size_bytes))])
-            measure_size(connection, region, name, rounds if size_bytes <= 2**20 else rounds // 10)
-            region.close()
-    finally:
-        plane.close()
-        connection.send_bytes(b"")
-        peer.join(timeout=10)
+    prefix = f"podrace-bench_{os.getpid()}-"
+    with ExitStack() as resources:
+        folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="pr"))
+        peer = context.Process(target=answer, args=(far_end, folder), daemon=True)
+        peer.start()
+        resources.callback(peer.join, 10)
+        resources.callback(connection.send_bytes, b"")
+        connection.recv_bytes()
+        copied = GrpcPlane(f"unix:{folder}/tensors.sock")
+        planes: list[Plane] = [SharedPlane(prefix), copied]
+        if torch.cuda.is_available():
+            planes.append(CudaPlane(prefix, CupyDriver))
+        resources.callback(Planes(*planes).close)
+        resources.enter_context(serving(copied, f"unix:{folder}/tensors.sock"))
+        channel = resources.enter_context(grpc.insecure_channel(f"unix:{folder}/bytes.sock"))
+        measure(connection, planes, channel, most_rounds)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The whole of learning in one process and one thread: collect, update, score. No pod, no plane."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -13,10 +15,18 @@ from simulators import make as make_simulator
 
 ENVIRONMENTS = 16
 EPISODES = 32
+EVALUATIONS = 10
 
 
-def train(name: str, id: str, hyperparameters: dict[str, object], seed: int, steps: int) -> Algorithm:
-    """Trains on `steps` environment steps, counted over all environments."""
+def train(
+    name: str,
+    id: str,
+    hyperparameters: dict[str, object],
+    seed: int,
+    steps: int,
+    over: Callable[[Algorithm, int], bool] = lambda algorithm, steps: False,
+) -> Algorithm:
+    """Trains on `steps` environment steps, counted over all environments, or until `over` says so after an update."""
     simulator = make_simulator(id, ENVIRONMENTS)
     spaces = simulator.observation_space, simulator.action_space
     algorithm = make(name, *spaces, hyperparameters, seed)
@@ -39,8 +49,24 @@ def train(name: str, id: str, hyperparameters: dict[str, object], seed: int, ste
         else:
             lanes = collect(simulator, algorithm.policy, tensors, lanes, generator).lanes
             algorithm.update(tensors)
+        if over(algorithm, algorithm.update_number * memory.horizon * count):
+            break
     simulator.close()
     return algorithm
+
+
+def best_score(name: str, id: str, hyperparameters: dict[str, object], seed: int, steps: int, wanted: float) -> float:
+    """The best of EVALUATIONS scores on the way, as a champion has it; no more of them once it is what is wanted."""
+    scores: list[float] = []
+
+    def scored(algorithm: Algorithm, taken: int) -> bool:
+        if taken * EVALUATIONS >= steps * (len(scores) + 1):
+            scores.append(evaluate(id, algorithm.policy))
+            return scores[-1] >= wanted
+        return False
+
+    train(name, id, hyperparameters, seed, steps, scored)
+    return max(scores)
 
 
 def zeros(fields: dict[str, Field]) -> dict[str, Tensor]:
