@@ -81,6 +81,11 @@ class PodConfig:
         return self.folder / f"{follower(learner)}.lifeline"
 
     @property
+    def region_prefix(self) -> str:
+        """Begins the name of every file of shared memory that a learner of this pod makes."""
+        return f"podrace-{self.pod_id}-"
+
+    @property
     def head_lifeline(self) -> Path:
         """Lifeline the head holds for as long as it lives."""
         return self.folder / "head.lifeline"

@@ -4,6 +4,7 @@ It publishes nothing and scores nothing. Whatever goes wrong here costs the grou
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -24,6 +25,7 @@ from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import PodraceError, Unavailable
+from podrace.tensors import shared
 from podrace.tensors.plane import Plane
 
 _log = structlog.get_logger(__name__)
@@ -166,8 +168,7 @@ class Follower:
 
 def sweep(config: PodConfig, index: int) -> None:
     """Removes the shared memory that an earlier process of this learner left behind when it was killed."""
-    for path in config.plane_folder.glob(f"podrace-{config.pod_id}-*.{_mark(index)}.*"):
-        path.unlink(missing_ok=True)
+    shared.sweep(config.region_prefix, config.plane_folder, re.compile(rf".*\.{_mark(index)}\..*"))
 
 
 def _mark(index: int) -> str:

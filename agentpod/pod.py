@@ -24,6 +24,7 @@ from podrace.checkpoints import open_store
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
+from podrace.tensors import shared
 from podrace.tensors.cuda import CudaPlane
 from podrace.tensors.cupy_driver import CupyDriver
 from podrace.tensors.memory import MemoryPlane
@@ -92,11 +93,11 @@ def learner_planes(config: PodConfig, role: str) -> list[Plane]:
 
 
 def _cuda_plane(config: PodConfig) -> CudaPlane:
-    return CudaPlane(f"podrace-{config.pod_id}-", CupyDriver, config.plane_folder)
+    return CudaPlane(config.region_prefix, CupyDriver, config.plane_folder)
 
 
 def _shared_plane(config: PodConfig) -> SharedPlane:
-    return SharedPlane(prefix=f"podrace-{config.pod_id}-", folder=config.plane_folder)
+    return SharedPlane(config.region_prefix, config.plane_folder)
 
 
 def _tensor_services(planes: Sequence[Plane]) -> list[Service]:
@@ -110,6 +111,9 @@ def _tensor_services(planes: Sequence[Plane]) -> list[Service]:
 
 async def run_head(config: PodConfig) -> int:
     """Runs the process of the head: in a fused pod all three services, else the learner's. Returns its exit code."""
+    if config.layout == "separate" and (left := shared.sweep(config.region_prefix, config.plane_folder)):
+        # An earlier life of this pod was killed; no other process of it owns regions before the head is there.
+        _log.warning("swept what an earlier life of this pod left behind", files=len(left))
     planes, compute = learner_planes(config, HEAD_ROLE), Compute()
     # Of those that CUDA_VISIBLE_DEVICES shows to this pod.
     device = "cuda:0" if config.gpus else "cpu"

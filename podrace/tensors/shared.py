@@ -19,6 +19,7 @@ from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
 from podrace.tensors.boxes import Box
 from podrace.tensors.layout import (
     HEADER_BYTES,
+    REGION_NAME,
     check_header,
     check_name,
     mapped,
@@ -113,6 +114,23 @@ class SharedPlane:
     def _release(self, plane_uri: str, path: Path) -> None:
         del self._regions[plane_uri]
         path.unlink(missing_ok=True)
+
+
+def sweep(prefix: str, folder: Path = FOLDER, names: re.Pattern[str] = REGION_NAME) -> list[str]:
+    """Removes the regions that dead processes left behind, and returns the names of their files.
+
+    Args:
+        prefix: As of SharedPlane; whoever still lives must not own regions with it.
+        folder: Where the files lie.
+        names: What the names of the regions are like.
+    """
+    _check_prefix(prefix)
+    left = [
+        path for path in folder.iterdir() if path.name.startswith(prefix) and names.fullmatch(path.name[len(prefix) :])
+    ]
+    for path in left:
+        path.unlink(missing_ok=True)
+    return [path.name for path in left]
 
 
 def _check_prefix(prefix: str) -> None:

@@ -91,6 +91,17 @@ async def test_a_pod_trains_an_agent_and_leaves_nothing_behind(mesh, make_spec, 
     assert not left_in_shared_memory(pod)
 
 
+async def test_what_an_earlier_life_of_a_pod_left_in_memory_is_swept(mesh, make_spec, make_assignment, nursery):
+    mesh.orchestrator.assignments.append(make_assignment(make_spec()))
+    pod = mesh.pod_config("separate")
+    left = Path(f"/dev/shm/podrace-{pod.pod_id}-0.1.1_rollout_0")
+    left.write_bytes(bytes(4096))
+    await nursery.start(pod)
+    await until(lambda: bool(mesh.orchestrator.completed))
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
+    assert not left.exists()
+
+
 async def test_two_workers_fill_one_rollout_side_by_side(mesh, make_spec, make_assignment, nursery):
     mesh.orchestrator.assignments.append(make_assignment(make_spec()))
     roles = await nursery.start(mesh.pod_config("separate", workers=2))

@@ -10,6 +10,7 @@ import torch
 from podrace.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from podrace.tensor.v1 import tensor_pb2
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
+from podrace.tensors import shared
 from podrace.tensors.codec import MAXIMUM_TENSOR_BYTES, spec_of
 from podrace.tensors.probe import PROBE_SPEC, write_probe
 from podrace.tensors.shared import FOLDER, SharedPlane
@@ -182,6 +183,15 @@ def test_of_two_who_promise_the_same_room_at_once_the_later_goes_without(
     with pytest.raises(ResourceExhausted, match="podrace-owner-slot"):
         SharedPlane("podrace-owner-", tmp_path).create("slot", bytes_specs(most))
     assert [path.name for path in tmp_path.iterdir()] == ["podrace-quicker-slot"]
+
+
+def test_what_a_dead_owner_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    for prefix in ("podrace-a-", "podrace-a-b-", "podrace-ab-"):
+        SharedPlane(prefix, tmp_path).create("1.1_slot", [REWARD])
+    (tmp_path / "other").touch()
+    assert shared.sweep("podrace-a-", tmp_path) == ["podrace-a-1.1_slot"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "podrace-a-b-1.1_slot", "podrace-ab-1.1_slot"]
+    SharedPlane("podrace-a-", tmp_path).create("1.1_slot", [REWARD])
 
 
 def test_a_restarted_owner_is_seen_by_a_peer_that_mapped_its_predecessor(tmp_path: Path) -> None:
