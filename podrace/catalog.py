@@ -123,6 +123,8 @@ A2C = Algorithm(
 _OFF_POLICY = {
     **_network((256, 256), "relu", normalize_observations=False),
     "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 3e-3)),
+    "learning_rate_steps": Hyperparameter(0, "environment steps over which it falls; 0: it stays", 0, 1e12),
+    "final_learning_rate": Hyperparameter(0.05, "what it falls to, as a share of learning_rate", 0.0, 1.0),
     "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0),
     "horizon": Hyperparameter(1, "steps of each environment between two policy versions", 1, 1e5),
     "n_step": Hyperparameter(1, "rewards summed before a value is bootstrapped from", 1, 1000),
@@ -145,8 +147,6 @@ _DQN = {
     "hidden_sizes": Hyperparameter((128, 128), "widths of the hidden layers", 1, 1e5, structural=True),
     "horizon": Hyperparameter(8, "steps of each environment between two policy versions", 1, 1e5),
     "learning_rate": Hyperparameter(5e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 2e-3)),
-    "learning_rate_steps": Hyperparameter(0, "environment steps over which it falls; 0: it stays", 0, 1e12),
-    "final_learning_rate": Hyperparameter(0.05, "what it falls to, as a share of learning_rate", 0.0, 1.0),
     "n_step": Hyperparameter(5, "rewards summed before a value is bootstrapped from", 1, 1000),
     "batch_size": Hyperparameter(128, "replayed steps a gradient is estimated from", 1, 1e6),
     "replay_capacity": Hyperparameter(100_000, "environment steps the replay memory holds", 1, 1e9, structural=True),

@@ -25,10 +25,6 @@ class DQNHyperparameters(OffPolicySettings):
     """Steps of each environment between two policy versions."""
     learning_rate: float = 5e-4
     """Step size of Adam."""
-    learning_rate_steps: int = 0
-    """Environment steps over which the learning rate falls, in a straight line; 0 = it stays."""
-    final_learning_rate: float = 0.05
-    """What it falls to, as a share of `learning_rate`."""
     n_step: int = 5
     """Rewards summed before a value is bootstrapped from."""
     batch_size: int = 128
@@ -94,10 +90,6 @@ class DQN(OffPolicy):
         self.policy.set_number(
             "exploration", annealed(settings.initial_exploration, settings.final_exploration, progress)
         )
-        if settings.learning_rate_steps:
-            # Greedy choices flip with the smallest change of values that are close: late steps have to be small.
-            share = annealed(1.0, settings.final_learning_rate, self.environment_steps / settings.learning_rate_steps)
-            self._trained["actor"].optimizer.rate.fill_(settings.learning_rate * share)
 
     def _values(self, outputs: Tensor) -> Tensor:
         return dueling_values(outputs) if self.dueling else outputs

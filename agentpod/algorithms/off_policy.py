@@ -49,6 +49,10 @@ class OffPolicySettings(Settings):
     """Steps of each environment between two policy versions."""
     learning_rate: float = 3e-4
     """Step size of Adam."""
+    learning_rate_steps: int = 0
+    """Environment steps over which the learning rate falls, in a straight line; 0 = it stays."""
+    final_learning_rate: float = 0.05
+    """What it falls to, as a share of `learning_rate`."""
     discount: float = 0.99
     """Gamma: worth of a reward one step later."""
     n_step: int = 1
@@ -141,7 +145,7 @@ class OffPolicy:
         generator = derive_generator(device, seed, "initialize")
         self.policy.initialize(generator)
         self._trained = self._build(generator)
-        self._explore()
+        self._schedule()
 
     # --- what a subclass says ---------------------------------------------------------------------------------
 
@@ -159,6 +163,16 @@ class OffPolicy:
 
     def _explore(self) -> None:
         """Sets how the policy explores from now on."""
+
+    def _schedule(self) -> None:
+        """Sets what depends on how far the agent has come."""
+        settings = self.hyperparameters
+        if settings.learning_rate_steps:
+            # Greedy choices flip with the smallest change of values that are close: late steps have to be small.
+            share = annealed(1.0, settings.final_learning_rate, self.environment_steps / settings.learning_rate_steps)
+            for optimizer in self._optimizers():
+                optimizer.rate.fill_(settings.learning_rate * share)
+        self._explore()
 
     # --- building blocks --------------------------------------------------------------------------------------
 
@@ -212,7 +226,7 @@ class OffPolicy:
         self._counts["environment_steps"] += experience.segment_steps
         self._observe(experience)
         self.update_number += 1
-        self._explore()
+        self._schedule()
         return means
 
     @property
@@ -314,7 +328,7 @@ class OffPolicy:
     def refresh(self) -> None:
         """See Algorithm.refresh."""
         self._normalize()
-        self._explore()
+        self._schedule()
 
     def begin_episodes(self) -> None:
         """See Algorithm.begin_episodes: nothing here spans an episode."""
@@ -333,7 +347,7 @@ class OffPolicy:
         load_tensors(self._live_tensors() | self._counts, self.state_dict(), state)
         self._observations.load_state_dict(state, "observations")
         self.update_number = int(state["update_number"])
-        self._explore()
+        self._schedule()
 
 
 def policy_shapes_of_actor(policy: Policy) -> dict[str, tuple[int, ...]]:
