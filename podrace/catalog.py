@@ -72,9 +72,15 @@ def _network(
     }
 
 
+_SCHEDULE = {
+    "learning_rate_steps": Hyperparameter(0, "environment steps over which it falls; 0: it stays", 0, 1e12),
+    "final_learning_rate": Hyperparameter(0.05, "what it falls to, as a share of learning_rate", 0.0, 1.0),
+}
+
 _ON_POLICY = {
     **_network((64, 64), "tanh", normalize_observations=True),
     "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 3e-3)),
+    **_SCHEDULE,
     "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0),
     "gae_lambda": Hyperparameter(0.95, "bias-variance trade of the advantages", 0.0, 1.0, search=(0.9, 0.99)),
     "entropy_coefficient": Hyperparameter(
@@ -123,8 +129,7 @@ A2C = Algorithm(
 _OFF_POLICY = {
     **_network((256, 256), "relu", normalize_observations=False),
     "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 3e-3)),
-    "learning_rate_steps": Hyperparameter(0, "environment steps over which it falls; 0: it stays", 0, 1e12),
-    "final_learning_rate": Hyperparameter(0.05, "what it falls to, as a share of learning_rate", 0.0, 1.0),
+    **_SCHEDULE,
     "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0),
     "horizon": Hyperparameter(1, "steps of each environment between two policy versions", 1, 1e5),
     "n_step": Hyperparameter(1, "rewards summed before a value is bootstrapped from", 1, 1000),

@@ -53,6 +53,12 @@ class Settings:
     """Key of agentpod.torsos.TORSOS: convolutions before the hidden layers, for pictures."""
     horizon: int = 128
     """Steps of each environment between two updates."""
+    learning_rate: float = 3e-4
+    """Step size of Adam."""
+    learning_rate_steps: int = 0
+    """Environment steps of a learner over which its learning rate falls, in a straight line; 0 = it stays."""
+    final_learning_rate: float = 0.05
+    """What it falls to, as a share of `learning_rate`."""
 
     def __post_init__(self) -> None:
         """Refuses what cannot train.
@@ -76,6 +82,17 @@ class Settings:
     def memory(self) -> Memory:
         """What the learner must keep."""
         return Memory(self.horizon)
+
+    def learning_rate_after(self, environment_steps: int) -> float:
+        """The step size after so many steps of a learner's life, where it falls; see learning_rate_steps."""
+        return self.learning_rate * annealed(
+            1.0, self.final_learning_rate, environment_steps / self.learning_rate_steps
+        )
+
+
+def annealed(initial: float, final: float, progress: float) -> float:
+    """The number a share `progress` of the way from `initial` to `final`, where it stays."""
+    return initial + (final - initial) * min(max(progress, 0.0), 1.0)
 
 
 def _check_range(name: str, value: object, declared: catalog.Hyperparameter) -> None:

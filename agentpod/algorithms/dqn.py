@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings, annealed
+from agentpod.algorithms.base import annealed
+from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings
 from agentpod.heads import dueling_backward, dueling_values
 from agentpod.policy import NetworkSpec
 from agentpod.replay import Batch

@@ -14,6 +14,7 @@ from torch import Tensor
 from agentpod.algorithms.base import (
     Memory,
     Settings,
+    annealed,
     load_tensors,
     non_finite,
     parse_hyperparameters,
@@ -47,12 +48,6 @@ class OffPolicySettings(Settings):
     """Whether the networks see observations in running standard units."""
     horizon: int = 1
     """Steps of each environment between two policy versions."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    learning_rate_steps: int = 0
-    """Environment steps over which the learning rate falls, in a straight line; 0 = it stays."""
-    final_learning_rate: float = 0.05
-    """What it falls to, as a share of `learning_rate`."""
     discount: float = 0.99
     """Gamma: worth of a reward one step later."""
     n_step: int = 1
@@ -96,11 +91,6 @@ class OffPolicySettings(Settings):
     def memory(self) -> Memory:
         """What the learner must keep."""
         return Memory(self.horizon, self.replay_capacity, self.prioritized, self.priority_exponent)
-
-
-def annealed(initial: float, final: float, progress: float) -> float:
-    """The number a share `progress` of the way from `initial` to `final`, where it stays."""
-    return initial + (final - initial) * min(max(progress, 0.0), 1.0)
 
 
 COUNTS = ("tokens", "environment_steps", "gradient_steps")
@@ -169,9 +159,8 @@ class OffPolicy:
         settings = self.hyperparameters
         if settings.learning_rate_steps:
             # Greedy choices flip with the smallest change of values that are close: late steps have to be small.
-            share = annealed(1.0, settings.final_learning_rate, self.environment_steps / settings.learning_rate_steps)
             for optimizer in self._optimizers():
-                optimizer.rate.fill_(settings.learning_rate * share)
+                optimizer.rate.fill_(settings.learning_rate_after(self.environment_steps))
         self._explore()
 
     # --- building blocks --------------------------------------------------------------------------------------

@@ -30,8 +30,6 @@ from simulators.base import Space
 class OnPolicySettings(Settings):
     """What a specification can set of every on-policy algorithm."""
 
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
     discount: float = 0.99
     """Gamma: worth of a reward one step later."""
     gae_lambda: float = 0.95
@@ -235,6 +233,9 @@ class OnPolicy:
         if self.hyperparameters.normalize_rewards:
             scale = scale.advance(experience["reward"], done, self.hyperparameters.discount)
         batch = self._prepare(experience, experience["reward"] / scale.deviation)
+        if self.hyperparameters.learning_rate_steps:
+            taken = self.update_number * experience["reward"].numel()
+            self._optimizer.rate.fill_(self.hyperparameters.learning_rate_after(taken))
         with undone_on_error(self._trained_tensors()):
             metrics = self._train(batch)
             if not metrics.isfinite().all():

@@ -52,6 +52,10 @@ class PPOHyperparameters(OnPolicySettings):
     def __post_init__(self) -> None:
         """Refuses what cannot train; see Settings."""
         super().__post_init__()
+        if self.desired_kl and self.learning_rate_steps:
+            raise InvalidArgument(
+                "hyperparameters desired_kl and learning_rate_steps both move the learning rate: set one of them to 0"
+            )
         if self.recurrent_size and self.minibatch_size < self.horizon:
             raise InvalidArgument(
                 f"hyperparameter minibatch_size = {self.minibatch_size} is less than horizon = {self.horizon}: with "

@@ -1,9 +1,11 @@
-"""A learning rate that falls with the steps of an agent's life, in every algorithm with a replay memory."""
+"""A learning rate that falls with the steps of an agent's life, in every algorithm."""
 
 from typing import Any
 
 import pytest
 from experience import LANES, Course, new_algorithm
+
+from podrace.errors import InvalidArgument
 
 OFF_POLICY = pytest.mark.parametrize(
     ("name", "kind"),
@@ -56,3 +58,21 @@ def test_without_a_number_of_steps_the_learning_rate_stays(name: str, kind: str)
     for _ in range(3):
         algorithm.update(course.next())
     assert learning_rate(algorithm) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_it_falls_where_rollouts_are_learned_from_and_forgotten(name: str) -> None:
+    settings = {"learning_rate": 0.01, "final_learning_rate": 0.2, "learning_rate_steps": 4 * SEGMENT_STEPS}
+    if name == "ppo":
+        settings |= {"minibatch_size": LANES}
+    algorithm: Any = new_algorithm(name, "continuous", horizon=8, **settings)
+    course, found = Course(algorithm, "continuous"), []
+    for _ in range(6):
+        algorithm.update(course.next())
+        found.append(float(algorithm._optimizer.rate))
+    assert found == pytest.approx([0.01, 0.008, 0.006, 0.004, 0.002, 0.002])
+
+
+def test_two_rules_for_one_rate_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="desired_kl and learning_rate_steps both move the learning rate"):
+        new_algorithm("ppo", "continuous", desired_kl=0.01, learning_rate_steps=1000)
