@@ -7,7 +7,7 @@ SOURCES := podrace orchestrator leaderboard agentpod simulators
 PROTOS := $(shell find protos -name '*.proto')
 TESTS ?=
 
-.PHONY: install run test check test-slow test-gpu bench bench-peers protos contract-image format clean
+.PHONY: install run test check test-slow test-gpu chaos-store bench bench-peers protos contract-image format clean
 
 install: $(STAMP)
 
@@ -30,6 +30,10 @@ test-slow: install
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu --timeout 600 $(TESTS)
 
+# A publisher killed a thousand times at random moments, on each store; what it leaves must be whole.
+chaos-store: install
+	for store in folder minio; do $(BIN)/python tests/contract/kills.py --store $$store --kills 1000 || exit 1; done
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,7 +45,7 @@ check: install
 	./protos/generate.sh --check
 
 bench: install
-	for benchmark in planes leaderboard training fusion; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
+	for benchmark in planes store leaderboard training fusion; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
 
 bench-peers: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

@@ -90,8 +90,7 @@ def publish(
 
 def store_part(store: CheckpointStore, name: str, data: bytes) -> Part:
     """Stores one part ahead of the manifest that will list it; raises ResourceExhausted where the store is full."""
-    store.put_object(data)
-    return _part(name, data)
+    return Part(name=name, digest=store.put_object(data), size_bytes=len(data))
 
 
 def _part(name: str, data: bytes) -> Part:

@@ -17,6 +17,8 @@ podrace/cli/
   report.py         the champion after the end; plots.py draws it
   scoring.py        has a pod score a checkpoint, for reports and for evaluate.py
   query.py          `ls`, `show` (overview.py), `standings`, `stop`; lineage.py and lists.py: what is left
+  store_choice.py   which checkpoint store the embedded mesh of a home uses
+  store.py          `store`: looks after a checkpoint store; store_contents.py works out what lies there
   resolve.py        abbreviated ids (PURE)
   shapes.py         what --json prints; formats.py, tables.py, output.py: what people read
 """

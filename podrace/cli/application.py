@@ -16,6 +16,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "lineage": ("podrace.cli.lineage", "Show who descends from whom; --replay takes every decision again."),
     "evaluate": ("podrace.cli.evaluate", "Evaluate a champion or another candidate."),
     "stop": ("podrace.cli.query", "Stop a tournament and keep everything."),
+    "store": ("podrace.cli.store", "Look after a checkpoint store: check, ls, verify, gc."),
     "algorithms": ("podrace.cli.lists", "List the algorithms, or the hyperparameters of one."),
     "simulators": ("podrace.cli.lists", "List the simulators."),
     "strategies": ("podrace.cli.lists", "List the evolution strategies."),

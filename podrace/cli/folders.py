@@ -68,8 +68,13 @@ class Folders:
 
     @property
     def store(self) -> Path:
-        """Checkpoints."""
+        """Checkpoints, where no other store was named."""
         return self.home / "store"
+
+    @property
+    def store_note(self) -> Path:
+        """Holds the URI of the checkpoint store, where another one was named."""
+        return self.home / "store.uri"
 
     @property
     def logs(self) -> Path:

@@ -27,11 +27,14 @@ PODS_GRACE_SECONDS = 20.0
 """How long pods may take that are still there when the services have ended."""
 
 
-def service_commands(folders: Folders, *, mesh_id: str, start_pods: bool, debug: bool) -> list[ServiceCommand]:
+def service_commands(
+    folders: Folders, *, store: str, mesh_id: str, start_pods: bool, debug: bool
+) -> list[ServiceCommand]:
     """How the two services of a mesh are started, in order.
 
     Args:
         folders: Those of the home.
+        store: URI of the checkpoint store.
         mesh_id: The same for every start of a service within one life of the mesh, and for no other: by it the
             orchestrator knows whether a tournament that was running is still wanted.
         start_pods: Whether the orchestrator may start pods.
@@ -40,7 +43,7 @@ def service_commands(folders: Folders, *, mesh_id: str, start_pods: bool, debug:
     shared = {
         "telemetry.log_level": "debug" if debug else "info",
         "lifeline": folders.lifeline,
-        "store": f"folder://{folders.store}",
+        "store": store,
     }
     leaderboard = {
         "server.listen": f"unix:{folders.leaderboard_socket}",

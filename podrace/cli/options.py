@@ -25,6 +25,8 @@ class Settings:
     """Tracebacks, and debug logs of the services started."""
     as_json: bool
     """One JSON value on stdout; everything else on stderr."""
+    store: str = ""
+    """Checkpoint store of the embedded mesh, as the user wrote it; empty: that of the home."""
 
     @property
     def where(self) -> str:
@@ -40,7 +42,7 @@ class Settings:
 
 
 def mesh_options(command: Command) -> Command:
-    """Adds --orchestrator, --home, --json and --debug to a command, which receives them as one `settings`."""
+    """Adds --orchestrator, --home, --store, --json and --debug to a command, which receives them as one `settings`."""
 
     @click.option("--orchestrator", default="", metavar="ADDRESS", help="Use the mesh of this running orchestrator.")
     @click.option(
@@ -52,10 +54,18 @@ def mesh_options(command: Command) -> Command:
         type=click.Path(path_type=Path),
         help="Folder of the embedded mesh.",
     )
+    @click.option(
+        "--store",
+        default="",
+        envvar="PODRACE_STORE",
+        show_envvar=True,
+        metavar="URI",
+        help="Checkpoint store of a new home, which remembers it; otherwise a folder in the home.",
+    )
     @output_options
     @functools.wraps(command)
-    def with_settings(home: Path, orchestrator: str, as_json: bool, debug: bool, **arguments: Any) -> int:
-        return command(Settings(home, orchestrator, debug, as_json), **arguments)
+    def with_settings(home: Path, orchestrator: str, store: str, as_json: bool, debug: bool, **arguments: Any) -> int:
+        return command(Settings(home, orchestrator, debug, as_json, store), **arguments)
 
     return with_settings
 

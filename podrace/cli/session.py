@@ -13,6 +13,7 @@ from podrace.cli.folders import Folders
 from podrace.cli.interrupts import Interrupts
 from podrace.cli.options import Settings
 from podrace.cli.output import tell
+from podrace.cli.store_choice import settle
 from podrace.errors import Cancelled, DeadlineExceeded, NotFound, Unavailable
 
 REMOTE_SECONDS = 5.0
@@ -79,7 +80,10 @@ async def open_clients(
     async with claim(folders, use, deadline_seconds=CLAIM_SECONDS) as owned, contextlib.AsyncExitStack() as stack:
         if owned:
             start_pods, mesh_id = use is not Use.QUERY, uuid.uuid4().hex[:8]
-            commands = mesh.service_commands(folders, mesh_id=mesh_id, start_pods=start_pods, debug=settings.debug)
+            store = await asyncio.to_thread(settle, folders, settings.store, writes=start_pods)
+            commands = mesh.service_commands(
+                folders, store=store, mesh_id=mesh_id, start_pods=start_pods, debug=settings.debug
+            )
             running = mesh.running(folders, commands, tell=notify, hurried=interrupts.ordered)
             await stack.enter_async_context(running)
         yield await stack.enter_async_context(Clients(f"unix:{folders.orchestrator_socket}"))

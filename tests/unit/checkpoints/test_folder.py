@@ -18,7 +18,7 @@ def test_a_path_and_a_uri_open_the_same_folder(tmp_path: Path) -> None:
     assert by_uri.get_object(by_path.put_object(b"x")) == b"x"
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket", "minio://host/bucket", "://x"])
+@pytest.mark.parametrize("uri", ["s3://bucket", "minio+ftp://host/bucket", "://x"])
 def test_an_unknown_scheme_is_refused_with_the_known_ones(uri: str) -> None:
     with pytest.raises(InvalidArgument, match=r"unknown scheme .*known are: folder"):
         open_store(uri)

