@@ -15,7 +15,7 @@ from simulators import make as make_simulator
 
 ENVIRONMENTS = 16
 EPISODES = 32
-EVALUATIONS = 10
+EVALUATIONS = 20
 
 
 def train(
