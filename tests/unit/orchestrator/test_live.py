@@ -88,11 +88,13 @@ async def test_a_pod_has_the_speed_of_its_last_agent_until_it_tells_that_of_the_
 async def test_a_new_life_goes_on_counting_and_grants_every_lease_one_full_duration() -> None:
     live = Live(LEASE)
     held, given_back = agent(steps=70), dataclasses.replace(agent(agent_id="t-a1", steps=30), pod_id="")
-    live.restore(Remembered([], [held, given_back], {"t": 500}), 1000.0)
+    live.restore(Remembered([], [held, given_back], {"t": 500}, failed_agents={"t": 2}), 1000.0)
     assert live.expired(1009.9) == frozenset()
     assert live.expired(1010.0) == {("t-a0", 1)}
     live.renew("t-a0", 1, steps(75), 1001.0)
     assert live.environment_steps("t") == 505
+    live.count_failure("t")
+    assert live.failed_agents("t") == 3
 
 
 async def test_a_dead_pod_holds_nothing(live: Live) -> None:

@@ -13,13 +13,6 @@ from podrace.errors import InvalidArgument, Unavailable
 from podrace.telemetry import TelemetryConfig
 
 
-@pytest.fixture(autouse=True)
-def _clean_context():
-    yield
-    structlog.contextvars.clear_contextvars()
-    structlog.reset_defaults()
-
-
 def test_every_line_carries_the_ids_that_were_bound(capsys):
     telemetry.start(TelemetryConfig(log_format="json", metrics_listen=""), service="learner", pod_id="p1")
     with structlog.contextvars.bound_contextvars(agent_id="a7"):
