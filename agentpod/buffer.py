@@ -102,7 +102,6 @@ class RolloutSlots:
 
     def receive(self, grant: Grant) -> Rollout:
         """See Experience: the rollout itself."""
-        grant.region.returned()
         return grant.region
 
     def release(self, grant: Grant) -> None:
@@ -156,7 +155,6 @@ class ReplaySlots:
 
     def receive(self, grant: Grant) -> Replay:
         """See Experience: the whole memory, with one more segment."""
-        grant.region.returned()
         self.replay.receive(grant.first_row)
         return self.replay
 

@@ -49,7 +49,9 @@ class PodConfig:
     threads: int = 1
     """torch threads of a role."""
     gpus: tuple[int, ...] = ()
-    """GPUs of the pod; the learner computes on the first."""
+    """GPUs of the pod; see `device`."""
+    host: str = "127.0.0.1"
+    """Address of this machine that other processes of the pod can reach."""
     log_path: str = ""
     """File that stdout and stderr of its processes are appended to; empty: inherited."""
     lifeline: str = ""
@@ -89,6 +91,24 @@ class PodConfig:
     def head_lifeline(self) -> Path:
         """Lifeline the head holds for as long as it lives."""
         return self.folder / "head.lifeline"
+
+    def device(self, role: str) -> str:
+        """Where a role computes, in torch's words, whose GPUs are those that the pod may see.
+
+        Learners take the GPUs in turn. Workers and the evaluator compute where the plane has its memory: on their
+        learner's GPU for `cuda`; for `group` on those that the learners leave over, if they do.
+        """
+        if not self.gpus:
+            return "cpu"
+        kind, _, number = role.partition("-")
+        index = int(number or 0)
+        if kind == HEAD_ROLE:
+            return f"cuda:{index % len(self.gpus)}"
+        if self.plane == "group":
+            over = range(self.learners, len(self.gpus)) or range(len(self.gpus))
+            return f"cuda:{over[index % len(over)]}"
+        learner = index // self.workers if kind == "worker" else 0
+        return f"cuda:{learner % len(self.gpus)}"
 
     def socket(self, role: str) -> Path:
         """Where a role answers; in a fused pod the head answers for all."""

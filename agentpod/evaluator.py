@@ -25,7 +25,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
 from podrace.errors import Cancelled, DataLoss, FailedPrecondition
 from podrace.tensors.codec import digest, encode
 from podrace.tensors.plane import Planes
-from podrace.tensors.probe import read_probe
+from podrace.tensors.probe import answer_probe
 from simulators import Report, Simulator, Step
 
 MAXIMUM_EPISODE_STEPS = 100_000
@@ -174,7 +174,7 @@ class Judge:
     """The environments and the policy of one session."""
 
     request: pb.OpenEvaluatorRequest
-    device: str = "cpu"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     simulator: Simulator = field(init=False)
     policy: Policy = field(init=False)
 
@@ -211,11 +211,10 @@ class Judge:
 class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     """Serves the evaluator of a pod."""
 
-    def __init__(self, planes: Planes, compute: Compute, device: str = "cpu") -> None:
+    def __init__(self, planes: Planes, compute: Compute) -> None:
         """Opens nothing yet."""
         self._planes = planes
         self._compute = compute
-        self._device = device
         self._judge: Judge | None = None
         self._opened_uris: set[str] = set()
 
@@ -224,16 +223,14 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     ) -> pb.OpenEvaluatorResponse:
         """Opens; see the contract."""
         await self._shut()
-        await self._planes.pull([request.probe])
-        probe_sum = read_probe(self._planes.open([request.probe]))
-        self._planes.forget(request.probe.plane_uri)
-        self._judge = await self._compute.run(Judge, request, self._device)
+        answer = await answer_probe(self._planes, request.probe)
+        self._judge = await self._compute.run(Judge, request, answer.device)
         simulator, policy = self._judge.simulator, self._judge.policy
         return pb.OpenEvaluatorResponse(
             observation_space=space_message(simulator.observation_space),
             action_space=space_message(simulator.action_space),
             policy=policy_message(network_spec(request.policy), policy.tensors()),
-            probe_sum=probe_sum,
+            probe_sum=answer.sum,
         )
 
     async def EvaluatePolicy(

@@ -141,6 +141,7 @@ class Follower:
             self._index,
             spec.fusion,
             self._device,
+            host=self._config.host,
         )
         practice.regroup = member.fuse
         try:

@@ -67,10 +67,12 @@ class FusionMember:
         index: int,
         spec: FusionSpec,
         device: str,
+        *,
+        host: str = "127.0.0.1",
     ) -> None:
-        """Is in no group yet."""
+        """Is in no group yet; `host` is an address of this machine that the other learners can reach."""
         self._rendezvous, self._compute, self._algorithm = rendezvous, compute, algorithm
-        self._session, self._index, self._device = session, index, device
+        self._session, self._index, self._device, self._host = session, index, device, host
         self._every_updates = spec.every_updates
         self._fusion = Fusion(algorithm.fusible(), fusion_options(spec))
         self._incarnation = uuid.uuid4().hex
@@ -180,6 +182,7 @@ class FusionMember:
             formed.size,
             self._device,
             timeout_seconds=COLLECTIVE_SECONDS,
+            host=self._host,
         )
         self._epoch = formed.epoch
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 from torch import Tensor
@@ -90,9 +91,9 @@ def policy_message(network: NetworkSpec, tensors: Mapping[str, Tensor] | None = 
     )
 
 
-def make_simulator(environment: EnvironmentSpec, device: str = "cpu") -> Simulator:
+def make_simulator(environment: EnvironmentSpec, device: torch.device) -> Simulator:
     """Makes what an EnvironmentSpec names; raises as simulators.make does."""
-    return make(environment.id, environment.count, _plain(json_format.MessageToDict(environment.options)), device)
+    return make(environment.id, environment.count, _plain(json_format.MessageToDict(environment.options)), str(device))
 
 
 def with_options(environment: EnvironmentSpec, options: Struct, count: int) -> EnvironmentSpec:

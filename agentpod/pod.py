@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -16,6 +17,7 @@ from agentpod.config import HEAD_ROLE, PodConfig, follower
 from agentpod.evaluator import EvaluatorServicer
 from agentpod.follower import Follower
 from agentpod.learner import Head, LearnerServicer
+from agentpod.roles import GPU_MEMORY
 from agentpod.worker import WorkerServicer
 from podrace import lifeline, rpc, telemetry
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -31,6 +33,7 @@ from podrace.tensors.memory import MemoryPlane
 from podrace.tensors.plane import Plane, Planes
 from podrace.tensors.remote import GrpcPlane, TensorServicer
 from podrace.tensors.shared import SharedPlane
+from podrace.tensors.transfer import GroupPlane, TransferServicer
 
 _log = structlog.get_logger(__name__)
 EVALUATOR_NICENESS = 5
@@ -43,7 +46,7 @@ PRELOADED = (
     "simulators.stocks",
 )
 SERVICES = pb.DESCRIPTOR.services_by_name
-TENSOR_SERVICE = tensor_pb2.DESCRIPTOR.services_by_name["TensorService"]
+TENSOR_SERVICES = tensor_pb2.DESCRIPTOR.services_by_name
 
 
 def run_role(config: PodConfig, role: str) -> int:
@@ -82,31 +85,41 @@ def preload() -> None:
 
 def learner_planes(config: PodConfig, role: str) -> list[Plane]:
     """Where a learner may allocate what its workers and the evaluator see, the best first."""
+    device = config.device(role)
     if config.layout == "fused":
-        return [MemoryPlane()]
-    planes: dict[str, Plane] = {
-        "shared": _shared_plane(config),
-        "grpc": GrpcPlane(config.address(role)),
-        "cuda": _cuda_plane(config),
-    }
-    return [planes["shared"], planes["grpc"]] if config.plane == "auto" else [planes[config.plane]]
+        on_gpu = [MemoryPlane(f"{GPU_MEMORY}:", device)] if config.gpus else []
+        return [*on_gpu, MemoryPlane()]
+    if config.plane == "auto":
+        names = ["cuda", "shared", "grpc"] if config.gpus else ["shared", "grpc"]
+        return [_plane(config, role, name) for name in names]
+    return [_plane(config, role, config.plane)]
 
 
-def _cuda_plane(config: PodConfig) -> CudaPlane:
-    return CudaPlane(config.region_prefix, CupyDriver, config.plane_folder)
-
-
-def _shared_plane(config: PodConfig) -> SharedPlane:
+def _plane(config: PodConfig, role: str, name: str) -> Plane:
+    """A plane on which a role owns regions, or opens those of its learner."""
+    address = config.address(role) if role.startswith(HEAD_ROLE) else ""
+    device = config.device(role)
+    if name == "grpc":
+        return GrpcPlane(address)
+    if name == "group":
+        return GroupPlane(address, f"{config.pod_id}/{role}/{os.getpid()}", device, host=config.host)
+    if name == "cuda":
+        make_driver = partial(CupyDriver, torch.device(device).index or 0)
+        return CudaPlane(config.region_prefix, make_driver, config.plane_folder)
     return SharedPlane(config.region_prefix, config.plane_folder)
 
 
 def _tensor_services(planes: Sequence[Plane]) -> list[Service]:
     """What serves the regions of those planes that need it."""
-    return [
-        Service(TENSOR_SERVICE, tensor_pb2_grpc.add_TensorServiceServicer_to_server, TensorServicer(plane))
-        for plane in planes
-        if isinstance(plane, GrpcPlane)
-    ]
+    services = []
+    for plane in planes:
+        if isinstance(plane, GrpcPlane):
+            add_copies = tensor_pb2_grpc.add_TensorServiceServicer_to_server
+            services.append(Service(TENSOR_SERVICES["TensorService"], add_copies, TensorServicer(plane)))
+        elif isinstance(plane, GroupPlane):
+            add_transfers = tensor_pb2_grpc.add_TransferServiceServicer_to_server
+            services.append(Service(TENSOR_SERVICES["TransferService"], add_transfers, TransferServicer(plane)))
+    return services
 
 
 async def run_head(config: PodConfig) -> int:
@@ -115,9 +128,7 @@ async def run_head(config: PodConfig) -> int:
         # An earlier life of this pod was killed; no other process of it owns regions before the head is there.
         _log.warning("swept what an earlier life of this pod left behind", files=len(left))
     planes, compute = learner_planes(config, HEAD_ROLE), Compute()
-    # Of those that CUDA_VISIBLE_DEVICES shows to this pod.
-    device = "cuda:0" if config.gpus else "cpu"
-    head = Head(config, planes, compute, open_store(config.store), device=device)
+    head = Head(config, planes, compute, open_store(config.store), device=config.device(HEAD_ROLE))
     services = [
         Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, LearnerServicer(head)),
         *_tensor_services(planes),
@@ -147,7 +158,7 @@ async def run_other_learner(config: PodConfig, index: int) -> int:
     """Runs the process of a learner that is not the head. Returns its exit code."""
     role = follower(index)
     planes, compute = learner_planes(config, role), Compute()
-    device = f"cuda:{index % len(config.gpus)}" if config.gpus else "cpu"
+    device = config.device(role)
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
@@ -174,12 +185,12 @@ async def run_other_learner(config: PodConfig, index: int) -> int:
 
 
 async def _run_service(config: PodConfig, role: str) -> int:
-    planes, compute = Planes(_shared_plane(config), GrpcPlane(), _cuda_plane(config)), Compute()
+    planes = Planes(*(_plane(config, role, name) for name in ("shared", "grpc", "cuda", "group")))
+    compute = Compute()
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(planes.close)
-        device = "cuda:0" if config.plane == "cuda" else "cpu"
-        services = _follower_services(role.partition("-")[0], planes, compute, device)
+        services = _follower_services(role.partition("-")[0], planes, compute)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         reason = await rpc.shutdown_requested(lifeline.lost(config.head_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
         _log.info("role ends", reason=reason)
@@ -187,14 +198,14 @@ async def _run_service(config: PodConfig, role: str) -> int:
     return 0
 
 
-def _follower_services(kind: str, planes: Planes, compute: Compute, device: str = "cpu") -> list[Service]:
+def _follower_services(kind: str, planes: Planes, compute: Compute) -> list[Service]:
     if kind == "worker":
-        servicer = WorkerServicer(planes, compute, device)
+        servicer = WorkerServicer(planes, compute)
         return [Service(SERVICES["WorkerService"], pb_grpc.add_WorkerServiceServicer_to_server, servicer)]
     return [
         Service(
             SERVICES["EvaluatorService"],
             pb_grpc.add_EvaluatorServiceServicer_to_server,
-            EvaluatorServicer(planes, compute, device),
+            EvaluatorServicer(planes, compute),
         )
     ]

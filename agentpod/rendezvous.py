@@ -76,6 +76,8 @@ class HeadRendezvous:
         options: FusionOptions,
         lifeline_of: Callable[[int], Path],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        host: str = "127.0.0.1",
     ) -> None:
         """Expects all learners.
 
@@ -85,10 +87,11 @@ class HeadRendezvous:
             options: How they are fused.
             lifeline_of: Where a learner, by index, holds its lifeline.
             clock: Seconds.
+            host: Address of this machine that the learners can reach.
         """
         self.session = session
         self._rounds = FusionRounds(learners, options)
-        self._store = GroupStore()
+        self._store = GroupStore(host)
         self._lifeline_of, self._clock = lifeline_of, clock
         self._watches: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._bell = asyncio.Event()

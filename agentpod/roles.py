@@ -21,7 +21,7 @@ from agentpod.policy import NetworkSpec, policy_shapes
 from agentpod.replay import Replay, check_memory, replay_fields, replay_rows
 from agentpod.rollout import rollout_fields
 from agentpod.worker import NOT_OPEN
-from podrace import rpc
+from podrace import catalog, rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -34,13 +34,16 @@ from podrace.errors import (
     Unimplemented,
 )
 from podrace.tensor.v1.tensor_pb2 import TensorRef
+from podrace.tensors.cuda import SCHEME as CUDA
 from podrace.tensors.plane import Plane
-from podrace.tensors.probe import PROBE_SPEC, check_probe, write_probe
+from podrace.tensors.probe import PLANE_UNUSABLE, PROBE_SPEC, check_probe, write_probe
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators import Space
 
 OPEN_DEADLINE_SECONDS = 120.0
 PLANE = prometheus_client.Gauge("podrace_learner_plane", "1 for the plane that connects the roles", ["plane"])
+GPU_MEMORY = "gpu-memory"
+"""Scheme of the plane `memory` whose regions are on a GPU."""
 _log = structlog.get_logger(__name__)
 COLLECT_DEADLINE_SECONDS = 600.0
 EVALUATE_DEADLINE_SECONDS = 1800.0
@@ -192,10 +195,12 @@ class Roles:
     async def _open_on_a_plane(self, session: Session) -> list[Any]:
         """Opens on the first plane that connects all roles; once chosen, it stays."""
         refusals = []
-        for plane in [self._chosen] if self._chosen else self._planes:
+        for plane in [self._chosen] if self._chosen else self._candidates(session):
             try:
                 opened = await self._open_on(plane, session)
-            except (FailedPrecondition, Unimplemented) as error:
+            except FailedPrecondition as error:
+                if error.reason != PLANE_UNUSABLE:
+                    raise
                 refusals.append(error.message)
                 _log.warning("a plane does not connect the roles", plane=plane.scheme, error=error.message)
                 continue
@@ -206,9 +211,18 @@ class Roles:
             return opened
         raise Unimplemented(f"no plane connects the roles of this pod: {'; '.join(refusals)}")
 
+    def _candidates(self, session: Session) -> list[Plane]:
+        """Memory of a GPU is only for what steps there, unless it was asked for by name."""
+        if self._config.plane != "auto" or catalog.steps_on_gpu(session.environment.id):
+            return list(self._planes)
+        return [plane for plane in self._planes if plane.scheme not in (GPU_MEMORY, CUDA)]
+
     async def _open_on(self, plane: Plane, session: Session) -> list[Any]:
-        """Opens with a self-test; raises FailedPrecondition where a role does not see what was written here."""
-        probe = plane.create(f"{session.name}_probe", [PROBE_SPEC])
+        """Opens with a self-test; raises PLANE_UNUSABLE where a role does not see what was written here."""
+        try:
+            probe = plane.create(f"{session.name}_probe", [PROBE_SPEC])
+        except (FailedPrecondition, Unimplemented) as error:
+            raise FailedPrecondition(error.message, reason=PLANE_UNUSABLE) from error
         try:
             sent = write_probe(probe, session.seed % 2**32)
             opened = await _all_or_first_error(self._open_calls(session, probe.refs()[0]))

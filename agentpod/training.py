@@ -225,7 +225,9 @@ class Training:
         """Shares this training with the other learners of the pod, and waits for them to take its state."""
         session = self._lease.assignment.assignment_id
         options = fusion_options(self._spec.fusion)
-        self._rendezvous = HeadRendezvous(session, self._config.learners, options, self._config.lifeline_of)
+        self._rendezvous = HeadRendezvous(
+            session, self._config.learners, options, self._config.lifeline_of, host=self._config.host
+        )
         self._member = FusionMember(
             self._rendezvous,
             self._compute,
@@ -234,6 +236,7 @@ class Training:
             HEAD,
             self._spec.fusion,
             self._device,
+            host=self._config.host,
         )
         if self._counters.rollouts:
             # A child begins an outer step of its own.

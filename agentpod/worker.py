@@ -22,7 +22,8 @@ from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import FailedPrecondition
 from podrace.tensors.boxes import Box
 from podrace.tensors.plane import Planes
-from podrace.tensors.probe import read_probe
+from podrace.tensors.probe import answer_probe
+from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators import Simulator
 
 NOT_OPEN = "ERROR_REASON_NOT_OPEN"
@@ -33,17 +34,17 @@ BUSY = prometheus_client.Counter("podrace_worker_busy_seconds", "Seconds spent c
 class Collector:
     """The environments and the policy of one session."""
 
-    def __init__(self, request: pb.OpenWorkerRequest, previous: "Collector | None", device: str) -> None:
+    def __init__(self, request: pb.OpenWorkerRequest, previous: "Collector | None", device: torch.device) -> None:
         """Makes the simulator (or keeps the previous one, if it is the same) and begins new episodes.
 
         Raises:
             InvalidArgument: The environment cannot be made, or a policy cannot act in it.
         """
-        self.request = request
+        self.request, self.device = request, device
         self.simulator: Simulator
         self.sound = True
         """False once a rollout has failed: nobody knows what state its environments are in."""
-        if previous and previous.sound and previous.request.environment == request.environment:
+        if previous and previous.sound and previous.makes(request.environment, device):
             self.simulator = previous.simulator
         else:
             if previous:
@@ -54,6 +55,10 @@ class Collector:
         # Nobody can restore what a simulator has inside; new episodes after a pause get seeds of their own.
         seed = derive_seed(request.seed, "reset", request.worker_index, request.rollouts)
         self.lanes = Lanes.start(self.simulator.reset(seed), self.policy.state_size)
+
+    def makes(self, environment: EnvironmentSpec, device: torch.device) -> bool:
+        """Whether its simulator is the one that would be made for these."""
+        return (self.request.environment, self.device) == (environment, device)
 
     def collect(self, request: pb.CollectRolloutRequest, planes: Planes, cancelled: threading.Event) -> CollectResult:
         """Fills the slot's columns of this worker with one rollout; raises as agentpod.rollout.collect does."""
@@ -86,11 +91,10 @@ class Collector:
 class WorkerServicer(pb_grpc.WorkerServiceServicer):
     """Serves one worker of a pod."""
 
-    def __init__(self, planes: Planes, compute: Compute, device: str = "cpu") -> None:
+    def __init__(self, planes: Planes, compute: Compute) -> None:
         """Opens nothing yet."""
         self._planes = planes
         self._compute = compute
-        self._device = device
         self._collector: Collector | None = None
         self._opened_uris: set[str] = set()
 
@@ -101,16 +105,14 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         # Whatever happens, the earlier session is over: its slots may be gone.
         previous, self._collector = self._collector, None
         self._forget()
-        await self._planes.pull([request.probe])
-        probe_sum = read_probe(self._planes.open([request.probe]))
-        self._planes.forget(request.probe.plane_uri)
-        self._collector = await self._compute.run(Collector, request, previous, self._device)
+        answer = await answer_probe(self._planes, request.probe)
+        self._collector = await self._compute.run(Collector, request, previous, answer.device)
         simulator, policy = self._collector.simulator, self._collector.policy
         return pb.OpenWorkerResponse(
             observation_space=space_message(simulator.observation_space),
             action_space=space_message(simulator.action_space),
             policy=policy_message(self._collector.network, policy.tensors()),
-            probe_sum=probe_sum,
+            probe_sum=answer.sum,
         )
 
     async def CollectRollout(

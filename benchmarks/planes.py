@@ -3,9 +3,11 @@
 Ways to hand a tensor over, all timed from the first byte written to the peer's answer:
     write_in_place           the owner fills the tensor where it lies and sends a token; the peer opens it and answers
     copy_in_read_in_place    the owner copies a tensor in and sends a token; the peer opens it, reads it all and answers
-    pull_and_read            the same over the plane `grpc`: the peer pulls a copy, checks its digests and reads it
+    pull_and_read            the same over `grpc` (with digests) and `group`: the peer pulls a copy and reads it
     grpc_bytes               no plane: the bytes in messages of 1 MiB, the peer reads each
-The floor of the first two is the round trip of a bare pipe (case `shared/token`) plus the memory's own speed (memcpy).
+    grpc_unary               no plane: all bytes in one message, its limit raised, the peer reads it
+The floor of the first two is the round trip of a bare pipe (case `shared/token`) plus the memory's own speed: memcpy,
+and memcpy with one reading of what was copied, in one process.
 
 Where there is a GPU, the plane `cuda` beside a copy on the device.
 
@@ -41,13 +43,17 @@ from podrace.tensors.cupy_driver import CupyDriver
 from podrace.tensors.plane import Plane, Planes, Region
 from podrace.tensors.remote import CHUNK_BYTES, GrpcPlane, TensorServicer
 from podrace.tensors.shared import SharedPlane
+from podrace.tensors.transfer import GroupPlane, TransferServicer
 
 SIZES_BYTES = {"64kB": 2**16, "1MB": 2**20, "64MB": 2**26, "1GB": 2**30}
 BUDGET_BYTES = 2**35
 """Of one way and size, all rounds together."""
 GIGABYTE = 1e9
 ECHO, OPEN, READ, PULL = b"echo", b"open", b"read", b"pull"
-BYTES_METHOD = "/bench/Bytes"
+BYTES_METHOD, UNARY_METHOD = "/bench/Bytes", "/bench/Unary"
+UNARY_BYTES = 2**26
+"""Larger ones take seconds each."""
+NO_LIMIT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 # --- the peer ------------------------------------------------------------------------------------------------------
@@ -58,7 +64,7 @@ def answer(connection: Connection, folder: str) -> None:
     torch.set_num_threads(1)
     loop = asyncio.new_event_loop()
     prefix = f"podrace-bench_{os.getpid()}-"
-    planes = Planes(SharedPlane(prefix), GrpcPlane(), CudaPlane(prefix, CupyDriver))
+    planes = Planes(SharedPlane(prefix), GrpcPlane(), GroupPlane(peer="bench"), CudaPlane(prefix, CupyDriver))
     server = bytes_server(f"unix:{folder}/bytes.sock")
     connection.send_bytes(b"ready")
     while token := connection.recv_bytes():
@@ -72,6 +78,7 @@ def answer(connection: Connection, folder: str) -> None:
             if verb == PULL and tensor.is_cuda:
                 loop.run_until_complete(planes.push(refs, {}))
         connection.send_bytes(verb)
+    planes.close()
     server.stop(None)
 
 
@@ -84,8 +91,12 @@ def bytes_server(address: str) -> grpc.Server:
             total += float(np.frombuffer(message, np.float32).sum())
         return b"%f" % total
 
-    handler = grpc.method_handlers_generic_handler("bench", {"Bytes": grpc.stream_unary_rpc_method_handler(read)})
-    server = grpc.server(futures.ThreadPoolExecutor(1))
+    methods = {
+        "Bytes": grpc.stream_unary_rpc_method_handler(read),
+        "Unary": grpc.unary_unary_rpc_method_handler(lambda message, context: read(iter([message]), context)),
+    }
+    handler = grpc.method_handlers_generic_handler("bench", methods)
+    server = grpc.server(futures.ThreadPoolExecutor(1), options=NO_LIMIT)
     server.add_generic_rpc_handlers((handler,))
     server.add_insecure_port(address)
     server.start()
@@ -96,21 +107,23 @@ def bytes_server(address: str) -> grpc.Server:
 
 
 @contextmanager
-def serving(plane: GrpcPlane, address: str) -> Iterator[None]:
-    """Serves the regions of a plane from a thread, as a learner's event loop does."""
+def serving(copied: GrpcPlane, grouped: GroupPlane, address: str) -> Iterator[None]:
+    """Serves the regions of two planes from a thread, as a learner's event loop does."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    service = Service(
-        tensor_pb2.DESCRIPTOR.services_by_name["TensorService"],
-        tensor_pb2_grpc.add_TensorServiceServicer_to_server,
-        TensorServicer(plane),
-    )
+    services, add = tensor_pb2.DESCRIPTOR.services_by_name, tensor_pb2_grpc
+    transfers = TransferServicer(grouped)
+    offered = [
+        Service(services["TensorService"], add.add_TensorServiceServicer_to_server, TensorServicer(copied)),
+        Service(services["TransferService"], add.add_TransferServiceServicer_to_server, transfers),
+    ]
     config = ServerConfig(listen=address, grace_seconds=0.0)
-    server = asyncio.run_coroutine_threadsafe(Server.start(config, [service]), loop).result()
+    server = asyncio.run_coroutine_threadsafe(Server.start(config, offered), loop).result()
     try:
         yield
     finally:
+        loop.call_soon_threadsafe(transfers.close)
         asyncio.run_coroutine_threadsafe(server.drain(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -167,44 +180,51 @@ def measure_token(connection: Connection, name: str, region: Region, rounds: int
 
 
 def measure_size(
-    connection: Connection, channel: grpc.Channel, shared: Region, copied: Region, name: str, rounds: int
+    connection: Connection, channel: grpc.Channel, regions: Mapping[str, Region], name: str, rounds: int
 ) -> None:
     """Reports all ways of handing over one tensor, as bytes of the tensor a second."""
-    payload = shared["payload"]
+    payload = regions["shared"]["payload"]
     source, target = torch.randn_like(payload), torch.empty_like(payload)
-    ref, copied_ref = (region.refs()[0].SerializeToString() for region in (shared, copied))
+    refs = {scheme: region.refs()[0].SerializeToString() for scheme, region in regions.items()}
     send: Any = channel.stream_unary(BYTES_METHOD)
+    send_whole: Any = channel.unary_unary(UNARY_METHOD)
 
     def write_in_place() -> None:
         payload.fill_(1.0)
-        exchange(connection, OPEN + ref)
+        exchange(connection, OPEN + refs["shared"])
 
-    def copy_in_read_in_place() -> None:
-        payload.copy_(source)
-        exchange(connection, READ + ref)
+    def copy_in(scheme: str, verb: bytes) -> Callable[[], None]:
+        def action() -> None:
+            regions[scheme]["payload"].copy_(source)
+            exchange(connection, verb + refs[scheme])
 
-    def pull_and_read() -> None:
-        copied["payload"].copy_(source)
-        exchange(connection, PULL + copied_ref)
+        return action
 
-    seconds = median_seconds(
-        {
-            "write_in_place": write_in_place,
-            "copy_in_read_in_place": copy_in_read_in_place,
-            "pull_and_read": pull_and_read,
-            "grpc_bytes": lambda: send(chunks(source)),
-            "memcpy": lambda: target.copy_(source),
-        },
-        rounds,
-    )
+    actions = {
+        "write_in_place": write_in_place,
+        "copy_in_read_in_place": copy_in("shared", READ),
+        "grpc_pull_and_read": copy_in("grpc", PULL),
+        "group_pull_and_read": copy_in("group", PULL),
+        "grpc_bytes": lambda: send(chunks(source)),
+        "memcpy": lambda: target.copy_(source),
+        "memcpy_and_read": lambda: target.copy_(source).sum(),
+    }
+    if payload.nbytes <= UNARY_BYTES:
+        actions["grpc_unary"] = lambda: send_whole(bytes(memoryview(source.numpy()).cast("B")))
+    seconds = median_seconds(actions, rounds)
     rates = {way: payload.nbytes / time_ / GIGABYTE for way, time_ in seconds.items()}
     for case, way, against in (
         ("shared", "write_in_place", "memcpy"),
         ("shared", "copy_in_read_in_place", "memcpy"),
+        ("shared", "copy_in_read_in_place", "memcpy_and_read"),
         ("shared", "copy_in_read_in_place", "grpc_bytes"),
-        ("grpc", "pull_and_read", "grpc_bytes"),
+        ("shared", "copy_in_read_in_place", "grpc_unary"),
+        ("grpc", "grpc_pull_and_read", "grpc_bytes"),
+        ("group", "group_pull_and_read", "grpc_bytes"),
     ):
-        report(f"{case}/{name}", f"{way}_gigabytes_per_second", rates[way], "GB/s", against, rates[against])
+        if against in rates:
+            metric = f"{way.removeprefix(f'{case}_')}_gigabytes_per_second"
+            report(f"{case}/{name}", metric, rates[way], "GB/s", against, rates[against])
 
 
 def measure_cuda(connection: Connection, region: Region, name: str, rounds: int) -> None:
@@ -218,7 +238,6 @@ def measure_cuda(connection: Connection, region: Region, name: str, rounds: int)
     def copy_in_read_in_place() -> None:
         payload.copy_(source)
         exchange(connection, PULL + region.refs()[0].SerializeToString())
-        region.returned()
         torch.cuda.synchronize()
 
     def device_copy() -> None:
@@ -240,17 +259,16 @@ def payload_of(size_bytes: int) -> Tensor:
 
 def measure(connection: Connection, planes: Sequence[Plane], channel: grpc.Channel, most_rounds: int) -> None:
     """Measures one size after the other."""
-    shared, _, *cuda = planes
-    token = shared.create("token", [spec_of("payload", payload_of(4))])
+    token = planes[0].create("token", [spec_of("payload", payload_of(4))])
     measure_token(connection, "shared/token", token, most_rounds)
     for name, size_bytes in SIZES_BYTES.items():
         rounds = max(3, min(most_rounds, BUDGET_BYTES // size_bytes * most_rounds // 3000))
         specs = [spec_of("payload", payload_of(size_bytes))]
-        regions = [plane.create(name, specs) for plane in planes]
-        measure_size(connection, channel, regions[0], regions[1], name, rounds)
-        if cuda:
-            measure_cuda(connection, regions[2], name, rounds)
-        for region in regions:
+        regions = {plane.scheme: plane.create(name, specs) for plane in planes}
+        measure_size(connection, channel, regions, name, rounds)
+        if "cuda" in regions:
+            measure_cuda(connection, regions["cuda"], name, rounds)
+        for region in regions.values():
             region.close()
 
 
@@ -270,13 +288,14 @@ def main() -> None:
         resources.callback(peer.join, 10)
         resources.callback(connection.send_bytes, b"")
         connection.recv_bytes()
-        copied = GrpcPlane(f"unix:{folder}/tensors.sock")
-        planes: list[Plane] = [SharedPlane(prefix), copied]
+        address = f"unix:{folder}/tensors.sock"
+        copied, grouped = GrpcPlane(address), GroupPlane(address)
+        planes: list[Plane] = [SharedPlane(prefix), copied, grouped]
         if torch.cuda.is_available():
             planes.append(CudaPlane(prefix, CupyDriver))
         resources.callback(Planes(*planes).close)
-        resources.enter_context(serving(copied, f"unix:{folder}/tensors.sock"))
-        channel = resources.enter_context(grpc.insecure_channel(f"unix:{folder}/bytes.sock"))
+        resources.enter_context(serving(copied, grouped, address))
+        channel = resources.enter_context(grpc.insecure_channel(f"unix:{folder}/bytes.sock", NO_LIMIT))
         measure(connection, planes, channel, most_rounds)
 
 

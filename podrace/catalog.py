@@ -52,6 +52,8 @@ class Simulator:
     """One line."""
     action_kind: str = ""
     """Kind of its action space, empty when it depends on the environment."""
+    on_gpu: bool = False
+    """Whether it steps on a GPU where there is one, so that its tensors had better stay there."""
 
 
 _BOTH, _CONTINUOUS, _DISCRETE = ("continuous", "discrete"), ("continuous",), ("discrete",)
@@ -227,18 +229,38 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 }
 
 SIMULATORS: Mapping[str, Simulator] = {
-    "cartpole": Simulator("CartPole-v1's equations, all environments in a few operations, on a GPU too", "discrete"),
-    "pendulum": Simulator("Pendulum-v1's, the same way", "continuous"),
-    "acrobot": Simulator("Acrobot-v1's, the same way", "discrete"),
-    "mountaincar": Simulator("MountainCar-v0's, the same way", "discrete"),
-    "stocks": Simulator("stock trading on daily prices (FinRL's MDP), thousands of accounts a tensor", "continuous"),
+    "cartpole": Simulator(
+        "CartPole-v1's equations, all environments in a few operations, on a GPU too", "discrete", on_gpu=True
+    ),
+    "pendulum": Simulator("Pendulum-v1's, the same way", "continuous", on_gpu=True),
+    "acrobot": Simulator("Acrobot-v1's, the same way", "discrete", on_gpu=True),
+    "mountaincar": Simulator("MountainCar-v0's, the same way", "discrete", on_gpu=True),
+    "stocks": Simulator("stock trading (FinRL's MDP), thousands of accounts a tensor", "continuous", on_gpu=True),
     **{
         f"mujoco:{task}": Simulator(f"Gymnasium's {task}, all environments stepped by one call of MuJoCo", "continuous")
         for task in ("Ant-v5", "Humanoid-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
     },
-    "<Gymnasium id>": Simulator("any registered Gymnasium environment, for instance CartPole-v1 or Ant-v5"),
+    "warp:ant": Simulator(
+        "MuJoCo's ant for thousands of environments on a GPU, by MuJoCo Warp", "continuous", on_gpu=True
+    ),
+    "warp:humanoid": Simulator("MuJoCo's humanoid, the same way", "continuous", on_gpu=True),
+    "<Gymnasium id>": Simulator("any registered Gymnasium environment, for instance CartPole-v1 or gym:Ant-v5"),
+    "envpool:<task>": Simulator("EnvPool's C++ environments on a pool of threads, for instance envpool:Ant-v5"),
+    "atari:<game>": Simulator("the Arcade Learning Environment with the usual preprocessing", "discrete"),
+    "isaacgym:<task>": Simulator("NVIDIA's Isaac Gym, in an interpreter of its own", "continuous", on_gpu=True),
+    "isaaclab:<id>": Simulator("NVIDIA's Isaac Lab, in a process of its own", "continuous", on_gpu=True),
+    "grpc://<host>:<port>": Simulator("a SimulatorService, in any language"),
     "python:<module>:<factory>": Simulator("your own: a function that returns a simulator or a Gymnasium environment"),
 }
+
+
+def steps_on_gpu(id: str) -> bool:
+    """Whether what an environment's id names steps on a GPU where there is one."""
+    families = {name.partition("<")[0]: entry for name, entry in SIMULATORS.items() if "<" in name}
+    family = next((entry for prefix, entry in families.items() if prefix and id.startswith(prefix)), None)
+    entry = SIMULATORS.get(id, family)
+    return entry is not None and entry.on_gpu
+
 
 FUSION_MODES: Mapping[str, str] = {
     "average": "every so many updates, the mean of the learners' parameters and moments",
@@ -257,6 +279,7 @@ PLANES: Mapping[str, str] = {
     "shared": "memory of one host that its processes map",
     "grpc": "messages, between any two processes",
     "cuda": "memory of one GPU that its processes map; simulators step there",
+    "group": "NCCL between GPUs, within a host or between hosts; gloo between processors",
 }
 
 STRATEGIES: Mapping[str, str] = {

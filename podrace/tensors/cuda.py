@@ -1,8 +1,9 @@
 """Owns the plane `cuda`: memory of a GPU that the processes of one host map by CUDA IPC.
 
 A region is a slab of the GPU and a small file of the plane `shared`, which holds its header and the handles that open
-the slab: generations are compared without a word to the GPU. What is written before a hand-over is ordered before what
-is read after it by one event of both processes, so that neither waits for the GPU.
+the slab: generations are compared without a word to the GPU. What the owner writes is ordered before what its peers
+read by an event that it alone records, so that it never waits for the GPU; a peer waits for its own work before it
+hands a region back.
 
 CUDA forbids to free memory that another process still maps. So a slab that is given up is kept for the next region of
 its size, and all go when the plane is closed, after the peers have closed theirs; the driver frees what a killed
@@ -53,8 +54,9 @@ class Driver(Protocol):
 
     slab = driver.allocate(size)        # the owner
     same = driver.open(slab.handles)    # the peer
-    driver.record(same.event)           # whoever has written, before it says so
-    driver.wait(slab.event)             # whoever reads, after it was told
+    driver.record(slab.event)           # the owner has written, before it says so
+    driver.wait(same.event)             # the peer reads, after it was told
+    driver.finish()                     # the peer has written, before it says so
     """
 
     def allocate(self, size: int) -> Slab:
@@ -75,6 +77,10 @@ class Driver(Protocol):
 
     def wait(self, event: Any) -> None:
         """Has the work given to the GPU from now on begin after the noted point."""
+        ...
+
+    def finish(self) -> None:
+        """Waits for the work given to the GPU so far."""
         ...
 
 
@@ -99,10 +105,6 @@ class CudaRegion(Region):
         refs = super().refs()
         self._driver.record(self._event)
         return refs
-
-    def returned(self) -> None:
-        """As Region.returned; what the peer wrote is ordered before what is read from now on."""
-        self._driver.wait(self._event)
 
 
 class CudaPlane:
@@ -172,9 +174,9 @@ class CudaPlane:
             self._driver.wait(self._slab(plane_uri).event)
 
     async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
-        """Orders what was written here before what the owner reads when it is told."""
-        for plane_uri in {ref.plane_uri for ref in refs} - self._slabs.keys():
-            self._driver.record(self._slab(plane_uri).event)
+        """Waits until what was written here is there: one event cannot tell the owner of several peers."""
+        if {ref.plane_uri for ref in refs} - self._slabs.keys():
+            self._driver.finish()
 
     def forget(self, plane_uri: str) -> None:
         """Drops the mapping of a region; it is unmapped when no view is left."""

@@ -77,6 +77,10 @@ class CupyDriver:
         """On torch's current stream."""
         self._runtime.streamWaitEvent(self._stream(), event.ptr)
 
+    def finish(self) -> None:
+        """Torch's current stream."""
+        torch.cuda.current_stream(self._index).synchronize()
+
     def _stream(self) -> int:
         return int(torch.cuda.current_stream(self._index).cuda_stream)
 

@@ -1,4 +1,4 @@
-"""Owns the plane `group`: collectives between processes whose membership changes, NCCL on GPUs and gloo on CPUs.
+"""Owns collectives between processes whose membership changes: NCCL on GPUs, gloo on CPUs.
 
 A group is never repaired. When a member is lost, all others hear of it within the deadline, drop the group and join a
 new one under a fresh prefix of the same store; nobody ever waits for ever, and no process is ended by its collectives.
@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -177,8 +177,16 @@ class Group:
     def broadcast(self, tensor: Tensor, source: int) -> Tensor:
         """What the member of rank `source` gave; the others give the same shape and dtype. Raises as `gather`."""
         received = tensor.detach().clone(memory_format=torch.contiguous_format)
-        self._broadcast({source: received})
+        self._broadcast([(source, received)])
         return received
+
+    def broadcast_(self, tensors: Sequence[Tensor], source: int) -> None:
+        """Overwrites contiguous tensors with those of the member of rank `source`.
+
+        Raises:
+            MemberLost: As `gather`; what the tensors hold is undefined then.
+        """
+        self._broadcast([(source, tensor.detach()) for tensor in tensors if tensor.numel()])
 
     def barrier(self) -> None:
         """Returns when all members have come here. Raises as `gather`."""
@@ -188,7 +196,7 @@ class Group:
         """Fills [size, ...] with what every member gives."""
         gathered[self.rank].copy_(tensor.detach())
         # Straight into place: gloo's own gather makes a copy of everything, and starts with fresh pages each time.
-        self._broadcast(dict(enumerate(gathered)))
+        self._broadcast(list(enumerate(gathered)))
 
     def _buffer(self, tensor: Tensor) -> Tensor:
         """Memory for what all members give, used again and again: fresh pages cost more than the arithmetic."""
@@ -220,16 +228,16 @@ class Group:
         self._closed.set()
         self._backend = None
 
-    def _broadcast(self, tensors: Mapping[int, Tensor]) -> None:
-        """Sends tensors from their sources, by rank, to everybody, all at once, and waits for all.
+    def _broadcast(self, tensors: Sequence[tuple[int, Tensor]]) -> None:
+        """Sends tensors from their sources, each with its rank, to everybody, all at once, and waits for all.
 
         Drops every reference to what is under way before it raises: connections would stay open.
         """
-        if self.size == 1 or not any(tensor.numel() for tensor in tensors.values()):
+        if self.size == 1 or not any(tensor.numel() for _, tensor in tensors):
             return
         deadline, problem, works = time.monotonic() + self._timeout_seconds, "", list[Any]()
         try:
-            for source, tensor in tensors.items():
+            for source, tensor in tensors:
                 options = BroadcastOptions()
                 options.rootRank = source
                 works.append(self._open_backend().broadcast([tensor], options))

@@ -17,6 +17,7 @@ from podrace.tensors.codec import LAYOUT_VERSION, element_type, size_bytes
 
 ALIGNMENT_BYTES = 64
 HEADER_BYTES = 64
+HEADER_WORDS = 8
 MAGIC = int.from_bytes(b"podrace\0", "little")
 MAGIC_WORD, LAYOUT_VERSION_WORD, GENERATION_WORD, SIZE_WORD = range(4)
 FIRST_GENERATION = 1
@@ -68,8 +69,12 @@ def header(memory: Tensor) -> Tensor:
 
 def write_header(memory: Tensor) -> None:
     """Makes fresh memory a block of the first generation."""
-    words = header(memory)
-    words[SIZE_WORD] = memory.numel()
+    write_words(header(memory), memory.numel())
+
+
+def write_words(words: Tensor, size: int) -> None:
+    """Writes the header of a block of `size` bytes into int64 [8]."""
+    words[SIZE_WORD] = size
     words[GENERATION_WORD] = FIRST_GENERATION
     words[LAYOUT_VERSION_WORD] = LAYOUT_VERSION
     words[MAGIC_WORD] = MAGIC

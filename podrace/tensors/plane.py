@@ -88,9 +88,6 @@ class Region(Mapping[str, Tensor]):
         self._open_header()[GENERATION_WORD] += 1
         return self.generation
 
-    def returned(self) -> None:
-        """Says that a peer has handed the region back: what it wrote is read from now on."""
-
     def close(self) -> None:
         """Gives the memory up; peers can no longer open it; it is freed when nobody views it. Repeating is harmless."""
         if self._header is not None:
@@ -113,7 +110,6 @@ class Plane(Protocol):
         while training:
             region.renew()
             await worker.CollectRollout(slot=region.refs())  # the slot is the worker's until the reply
-            region.returned()
             update(region["observation"], region["action"])
         region.close()
 

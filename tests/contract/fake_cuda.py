@@ -26,7 +26,7 @@ class FakeDriver:
     """One process's view of it.
 
     Attributes:
-        log: What was recorded and waited for, as ("record" or "wait", number of the event).
+        log: What was recorded, waited for and finished, as (verb, number of the event or -1).
     """
 
     def __init__(self, gpu: Gpu) -> None:
@@ -61,3 +61,6 @@ class FakeDriver:
 
     def wait(self, event: Any) -> None:
         self.log.append(("wait", event))
+
+    def finish(self) -> None:
+        self.log.append(("finish", -1))

@@ -40,9 +40,8 @@ async def test_what_is_written_is_ordered_before_what_is_read_on_both_ways(tmp_p
     await ends.peer.pull(refs)
     ends.peer.open(refs)["values"].fill_(1.0)
     await ends.peer.push(refs, WHOLE)
-    assert ends.peers.log == [("wait", 0), ("record", 0)]
-    region.returned()
-    assert ends.owners.log == [("record", 0), ("wait", 0)]
+    assert ends.peers.log == [("wait", 0), ("finish", -1)], "done before the reply, however many peers there are"
+    assert ends.owners.log == [("record", 0)], "the owner's own event, which nobody else records"
 
 
 async def test_each_region_has_an_order_of_its_own(tmp_path: Path) -> None:
@@ -194,7 +193,6 @@ def test_two_processes_work_on_one_memory_in_turns(real_plane: CudaPlane, tmp_pa
             region["values"].fill_(float(turn))
             region.renew()
             assert float(ask(peer, region.refs()[0])) == turn * 2.0**24
-            region.returned()
             assert float(region["values"].mean()) == 2.0 * turn
     finally:
         peer.kill()

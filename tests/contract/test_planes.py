@@ -15,8 +15,8 @@ from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
 from podrace.tensors.codec import ELEMENT_TYPES, size_bytes, spec_of
 from podrace.tensors.cuda import CudaPlane
 from podrace.tensors.memory import MemoryPlane
-from podrace.tensors.plane import Plane
-from podrace.tensors.probe import PROBE_SPEC, check_probe, read_probe, write_probe
+from podrace.tensors.plane import Plane, Planes
+from podrace.tensors.probe import PLANE_UNUSABLE, PROBE_SPEC, answer_probe, check_probe, write_probe
 from podrace.tensors.shared import SharedPlane
 
 OBSERVATION = TensorSpec(name="observation", data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[5, 3, 7], layout_version=1)
@@ -245,14 +245,27 @@ def test_memory_that_nobody_made_is_refused(ends: Ends) -> None:
         ends.peer.open([ref])
 
 
-def test_the_probe_passes_where_both_ends_see_one_memory(ends: Ends) -> None:
+async def test_the_probe_passes_where_both_ends_see_one_memory(ends: Ends) -> None:
     region = ends.owner.create("probe", [PROBE_SPEC])
     sent = write_probe(region, seed=1)
-    check_probe(ends.owner.scheme, sent, read_probe(ends.peer.open(region.refs())))
+    answer = await answer_probe(Planes(ends.peer), region.refs()[0])
+    check_probe(ends.owner.scheme, sent, answer.sum)
+    assert answer.device == torch.device("cpu")
 
 
-def test_the_probe_fails_where_the_ends_see_different_memory(ends: Ends) -> None:
+async def test_the_probe_fails_where_the_ends_see_different_memory(ends: Ends) -> None:
     sent = write_probe(ends.owner.create("probe", [PROBE_SPEC]), seed=1)
     other = ends.owner.create("other", [PROBE_SPEC])
-    with pytest.raises(FailedPrecondition, match=f"plane '{ends.owner.scheme}' failed its self-test"):
-        check_probe(ends.owner.scheme, sent, read_probe(ends.peer.open(other.refs())))
+    answer = await answer_probe(Planes(ends.peer), other.refs()[0])
+    with pytest.raises(FailedPrecondition, match=f"plane '{ends.owner.scheme}' failed its self-test") as caught:
+        check_probe(ends.owner.scheme, sent, answer.sum)
+    assert caught.value.reason == PLANE_UNUSABLE
+
+
+async def test_a_probe_that_is_not_there_makes_the_plane_unusable_and_nothing_else(ends: Ends) -> None:
+    region = ends.owner.create("probe", [PROBE_SPEC])
+    ref = region.refs()[0]
+    region.close()
+    with pytest.raises(FailedPrecondition, match="probe") as caught:
+        await answer_probe(Planes(ends.peer), ref)
+    assert caught.value.reason == PLANE_UNUSABLE

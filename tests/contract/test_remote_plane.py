@@ -22,7 +22,7 @@ from podrace.tensors.boxes import Box, split
 from podrace.tensors.codec import ELEMENT_TYPES
 from podrace.tensors.memory import MemoryPlane
 from podrace.tensors.plane import Planes
-from podrace.tensors.probe import PROBE_SPEC, check_probe, read_probe, write_probe
+from podrace.tensors.probe import PLANE_UNUSABLE, PROBE_SPEC, answer_probe, check_probe, write_probe
 from podrace.tensors.remote import CHUNK_BYTES, GrpcPlane, TensorServicer
 
 OBSERVATION = TensorSpec(name="observation", data_type=pb.DATA_TYPE_FLOAT32, shape=[5, 3, 7], layout_version=1)
@@ -202,12 +202,24 @@ async def test_the_self_test_passes_through_it(short_folder: Path) -> None:
     async with serving(short_folder) as ends:
         region, planes = ends.owner.create("probe", [PROBE_SPEC]), Planes(MemoryPlane(), ends.peer)
         sent = write_probe(region, 1)
-        await planes.pull(region.refs())
-        check_probe("grpc", sent, read_probe(planes.open(region.refs())))
+        answer = await answer_probe(planes, region.refs()[0])
+        check_probe("grpc", sent, answer.sum)
+        assert not ends.peer._mirrors, "the probe was not forgotten"
+
+
+async def test_an_owner_that_does_not_answer_makes_the_plane_unusable(short_folder: Path) -> None:
+    async with serving(short_folder) as ends:
+        ref = ends.owner.create("probe", [PROBE_SPEC]).refs()[0]
+    peer = GrpcPlane()
+    with pytest.raises(FailedPrecondition) as caught:
+        await answer_probe(Planes(peer), ref)
+    assert caught.value.reason == PLANE_UNUSABLE
+    assert not peer._mirrors
+    peer.close()
 
 
 def test_a_process_without_a_service_owns_nothing() -> None:
-    with pytest.raises(FailedPrecondition, match="without a TensorService"):
+    with pytest.raises(FailedPrecondition, match="that does not serve it"):
         GrpcPlane().create("slot", SPECS)
 
 

@@ -38,6 +38,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: the role was not opened for this epoch, or was restarted since; open it again."""
     ERROR_REASON_UNSUITABLE_SPACE: _ErrorReason.ValueType  # 7
     """INVALID_ARGUMENT: the environment is fine, but the algorithm cannot observe or act in its spaces; another could."""
+    ERROR_REASON_PLANE_UNUSABLE: _ErrorReason.ValueType  # 8
+    """FAILED_PRECONDITION: tensors cannot travel between these two processes on the plane of the probe; another may do."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call failed, beyond its status code. Travels as google.rpc.ErrorInfo{reason, domain: "podrace"}
@@ -60,4 +62,6 @@ ERROR_REASON_NOT_OPEN: ErrorReason.ValueType  # 6
 """FAILED_PRECONDITION: the role was not opened for this epoch, or was restarted since; open it again."""
 ERROR_REASON_UNSUITABLE_SPACE: ErrorReason.ValueType  # 7
 """INVALID_ARGUMENT: the environment is fine, but the algorithm cannot observe or act in its spaces; another could."""
+ERROR_REASON_PLANE_UNUSABLE: ErrorReason.ValueType  # 8
+"""FAILED_PRECONDITION: tensors cannot travel between these two processes on the plane of the probe; another may do."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -116,7 +116,8 @@ class TensorRef(_message.Message):
     plane_uri: _builtins.str
     """The memory it lies in: `shared:NAME` is a file of that name under /dev/shm (or the folder both ends agreed on),
     `memory:NAME` a block of the same process, `grpc:ADDRESS/NAME` a block of the process whose TensorService answers
-    at ADDRESS (`host:port` or `unix:/path`).
+    at ADDRESS (`host:port` or `unix:/path`), `cuda:NAME` a block of a GPU with its handles in the file of that name,
+    `group:ADDRESS/NAME` a block of the process whose TransferService answers at ADDRESS.
     """
     offset_bytes: _builtins.int
     """First byte of the tensor within that memory; a multiple of 64."""
@@ -281,3 +282,177 @@ class WriteTensorsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WriteTensorsResponse: _TypeAlias = WriteTensorsResponse  # noqa: Y015
+
+@_typing.final
+class JoinTransferRequest(_message.Message):
+    """Asks for a group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PEER_FIELD_NUMBER: _builtins.int
+    peer: _builtins.str
+    """Names the caller among all that this process serves, the same for its life."""
+    def __init__(
+        self,
+        *,
+        peer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinTransferRequest: _TypeAlias = JoinTransferRequest  # noqa: Y015
+
+@_typing.final
+class JoinTransferResponse(_message.Message):
+    """How to join."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_ADDRESS_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    store_address: _builtins.str
+    """Where members meet: `host:port` of a store of torch.distributed."""
+    prefix: _builtins.str
+    """Of this group, never used before; names it in the other calls."""
+    def __init__(
+        self,
+        *,
+        store_address: _builtins.str = ...,
+        prefix: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix", "store_address", b"store_address"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinTransferResponse: _TypeAlias = JoinTransferResponse  # noqa: Y015
+
+@_typing.final
+class SendTensorsRequest(_message.Message):
+    """Asks for tensors."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIX_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
+    prefix: _builtins.str
+    """The group."""
+    @_builtins.property
+    def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]:
+        """Distinct tensors, in the order in which they are sent."""
+
+    def __init__(
+        self,
+        *,
+        prefix: _builtins.str = ...,
+        tensors: _abc.Iterable[Global___TensorRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix", "tensors", b"tensors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendTensorsRequest: _TypeAlias = SendTensorsRequest  # noqa: Y015
+
+@_typing.final
+class SendTensorsResponse(_message.Message):
+    """The owner sends."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SendTensorsResponse: _TypeAlias = SendTensorsResponse  # noqa: Y015
+
+@_typing.final
+class TensorBox(_message.Message):
+    """A part of a tensor."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENSOR_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
+    SIZES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tensor(self) -> Global___TensorRef:
+        """The tensor."""
+
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """First index of the box in each dimension."""
+
+    @_builtins.property
+    def sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Length of the box in each dimension."""
+
+    def __init__(
+        self,
+        *,
+        tensor: Global___TensorRef | None = ...,
+        starts: _abc.Iterable[_builtins.int] | None = ...,
+        sizes: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tensor", b"tensor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sizes", b"sizes", "starts", b"starts", "tensor", b"tensor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TensorBox: _TypeAlias = TensorBox  # noqa: Y015
+
+@_typing.final
+class ReceiveTensorsRequest(_message.Message):
+    """Announces what will be sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIX_FIELD_NUMBER: _builtins.int
+    BOXES_FIELD_NUMBER: _builtins.int
+    prefix: _builtins.str
+    """The group."""
+    @_builtins.property
+    def boxes(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorBox]:
+        """Boxes, in the order in which they are sent, each in C order."""
+
+    def __init__(
+        self,
+        *,
+        prefix: _builtins.str = ...,
+        boxes: _abc.Iterable[Global___TensorBox] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boxes", b"boxes", "prefix", b"prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReceiveTensorsRequest: _TypeAlias = ReceiveTensorsRequest  # noqa: Y015
+
+@_typing.final
+class ReceiveTensorsResponse(_message.Message):
+    """The owner receives."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReceiveTensorsResponse: _TypeAlias = ReceiveTensorsResponse  # noqa: Y015

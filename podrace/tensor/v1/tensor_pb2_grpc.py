@@ -151,3 +151,179 @@ class TensorService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class TransferServiceStub:
+    """Moves tensors between the owner of memory and one peer through a group of the two: NCCL between GPUs, gloo between
+    CPUs. Messages only say what moves next; the elements never pass here. A process serves the memory of its own plane
+    `group`. Calls of one peer come one after the other.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.JoinTransfer = channel.unary_unary(
+                '/podrace.tensor.v1.TransferService/JoinTransfer',
+                request_serializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.JoinTransferRequest.SerializeToString,
+                response_deserializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.JoinTransferResponse.FromString,
+                _registered_method=True)
+        self.SendTensors = channel.unary_stream(
+                '/podrace.tensor.v1.TransferService/SendTensors',
+                request_serializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.SendTensorsRequest.SerializeToString,
+                response_deserializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.SendTensorsResponse.FromString,
+                _registered_method=True)
+        self.ReceiveTensors = channel.unary_stream(
+                '/podrace.tensor.v1.TransferService/ReceiveTensors',
+                request_serializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.ReceiveTensorsRequest.SerializeToString,
+                response_deserializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.ReceiveTensorsResponse.FromString,
+                _registered_method=True)
+
+
+class TransferServiceServicer:
+    """Moves tensors between the owner of memory and one peer through a group of the two: NCCL between GPUs, gloo between
+    CPUs. Messages only say what moves next; the elements never pass here. A process serves the memory of its own plane
+    `group`. Calls of one peer come one after the other.
+    """
+
+    def JoinTransfer(self, request, context):
+        """Begins a group of the owner, rank 0, and the caller, rank 1; one that the caller had before is given up. The owner
+        joins while it answers. Called by a worker or an evaluator before its first transfer, and after a failed one.
+        Deadline: 10 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SendTensors(self, request, context):
+        """Has the owner send tensors. The first response says that it does, and the caller receives; the stream ends when
+        all is sent. Blocks as long as that takes. FAILED_PRECONDITION: the memory is not there or was handed out anew, or
+        the group is none of this process (NOT_OPEN: join again); nothing is sent then. UNAVAILABLE: a member was lost; join
+        again. Deadline: 60 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReceiveTensors(self, request, context):
+        """Has the owner receive boxes of tensors. The first response says that it does, and the caller sends; the stream ends
+        when all is written. Blocks and fails as SendTensors. Deadline: 60 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_TransferServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'JoinTransfer': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinTransfer,
+                    request_deserializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.JoinTransferRequest.FromString,
+                    response_serializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.JoinTransferResponse.SerializeToString,
+            ),
+            'SendTensors': grpc.unary_stream_rpc_method_handler(
+                    servicer.SendTensors,
+                    request_deserializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.SendTensorsRequest.FromString,
+                    response_serializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.SendTensorsResponse.SerializeToString,
+            ),
+            'ReceiveTensors': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReceiveTensors,
+                    request_deserializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.ReceiveTensorsRequest.FromString,
+                    response_serializer=podrace_dot_tensor_dot_v1_dot_tensor__pb2.ReceiveTensorsResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'podrace.tensor.v1.TransferService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('podrace.tensor.v1.TransferService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class TransferService:
+    """Moves tensors between the owner of memory and one peer through a group of the two: NCCL between GPUs, gloo between
+    CPUs. Messages only say what moves next; the elements never pass here. A process serves the memory of its own plane
+    `group`. Calls of one peer come one after the other.
+    """
+
+    @staticmethod
+    def JoinTransfer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.tensor.v1.TransferService/JoinTransfer',
+            podrace_dot_tensor_dot_v1_dot_tensor__pb2.JoinTransferRequest.SerializeToString,
+            podrace_dot_tensor_dot_v1_dot_tensor__pb2.JoinTransferResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendTensors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/podrace.tensor.v1.TransferService/SendTensors',
+            podrace_dot_tensor_dot_v1_dot_tensor__pb2.SendTensorsRequest.SerializeToString,
+            podrace_dot_tensor_dot_v1_dot_tensor__pb2.SendTensorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReceiveTensors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/podrace.tensor.v1.TransferService/ReceiveTensors',
+            podrace_dot_tensor_dot_v1_dot_tensor__pb2.ReceiveTensorsRequest.SerializeToString,
+            podrace_dot_tensor_dot_v1_dot_tensor__pb2.ReceiveTensorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -95,3 +95,94 @@ class TensorServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
 def add_TensorServiceServicer_to_server(servicer: TensorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class TransferServiceStub:
+    """Moves tensors between the owner of memory and one peer through a group of the two: NCCL between GPUs, gloo between
+    CPUs. Messages only say what moves next; the elements never pass here. A process serves the memory of its own plane
+    `group`. Calls of one peer come one after the other.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> TransferServiceAsyncStub: ...
+    JoinTransfer: _grpc.UnaryUnaryMultiCallable[_tensor_pb2.JoinTransferRequest, _tensor_pb2.JoinTransferResponse]
+    """Begins a group of the owner, rank 0, and the caller, rank 1; one that the caller had before is given up. The owner
+    joins while it answers. Called by a worker or an evaluator before its first transfer, and after a failed one.
+    Deadline: 10 s.
+    """
+    SendTensors: _grpc.UnaryStreamMultiCallable[_tensor_pb2.SendTensorsRequest, _tensor_pb2.SendTensorsResponse]
+    """Has the owner send tensors. The first response says that it does, and the caller receives; the stream ends when
+    all is sent. Blocks as long as that takes. FAILED_PRECONDITION: the memory is not there or was handed out anew, or
+    the group is none of this process (NOT_OPEN: join again); nothing is sent then. UNAVAILABLE: a member was lost; join
+    again. Deadline: 60 s.
+    """
+    ReceiveTensors: _grpc.UnaryStreamMultiCallable[_tensor_pb2.ReceiveTensorsRequest, _tensor_pb2.ReceiveTensorsResponse]
+    """Has the owner receive boxes of tensors. The first response says that it does, and the caller sends; the stream ends
+    when all is written. Blocks and fails as SendTensors. Deadline: 60 s.
+    """
+
+@_typing.type_check_only
+class TransferServiceAsyncStub(TransferServiceStub):
+    """Moves tensors between the owner of memory and one peer through a group of the two: NCCL between GPUs, gloo between
+    CPUs. Messages only say what moves next; the elements never pass here. A process serves the memory of its own plane
+    `group`. Calls of one peer come one after the other.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    JoinTransfer: _aio.UnaryUnaryMultiCallable[_tensor_pb2.JoinTransferRequest, _tensor_pb2.JoinTransferResponse]  # type: ignore[assignment]
+    """Begins a group of the owner, rank 0, and the caller, rank 1; one that the caller had before is given up. The owner
+    joins while it answers. Called by a worker or an evaluator before its first transfer, and after a failed one.
+    Deadline: 10 s.
+    """
+    SendTensors: _aio.UnaryStreamMultiCallable[_tensor_pb2.SendTensorsRequest, _tensor_pb2.SendTensorsResponse]  # type: ignore[assignment]
+    """Has the owner send tensors. The first response says that it does, and the caller receives; the stream ends when
+    all is sent. Blocks as long as that takes. FAILED_PRECONDITION: the memory is not there or was handed out anew, or
+    the group is none of this process (NOT_OPEN: join again); nothing is sent then. UNAVAILABLE: a member was lost; join
+    again. Deadline: 60 s.
+    """
+    ReceiveTensors: _aio.UnaryStreamMultiCallable[_tensor_pb2.ReceiveTensorsRequest, _tensor_pb2.ReceiveTensorsResponse]  # type: ignore[assignment]
+    """Has the owner receive boxes of tensors. The first response says that it does, and the caller sends; the stream ends
+    when all is written. Blocks and fails as SendTensors. Deadline: 60 s.
+    """
+
+class TransferServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Moves tensors between the owner of memory and one peer through a group of the two: NCCL between GPUs, gloo between
+    CPUs. Messages only say what moves next; the elements never pass here. A process serves the memory of its own plane
+    `group`. Calls of one peer come one after the other.
+    """
+
+    @_abc_1.abstractmethod
+    def JoinTransfer(
+        self,
+        request: _tensor_pb2.JoinTransferRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tensor_pb2.JoinTransferResponse, _abc.Awaitable[_tensor_pb2.JoinTransferResponse]]:
+        """Begins a group of the owner, rank 0, and the caller, rank 1; one that the caller had before is given up. The owner
+        joins while it answers. Called by a worker or an evaluator before its first transfer, and after a failed one.
+        Deadline: 10 s.
+        """
+
+    @_abc_1.abstractmethod
+    def SendTensors(
+        self,
+        request: _tensor_pb2.SendTensorsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_tensor_pb2.SendTensorsResponse], _abc.AsyncIterator[_tensor_pb2.SendTensorsResponse]]:
+        """Has the owner send tensors. The first response says that it does, and the caller receives; the stream ends when
+        all is sent. Blocks as long as that takes. FAILED_PRECONDITION: the memory is not there or was handed out anew, or
+        the group is none of this process (NOT_OPEN: join again); nothing is sent then. UNAVAILABLE: a member was lost; join
+        again. Deadline: 60 s.
+        """
+
+    @_abc_1.abstractmethod
+    def ReceiveTensors(
+        self,
+        request: _tensor_pb2.ReceiveTensorsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_tensor_pb2.ReceiveTensorsResponse], _abc.AsyncIterator[_tensor_pb2.ReceiveTensorsResponse]]:
+        """Has the owner receive boxes of tensors. The first response says that it does, and the caller sends; the stream ends
+        when all is written. Blocks and fails as SendTensors. Deadline: 60 s.
+        """
+
+def add_TransferServiceServicer_to_server(servicer: TransferServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

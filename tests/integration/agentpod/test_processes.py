@@ -113,8 +113,11 @@ async def test_two_workers_fill_one_rollout_side_by_side(mesh, make_spec, make_a
     assert last.rollouts == 4
 
 
+@pytest.mark.parametrize("plane", ["grpc", "group"])
 @pytest.mark.parametrize("algorithm", ["ppo", "sac-discrete"])
-async def test_processes_that_share_no_memory_train_by_messages(mesh, make_spec, make_assignment, nursery, algorithm):
+async def test_processes_that_share_no_memory_train_by_copies(
+    mesh, make_spec, make_assignment, nursery, algorithm, plane
+):
     settings = {"horizon": 16, "hidden_sizes": [8]}
     if algorithm == "sac-discrete":
         settings |= {"batch_size": 16, "warmup_steps": 512, "updates_per_step": 0.0625, "replay_capacity": 4096}
@@ -122,11 +125,11 @@ async def test_processes_that_share_no_memory_train_by_messages(mesh, make_spec,
         settings |= {"minibatch_size": 64}
     spec = make_spec(algorithms={algorithm: {"hyperparameters": settings}})
     mesh.orchestrator.assignments.append(make_assignment(spec))
-    pod = mesh.pod_config("separate", workers=2, plane="grpc")
+    pod = mesh.pod_config("separate", workers=2, plane=plane)
     roles = await nursery.start(pod)
     await until(lambda: bool(mesh.orchestrator.completed))
     completed = mesh.orchestrator.completed[0]
-    assert (completed.outcome, completed.progress.plane) == (pb.OUTCOME_FINISHED, "grpc")
+    assert (completed.outcome, completed.progress.plane) == (pb.OUTCOME_FINISHED, plane)
     assert mesh.leaderboard.manifests[-1].environment_steps >= 4096
     await until(lambda: not any(map(lives, roles.values())))
     assert not left_in_shared_memory(pod)

@@ -684,7 +684,7 @@ def test_final_observations_that_were_never_written_are_never_touched(
 
 
 def test_what_collect_writes_is_what_the_memory_reads() -> None:
-    simulator = make("CartPole-v1", count=3)
+    simulator = make("CartPole-v1", 3)
     fields = replay_fields(simulator.observation_space, simulator.action_space, replay_rows(300, 20, 3), 3)
     memory = {name: torch.zeros(each.shape, dtype=each.dtype) for name, each in fields.items()}
     policy = Policy(simulator.observation_space, simulator.action_space, NetworkSpec((8,)))

@@ -5,17 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from agentpod.algorithms.base import Memory
 from agentpod.config import PodConfig
 from agentpod.policy import NetworkSpec
 from agentpod.roles import Roles, Session
 from podrace.agentpod.v1 import agentpod_pb2 as pb
-from podrace.errors import FailedPrecondition, Unimplemented
+from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tensors.memory import MemoryPlane
-from podrace.tensors.plane import Plane
-from podrace.tensors.probe import read_probe
+from podrace.tensors.plane import Plane, Planes
+from podrace.tensors.probe import answer_probe
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 
 
@@ -23,8 +25,14 @@ class Named(MemoryPlane):
     """A plane with a name of its own."""
 
     def __init__(self, scheme: str) -> None:
-        super().__init__()
-        self.scheme = scheme
+        super().__init__(f"{scheme}:")
+
+
+class Blind(Named):
+    """The same, whose other end sees zeros."""
+
+    def open(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
+        return {ref.spec.name: torch.zeros(1) for ref in refs}
 
 
 class Connected(Roles):
@@ -34,25 +42,28 @@ class Connected(Roles):
         config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path("/tmp"), layout="separate")
         super().__init__(config, planes)
         self._sees, self.asked = sees, []
+        self.missing: PodraceError | None = None
 
     async def _wait_for_roles(self) -> None:
         pass
 
     def _open_calls(self, session: Session, probe: TensorRef) -> list[Any]:
-        plane = next(plane for plane in self._planes if probe.plane_uri in getattr(plane, "_blocks", {}))
-        self.asked.append(plane.scheme)
+        self.asked.append(probe.plane_uri.partition(":")[0])
+        # A peer of this name is always there; what it sees may be other memory.
+        offered = [plane if plane.scheme in self._sees else Blind(plane.scheme) for plane in self._planes]
+        planes = Planes(*(plane for plane in offered if plane.scheme != "unknown"))
 
         async def answer() -> pb.OpenWorkerResponse:
-            if plane.scheme == "unknown":
-                raise FailedPrecondition("plane 'unknown' is required, this process offers only: others")
-            sees = plane.scheme in self._sees
-            return pb.OpenWorkerResponse(probe_sum=read_probe(plane.open([probe])) if sees else 0.0)
+            if self.missing:
+                raise self.missing
+            return pb.OpenWorkerResponse(probe_sum=(await answer_probe(planes, probe)).sum)
 
         return [answer(), answer()]
 
 
-async def opened(roles: Connected) -> None:
-    session = Session("1.1", EnvironmentSpec(), EnvironmentSpec(), NetworkSpec(), Memory(8), seed=3, rollouts=0)
+async def opened(roles: Connected, environment: str = "CartPole-v1") -> None:
+    environments = EnvironmentSpec(id=environment), EnvironmentSpec(id=environment)
+    session = Session("1.1", *environments, NetworkSpec(), Memory(8), seed=3, rollouts=0)
     await roles._open_on_a_plane(session)
 
 
@@ -81,4 +92,28 @@ async def test_a_plane_that_worked_once_is_not_exchanged_for_another() -> None:
     roles._sees = {"grpc"}
     with pytest.raises(Unimplemented, match="shared"):
         await opened(roles)
+    await roles.close()
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [Unimplemented("Ant-v5: package 'mujoco' is not installed"), FailedPrecondition("the licence is missing")],
+)
+async def test_what_an_environment_refuses_is_not_said_of_the_plane(refusal: PodraceError) -> None:
+    roles = Connected([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
+    roles.missing = refusal
+    with pytest.raises(type(refusal), match=refusal.message):
+        await opened(roles)
+    assert roles.asked == ["shared"], "another plane would not have helped"
+    await roles.close()
+
+
+@pytest.mark.parametrize(
+    ("environment", "taken"),
+    [("warp:ant", "cuda"), ("isaacgym:Ant", "cuda"), ("CartPole-v1", "shared"), ("python:a:b", "shared")],
+)
+async def test_memory_of_a_gpu_is_for_what_steps_there(environment: str, taken: str) -> None:
+    roles = Connected([Named("cuda"), Named("shared")], sees={"cuda", "shared"})
+    await opened(roles, environment)
+    assert roles.plane == taken
     await roles.close()

@@ -22,7 +22,6 @@ import sys
 from pathlib import Path
 from podrace.errors import FailedPrecondition
 from podrace.tensor.v1.tensor_pb2 import TensorRef
-from podrace.tensors.probe import read_probe
 from podrace.tensors.shared import SharedPlane
 
 plane = SharedPlane("podrace-peer-", Path(sys.argv[1]))
@@ -30,7 +29,7 @@ for line in sys.stdin:
     refs = [TensorRef.FromString(bytes.fromhex(ref)) for ref in line.split()]
     try:
         tensors = plane.open(refs)
-        answer = read_probe(tensors)
+        answer = float(tensors["probe"].sum())
         tensors["reward"].fill_(3.0)
         print(answer, flush=True)
     except FailedPrecondition as error:
