@@ -183,6 +183,10 @@ class PolicySlot:
         """What an rpc carries."""
         return pb.PolicyRef(policy_version=self.version, tensor=self.region.refs()[0])
 
+    def release(self) -> None:
+        """One reader less."""
+        self.readers -= 1
+
 
 class PolicyRing:
     """Published policy versions; a slot is written only while nobody reads it.
@@ -190,7 +194,7 @@ class PolicyRing:
     ring.publish(policy.flat, version)
     slot = ring.hold()               # the newest
     await collect(slot.ref())        # the reader copies it out before it answers
-    ring.release(slot)
+    slot.release()
     """
 
     SLOTS = 4
@@ -222,10 +226,6 @@ class PolicyRing:
             raise ResourceExhausted("no policy was published yet")
         self._newest.readers += 1
         return self._newest
-
-    def release(self, slot: PolicySlot) -> None:
-        """One reader less."""
-        slot.readers -= 1
 
     def close(self) -> None:
         """Gives the memory up."""

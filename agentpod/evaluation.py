@@ -3,55 +3,81 @@ for.
 """
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from google.protobuf import json_format
+from torch import Tensor
 
 from agentpod.algorithms.base import Memory
 from agentpod.assignment import Lease
 from agentpod.messages import with_options
 from agentpod.outline import outline
-from agentpod.policy import Policy
+from agentpod.policy import NetworkSpec, Policy
 from agentpod.replay_files import PREFIX
 from agentpod.roles import Roles, Session
 from agentpod.training import MAXIMUM_EVALUATION_LANES
 from agentpod.training_files import POLICY_PART, load_policy
-from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
 from podrace.checkpoints.publish import fetch
 from podrace.checkpoints.store import CheckpointStore
 from podrace.errors import DataLoss
 from podrace.tensors.codec import decode
 
 
+@dataclass(frozen=True)
+class Member:
+    """A published policy."""
+
+    manifest: Manifest
+    network: NetworkSpec
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def policy_digest(self) -> str:
+        """Of its part of that name."""
+        return next(part.digest for part in self.manifest.parts if part.name == POLICY_PART)
+
+
 async def evaluate_checkpoint(roles: Roles, store: CheckpointStore, lease: Lease) -> Evaluation:
-    """Scores the checkpoint that an evaluation assignment names.
+    """Scores the checkpoint that an evaluation assignment names, alone or with the other members of an ensemble.
 
     Raises:
-        NotFound: The checkpoint is not in the store.
+        NotFound: A checkpoint is not in the store.
         DataLoss: It is damaged, or a return is not finite.
         InvalidArgument: The environment does not take the options.
         RoleLost: A role was lost.
     """
     work, spec = lease.assignment.evaluate, lease.assignment.spec
-    manifest, parts = await asyncio.to_thread(fetch, store, work.checkpoint.manifest_digest, without=PREFIX)
-    shape = outline(manifest.algorithm, json_format.MessageToDict(manifest.hyperparameters))
+    digests = [checkpoint.manifest_digest for checkpoint in (work.checkpoint, *work.members)]
+    members = [await asyncio.to_thread(load_member, store, digest) for digest in digests]
     environment = with_options(spec.environment, work.options, min(work.episodes, MAXIMUM_EVALUATION_LANES))
     session = Session(
         assignment=lease.assignment.assignment_id.rpartition("-")[2],
         environment=environment,
         evaluation_environment=environment,
-        network=shape.network,
+        network=members[0].network,
         memory=Memory(horizon=1),
         seed=work.seed,
         rollouts=0,
+        members=tuple(member.network for member in members[1:]),
     )
     spaces = await roles.open(session)
-    policy = Policy(*spaces, shape.network)
-    load_policy(policy.tensors(), decode(parts[POLICY_PART])[0])
-    roles.ring.publish(policy.flat, manifest.policy_version)
-    evaluation = await roles.evaluate(
-        roles.ring.hold(), episodes=work.episodes, seed=work.seed, greedy=not work.stochastic
-    )
-    published = next(part.digest for part in manifest.parts if part.name == POLICY_PART)
-    if evaluation.policy_digest != published:
-        raise DataLoss(f"checkpoint {work.checkpoint.manifest_digest[:12]}: the policy scored is not the one published")
+    for member, ring in zip(members, roles.rings, strict=True):
+        policy = Policy(*spaces, member.network)
+        load_policy(policy.tensors(), member.tensors)
+        ring.publish(policy.flat, member.manifest.policy_version)
+    held = [ring.hold() for ring in roles.rings]
+    evaluation = await roles.evaluate(*held, episodes=work.episodes, seed=work.seed, greedy=not work.stochastic)
+    scored = [evaluation.policy_digest, *evaluation.member_policy_digests]
+    for member, digest, found in zip(members, digests, scored, strict=True):
+        if found != member.policy_digest:
+            raise DataLoss(f"checkpoint {digest[:12]}: the policy scored is not the one published")
     return evaluation
+
+
+def load_member(store: CheckpointStore, manifest_digest: str) -> Member:
+    """Fetches a policy and how its network is built; raises as `podrace.checkpoints.publish.fetch`."""
+    manifest, parts = fetch(store, manifest_digest, without=PREFIX)
+    shape = outline(manifest.algorithm, json_format.MessageToDict(manifest.hyperparameters))
+    return Member(manifest, shape.network, decode(parts[POLICY_PART])[0])

@@ -5,6 +5,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ import prometheus_client
 import torch
 from torch import Tensor
 
+from agentpod.acting import Actor, Committee, PolicyActor
 from agentpod.buffer import POLICY
 from agentpod.compute import Compute
 from agentpod.messages import make_simulator, network_spec, policy_message, space_message
@@ -22,7 +24,7 @@ from agentpod.worker import NOT_OPEN
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
-from podrace.errors import Cancelled, DataLoss, FailedPrecondition
+from podrace.errors import Cancelled, DataLoss, FailedPrecondition, InvalidArgument
 from podrace.tensors.codec import digest, encode
 from podrace.tensors.plane import Planes
 from podrace.tensors.probe import answer_probe
@@ -48,13 +50,7 @@ class Episodes:
 
 
 def play(
-    simulator: Simulator,
-    policy: Policy,
-    episodes: int,
-    seed: int,
-    *,
-    greedy: bool,
-    cancelled: threading.Event | None = None,
+    simulator: Simulator, actor: Actor, episodes: int, seed: int, *, cancelled: threading.Event | None = None
 ) -> Episodes:
     """Plays whole episodes and returns their scores.
 
@@ -63,10 +59,9 @@ def play(
 
     Args:
         simulator: N lanes.
-        policy: What acts.
+        actor: What acts, at the beginning of its episodes.
         episodes: E, how many to count.
-        seed: Of the environments and of the actions.
-        greedy: Take the likeliest action.
+        seed: Of the environments.
         cancelled: Looked at before each step.
 
     Raises:
@@ -74,19 +69,13 @@ def play(
         Cancelled: `cancelled` was set.
     """
     tally = Tally.of(simulator.count, episodes)
-    generator = derive_generator(policy.flat.device, seed, "act")
-    observation, state = simulator.reset(derive_seed(seed, "reset")), policy.begin(simulator.count)
+    observation = simulator.reset(derive_seed(seed, "reset"))
     while not tally.complete:
         if cancelled is not None and cancelled.is_set():
             raise Cancelled("the evaluation was called off")
-        outputs, state = policy.advance(observation, state)
-        if greedy:
-            action = policy.head.mode(outputs)
-        else:
-            action = policy.head.sample(outputs, policy.noise((simulator.count,), generator))
-        step = simulator.step(policy.to_environment(action))
+        step = simulator.step(actor.act(observation))
         observation = step.observation
-        policy.forget(state, step.terminated | step.truncated)
+        actor.forget(step.terminated | step.truncated)
         tally.add(step)
     return tally.episodes()
 
@@ -169,43 +158,66 @@ def add_report(evaluation: Evaluation, report: Report) -> None:
         evaluation.traces[name].CopyFrom(Trace(values=values, labels=labels if len(labels) == len(values) else ()))
 
 
-@dataclass
 class Judge:
-    """The environments and the policy of one session."""
+    """The environments and the policies of one session.
 
-    request: pb.OpenEvaluatorRequest
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    simulator: Simulator = field(init=False)
-    policy: Policy = field(init=False)
+    Attributes:
+        request: What it was opened for.
+        simulator: Of the episodes that count.
+        policies: One, or the members of an ensemble.
+    """
 
-    def __post_init__(self) -> None:
-        self.simulator = make_simulator(self.request.environment, self.device)
-        self.policy = Policy(
-            self.simulator.observation_space,
-            self.simulator.action_space,
-            network_spec(self.request.policy),
-            device=self.device,
-        )
+    def __init__(self, request: pb.OpenEvaluatorRequest, device: torch.device) -> None:
+        """Makes the simulator.
 
-    def copy(self, request: pb.EvaluatePolicyRequest, planes: Planes) -> str:
-        """Takes the evaluator's own copy of a policy and returns its digest, computed from that copy."""
-        self.policy.load(planes.open([request.policy.tensor])[POLICY])
-        return digest(encode(self.policy.tensors(), {}))
+        Raises:
+            InvalidArgument: The environment cannot be made, or a policy cannot act in it.
+        """
+        self.request, self._device = request, device
+        self.simulator: Simulator = make_simulator(request.environment, device)
+        spaces = self.simulator.observation_space, self.simulator.action_space
+        self.policies = [
+            Policy(*spaces, network_spec(policy), device=device) for policy in (request.policy, *request.members)
+        ]
 
     def evaluate(self, request: pb.EvaluatePolicyRequest, planes: Planes, cancelled: threading.Event) -> Evaluation:
-        """Scores a policy; raises as `play` does."""
+        """Scores a policy, or an ensemble.
+
+        Raises:
+            InvalidArgument: There are more or fewer policies than it was opened for.
+            DataLoss, Cancelled: As `play`.
+        """
         started = time.monotonic()
-        policy_digest = self.copy(request, planes)
+        digests = self._copy((request.policy, *request.members), planes)
         with torch.no_grad():
-            episodes = play(
-                self.simulator, self.policy, request.episodes, request.seed, greedy=request.greedy, cancelled=cancelled
-            )
+            actor = self._actor(request.seed, greedy=request.greedy)
+            episodes = play(self.simulator, actor, request.episodes, request.seed, cancelled=cancelled)
         evaluation = score(episodes)
         add_report(evaluation, self.simulator.report())
         evaluation.seed = request.seed
-        evaluation.policy_digest = policy_digest
+        evaluation.policy_digest, *others = digests
+        evaluation.member_policy_digests.extend(others)
         evaluation.wall_seconds = time.monotonic() - started
         return evaluation
+
+    def _copy(self, refs: Sequence[pb.PolicyRef], planes: Planes) -> list[str]:
+        """Takes the evaluator's own copy of each policy and returns their digests, computed from those copies."""
+        if len(refs) != len(self.policies):
+            raise InvalidArgument(f"{len(refs)} policies to be scored, opened for {len(self.policies)}")
+        for policy, ref in zip(self.policies, refs, strict=True):
+            policy.load(planes.open([ref.tensor])[POLICY])
+        return [digest(encode(policy.tensors(), {})) for policy in self.policies]
+
+    def _actor(self, seed: int, *, greedy: bool) -> Actor:
+        def actor(policy: Policy, *name: int) -> Actor:
+            generator = derive_generator(self._device, seed, "act", *name)
+            return PolicyActor(policy, self.simulator.count, generator, greedy=greedy)
+
+        first, *others = self.policies
+        if not others:
+            return actor(first)
+        members = [actor(first), *(actor(policy, index) for index, policy in enumerate(others, start=1))]
+        return Committee(members, self.simulator.action_space.n)
 
 
 class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
@@ -224,12 +236,16 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
         """Opens; see the contract."""
         await self._shut()
         answer = await answer_probe(self._planes, request.probe)
-        self._judge = await self._compute.run(Judge, request, answer.device)
-        simulator, policy = self._judge.simulator, self._judge.policy
+        judge = self._judge = await self._compute.run(Judge, request, answer.device)
+        simulator = judge.simulator
         return pb.OpenEvaluatorResponse(
             observation_space=space_message(simulator.observation_space),
             action_space=space_message(simulator.action_space),
-            policy=policy_message(network_spec(request.policy), policy.tensors()),
+            policy=policy_message(network_spec(request.policy), judge.policies[0].tensors()),
+            members=[
+                policy_message(network_spec(member), policy.tensors())
+                for member, policy in zip(request.members, judge.policies[1:], strict=True)
+            ],
             probe_sum=answer.sum,
         )
 
@@ -242,8 +258,11 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
             raise FailedPrecondition(
                 f"the evaluator is not open for session {request.session!r}; open it", reason=NOT_OPEN
             )
-        self._opened_uris.add(request.policy.tensor.plane_uri)
-        await self._planes.pull([request.policy.tensor])
+        tensors = [ref.tensor for ref in (request.policy, *request.members)]
+        self._opened_uris |= {tensor.plane_uri for tensor in tensors}
+        for tensor in tensors:
+            # One by one: all have the same name.
+            await self._planes.pull([tensor])
         cancelled = threading.Event()
         try:
             evaluation = await self._compute.run(judge.evaluate, request, self._planes, cancelled)

@@ -87,6 +87,8 @@ class Session:
     memory: Memory
     seed: int
     rollouts: int
+    members: tuple[NetworkSpec, ...] = ()
+    """Networks of the other members, where an ensemble is scored."""
     opened: int = 1
     """Counts the times that the roles are opened for this assignment, this one included."""
 
@@ -133,7 +135,7 @@ class Roles:
         self._evaluator: Any = pb_grpc.EvaluatorServiceStub(self._channels[-1]) if learner == 0 else None
         self._session: Session | None = None
         self._experience: Experience | None = None
-        self._ring: PolicyRing | None = None
+        self._rings: list[PolicyRing] = []
 
     @property
     def plane(self) -> str:
@@ -161,9 +163,14 @@ class Roles:
     @property
     def ring(self) -> PolicyRing:
         """Policy slots of the open session."""
-        if self._ring is None:
+        return self.rings[0]
+
+    @property
+    def rings(self) -> Sequence[PolicyRing]:
+        """Those of all members of the open session."""
+        if not self._rings:
             raise FailedPrecondition("no session is open")
-        return self._ring
+        return self._rings
 
     async def open(self, session: Session) -> tuple[Space, Space]:
         """Opens every role for a session; what the assignment has remembered stays, but for rollouts under way.
@@ -185,10 +192,11 @@ class Roles:
         spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
         if self._experience:
             self._experience.lost()
-        if self._ring:
-            self._ring.close()
-        parameters = element_count(policy_shapes(*spaces, session.network))
-        self._ring = PolicyRing(self._plane, session.name, parameters)
+        self._close_rings()
+        networks = (session.network, *session.members)
+        for index, network in enumerate(networks):
+            name = f"{session.name}_member_{index}" if index else session.name
+            self._rings.append(PolicyRing(self._plane, name, element_count(policy_shapes(*spaces, network))))
         self._session = session
         return spaces
 
@@ -287,7 +295,11 @@ class Roles:
         if self._evaluator is None:
             return calls
         request = pb.OpenEvaluatorRequest(
-            session=session.name, environment=session.evaluation_environment, policy=policy, probe=probe
+            session=session.name,
+            environment=session.evaluation_environment,
+            policy=policy,
+            probe=probe,
+            members=[policy_message(network) for network in session.members],
         )
         return [*calls, _call(self._evaluator.OpenEvaluator, request, deadline_seconds=OPEN_DEADLINE_SECONDS)]
 
@@ -323,7 +335,7 @@ class Roles:
             ]
             filled = await _all_or_first_error(calls)
         finally:
-            self._release(held)
+            held.release()
         return Collected(
             grant,
             held.version,
@@ -331,15 +343,22 @@ class Roles:
             [value for part in filled for value in part.episode_returns],
         )
 
-    async def evaluate(self, held: PolicySlot, *, episodes: int, seed: int, greedy: bool) -> Evaluation:
-        """Scores the policy in a held slot and releases it.
+    async def evaluate(
+        self, held: PolicySlot, *others: PolicySlot, episodes: int, seed: int, greedy: bool
+    ) -> Evaluation:
+        """Scores the policy in a held slot, together with those of the other members, and releases them.
 
         Raises:
             RoleLost: The evaluator was lost.
             DataLoss: A return is not finite, or the evaluation does not end.
         """
         request = pb.EvaluatePolicyRequest(
-            session=self._require_session().name, policy=held.ref(), episodes=episodes, seed=seed, greedy=greedy
+            session=self._require_session().name,
+            policy=held.ref(),
+            episodes=episodes,
+            seed=seed,
+            greedy=greedy,
+            members=[other.ref() for other in others],
         )
         try:
             response = await _call(self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS)
@@ -349,7 +368,8 @@ class Roles:
                 " the environment a shorter time limit"
             ) from None
         finally:
-            self._release(held)
+            for slot in (held, *others):
+                slot.release()
         evaluation: Evaluation = response.evaluation
         return evaluation
 
@@ -372,16 +392,17 @@ class Roles:
             raise FailedPrecondition("no session is open")
         return self._session
 
-    def _release(self, held: PolicySlot) -> None:
-        if self._ring:
-            self._ring.release(held)
-
     def _drop_memory(self) -> None:
         self._session = None
-        for memory in (self._experience, self._ring):
-            if memory:
-                memory.close()
-        self._experience = self._ring = None
+        if self._experience:
+            self._experience.close()
+        self._experience = None
+        self._close_rings()
+
+    def _close_rings(self) -> None:
+        for ring in self._rings:
+            ring.close()
+        self._rings.clear()
 
 
 async def _all_or_first_error(calls: list[Any]) -> list[Any]:

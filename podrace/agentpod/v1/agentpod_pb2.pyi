@@ -469,6 +469,7 @@ class OpenEvaluatorRequest(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """As in OpenWorker."""
     @_builtins.property
@@ -483,6 +484,12 @@ class OpenEvaluatorRequest(_message.Message):
     def probe(self) -> _tensor_pb2.TensorRef:
         """As in OpenWorker."""
 
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicySpec]:
+        """The other members of an ensemble, as `policy`: all act together, by the mean of their actions, or by the majority
+        of their choices (the lowest of those with most votes). Empty: `policy` acts alone.
+        """
+
     def __init__(
         self,
         *,
@@ -490,10 +497,11 @@ class OpenEvaluatorRequest(_message.Message):
         environment: _tournament_pb2.EnvironmentSpec | None = ...,
         policy: Global___PolicySpec | None = ...,
         probe: _tensor_pb2.TensorRef | None = ...,
+        members: _abc.Iterable[Global___PolicySpec] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "policy", b"policy", "probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "policy", b"policy", "probe", b"probe", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "members", b"members", "policy", b"policy", "probe", b"probe", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -509,6 +517,7 @@ class OpenEvaluatorResponse(_message.Message):
     ACTION_SPACE_FIELD_NUMBER: _builtins.int
     PROBE_SUM_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
     probe_sum: _builtins.float
     """Sum of the probe's elements as read here."""
     @_builtins.property
@@ -523,6 +532,10 @@ class OpenEvaluatorResponse(_message.Message):
     def policy(self) -> Global___PolicySpec:
         """The policy with its tensors listed."""
 
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicySpec]:
+        """The other members with their tensors listed."""
+
     def __init__(
         self,
         *,
@@ -530,10 +543,11 @@ class OpenEvaluatorResponse(_message.Message):
         action_space: Global___Space | None = ...,
         probe_sum: _builtins.float = ...,
         policy: Global___PolicySpec | None = ...,
+        members: _abc.Iterable[Global___PolicySpec] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "observation_space", b"observation_space", "policy", b"policy", "probe_sum", b"probe_sum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_space", b"action_space", "members", b"members", "observation_space", b"observation_space", "policy", b"policy", "probe_sum", b"probe_sum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -550,6 +564,7 @@ class EvaluatePolicyRequest(_message.Message):
     EPISODES_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     GREEDY_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """As given to OpenEvaluator."""
     episodes: _builtins.int
@@ -562,6 +577,10 @@ class EvaluatePolicyRequest(_message.Message):
     def policy(self) -> Global___PolicyRef:
         """The policy."""
 
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyRef]:
+        """The other members of the ensemble, as many as it was opened for and in that order."""
+
     def __init__(
         self,
         *,
@@ -570,10 +589,11 @@ class EvaluatePolicyRequest(_message.Message):
         episodes: _builtins.int = ...,
         seed: _builtins.int = ...,
         greedy: _builtins.bool = ...,
+        members: _abc.Iterable[Global___PolicyRef] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "greedy", b"greedy", "policy", b"policy", "seed", b"seed", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "greedy", b"greedy", "members", b"members", "policy", b"policy", "seed", b"seed", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

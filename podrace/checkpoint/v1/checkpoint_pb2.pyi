@@ -108,6 +108,7 @@ class Evaluation(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     TRACES_FIELD_NUMBER: _builtins.int
     WALL_SECONDS_FIELD_NUMBER: _builtins.int
+    MEMBER_POLICY_DIGESTS_FIELD_NUMBER: _builtins.int
     mean_return: _builtins.float
     """Mean undiscounted return over the episodes."""
     variance: _builtins.float
@@ -130,6 +131,10 @@ class Evaluation(_message.Message):
     def traces(self) -> _containers.MessageMap[_builtins.str, Global___Trace]:
         """Series the simulator reports, for instance `account_value`."""
 
+    @_builtins.property
+    def member_policy_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of the other members, where an ensemble was scored; as `policy_digest`."""
+
     def __init__(
         self,
         *,
@@ -142,10 +147,11 @@ class Evaluation(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         traces: _abc.Mapping[_builtins.str, Global___Trace] | None = ...,
         wall_seconds: _builtins.float = ...,
+        member_policy_digests: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "mean_length_steps", b"mean_length_steps", "mean_return", b"mean_return", "metrics", b"metrics", "policy_digest", b"policy_digest", "seed", b"seed", "traces", b"traces", "variance", b"variance", "wall_seconds", b"wall_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "mean_length_steps", b"mean_length_steps", "mean_return", b"mean_return", "member_policy_digests", b"member_policy_digests", "metrics", b"metrics", "policy_digest", b"policy_digest", "seed", b"seed", "traces", b"traces", "variance", b"variance", "wall_seconds", b"wall_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -526,6 +526,7 @@ class CreateEvaluationRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     STOCHASTIC_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key: a repeat returns the evaluation created first."""
     tournament_id: _builtins.str
@@ -544,6 +545,12 @@ class CreateEvaluationRequest(_message.Message):
     def options(self) -> _struct_pb2.Struct:
         """Laid over the options of the environment."""
 
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
+        """The other members of an ensemble, which acts together with `checkpoint`: by the mean of their actions, or by the
+        majority of their choices. Empty: the checkpoint alone.
+        """
+
     def __init__(
         self,
         *,
@@ -554,10 +561,11 @@ class CreateEvaluationRequest(_message.Message):
         options: _struct_pb2.Struct | None = ...,
         seed: _builtins.int = ...,
         stochastic: _builtins.bool = ...,
+        members: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "options", b"options", "request_id", b"request_id", "seed", b"seed", "stochastic", b"stochastic", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "members", b"members", "options", b"options", "request_id", b"request_id", "seed", b"seed", "stochastic", b"stochastic", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -941,6 +949,7 @@ class EvaluationWork(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     STOCHASTIC_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
     evaluation_id: _builtins.str
     """Name of the evaluation."""
     episodes: _builtins.int
@@ -957,6 +966,10 @@ class EvaluationWork(_message.Message):
     def options(self) -> _struct_pb2.Struct:
         """Laid over the options of the environment."""
 
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
+        """The other members of the ensemble."""
+
     def __init__(
         self,
         *,
@@ -966,10 +979,11 @@ class EvaluationWork(_message.Message):
         options: _struct_pb2.Struct | None = ...,
         seed: _builtins.int = ...,
         stochastic: _builtins.bool = ...,
+        members: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "evaluation_id", b"evaluation_id", "options", b"options", "seed", b"seed", "stochastic", b"stochastic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "evaluation_id", b"evaluation_id", "members", b"members", "options", b"options", "seed", b"seed", "stochastic", b"stochastic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

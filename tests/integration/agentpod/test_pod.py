@@ -319,6 +319,31 @@ async def test_any_checkpoint_can_be_evaluated_by_a_pod(mesh, make_spec, make_as
     assert completed.evaluation.mean_return > 0
 
 
+async def test_an_ensemble_of_other_layers_and_algorithms_is_scored_together(mesh, make_spec, make_assignment):
+    specs = [
+        make_spec(),
+        make_spec(algorithms={"a2c": {"hyperparameters": {"horizon": 64, "hidden_sizes": [8, 8]}}}),
+    ]
+    await run(mesh, *(make_assignment(spec, number=number) for number, spec in enumerate(specs)))
+    first, other = (fetch_latest(store_of(mesh), f"t-a{number}") for number in range(2))
+    evaluation = make_assignment(specs[0])
+    evaluation.ClearField("work")
+    evaluation.assignment_id = "t-e0.1"
+    evaluation.evaluate.checkpoint.manifest_digest = first.manifest_digest
+    evaluation.evaluate.members.add().manifest_digest = other.manifest_digest
+    evaluation.evaluate.episodes = 6
+    mesh.orchestrator.completed.clear()
+    await run(mesh, evaluation)
+    completed = only_completion(mesh)
+    assert completed.outcome == pb.OUTCOME_FINISHED, completed.message
+    policies = [
+        next(part.digest for part in latest.manifest.parts if part.name == "policy") for latest in (first, other)
+    ]
+    scored = completed.evaluation
+    assert [scored.policy_digest, *scored.member_policy_digests] == policies
+    assert scored.episodes == 6
+
+
 async def test_a_pod_that_hears_no_orchestrator_goes(mesh, short_folder):
     config = mesh.pod_config("fused", orchestrator=f"unix:{short_folder}/nobody.sock", orphan_seconds=0.2)
     config.folder.mkdir()
@@ -391,10 +416,10 @@ async def test_a_leaderboard_that_knows_nothing_does_not_cost_the_training(mesh,
 async def test_an_evaluation_assignment_ends_with_the_pod(mesh, make_spec, make_assignment, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setattr("agentpod.evaluator.MAXIMUM_EPISODE_STEPS", 10**9)
-    mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
     await run(mesh, make_assignment(make_spec("python:environments:line", steps=512)))
     trained = fetch_latest(store_of(mesh), "t-a0")
     mesh.orchestrator.completed.clear()
+    mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
     evaluation = make_assignment(make_spec("python:environments:endless"))
     evaluation.ClearField("work")
     evaluation.assignment_id = "t-e0.1"

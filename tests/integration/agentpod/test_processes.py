@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import torch
 from scripted import until
 
 from agentpod.config import PodConfig
@@ -142,6 +143,27 @@ async def test_a_plane_that_is_required_and_not_there_ends_the_tournament(mesh, 
     completed = mesh.orchestrator.completed[0]
     assert completed.outcome == pb.OUTCOME_SPEC_FAILED
     assert "no plane connects the roles of this pod: plane 'cuda': " in completed.message
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("layout", "plane", "taken", "gpus"),
+    [
+        ("fused", "auto", "gpu-memory", 1),
+        ("separate", "auto", "cuda", 1),
+        ("separate", "cuda", "cuda", 1),
+        ("separate", "group", "group", 2),
+    ],
+)
+async def test_what_steps_on_a_gpu_stays_there(mesh, make_spec, make_assignment, nursery, layout, plane, taken, gpus):
+    if torch.cuda.device_count() < gpus:
+        pytest.skip(f"needs {gpus} GPUs")
+    mesh.orchestrator.assignments.append(make_assignment(make_spec("cartpole", pod={"gpus": gpus})))
+    pod = mesh.pod_config(layout, plane=plane, gpus=tuple(range(gpus)))
+    await nursery.start(pod)
+    await until(lambda: bool(mesh.orchestrator.completed), seconds=120.0)
+    completed = mesh.orchestrator.completed[0]
+    assert (completed.outcome, completed.progress.plane) == (pb.OUTCOME_FINISHED, taken), completed.message
 
 
 async def test_a_separate_pod_overlaps_with_a_policy_lag_of_one(mesh, make_spec, make_assignment, nursery):

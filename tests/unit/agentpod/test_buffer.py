@@ -84,7 +84,7 @@ def test_a_policy_that_is_being_read_is_never_written(plane):
         ring.publish(torch.full((3,), float(version)), version)
     assert held.version == 1
     assert plane.open([held.ref().tensor])[POLICY].tolist() == [1.0, 1.0, 1.0]
-    ring.release(held)
+    held.release()
     assert ring.hold().version == 19
     ring.close()
 
