@@ -1,13 +1,15 @@
 """Measures the checkpoint store `minio` on a real S3 server of this machine, beside the S3 client's own put_object and
-get_object of the same bytes; prints one JSON object a line.
+get_object of the same objects; prints one JSON object a line.
 
-    store and read     one part through the store: put with its digest taken, get with its digest verified
-    publish and fetch  a whole checkpoint of one part: also its manifest, and the agent's pointer swapped
+    store and read     one part: put with its digest taken, get with its digest verified
+    publish and fetch  a whole checkpoint: policy (a quarter) and learner, manifest, and the agent's pointer swapped;
+                       beside it the client puts the same four objects, or gets the three of them, one after the other
 
-What is measured alternates in one run, on fresh bytes each time; medians. A small checkpoint is a matter of requests (a
-publication is six), a large one of bytes.
+What is measured alternates in one run, on fresh bytes each time; medians. A small checkpoint is a matter of round trips
+(a publication is five), a large one of bytes. The floors come first: what SHA-256 makes here,
+and what a round trip takes.
 
-    python benchmarks/store.py [--quick]
+    python benchmarks/store.py [--quick] [--sizes 64kB 1MB 16MB 256MB]
 """
 
 import argparse
@@ -23,8 +25,9 @@ from pathlib import Path
 
 from minio import Minio
 
-from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
 from podrace.checkpoints import open_store
+from podrace.checkpoints.manifest import canonical_json
 from podrace.checkpoints.publish import claim, fetch, publish, read_part, store_part
 from podrace.checkpoints.store import CheckpointStore, digest
 from podrace.telemetry import TelemetryConfig, configure_logging
@@ -79,7 +82,7 @@ def median_seconds(
 
 @dataclass
 class Subject:
-    """The bytes of a size and the six things that are done with them."""
+    """The bytes of a size and the things that are done with them."""
 
     store: CheckpointStore
     client: Minio
@@ -87,12 +90,21 @@ class Subject:
     data: bytes = b""
     part: Part = field(default_factory=Part)
     manifest_digest: str = ""
+    beside: dict[str, bytes] = field(default_factory=dict)
+    """What the client puts beside the parts: manifest and pointer."""
 
     def prepare(self, turn: int, index: int) -> None:
         """Makes bytes that were never stored."""
         fresh = bytearray(self.data or os.urandom(self.size_bytes))
-        fresh[:4] = bytes((turn // 256, turn % 256, index, 0))
+        for begin in (0, self.size_bytes // 4):
+            fresh[begin : begin + 4] = bytes((turn // 256, turn % 256, index, 0))
         self.data = bytes(fresh)
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The parts of a checkpoint of the size."""
+        policy = self.size_bytes // 4
+        return {"policy": self.data[:policy], "learner": self.data[policy:]}
 
     def plain_put(self) -> None:
         self.client.put_object(weed.BUCKET, "plain", io.BytesIO(self.data), self.size_bytes)
@@ -100,11 +112,15 @@ class Subject:
     def store_part(self) -> None:
         self.part = store_part(self.store, "policy", self.data)
 
-    def publish(self) -> None:
-        self.manifest_digest = publish(self.store, AGENT, 1, {"policy": self.data}, Manifest(algorithm="ppo"))
+    def plain_puts(self) -> None:
+        for name, data in (self.files | self.beside).items():
+            self.client.put_object(weed.BUCKET, name, io.BytesIO(data), len(data))
 
-    def plain_get(self) -> bytes:
-        response = self.client.get_object(weed.BUCKET, "plain")
+    def publish(self) -> None:
+        self.manifest_digest = publish(self.store, AGENT, 1, self.files, Manifest(algorithm="ppo"))
+
+    def plain_get(self, name: str = "plain") -> bytes:
+        response = self.client.get_object(weed.BUCKET, name)
         data = response.read()
         response.release_conn()
         return data
@@ -115,6 +131,10 @@ class Subject:
     def read_part(self) -> None:
         read_part(self.store, self.part)
 
+    def plain_gets(self) -> None:
+        for name in ("manifest", "policy", "learner"):
+            self.plain_get(name)
+
     def fetch(self) -> None:
         fetch(self.store, self.manifest_digest)
 
@@ -122,29 +142,48 @@ class Subject:
 def measure(store: CheckpointStore, client: Minio, name: str, rounds: int) -> None:
     """Reports one size."""
     subject = Subject(store, client, SIZES_BYTES[name])
-    puts = [subject.plain_put, subject.store_part, subject.publish]
-    plain, *ours = median_seconds(puts, rounds, subject.prepare)
-    for metric, seconds in zip(("store", "publish"), ours, strict=True):
-        report(name, metric, subject.size_bytes, seconds, "put_object", plain)
-    gets = [subject.plain_get, subject.plain_get_and_digest, subject.read_part, subject.fetch]
-    plain, with_digest, read, fetched = median_seconds(gets, rounds)
-    report(name, "read", subject.size_bytes, read, "get_object", plain)
-    report(name, "read", subject.size_bytes, read, "get_object and SHA-256", with_digest)
-    report(name, "fetch", subject.size_bytes, fetched, "get_object", plain)
+    subject.prepare(0, 9)
+    subject.publish()
+    pointer, _ = store.read_pointer(AGENT) or (Pointer(), "")
+    subject.beside = {"manifest": store.get_object(subject.manifest_digest), "pointer": canonical_json(pointer)}
+    puts = [subject.plain_put, subject.store_part, subject.plain_puts, subject.publish]
+    put, stored, put_all, published = median_seconds(puts, rounds, subject.prepare)
+    report(name, "store", subject.size_bytes, stored, "put_object", put)
+    report(name, "publish", subject.size_bytes, published, "put_object of the same objects", put_all)
+    gets = [subject.plain_get, subject.plain_get_and_digest, subject.read_part, subject.plain_gets, subject.fetch]
+    got, digested, read, got_all, fetched = median_seconds(gets, rounds)
+    report(name, "read", subject.size_bytes, read, "get_object", got)
+    report(name, "read", subject.size_bytes, read, "get_object and SHA-256", digested)
+    report(name, "fetch", subject.size_bytes, fetched, "get_object of the same objects", got_all)
+
+
+def measure_floors(store: CheckpointStore) -> None:
+    """Reports how fast a digest and a round trip are."""
+    data = os.urandom(16 * 2**20)
+    hashing, round_trip = median_seconds([lambda: digest(data), lambda: store.read_pointer(AGENT)], 20)
+    for metric, value, unit in (
+        ("sha256_megabytes_per_second", len(data) / hashing / MEGABYTE, "MB/s"),
+        ("round_trip_milliseconds", 1e3 * round_trip, "ms"),
+    ):
+        line = {"benchmark": "store", "case": "floor", "metric": metric, "value": float(f"{value:.4g}"), "unit": unit}
+        print(json.dumps(line), flush=True)
 
 
 def main() -> None:
     """Starts a server and measures one size after the other."""
     parser = argparse.ArgumentParser(description="Throughput of the store minio beside its client's, as JSON lines.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and no large checkpoint")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES_BYTES, help="only these")
+    options = parser.parse_args()
     configure_logging(TelemetryConfig(log_level="error"))
-    rounds = QUICK if parser.parse_args().quick else ROUNDS
+    rounds = QUICK if options.quick else ROUNDS
     with weed.running_server() as server:
         os.environ.update(server.environ)
         store = open_store(server.uri("benchmark"))
         claim(store, AGENT, 1)
-        for name in rounds:
-            measure(store, server.client(), name, rounds[name])
+        measure_floors(store)
+        for name in options.sizes or rounds:
+            measure(store, server.client(), name, rounds.get(name, min(rounds.values())))
 
 
 if __name__ == "__main__":

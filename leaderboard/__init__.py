@@ -7,6 +7,9 @@ evolution/       who comes next: the strategies, and how values are drawn and mu
 updater.py       reads what a learner submits, judges it, remembers it
 generator.py     makes agents, each once
 replay.py        takes every decision again and compares (pure)
+champion.py      who is champion, judged on fresh evaluations (pure)
+learning.py      how fast agents learn (pure)
+family.py        what is told of agents and their ancestors (pure)
 statistics.py    what the scores say about algorithms and hyperparameters (pure)
 pages.py         how lists are cut into pages (pure)
 records.py       what the rows of the database mean

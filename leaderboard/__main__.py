@@ -63,6 +63,7 @@ async def _collecting(state: Database, store: CheckpointStore, config: Config) -
             store,
             period_seconds=config.collect_period_seconds,
             grace_seconds=config.collect_grace_seconds,
+            retention=config.retention,
         )
     )
     try:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from leaderboard.retention import Retention
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
 
@@ -25,3 +26,5 @@ class Config:
     """Time between two collections of training files that nobody can reach; 0: never."""
     collect_grace_seconds: float = 3600.0
     """Younger files stay. It must exceed the longest time from the first file of a checkpoint to its submission."""
+    retention: Retention = field(default_factory=Retention)
+    """Which scored checkpoints keep their training files."""

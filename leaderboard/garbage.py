@@ -1,17 +1,21 @@
 """Owns which training files are still needed, and the periodic deletion of the others.
 
-Needed are the candidates on all boards, and the candidates that unfinished agents start from. Who is unfinished, the
-orchestrator says whenever it asks for an agent; after that, agents only finish, so that for each tournament the list
-that came with its last agent, and that agent, cover all. Agents generated within the grace age are added, because
-requests may cross. What an agent itself has published last is kept by its pointer (podrace.checkpoints.collect).
+Needed is what leaderboard.retention says of each tournament, and the candidates that unfinished agents start from. Who
+is unfinished, the orchestrator says whenever it asks for an agent; after that, agents only finish, so that for each
+tournament the list that came with its last agent, and that agent, cover all. Agents generated within the grace age are
+added, because requests may cross. What an agent itself has published last is kept by its pointer
+(podrace.checkpoints.collect).
 """
 
 import asyncio
+import math
 
 import prometheus_client
 import structlog
 
 from leaderboard import records
+from leaderboard.evolution.agents import visible_board
+from leaderboard.retention import Past, Retention, kept
 from podrace.checkpoints.collect import collect
 from podrace.checkpoints.store import CheckpointStore
 from podrace.database import Database, Transaction
@@ -22,31 +26,65 @@ _log = structlog.get_logger(__name__)
 
 
 async def collect_periodically(
-    state: Database, store: CheckpointStore, *, period_seconds: float, grace_seconds: float
+    state: Database,
+    store: CheckpointStore,
+    *,
+    period_seconds: float,
+    grace_seconds: float,
+    retention: Retention,
 ) -> None:
     """Collects again and again until it is cancelled; a collection that fails is told and the next one tried."""
     while True:
         await asyncio.sleep(period_seconds)
         try:
-            deleted = await collect_once(state, store, grace_seconds=grace_seconds)
+            deleted = await collect_once(state, store, grace_seconds=grace_seconds, retention=retention)
         except PodraceError as error:
             _log.warning("training files were not collected", error=error.message)
         else:
             _log.debug("training files collected", objects=len(deleted))
 
 
-async def collect_once(state: Database, store: CheckpointStore, *, grace_seconds: float) -> list[str]:
+async def collect_once(
+    state: Database, store: CheckpointStore, *, grace_seconds: float, retention: Retention
+) -> list[str]:
     """Deletes what nobody can reach any more and returns the digests of what was deleted; raises as collect does."""
-    needed = await state.transact(roots, grace_seconds)
+    needed = await state.transact(starts, grace_seconds)
+    # A transaction each, so that no submission waits for the reading of all tournaments.
+    for tournament_id in await state.transact(tournaments):
+        needed |= kept(await state.transact(past, tournament_id), retention).keys()
     deleted = await asyncio.to_thread(collect, store, needed, grace_seconds)
     COLLECTED.inc(len(deleted))
     return deleted
 
 
-def roots(transaction: Transaction, grace_seconds: float) -> set[str]:
-    """Digests of the manifests that are needed."""
+def starts(transaction: Transaction, grace_seconds: float) -> set[str]:
+    """Digests of the manifests that unfinished agents start from."""
     latest = records.latest_generations(transaction, transaction.now - grace_seconds)
     listed = {agent_id for generation in latest for agent_id in generation.unfinished_agent_ids}
     agents = [generation.agent for generation in latest] + list(records.find_agents(transaction, listed).values())
-    starts = {agent.starting_checkpoint.manifest_digest for agent in agents if agent.HasField("starting_checkpoint")}
-    return starts | set(records.candidates_on_boards(transaction))
+    return {agent.starting_checkpoint.manifest_digest for agent in agents if agent.HasField("starting_checkpoint")}
+
+
+def tournaments(transaction: Transaction) -> list[str]:
+    """Ids of the tournaments that have agents."""
+    return sorted({generation.agent.tournament_id for generation in _last_generations(transaction)})
+
+
+def past(transaction: Transaction, tournament_id: str) -> Past:
+    """What a tournament has come to."""
+    spec = records.get_spec(transaction, tournament_id)
+    last = next(one.agent for one in _last_generations(transaction) if one.agent.tournament_id == tournament_id)
+    submissions = records.list_candidates(transaction, tournament_id)
+    board = records.read_board(transaction, tournament_id)
+    moments = [last.create_time, *(candidate.submit_time for candidate in submissions[-1:])]
+    return Past(
+        board=board,
+        visible=visible_board(spec, last.number + 1, submissions if spec.synchronous else board),
+        submissions=submissions,
+        contenders=spec.champion.reevaluate_top,
+        idle_seconds=transaction.now - max(moment.ToNanoseconds() / 1e9 for moment in moments),
+    )
+
+
+def _last_generations(transaction: Transaction) -> list[records.Generation]:
+    return records.latest_generations(transaction, since=math.inf)

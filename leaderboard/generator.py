@@ -4,21 +4,25 @@ How one is made is decided in leaderboard.evolution.agents. In a synchronous tou
 in the order of their numbers, those left out first, and none before every agent of the earlier rounds is finished.
 """
 
-from collections.abc import Iterable
+import asyncio
+import importlib
+from collections.abc import Collection
 
 import prometheus_client
 import structlog
 
 from leaderboard import records
-from leaderboard.evolution import STRATEGIES
+from leaderboard.evolution import NEEDED, STRATEGIES
 from leaderboard.evolution.agents import agent_id_of, make, round_begin, visible_board
+from leaderboard.evolution.history import NOTHING, History, history_of, is_needed, window_begin
 from leaderboard.records import Generation, timestamp
+from podrace import strategies
 from podrace.config import unknown
 from podrace.database import Database, Transaction
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, GenerateAgentRequest, Origin
 from podrace.spec import bad
-from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, TournamentSpec
 
 GENERATED = prometheus_client.Counter("podrace_leaderboard_agents_generated", "Agents generated", ["origin"])
 _log = structlog.get_logger(__name__)
@@ -38,6 +42,8 @@ class Generator:
             FailedPrecondition: The tournament is synchronous and the earlier rounds are not finished.
         """
         check(request)
+        # Beside the event loop and before the transaction, because it may take seconds the first time.
+        await asyncio.to_thread(load_needed, request.spec.evolution.strategy)
         agent, made = await self._state.transact(generate, request)
         for new in made:
             GENERATED.labels(Origin.Name(new.origin).removeprefix("ORIGIN_").lower()).inc()
@@ -57,8 +63,7 @@ def check(request: GenerateAgentRequest) -> None:
     spec, evolution = request.spec, request.spec.evolution
     if evolution.strategy not in STRATEGIES:
         raise bad(unknown("evolution.strategy", "strategy", evolution.strategy, STRATEGIES))
-    present = {field.name for field, _ in evolution.ListFields()}
-    missing = [f"evolution.{field.name}" for field in evolution.DESCRIPTOR.fields if field.name not in present]
+    missing = strategies.missing(evolution)
     if spec.synchronous and not spec.pool.maximum_pods:
         missing.append("pool.maximum_pods")
     if not any(algorithm.ratio > 0 for algorithm in spec.algorithms.values()):
@@ -73,6 +78,22 @@ def check(request: GenerateAgentRequest) -> None:
         raise bad(f"{missing[0]}: missing; send the specification resolved, every default filled in")
 
 
+def load_needed(strategy: str) -> None:
+    """Imports what a strategy needs beyond what every leaderboard has; blocks.
+
+    Raises:
+        InvalidArgument: It is not installed (BAD_SPEC).
+    """
+    if strategy in NEEDED:
+        try:
+            importlib.import_module(NEEDED[strategy])
+        except ImportError:
+            raise bad(
+                f"evolution.strategy = {strategy!r}: needs {NEEDED[strategy]}, which is not installed where the"
+                f" leaderboard runs; pip install 'podrace[{strategy}]' there, or choose another strategy"
+            ) from None
+
+
 # --- what is remembered, in one transaction ----------------------------------------------------------------------
 
 
@@ -85,7 +106,8 @@ def generate(transaction: Transaction, request: GenerateAgentRequest) -> tuple[A
     if spec.synchronous:
         made = _make_round(transaction, request, spec)
     else:
-        made = [_make(transaction, request.tournament_id, spec, request.number, request.unfinished_agent_ids)]
+        unfinished, failed = request.unfinished_agent_ids, request.failed_agent_ids
+        made = [_make(transaction, request.tournament_id, spec, request.number, unfinished, failed)]
     return made[-1], made
 
 
@@ -96,12 +118,21 @@ def _first_spec(transaction: Transaction, request: GenerateAgentRequest) -> Tour
         records.add_spec(transaction, request.tournament_id, request.spec)
         return request.spec
     for name in ("seed", "synchronous", "algorithms", "evolution"):
-        if getattr(spec, name) != getattr(request.spec, name):
+        if _comparable(spec, name) != _comparable(request.spec, name):
             raise InvalidArgument(
                 f"tournament {request.tournament_id}: {name} differs from what its first agent was generated with;"
                 " create another tournament"
             )
     return spec
+
+
+def _comparable(spec: TournamentSpec, name: str) -> object:
+    """A field of a specification; who was resolved before there was an allocation means the one of always."""
+    if name != "evolution":
+        return getattr(spec, name)
+    evolution = EvolutionSpec(allocation="ratio")
+    evolution.MergeFrom(spec.evolution)
+    return evolution
 
 
 def _make_round(transaction: Transaction, request: GenerateAgentRequest, spec: TournamentSpec) -> list[Agent]:
@@ -111,7 +142,7 @@ def _make_round(transaction: Transaction, request: GenerateAgentRequest, spec: T
     for number in range(begin, request.number + 1):
         if records.find_generation(transaction, agent_id_of(tournament_id, number)) is None:
             before = [agent_id_of(tournament_id, other) for other in range(begin, number)]
-            made.append(_make(transaction, tournament_id, spec, number, before))
+            made.append(_make(transaction, tournament_id, spec, number, before, request.failed_agent_ids))
     return made
 
 
@@ -131,13 +162,40 @@ def _check_earlier_rounds(transaction: Transaction, request: GenerateAgentReques
 
 
 def _make(
-    transaction: Transaction, tournament_id: str, spec: TournamentSpec, number: int, unfinished: Iterable[str]
+    transaction: Transaction,
+    tournament_id: str,
+    spec: TournamentSpec,
+    number: int,
+    unfinished: Collection[str],
+    failed: Collection[str],
 ) -> Agent:
     read = records.list_candidates if spec.synchronous else records.read_board
     board = visible_board(spec, number, read(transaction, tournament_id))
     agents = records.find_agents(transaction, {*unfinished, *(candidate.agent_id for candidate in board)})
     known = tuple(sorted({agent_id for agent_id in unfinished if agent_id in agents}))
-    agent, depth = make(tournament_id, spec, number, board, agents, known)
+    known_failed = tuple(sorted(records.find_agents(transaction, failed)))
+    history = _read_history(transaction, tournament_id, spec, number, known, known_failed)
+    agent, depth = make(tournament_id, spec, number, board, agents, known, history)
     agent.create_time.CopyFrom(timestamp(transaction.now))
-    records.add_generation(transaction, Generation(agent, depth, records.last_sequence(transaction), known))
+    after = records.last_sequence(transaction)
+    records.add_generation(transaction, Generation(agent, depth, after, known, known_failed))
     return agent
+
+
+def _read_history(
+    transaction: Transaction,
+    tournament_id: str,
+    spec: TournamentSpec,
+    number: int,
+    unfinished: Collection[str],
+    failed: Collection[str],
+) -> History:
+    if not is_needed(spec):
+        return NOTHING
+    begin = window_begin(spec, number)
+    generations = records.list_generations(transaction, tournament_id, from_number=begin)
+    # Nobody submits before it was generated.
+    after = min((generation.after_sequence for generation in generations), default=0)
+    submissions = records.list_candidates(transaction, tournament_id, after_sequence=after)
+    agents = [generation.agent for generation in generations]
+    return history_of(spec, number, agents, submissions, unfinished, failed)

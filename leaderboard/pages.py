@@ -1,7 +1,8 @@
 """Owns how lists are cut into pages. Pure.
 
-A page token says which list it belongs to and where the page before ended: after which rank of a board, or after which
-sequence number of the submissions. A board may change between two pages; then a candidate may be missed or come twice.
+A page token says which list it belongs to and where the page before ended: after which rank of a board, after which
+sequence number of the submissions, before which number of an agent. A board may change between two pages; then a
+candidate may be missed or come twice.
 """
 
 import base64
@@ -10,10 +11,12 @@ import json
 from dataclasses import dataclass
 
 from podrace.errors import InvalidArgument
-from podrace.leaderboard.v1.leaderboard_pb2 import ListCandidatesRequest
+from podrace.leaderboard.v1.leaderboard_pb2 import GetLineageRequest, ListCandidatesRequest
 
 DEFAULT_SIZE = 100
 LARGEST_SIZE = 1000
+
+Request = ListCandidatesRequest | GetLineageRequest
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Page:
     """How many items at most."""
 
 
-def asked_for(request: ListCandidatesRequest) -> Page:
+def asked_for(request: Request) -> Page:
     """The page that a request means.
 
     Raises:
@@ -36,12 +39,12 @@ def asked_for(request: ListCandidatesRequest) -> Page:
     return Page(_position(request) if request.page_token else 0, size)
 
 
-def token_after(request: ListCandidatesRequest, position: int) -> str:
+def token_after(request: Request, position: int) -> str:
     """The token of the page that begins after a position of the list that the request is about."""
     return base64.urlsafe_b64encode(json.dumps([*_list_of(request), position]).encode()).decode()
 
 
-def _position(request: ListCandidatesRequest) -> int:
+def _position(request: Request) -> int:
     try:
         *list_of, position = json.loads(base64.urlsafe_b64decode(request.page_token.encode()))
     except (binascii.Error, ValueError, TypeError):
@@ -54,5 +57,7 @@ def _position(request: ListCandidatesRequest) -> int:
     return position
 
 
-def _list_of(request: ListCandidatesRequest) -> list[object]:
+def _list_of(request: Request) -> list[object]:
+    if isinstance(request, GetLineageRequest):
+        return [request.tournament_id, "lineage"]
     return [request.tournament_id, request.all_submissions]

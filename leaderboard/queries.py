@@ -1,18 +1,24 @@
-"""Owns the questions that are asked of the records: pages, families, statistics, logs. Each is one transaction."""
+"""Owns the questions asked of the records: pages, families, champion, statistics, log. Each is one transaction."""
 
 from collections import deque
+from collections.abc import Sequence
 
 from leaderboard import pages, records
-from leaderboard.records import Submission
+from leaderboard.champion import name_champion
+from leaderboard.family import summaries_of
+from leaderboard.records import Generation, Submission
 from leaderboard.replay import Log
 from leaderboard.statistics import statistics_of
 from podrace.database import Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import (
-    Agent,
     AlgorithmStatistics,
     Candidate,
+    GetLineageRequest,
+    GetLineageResponse,
     ListCandidatesRequest,
     ListCandidatesResponse,
+    NameChampionRequest,
+    NameChampionResponse,
 )
 
 LARGEST_FAMILY = 1000
@@ -58,23 +64,60 @@ def as_of_now(submission: Submission, rank: int) -> Candidate:
     return candidate
 
 
-def lineage(transaction: Transaction, agent_id: str) -> list[Agent]:
+def lineage(transaction: Transaction, request: GetLineageRequest) -> GetLineageResponse:
+    """An agent, then its ancestors, or a page of all agents of a tournament by number; and what each did.
+
+    Raises:
+        NotFound: The agent was never generated here.
+        InvalidArgument: The page token is not one of this list.
+    """
+    if request.agent_id:
+        return _told(transaction, family_of(transaction, request.agent_id))
+    page = pages.asked_for(request)
+    found = records.page_of_generations(transaction, request.tournament_id, page.after, page.size + 1)
+    response = _told(transaction, found[: page.size])
+    if len(found) > page.size:
+        response.next_page_token = pages.token_after(request, found[page.size].agent.number)
+    return response
+
+
+def family_of(transaction: Transaction, agent_id: str) -> list[Generation]:
     """An agent, then its ancestors, nearest first, each once; the most distant are left out beyond LARGEST_FAMILY.
 
     Raises:
         NotFound: The agent was never generated here.
     """
-    family = [records.get_generation(transaction, agent_id).agent]
+    family = [records.get_generation(transaction, agent_id)]
     known = {agent_id}
-    waiting = deque(family[0].parent_agent_ids)
+    waiting = deque(family[0].agent.parent_agent_ids)
     while waiting and len(family) < LARGEST_FAMILY:
         parent_id = waiting.popleft()
         if parent_id not in known:
             known.add(parent_id)
-            parent = records.get_generation(transaction, parent_id).agent
-            family.append(parent)
-            waiting.extend(parent.parent_agent_ids)
+            family.append(records.get_generation(transaction, parent_id))
+            waiting.extend(family[-1].agent.parent_agent_ids)
     return family
+
+
+def _told(transaction: Transaction, generations: Sequence[Generation]) -> GetLineageResponse:
+    if not generations:
+        return GetLineageResponse()
+    agents = [generation.agent for generation in generations]
+    depths = {generation.agent.agent_id: generation.depth for generation in generations}
+    submissions = records.list_candidates(transaction, agents[0].tournament_id)
+    return GetLineageResponse(agents=agents, summaries=summaries_of(agents, depths, submissions))
+
+
+def champion(transaction: Transaction, request: NameChampionRequest) -> NameChampionResponse:
+    """The champion by what is known, and who is to be evaluated again.
+
+    Raises:
+        NotFound: No agent of the tournament was ever generated here.
+    """
+    spec = records.get_spec(transaction, request.tournament_id)
+    submissions = records.board_submissions(transaction, request.tournament_id)
+    board = tuple(as_of_now(submission, rank) for rank, submission in enumerate(submissions, start=1))
+    return name_champion(spec, board, request.evaluations)
 
 
 def statistics(transaction: Transaction, tournament_id: str) -> list[AlgorithmStatistics]:

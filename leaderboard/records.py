@@ -48,6 +48,8 @@ class Generation:
     """Sequence number of the last submission before it, of any tournament."""
     unfinished_agent_ids: tuple[str, ...]
     """Agents that were unfinished then, of those that had been generated."""
+    failed_agent_ids: tuple[str, ...] = ()
+    """Agents that had failed then, of those that had been generated."""
 
 
 def timestamp(seconds: float) -> Timestamp:
@@ -86,7 +88,11 @@ _GENERATION = "agent, depth, after_sequence, unfinished"
 
 def _generation(row: tuple[Any, ...]) -> Generation:
     agent, depth, after_sequence, unfinished = row
-    return Generation(Agent.FromString(agent), int(depth), int(after_sequence), tuple(json.loads(unfinished)))
+    # A list where nobody had failed, as always before that was recorded.
+    recorded = json.loads(unfinished)
+    others = recorded if isinstance(recorded, dict) else {"unfinished": recorded, "failed": []}
+    ids = tuple(others["unfinished"]), tuple(others["failed"])
+    return Generation(Agent.FromString(agent), int(depth), int(after_sequence), *ids)
 
 
 def find_generation(transaction: Transaction, agent_id: str) -> Generation | None:
@@ -109,10 +115,23 @@ def find_agents(transaction: Transaction, agent_ids: Iterable[str]) -> dict[str,
     return {generation.agent.agent_id: generation.agent for generation in found if generation}
 
 
-def list_generations(transaction: Transaction, tournament_id: str) -> list[Generation]:
-    """All agents of a tournament in the order in which they were made."""
+def list_generations(transaction: Transaction, tournament_id: str, *, from_number: int = 0) -> list[Generation]:
+    """The agents of a tournament from some number on, in the order in which they were made."""
     rows = transaction.execute(
-        f"SELECT {_GENERATION} FROM agents WHERE tournament_id = ? ORDER BY generation", tournament_id
+        f"SELECT {_GENERATION} FROM agents WHERE tournament_id = ? AND number >= ? ORDER BY generation",
+        tournament_id,
+        from_number,
+    )
+    return [_generation(row) for row in rows]
+
+
+def page_of_generations(transaction: Transaction, tournament_id: str, from_number: int, limit: int) -> list[Generation]:
+    """At most `limit` agents of a tournament from some number on, by number."""
+    rows = transaction.execute(
+        f"SELECT {_GENERATION} FROM agents WHERE tournament_id = ? AND number >= ? ORDER BY number LIMIT ?",
+        tournament_id,
+        from_number,
+        limit,
     )
     return [_generation(row) for row in rows]
 
@@ -146,10 +165,16 @@ def add_generation(transaction: Transaction, generation: Generation) -> None:
         agent.number,
         generation.depth,
         generation.after_sequence,
-        json.dumps(generation.unfinished_agent_ids),
+        json.dumps(_recorded(generation)),
         transaction.now,
         agent.SerializeToString(),
     )
+
+
+def _recorded(generation: Generation) -> object:
+    if not generation.failed_agent_ids:
+        return generation.unfinished_agent_ids
+    return {"unfinished": generation.unfinished_agent_ids, "failed": generation.failed_agent_ids}
 
 
 # --- submissions -------------------------------------------------------------------------------------------------
@@ -193,9 +218,10 @@ def list_submissions(
     return [_submission(row) for row in rows]
 
 
-def list_candidates(transaction: Transaction, tournament_id: str) -> list[Candidate]:
-    """The candidates of all submissions of a tournament by arrival, as judged then."""
-    return [submission.answer.candidate for submission in list_submissions(transaction, tournament_id)]
+def list_candidates(transaction: Transaction, tournament_id: str, *, after_sequence: int = 0) -> list[Candidate]:
+    """The candidates of the submissions of a tournament after a sequence number, by arrival, as judged then."""
+    submissions = list_submissions(transaction, tournament_id, after_sequence=after_sequence)
+    return [submission.answer.candidate for submission in submissions]
 
 
 def board_submissions(transaction: Transaction, tournament_id: str) -> list[Submission]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from leaderboard.board import Board, Standing, answer_of, judge_arrival
 from leaderboard.evolution.agents import make, visible_board
+from leaderboard.evolution.history import NOTHING, History, history_of, is_needed
 from leaderboard.records import Generation, Submission
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -23,6 +24,8 @@ COMPARED_OF_AGENT = (
     "starting_checkpoint",
     "seed",
     "reason",
+    "seat",
+    "left_algorithms",
 )
 COMPARED_OF_CANDIDATE = ("rank", "verdict", "reason")
 
@@ -83,11 +86,25 @@ def _generate_again(generation: Generation, course: _Course) -> Iterator[str]:
         visible_board(spec, recorded.number, course.seen),
         course.agents,
         [agent_id for agent_id in generation.unfinished_agent_ids if agent_id in course.agents],
+        _history(generation, course),
     )
     course.agents[recorded.agent_id] = agent
     yield from _compare(where, recorded, agent, COMPARED_OF_AGENT)
     if depth != generation.depth:
         yield f"{where}: depth was {generation.depth}, is {depth}"
+
+
+def _history(generation: Generation, course: _Course) -> History:
+    if not is_needed(course.log.spec):
+        return NOTHING
+    return history_of(
+        course.log.spec,
+        generation.agent.number,
+        course.agents.values(),
+        course.arrived,
+        generation.unfinished_agent_ids,
+        generation.failed_agent_ids,
+    )
 
 
 def _judge_again(submission: Submission, course: _Course) -> Iterator[str]:

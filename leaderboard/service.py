@@ -56,7 +56,11 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
 
     async def GetLineage(self, request: pb.GetLineageRequest, context: Context) -> pb.GetLineageResponse:
         """Reads a family; see the contract."""
-        return pb.GetLineageResponse(agents=await self._state.transact(queries.lineage, request.agent_id))
+        return await self._state.transact(queries.lineage, request)
+
+    async def NameChampion(self, request: pb.NameChampionRequest, context: Context) -> pb.NameChampionResponse:
+        """Reads and decides; see the contract."""
+        return await self._state.transact(queries.champion, request)
 
     async def WatchCandidates(
         self, request: pb.WatchCandidatesRequest, context: Context

@@ -284,5 +284,10 @@ PLANES: Mapping[str, str] = {
 
 STRATEGIES: Mapping[str, str] = {
     "tournament": "the best of a few candidates drawn at random becomes the parent; its hyperparameters mutate",
+    "softmax": "a candidate becomes the parent the more likely, the higher its score; its hyperparameters mutate",
+    "truncation": "the worst of a population continue from the best, perturbed (PBT, Jaderberg et al. 2017)",
+    "dexpbt": "the same, if the gap is real and among peers of no more experience (Petrenko et al. 2023)",
+    "pb2": "the same, with hyperparameters from a Gaussian-process bandit (Parker-Holder et al. 2020)",
+    "generational": "every generation restarts from the best of the ones before (FinRL-Podracer, Li et al. 2021)",
     "random-search": "every agent is fresh; the control that evolution must beat",
 }

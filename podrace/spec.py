@@ -17,7 +17,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from podrace import catalog
+from podrace import catalog, selection, strategies
 from podrace.catalog import Hyperparameter
 from podrace.config import unknown
 from podrace.errors import InvalidArgument
@@ -41,18 +41,9 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "assignment": {"environment_steps": 200_000},
     "evaluation": {"episodes": 32, "share": 0.1, "greedy": True},
-    "evolution": {
-        "strategy": "tournament",
-        "board_capacity": 16,
-        "tournament_size": 3,
-        "fresh_probability": 0.1,
-        "initial_agents": 4,
-        "mutation_probability": 0.5,
-        "mutation_factor": 1.25,
-        "resample_probability": 0.1,
-        "maximum_unfinished_children": 2,
-    },
+    "evolution": strategies.DEFAULTS,
     "fusion": {"mode": "average", "every_updates": 8, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
+    "champion": {"reevaluate_top": 0, "reevaluate_episodes": 64},
 }
 """Defaults of optional fields, by section; the protos state them beside each field."""
 
@@ -69,14 +60,9 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "evaluation.episodes": (1, 100_000),
     "evaluation.every_environment_steps": (1, 1e13),
     "evaluation.share": (0.0, 1.0),
-    "evolution.board_capacity": (1, 100_000),
-    "evolution.tournament_size": (1, 100_000),
-    "evolution.fresh_probability": (0.0, 1.0),
-    "evolution.initial_agents": (1, 100_000),
-    "evolution.mutation_probability": (0.0, 1.0),
-    "evolution.mutation_factor": (1.0, 100.0),
-    "evolution.resample_probability": (0.0, 1.0),
-    "evolution.maximum_unfinished_children": (1, 10_000),
+    **strategies.LIMITS,
+    "champion.reevaluate_top": (0, 1000),
+    "champion.reevaluate_episodes": (1, 100_000),
     "fusion.every_updates": (1, 1e9),
     "fusion.outer_learning_rate": (1e-6, 100.0),
     "fusion.outer_momentum": (0.0, 0.999),
@@ -202,6 +188,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     spec.CopyFrom(given)
     _check_values(spec, "")
     _resolve_environment(spec)
+    strategies.fill(spec.evolution)
     for section, defaults in DEFAULTS.items():
         message = getattr(spec, section)
         message.SetInParent()
@@ -312,10 +299,16 @@ def _check_together(spec: pb.TournamentSpec) -> None:
             "pool.maximum_pods: missing; with synchronous = true it is the size of a round"
             " and must not depend on the machine"
         )
+    if problem := selection.unfair(spec):
+        raise bad(problem)
     if spec.fusion.mode not in catalog.FUSION_MODES:
         raise bad(unknown("fusion.mode", "mode", spec.fusion.mode, catalog.FUSION_MODES))
     if spec.evolution.strategy not in catalog.STRATEGIES:
         raise bad(unknown("evolution.strategy", "strategy", spec.evolution.strategy, catalog.STRATEGIES))
+    if spec.evolution.allocation not in strategies.ALLOCATIONS:
+        raise bad(unknown("evolution.allocation", "allocation", spec.evolution.allocation, strategies.ALLOCATIONS))
+    if refusal := strategies.misplaced(spec.evolution):
+        raise bad(refusal)
 
 
 def _resolve_algorithms(spec: pb.TournamentSpec) -> None:

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Mapping
 
 from leaderboard.board import Board, canonical, fold
 from leaderboard.evolution import STRATEGIES, fresh
+from leaderboard.evolution.allocation import already_left, left_draw
+from leaderboard.evolution.fresh import Turn
+from leaderboard.evolution.history import NOTHING, History
 from leaderboard.evolution.randomness import agent_seed, stream
-from leaderboard.evolution.strategy import Child, Situation
+from leaderboard.evolution.strategy import Child, Fresh, Situation
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     ORIGIN_CLONE,
@@ -56,6 +59,7 @@ def make(
     board: Board,
     agents: Mapping[str, Agent],
     unfinished_agent_ids: Iterable[str],
+    history: History = NOTHING,
 ) -> tuple[Agent, int]:
     """Makes an agent, all but its `create_time`; returns it with its depth.
 
@@ -66,20 +70,28 @@ def make(
         board: What the generator sees.
         agents: Those on the board and the unfinished ones, by id.
         unfinished_agent_ids: Those of them that are handed out and not finished.
+        history: The latest agents, for strategies that look at them.
     """
     children = Counter(parent for other in unfinished_agent_ids for parent in agents[other].parent_agent_ids)
-    strategy = STRATEGIES[spec.evolution.strategy]
-    answer = strategy(Situation(spec, number, board, agents, children), stream(spec.seed, "generate", number))
+    strategy, left = STRATEGIES[spec.evolution.strategy], left_draw(spec, history)
+    situation = Situation(spec, number, board, {**history.by_id, **agents}, children, history, left)
+    answer = strategy(situation, stream(spec.seed, "generate", number))
     agent = Agent(
         agent_id=agent_id_of(tournament_id, number),
         tournament_id=tournament_id,
         number=number,
         seed=agent_seed(spec.seed, number),
         reason=answer.reason,
+        seat=answer.seat,
+        left_algorithms=left,
     )
     if isinstance(answer, Child):
-        return _as_child(agent, answer, agents[answer.parent.agent_id])
-    return _as_fresh(agent, spec)
+        agent, depth = _as_child(agent, answer, situation.agents[answer.parent.agent_id])
+    else:
+        agent, depth = _as_fresh(agent, answer, situation)
+    before = already_left(history) if left else {}
+    agent.reason += "".join(f"; {name} leaves the draw: {left[name]}" for name in sorted(left) if name not in before)
+    return agent, depth
 
 
 def _as_child(agent: Agent, answer: Child, parent: Agent) -> tuple[Agent, int]:
@@ -91,8 +103,11 @@ def _as_child(agent: Agent, answer: Child, parent: Agent) -> tuple[Agent, int]:
     return agent, answer.parent.depth + 1
 
 
-def _as_fresh(agent: Agent, spec: TournamentSpec) -> tuple[Agent, int]:
-    turn, values = fresh.draw(spec, agent.number)
+def _as_fresh(agent: Agent, answer: Fresh, situation: Situation) -> tuple[Agent, int]:
+    turn = situation.turn
+    if answer.algorithm not in ("", turn.algorithm):
+        turn = Turn(answer.algorithm, first=False)
+    turn, values = fresh.draw(situation.spec, agent.number, turn)
     agent.algorithm = turn.algorithm
     agent.hyperparameters.update(values)
     agent.origin = ORIGIN_FRESH

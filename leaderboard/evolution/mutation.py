@@ -5,7 +5,7 @@ else it perturbs by `mutation_factor` (leaderboard.evolution.space). Explore as 
 Training of Neural Networks", arXiv 1711.09846, section 4.1: perturb by a factor, or resample from the prior.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 
 from leaderboard.evolution.randomness import happens
@@ -25,10 +25,27 @@ def mutate(
         evolution: Probabilities and factor, resolved.
         random: The child's own stream.
     """
+
+    def perturb(value: Value, space: Space) -> Value:
+        return perturbed(space, value, evolution.mutation_factor, random)
+
+    return vary(algorithm, parent, spaces, evolution, perturb, random)
+
+
+def vary(
+    algorithm: str,
+    parent: Mapping[str, Value],
+    spaces: Mapping[str, Space],
+    evolution: EvolutionSpec,
+    perturb: Callable[[Value, Space], Value],
+    random: Random,
+) -> dict[str, Value]:
+    """As `mutate`, for strategies with a perturbation of their own."""
     child = dict(parent)
     for name in sorted(name for name in spaces if not is_structural(algorithm, name)):
         if happens(random, evolution.mutation_probability):
-            child[name] = _changed(parent[name], spaces[name], evolution, random)
+            resampled = happens(random, evolution.resample_probability)
+            child[name] = spaces[name].draw(random) if resampled else perturb(parent[name], spaces[name])
     return child
 
 
@@ -36,12 +53,6 @@ def describe_changes(parent: Mapping[str, Value], child: Mapping[str, Value]) ->
     """What differs, for a person: `learning_rate 0.0003 -> 0.000375`; empty if nothing does."""
     changed = (name for name in sorted(child) if child[name] != parent[name])
     return ", ".join(f"{name} {_shown(parent[name])} -> {_shown(child[name])}" for name in changed)
-
-
-def _changed(value: Value, space: Space, evolution: EvolutionSpec, random: Random) -> Value:
-    if happens(random, evolution.resample_probability):
-        return space.draw(random)
-    return perturbed(space, value, evolution.mutation_factor, random)
 
 
 def _shown(value: Value) -> str:

@@ -17,8 +17,13 @@ def stream(seed: int, purpose: str, number: int) -> Random:
 
 
 def agent_seed(seed: int, number: int) -> int:
-    """The seed of an agent: the first 63 bits of SHA-256 of `seed/agent/number`, so that it fits a signed integer."""
-    return int.from_bytes(_digest(seed, "agent", number)[:8]) >> 1
+    """The seed of an agent."""
+    return purpose_seed(seed, "agent", number)
+
+
+def purpose_seed(seed: int, purpose: str, number: int) -> int:
+    """A seed: the first 63 bits of SHA-256 of `seed/purpose/number`, so that it fits a signed integer."""
+    return int.from_bytes(_digest(seed, purpose, number)[:8]) >> 1
 
 
 def happens(random: Random, probability: float) -> bool:

@@ -51,7 +51,32 @@ class Range:
         upward = happens(random, 0.5)
         if factor == 1:
             return value
-        moved = self._clipped(self._reflected(self._moved(value, factor, upward=upward)))
+        return self._settled(value, self._moved(value, factor, upward=upward), upward=upward)
+
+    def scale(self, value: float, factor: float) -> float:
+        """Scales a value."""
+        if factor == 1:
+            return value
+        moved = value * factor if self.logarithmic else value + (factor - 1) * (self.high - self.low)
+        return self._settled(value, moved, upward=factor > 1)
+
+    def at(self, position: float) -> float:
+        """The value at a position from 0 (the low end) to 1, on the scale of the range."""
+        if self.logarithmic:
+            value = self.low * math.exp(position * math.log(self.high / self.low))
+        else:
+            value = self.low + position * (self.high - self.low)
+        return self._clipped(round(value) if self.whole else value)
+
+    def position(self, value: float) -> float:
+        """Where a value lies, from 0 to 1: the inverse of `at`."""
+        if self.logarithmic:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def _settled(self, value: float, moved: float, *, upward: bool) -> float:
+        """Where a move from a value ends: inside the range, and elsewhere."""
+        moved = self._clipped(self._reflected(moved))
         if self.whole and (moved := self._clipped(round(moved))) == value:
             moved = self._next_whole(value, 1 if upward else -1)
         return moved
@@ -90,7 +115,11 @@ class Choices:
     def perturb(self, value: Value, factor: float, random: Random) -> Value:
         """Moves to a neighbour; at an end to the only one; a value that is none of the choices is drawn anew."""
         upward = happens(random, 0.5)
-        if factor == 1 or len(self.values) == 1:
+        return value if factor == 1 else self.next(value, random, upward=upward)
+
+    def next(self, value: Value, random: Random, *, upward: bool) -> Value:
+        """The neighbour on one side, as `perturb` moves."""
+        if len(self.values) == 1:
             return value
         if value not in self.values:
             return self.draw(random)
@@ -108,6 +137,13 @@ def perturbed(space: Space, value: Value, factor: float, random: Random) -> Valu
     if isinstance(space, Range):
         return space.perturb(cast(float, value), factor, random)
     return space.perturb(value, factor, random)
+
+
+def scaled(space: Space, value: Value, factor: float, random: Random) -> Value:
+    """Scales a value within its space."""
+    if isinstance(space, Range):
+        return space.scale(cast(float, value), factor)
+    return value if factor == 1 else space.next(value, random, upward=factor > 1)
 
 
 def spaces_of(name: str, algorithm: AlgorithmSpec) -> dict[str, Space]:

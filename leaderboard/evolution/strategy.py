@@ -7,11 +7,13 @@ A strategy decides who comes next. What a fresh agent looks like is none of its 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from leaderboard.board import Board
-from leaderboard.evolution.space import Value
+from leaderboard.evolution.fresh import Turn, turn_of
+from leaderboard.evolution.history import NOTHING, History
+from leaderboard.evolution.space import Value, plain
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -27,9 +29,23 @@ class Situation:
     board: Board
     """Candidates by rank."""
     agents: Mapping[str, Agent]
-    """The agents on the board, by id."""
+    """The agents on the board and those of the history, by id."""
     unfinished_children: Mapping[str, int]
     """By agent id: how many of its children are handed out and not finished; agents without any may be missing."""
+    history: History = NOTHING
+    """The latest agents and their scores; empty for strategies that look at the board alone."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Algorithms that have left the draw, with the reason."""
+
+    @property
+    def turn(self) -> Turn:
+        """Whose turn it is if the agent is fresh."""
+        return turn_of(self.spec, self.number, self.left)
+
+    def values_of(self, candidate: Candidate) -> dict[str, Value]:
+        """Every hyperparameter of the agent that earned a candidate."""
+        agent = self.agents[candidate.agent_id]
+        return {name: plain(value) for name, value in agent.hyperparameters.fields.items()}
 
 
 @dataclass(frozen=True)
@@ -38,6 +54,10 @@ class Fresh:
 
     reason: str
     """Why, in a line for a person."""
+    algorithm: str = ""
+    """Its algorithm, if not the one whose turn its number is."""
+    seat: int | None = None
+    """The seat it takes, if there are seats."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +65,13 @@ class Child:
     """The next agent starts from a candidate's training files."""
 
     parent: Candidate
-    """The candidate, one of those on the board."""
+    """The candidate: one of those on the board, or the last submission of an agent in the history."""
     hyperparameters: Mapping[str, Value]
     """Every hyperparameter of the child."""
     reason: str
     """Why, in a line for a person."""
+    seat: int | None = None
+    """The seat it takes, if there are seats."""
 
 
 Strategy = Callable[[Situation, Random], Fresh | Child]

@@ -4,31 +4,49 @@ Tournament selection as in Goldberg and Deb, "A Comparative Analysis of Selectio
 1991: the size of the tournament sets the selection pressure, and only ranks matter, so that scores need no scaling.
 """
 
+from collections.abc import Callable
 from random import Random
 
 from leaderboard.board import Board, named, rank_key
-from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.mutation import describe_changes, mutate
 from leaderboard.evolution.randomness import draw_distinct, happens
-from leaderboard.evolution.space import plain, spaces_of
+from leaderboard.evolution.space import spaces_of
 from leaderboard.evolution.strategy import Child, Fresh, Situation
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+
+Choice = tuple[Candidate, str]
+"""A parent, and how it was chosen, for a person."""
 
 
 def propose(situation: Situation, random: Random) -> Fresh | Child:
     """Answers with a fresh agent where there must be one or chance wants one, else with a child."""
+
+    def best_drawn(parents: Board) -> Choice:
+        drawn = draw_distinct(random, parents, situation.spec.evolution.tournament_size)
+        return min(drawn, key=rank_key), f"best of {len(drawn)} drawn"
+
+    return descend(situation, best_drawn, random)
+
+
+def descend(situation: Situation, choose: Callable[[Board], Choice], random: Random) -> Fresh | Child:
+    """A fresh agent where there must be one or chance wants one, else a mutated child of one of the board's candidates.
+
+    Args:
+        situation: What the strategy is shown.
+        choose: Chooses a parent among those that may have another child, by rank; at least one.
+        random: The agent's own stream.
+    """
     if reason := _why_fresh(situation, random):
         return Fresh(reason)
     parents = eligible(situation)
     if not parents:
         return Fresh("no candidate on the board may have another child now")
-    drawn = draw_distinct(random, parents, situation.spec.evolution.tournament_size)
-    parent = min(drawn, key=rank_key)
-    agent = situation.agents[parent.agent_id]
-    inherited = {name: plain(value) for name, value in agent.hyperparameters.fields.items()}
-    spaces = spaces_of(agent.algorithm, situation.spec.algorithms[agent.algorithm])
-    values = mutate(agent.algorithm, inherited, spaces, situation.spec.evolution, random)
+    parent, how = choose(parents)
+    inherited = situation.values_of(parent)
+    spaces = spaces_of(parent.algorithm, situation.spec.algorithms[parent.algorithm])
+    values = mutate(parent.algorithm, inherited, spaces, situation.spec.evolution, random)
     changes = describe_changes(inherited, values) or "hyperparameters unchanged"
-    return Child(parent, values, f"best of {len(drawn)} drawn: {named(parent)}; {changes}")
+    return Child(parent, values, f"{how}: {named(parent)}; {changes}")
 
 
 def eligible(situation: Situation) -> Board:
@@ -42,7 +60,7 @@ def _why_fresh(situation: Situation, random: Random) -> str:
     evolution = situation.spec.evolution
     if situation.number < evolution.initial_agents:
         return f"one of the first {evolution.initial_agents}"
-    turn = turn_of(situation.spec, situation.number)
+    turn = situation.turn
     if turn.first:
         return f"the first turn of {turn.algorithm}"
     if happens(random, evolution.fresh_probability):

@@ -19,8 +19,9 @@ from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
+from podrace.checkpoints.arrival import Arrival, receive
 from podrace.checkpoints.manifest import canonical_json, pointer_from_bytes
-from podrace.checkpoints.store import DIGEST, StoredObject, check_agent_id, check_digest, digest
+from podrace.checkpoints.store import DIGEST, StoredObject, check_agent_id, check_digest, digest, verified
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, ResourceExhausted
 
 INCOMING_LIFE_SECONDS = 3600.0
@@ -58,6 +59,11 @@ class FolderStore:
         """Names the folder."""
         return f"folder://{self._folder}"
 
+    @property
+    def concurrency(self) -> int:
+        """One: a disk gains nothing by several writers."""
+        return 1
+
     def put_object(self, data: bytes) -> str:
         """Writes an object to incoming/ and renames it; one that is there already is replaced by its equal."""
         name = digest(data)
@@ -73,10 +79,10 @@ class FolderStore:
         return name
 
     def get_object(self, name: str) -> bytes:
-        """Reads an object."""
+        """Reads an object and verifies it."""
         with self._one_line():
             try:
-                return self._object_path(name).read_bytes()
+                return verified(name, _read(self._object_path(name)), self.uri)
             except FileNotFoundError as error:
                 raise NotFound(f"object {name} is not in {self.uri}") from error
 
@@ -167,6 +173,11 @@ class FolderStore:
             if error.errno in FULL:
                 raise ResourceExhausted(f"{cause}; make room, nothing was half-published") from error
             raise FailedPrecondition(f"{cause}; it must be a folder that this process can write") from error
+
+
+def _read(path: Path) -> Arrival:
+    with path.open("rb", buffering=0) as file:
+        return receive(os.fstat(file.fileno()).st_size, file.readinto)
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoints.manifest import canonical_json, pointer_from_bytes
 from podrace.checkpoints.minio_address import parse_address, read_access
 from podrace.checkpoints.minio_client import Bucket, Patience
-from podrace.checkpoints.store import DIGEST, StoredObject, check_agent_id, check_digest, digest
+from podrace.checkpoints.minio_connection import TRANSFERS
+from podrace.checkpoints.store import DIGEST, StoredObject, check_agent_id, check_digest, digest, verified
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unimplemented
 
 _log = structlog.get_logger(__name__)
@@ -45,6 +46,11 @@ class MinioStore:
         return self._bucket.address.uri
 
     @property
+    def concurrency(self) -> int:
+        """As many as the client keeps connections for."""
+        return TRANSFERS
+
+    @property
     def skew_seconds(self) -> float:
         """How far the server's clock is ahead of ours."""
         return self._bucket.skew_seconds
@@ -56,12 +62,13 @@ class MinioStore:
         return name
 
     def get_object(self, name: str) -> bytes:
-        """Reads an object."""
+        """Reads an object and verifies it."""
         key = self._object_key(name)
         try:
-            return self._bucket.get(key, f"object {name}")[0]
+            arrival, _ = self._bucket.get(key, f"object {name}")
         except NotFound as error:
             raise NotFound(f"object {name} is not in {self.uri}") from error
+        return verified(name, arrival, self.uri)
 
     def list_objects(self) -> Iterator[StoredObject]:
         """Walks through the objects, a thousand a request."""
@@ -82,11 +89,11 @@ class MinioStore:
     def read_pointer(self, agent_id: str) -> tuple[Pointer, str] | None:
         """Reads a pointer; its tag is the ETag."""
         try:
-            data, etag = self._bucket.get(self._pointer_key(agent_id), f"pointer of agent {agent_id}")
+            arrival, etag = self._bucket.get(self._pointer_key(agent_id), f"pointer of agent {agent_id}")
         except NotFound:
             return None
         try:
-            return pointer_from_bytes(data), etag
+            return pointer_from_bytes(arrival.data), etag
         except DataLoss as error:
             raise DataLoss(f"pointer of agent {agent_id} in {self.uri} is damaged: {error.message}") from error
 

@@ -1,50 +1,37 @@
-"""Owns every call to the `minio` package: one bucket's objects by key, tried again where a failure may pass by itself.
+"""Owns every request to the server: one bucket's objects by key, tried again where a failure may pass by itself."""
 
-The package is asked for requests by its private verbs. Its public `put_object` takes a condition given as metadata for
-a note of the user's, stores it beside the object and overwrites; from `_put_object` the header reaches the server.
-"""
-
-import base64
-import io
 import random
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import TypeVar, cast
+from xml.etree import ElementTree
 
-import certifi
 import structlog
-import urllib3
-from minio import Minio, __version__
-from minio.datatypes import Part
+from minio.error import S3Error
 from minio.helpers import DictType
-from urllib3.util import Timeout
 
+from podrace.checkpoints.arrival import OVERLAPPED_BYTES, Arrival, receive
 from podrace.checkpoints.minio_address import Access, Address
-from podrace.checkpoints.minio_errors import CLIENT_ERRORS, Failure, failure_of, server_seconds
+from podrace.checkpoints.minio_connection import PARTED, TRANSFERS, SentPart, checked, connect, parts_list
+from podrace.checkpoints.minio_errors import CLIENT_ERRORS, Failure, failure_of
 from podrace.checkpoints.store import digest
-from podrace.errors import Aborted, InvalidArgument, NotFound, PodraceError, Unavailable, Unimplemented
+from podrace.errors import Aborted, NotFound, PodraceError, Unavailable
 
 _log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 
-PRIVATE_VERBS = (
-    "_put_object",
-    "_create_multipart_upload",
-    "_upload_part",
-    "_complete_multipart_upload",
-    "_abort_multipart_upload",
-    "_list_multipart_uploads",
-)
-VERSIONS = "minio>=7.2.20,<8"
-"""The releases that have them."""
-PART_BYTES = 64 * 2**20
+PART_BYTES = 16 * 2**20
 """Larger objects are sent in parts of this size, each tried again alone; S3 wants 5 MiB at least."""
-READ_BYTES = 2**20
+PARTS = 10_000
+"""What S3 takes of one object; of the largest, the parts are larger."""
 PAGE_ENTRIES = 1000
 """What a server lists at once."""
-CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0
+CLOCK_SECONDS = 5.0
+"""The server's clock is known to the second, and an upload may count as begun a moment before it was answered."""
 PROGRESS_SECONDS = 5.0
 """What takes longer says so about this often."""
 
@@ -89,20 +76,21 @@ class _Attempts:
     """Whether one of them may have been carried out although it failed."""
 
 
-class _Pool(urllib3.PoolManager):
-    """Connections that notice what the server's clock shows."""
+@dataclass(frozen=True)
+class _Upload:
+    """An object on its way in parts."""
 
-    skew_seconds = 0.0
-    """The server's clock less ours."""
+    key: str
+    upload_id: str
+    what: str
+    size_bytes: int
+    begun_seconds: float
+    """By the server's clock."""
 
-    def urlopen(  # type: ignore[override]  # as in PoolManager, which differs from its own base
-        self, method: str, url: str, redirect: bool = True, **arguments: Any
-    ) -> urllib3.BaseHTTPResponse:
-        response = super().urlopen(method, url, redirect, **arguments)
-        seconds = server_seconds(response.headers)
-        if seconds is not None:
-            self.skew_seconds = seconds - time.time()
-        return response
+    def made(self, entry: Entry | None) -> bool:
+        """Whether that is what became of it, and not an equal object of earlier, which may be about to be collected."""
+        old_seconds = self.begun_seconds - CLOCK_SECONDS
+        return entry is not None and entry.size_bytes == self.size_bytes and entry.modified_seconds >= old_seconds
 
 
 @dataclass
@@ -115,36 +103,13 @@ class Bucket:
     part_bytes: int = PART_BYTES
 
     def __post_init__(self) -> None:
-        missing = [verb for verb in PRIVATE_VERBS if not hasattr(Minio, verb)]
-        if missing:
-            raise Unimplemented(
-                f"minio {__version__} has no {missing[0]}, without which a pointer cannot be written on a condition;"
-                f" install '{VERSIONS}'"
-            )
-        secure = self.address.secure
-        # Not without need: certificates take as long to load as a checkpoint to be stored.
-        verified: dict[str, Any] = {"ca_certs": self.access.ca_file or certifi.where()} if secure else {}
-        # Tries are counted in this class, not in the pool, which would repeat a conditional write and not tell.
-        timeout = Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
-        self._pool = _Pool(retries=False, timeout=timeout, **verified)
-        try:
-            self._client = Minio(
-                self.address.endpoint,
-                self.access.access_key,
-                self.access.secret_key,
-                self.access.session_token or None,
-                secure=secure,
-                region=self.access.region or None,
-                http_client=self._pool,
-            )
-        except ValueError as error:  # a region of odd characters, say
-            raise InvalidArgument(f"checkpoint store {self.address.uri}: {error}") from None
+        self._client, self._connections = connect(self.address, self.access)
         self._name = self.address.bucket
 
     @property
     def skew_seconds(self) -> float:
         """How far the server's clock is ahead of ours, as its latest answer told."""
-        return self._pool.skew_seconds
+        return self._connections.skew_seconds
 
     def now_seconds(self) -> float:
         """The server's clock, by which its objects grow old."""
@@ -159,7 +124,7 @@ class Bucket:
             self._put_parts(key, data, what)
         else:
             progress = _Progress(what, "storing", len(data))
-            self._try(what, lambda: self._client._put_object(self._name, key, data, _checked(sha256)))
+            self._try(what, lambda: self._client._put_object(self._name, key, data, checked(sha256)))
             progress.tell(len(data))
 
     def put_if(self, key: str, data: bytes, etag: str | None, what: str) -> None:
@@ -172,17 +137,16 @@ class Bucket:
         condition = {"If-None-Match": "*"} if etag is None else {"If-Match": f'"{etag}"'}
         sha256, attempts = digest(data), _Attempts()
         try:
-            # A fresh dictionary each time: the client adds its signature to the one it is given.
             self._try(
-                what, lambda: self._client._put_object(self._name, key, data, _checked(sha256) | condition), attempts
+                what, lambda: self._client._put_object(self._name, key, data, checked(sha256) | condition), attempts
             )
         except (Aborted, NotFound) as error:
             if attempts.uncertain and self._holds(key, data, what):
                 return
             raise Aborted(f"{what} in {self.address.uri} was changed by somebody else; read it again") from error
 
-    def get(self, key: str, what: str) -> tuple[bytes, str]:
-        """Returns an object and its tag; raises NotFound."""
+    def get(self, key: str, what: str) -> tuple[Arrival, str]:
+        """Returns an object and its tag, whatever its digest; raises NotFound."""
         return self._try(what, lambda: self._read(key, what))
 
     def find(self, key: str, what: str) -> Entry | None:
@@ -226,39 +190,56 @@ class Bucket:
         return len(old)
 
     def _put_parts(self, key: str, data: bytes, what: str) -> None:
-        upload_id = self._try(what, lambda: self._client._create_multipart_upload(self._name, key, {}))
-        progress = _Progress(what, "storing", len(data))
+        upload_id = self._try(what, lambda: self._client._create_multipart_upload(self._name, key, dict(PARTED)))
+        upload = _Upload(key, upload_id, what, len(data), self.now_seconds())
         try:
-            parts = []
-            for number, begin in enumerate(range(0, len(data), self.part_bytes), start=1):
-                # A view: no part is copied.
-                view = cast(bytes, memoryview(data)[begin : begin + self.part_bytes])
-                etag = self._try(what, lambda: self._upload(key, view, upload_id, number))  # noqa: B023
-                parts.append(Part(number, etag))
-                progress.tell(begin + len(view))
-            self._complete(key, data, upload_id, parts, what)
+            self._complete(upload, self._send_parts(upload, data))
         except BaseException:
             self._abort(key, upload_id, what)
             raise
 
-    def _upload(self, key: str, part: bytes, upload_id: str, number: int) -> str:
-        return self._client._upload_part(self._name, key, part, None, upload_id, number)
+    def _send_parts(self, upload: "_Upload", data: bytes) -> list[SentPart]:
+        part_bytes = max(self.part_bytes, -(-len(data) // PARTS))
+        # Views: no part is copied.
+        views = [memoryview(data)[begin : begin + part_bytes] for begin in range(0, len(data), part_bytes)]
+        progress = _Progress(upload.what, "storing", len(data))
+        parts: list[SentPart] = []
+        with ThreadPoolExecutor(TRANSFERS, thread_name_prefix="upload") as pool:
+            # In their order; the first that fails cancels those that have not begun.
+            for part in pool.map(partial(self._send_part, upload), range(1, len(views) + 1), views):
+                parts.append(part)
+                progress.tell(min(len(parts) * part_bytes, len(data)))
+        return parts
 
-    def _complete(self, key: str, data: bytes, upload_id: str, parts: "list[Part]", what: str) -> None:
+    def _send_part(self, upload: "_Upload", number: int, view: memoryview) -> SentPart:
+        body = cast(bytes, view)
+        where = self._name, upload.key
+        sha256 = digest(body)
+        etag = self._try(
+            upload.what, lambda: self._client._upload_part(*where, body, checked(sha256), upload.upload_id, number)
+        )
+        return SentPart(number, etag, sha256)
+
+    def _complete(self, upload: "_Upload", parts: list[SentPart]) -> None:
         attempts, failure = _Attempts(), None
         try:
-            self._try(
-                what, lambda: self._client._complete_multipart_upload(self._name, key, upload_id, parts), attempts
-            )
+            self._try(upload.what, lambda: self._put_together(upload, parts), attempts)
         except PodraceError as error:
             # After a reply that was lost, the server may know no such upload, for it is complete.
             if not attempts.uncertain:
                 raise
             failure = error
-        # It may also have answered 200 and an error, which the client does not see.
-        entry = self.find(key, what)
-        if entry is None or entry.size_bytes != len(data):
-            raise failure or Unavailable(f"{what} in {self.address.uri}: the server did not put its parts together")
+        if not upload.made(self.find(upload.key, upload.what)):
+            line = f"{upload.what} in {self.address.uri}: the server did not put its parts together"
+            raise failure or Unavailable(line)
+
+    def _put_together(self, upload: "_Upload", parts: list[SentPart]) -> None:
+        headers: DictType = {"Content-Type": "application/xml"}
+        query: DictType = {"uploadId": upload.upload_id}
+        answer = self._client._execute("POST", self._name, upload.key, parts_list(parts), headers, query)
+        # The answer begins before the work is done, with 200 whatever comes of it.
+        if ElementTree.fromstring(answer.data).tag.rpartition("}")[2] == "Error":
+            raise S3Error.fromxml(answer)
 
     def _abort(self, key: str, upload_id: str, what: str) -> None:
         try:
@@ -267,29 +248,23 @@ class Bucket:
             # It costs room until the next start an hour later, no more.
             _log.warning("an unfinished upload was left behind", error=self._failure(error, what).error.message)
 
-    def _read(self, key: str, what: str) -> tuple[bytes, str]:
+    def _read(self, key: str, what: str) -> tuple[Arrival, str]:
         response = self._client.get_object(self._name, key)
         try:
-            length = int(response.headers.get("Content-Length") or 0)
-            progress = _Progress(what, "reading", length)
-            content = self._stream(response, progress) if length > self.part_bytes else response.read()
-            progress.tell(len(content))
-            return content, response.headers.get("ETag", "").strip('"')
+            size_bytes = int(response.headers.get("Content-Length", ""))
+            if size_bytes < OVERLAPPED_BYTES:
+                data = response.read()  # a copy less
+                arrival = Arrival(data, digest(data))
+            else:
+                arrival = receive(size_bytes, response.readinto, _Progress(what, "reading", size_bytes).tell)
+            return arrival, response.headers.get("ETag", "").strip('"')
         finally:
             response.close()
             response.release_conn()
 
-    def _stream(self, response: urllib3.BaseHTTPResponse, progress: "_Progress") -> bytes:
-        # BytesIO hands its content over without a copy, so that the object is in memory once.
-        content = io.BytesIO()
-        for chunk in response.stream(READ_BYTES):
-            content.write(chunk)
-            progress.tell(content.tell())
-        return content.getvalue()
-
     def _holds(self, key: str, data: bytes, what: str) -> bool:
         try:
-            return self.get(key, what)[0] == data
+            return self.get(key, what)[0].data == data
         except NotFound:
             return False
 
@@ -334,12 +309,6 @@ class _Progress:
         if time.monotonic() >= self.next_seconds:
             self.next_seconds = time.monotonic() + PROGRESS_SECONDS
             _log.info(f"{self.verb} {self.what}", done_bytes=done_bytes, total_bytes=self.total_bytes)
-
-
-def _checked(sha256: str) -> DictType:
-    # The client's signature covers the same digest, but not every server compares it. One stored an empty object for a
-    # writer that was killed between headers and body, over the pointer that was there.
-    return {"x-amz-checksum-sha256": base64.b64encode(bytes.fromhex(sha256)).decode()}
 
 
 def _seconds(moment: datetime | None) -> float:

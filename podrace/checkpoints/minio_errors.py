@@ -31,8 +31,18 @@ from podrace.errors import (
 CLIENT_ERRORS = (MinioException, http.HTTPError, OSError, ElementTree.ParseError, ValueError)
 """What the client raises; ParseError and ValueError where an answer is not what S3 answers."""
 TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
-TRANSIENT_CODES = {"RequestTimeout", "SlowDown", "SlowDownRead", "SlowDownWrite", "TooManyRequests"}
-"""Some servers say these with the status 400."""
+TRANSIENT_CODES = {
+    "InternalError",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+    "SlowDownRead",
+    "SlowDownWrite",
+    "TooManyRequests",
+}
+"""Some servers say these with the status 400, or 200 where they had begun to answer."""
+DAMAGED_CODES = {"BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}
+"""What arrived is not what was sent."""
 FULL_CODES = {"XMinioStorageFull", "QuotaExceeded", "XMinioAdminBucketQuotaExceeded"}
 FULL_STATUS = 507
 REFUSED_CODES = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken"}
@@ -99,6 +109,9 @@ def _of_answer(error: S3Error, address: Address, where: str, credentials: str) -
         return Failure(FailedPrecondition(f"{where}: {said}; set PODRACE_STORE_REGION, or name the bucket's own host"))
     if code == "NotImplemented" or status == 501:
         return Failure(Unimplemented(f"{where}: the server cannot do it ({said}); use a store that honours conditions"))
+    if code in DAMAGED_CODES:
+        line = f"{where} was damaged on its way ({said}); the network or the memory of this machine is to be looked at"
+        return Failure(DataLoss(line), transient=True)
     if status in TRANSIENT_STATUS or code in TRANSIENT_CODES:
         return Failure(Unavailable(f"{where}: HTTP {status} {said}"), transient=True)
     return Failure(FailedPrecondition(f"{where}: HTTP {status} {said}"))

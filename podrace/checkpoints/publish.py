@@ -12,15 +12,20 @@ reply, and a process may die between any two of them: objects without a pointer 
 """
 
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
 from podrace.checkpoints.manifest import FORMAT_VERSION, manifest_bytes, manifest_from_bytes
-from podrace.checkpoints.store import CheckpointStore, digest
+from podrace.checkpoints.store import BAD_DIGEST as BAD_DIGEST
+from podrace.checkpoints.store import CheckpointStore
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound
 
 STALE_EPOCH = "ERROR_REASON_STALE_EPOCH"
-BAD_DIGEST = "ERROR_REASON_BAD_DIGEST"
+AT_ONCE_BYTES = 4 * 2**20
+"""Files that are smaller together are stored one after the other: threads would cost more than they save."""
+Found = tuple[Pointer, str | None]
+"""An agent's pointer and the tag that stands for its content; None: there is none yet."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ def claim(store: CheckpointStore, agent_id: str, lease_epoch: int) -> Pointer:
     Raises:
         FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
     """
-    return _swap(store, agent_id, lambda pointer: claimed(pointer, lease_epoch))
+    return _swap(store, agent_id, _read(store, agent_id), lambda pointer: claimed(pointer, lease_epoch))
 
 
 def publish(
@@ -77,14 +82,12 @@ def publish(
         FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH), or it was not claimed for this one.
         ResourceExhausted: The store is full; what was published before stays.
     """
-    complete = _complete(manifest, agent_id, lease_epoch, [*map(_part, parts, parts.values()), *stored])
-    data = manifest_bytes(complete)
-    manifest_digest = digest(data)
-    advanced(_read(store, agent_id)[0], lease_epoch, manifest_digest)  # refuses before anything is stored
-    for part in parts.values():
-        store.put_object(part)
-    store.put_object(data)
-    _swap(store, agent_id, lambda pointer: advanced(pointer, lease_epoch, manifest_digest))
+    found = _read(store, agent_id)
+    _refuse_unclaimed(found[0], lease_epoch)  # before anything is stored
+    complete = _complete(manifest, agent_id, lease_epoch, [*_store_parts(store, parts), *stored])
+    # Only now: a manifest never lacks a part, even one that nothing points to.
+    manifest_digest = store.put_object(manifest_bytes(complete))
+    _swap(store, agent_id, found, lambda pointer: advanced(pointer, lease_epoch, manifest_digest))
     return manifest_digest
 
 
@@ -93,8 +96,13 @@ def store_part(store: CheckpointStore, name: str, data: bytes) -> Part:
     return Part(name=name, digest=store.put_object(data), size_bytes=len(data))
 
 
-def _part(name: str, data: bytes) -> Part:
-    return Part(name=name, digest=digest(data), size_bytes=len(data))
+def _store_parts(store: CheckpointStore, parts: Mapping[str, bytes]) -> list[Part]:
+    threads = min(store.concurrency, len(parts))
+    if threads < 2 or sum(map(len, parts.values())) < AT_ONCE_BYTES:
+        return [store_part(store, name, data) for name, data in parts.items()]
+    # Threads of their own each time: a process that forks later takes none of them along.
+    with ThreadPoolExecutor(threads, thread_name_prefix="checkpoint") as pool:
+        return list(pool.map(lambda name: store_part(store, name, parts[name]), parts))
 
 
 def claimed(pointer: Pointer, lease_epoch: int) -> Pointer:
@@ -108,12 +116,7 @@ def claimed(pointer: Pointer, lease_epoch: int) -> Pointer:
 
 def advanced(pointer: Pointer, lease_epoch: int, manifest_digest: str) -> Pointer:
     """Decides what an agent's pointer becomes when an epoch publishes; raises as publish does."""
-    _refuse_stale(pointer, lease_epoch)
-    if pointer.lease_epoch < lease_epoch:
-        raise FailedPrecondition(
-            f"agent {pointer.agent_id}: epoch {lease_epoch} publishes while the pointer is of {pointer.lease_epoch};"
-            " claim the agent first"
-        )
+    _refuse_unclaimed(pointer, lease_epoch)
     # A repeated publication finds its manifest there already and must not become its own predecessor.
     repeated = pointer.manifest_digest == manifest_digest
     return Pointer(
@@ -132,23 +135,12 @@ def read_manifest(store: CheckpointStore, manifest_digest: str) -> Manifest:
         NotFound: It is not in the store.
         Unimplemented: It has a later format than this build reads.
     """
-    return manifest_from_bytes(read_object(store, manifest_digest))
-
-
-def read_object(store: CheckpointStore, name: str) -> bytes:
-    """Returns the verified bytes of an object; raises DataLoss (BAD_DIGEST) and NotFound."""
-    data = store.get_object(name)
-    if digest(data) != name:
-        raise DataLoss(
-            f"object {name} in {store.uri} is damaged: its {len(data)} bytes have the digest {digest(data)}",
-            reason=BAD_DIGEST,
-        )
-    return data
+    return manifest_from_bytes(store.get_object(manifest_digest))
 
 
 def read_part(store: CheckpointStore, part: Part) -> bytes:
     """Returns the verified bytes of a part; raises DataLoss (BAD_DIGEST) and NotFound."""
-    data = read_object(store, part.digest)
+    data = store.get_object(part.digest)
     if len(data) != part.size_bytes:
         raise DataLoss(
             f"part {part.name!r} ({part.digest} in {store.uri}) has {len(data)} bytes, its manifest states"
@@ -220,6 +212,15 @@ def _complete(manifest: Manifest, agent_id: str, lease_epoch: int, parts: Collec
     return complete
 
 
+def _refuse_unclaimed(pointer: Pointer, lease_epoch: int) -> None:
+    _refuse_stale(pointer, lease_epoch)
+    if pointer.lease_epoch < lease_epoch:
+        raise FailedPrecondition(
+            f"agent {pointer.agent_id}: epoch {lease_epoch} publishes while the pointer is of {pointer.lease_epoch};"
+            " claim the agent first"
+        )
+
+
 def _refuse_stale(pointer: Pointer, lease_epoch: int) -> None:
     if pointer.lease_epoch > lease_epoch:
         raise FailedPrecondition(
@@ -229,19 +230,20 @@ def _refuse_stale(pointer: Pointer, lease_epoch: int) -> None:
         )
 
 
-def _read(store: CheckpointStore, agent_id: str) -> tuple[Pointer, str | None]:
+def _read(store: CheckpointStore, agent_id: str) -> Found:
     return store.read_pointer(agent_id) or (Pointer(agent_id=agent_id), None)
 
 
-def _swap(store: CheckpointStore, agent_id: str, decide: Callable[[Pointer], Pointer]) -> Pointer:
+def _swap(store: CheckpointStore, agent_id: str, found: Found, decide: Callable[[Pointer], Pointer]) -> Pointer:
     # Ends: a swap fails only when another one succeeded, and a higher epoch makes `decide` raise.
     while True:
-        pointer, etag = _read(store, agent_id)
+        pointer, etag = found
         wanted = decide(pointer)
         if etag is not None and wanted == pointer:
             return pointer  # done already: the reply of an earlier try was lost
         try:
             store.swap_pointer(agent_id, wanted, etag)
         except Aborted:
+            found = _read(store, agent_id)
             continue
         return wanted

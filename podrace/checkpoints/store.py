@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
-from podrace.errors import Aborted, FailedPrecondition, InvalidArgument
+from podrace.checkpoints.arrival import Arrival
+from podrace.errors import Aborted, DataLoss, FailedPrecondition, InvalidArgument, NotFound
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
+BAD_DIGEST = "ERROR_REASON_BAD_DIGEST"
 PROBE_AGENT_ID = "podrace-probe"
 PROBE_OBJECT = b"podrace probe"
 
@@ -34,10 +36,10 @@ class StoredObject:
 class ObjectStore(Protocol):
     """Immutable bytes named by their SHA-256.
 
-    Whoever holds a digest can check what it gets:
+    What comes back is what was put, or nothing does:
 
         name = store.put_object(data)
-        assert digest(store.get_object(name)) == name
+        assert store.get_object(name) == data
     """
 
     def put_object(self, data: bytes) -> str:
@@ -49,9 +51,10 @@ class ObjectStore(Protocol):
         ...
 
     def get_object(self, name: str) -> bytes:
-        """Returns the bytes stored under a digest, unverified.
+        """Returns the bytes stored under a digest; nobody sees any of them before all are verified.
 
         Raises:
+            DataLoss: They have another digest (BAD_DIGEST), or do not come to an end.
             NotFound: There is no such object.
             InvalidArgument: The name is not a digest.
         """
@@ -112,10 +115,29 @@ class CheckpointStore(ObjectStore, PointerStore, Protocol):
         """Opens this store again when given to open_store."""
         ...
 
+    @property
+    def concurrency(self) -> int:
+        """How many objects put at once are worth the threads: more than one where they travel."""
+        ...
+
 
 def digest(data: bytes) -> str:
     """Returns the SHA-256 of some bytes, lower-case hexadecimal."""
     return hashlib.sha256(data).hexdigest()
+
+
+def verified(name: str, arrival: Arrival, uri: str) -> bytes:
+    """Returns what arrived from a store as the object of that name.
+
+    Raises:
+        DataLoss: It is something else (BAD_DIGEST).
+    """
+    if arrival.digest != name:
+        raise DataLoss(
+            f"object {name} in {uri} is damaged: its {len(arrival.data)} bytes have the digest {arrival.digest}",
+            reason=BAD_DIGEST,
+        )
+    return arrival.data
 
 
 def check_digest(name: str) -> None:
@@ -147,7 +169,7 @@ def check_store(store: CheckpointStore) -> None:
         FailedPrecondition: The store does not keep its promises, or cannot be written.
         ResourceExhausted: The store is full.
     """
-    if store.get_object(store.put_object(PROBE_OBJECT)) != PROBE_OBJECT:
+    if not _keeps_objects(store):
         raise FailedPrecondition(f"checkpoint store {store.uri} does not return what was put; do not use it")
     pointer = Pointer(agent_id=PROBE_AGENT_ID)
     if store.read_pointer(PROBE_AGENT_ID) is None:
@@ -157,6 +179,13 @@ def check_store(store: CheckpointStore) -> None:
             f"checkpoint store {store.uri} ignores conditions on writes (If-Match, If-None-Match): two pods could"
             " publish over each other; use a store that honours them"
         )
+
+
+def _keeps_objects(store: CheckpointStore) -> bool:
+    try:
+        return store.get_object(store.put_object(PROBE_OBJECT)) == PROBE_OBJECT
+    except (DataLoss, NotFound):
+        return False
 
 
 def _swapped(store: CheckpointStore, pointer: Pointer, etag: str | None) -> bool:

@@ -9,17 +9,16 @@ import click
 from rich.table import Table
 
 from podrace.checkpoints import open_store
-from podrace.checkpoints.store import CheckpointStore, check_digest
+from podrace.checkpoints.store import PROBE_AGENT_ID, CheckpointStore, check_digest
 from podrace.cli import EXIT_FAILED, formats
 from podrace.cli.options import output_options
 from podrace.cli.output import show, show_json, tell
+from podrace.cli.store_choice import DEADLINE_SECONDS
 from podrace.cli.store_contents import AgentFiles, Garbage, delete_garbage, find_garbage, list_agents, verify
 from podrace.cli.tables import NOTHING, plain_table
 from podrace.errors import NotFound
 from podrace.telemetry import TelemetryConfig, configure_logging
 
-DEADLINE_SECONDS = 10.0
-"""How long a store may take to answer a person."""
 TRIAL_BYTES = 8 * 2**20
 GRACE_SECONDS = 3600.0
 """As a leaderboard's `collect_grace_seconds`."""
@@ -53,7 +52,7 @@ def check(uri: str, as_json: bool, debug: bool) -> int:
     write_seconds, name = _timed(lambda: opened.put_object(trial))
     read_seconds, _ = _timed(lambda: opened.get_object(name))
     opened.delete_object(name, -GRACE_SECONDS)  # nobody else has put these bytes: whatever the clocks say
-    pointer_seconds, _ = _timed(lambda: opened.read_pointer("podrace-probe"))
+    pointer_seconds, _ = _timed(lambda: opened.read_pointer(PROBE_AGENT_ID))
     findings = {
         "uri": opened.uri,
         "keeps_objects": True,

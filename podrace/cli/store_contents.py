@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
 from podrace.checkpoints.collect import reachable
 from podrace.checkpoints.manifest import manifest_from_bytes
-from podrace.checkpoints.publish import read_manifest, read_object, read_part
+from podrace.checkpoints.publish import read_manifest, read_part
 from podrace.checkpoints.store import PROBE_AGENT_ID, PROBE_OBJECT, CheckpointStore, StoredObject, digest
 from podrace.errors import DataLoss, NotFound, Unimplemented
 
@@ -100,7 +100,7 @@ def _verify_object(
     found: Verification,
 ) -> None:
     try:
-        data = read_object(store, stored.digest)
+        data = store.get_object(stored.digest)
     except DataLoss as error:
         found.damage.append(error.message)
         return
@@ -179,7 +179,7 @@ def _scored_manifest(store: CheckpointStore, stored: StoredObject) -> Manifest |
     if stored.size_bytes > MANIFEST_BYTES:
         return None
     try:
-        manifest = _manifest_in(read_object(store, stored.digest))
+        manifest = _manifest_in(store.get_object(stored.digest))
     except (DataLoss, NotFound):
         return None  # nobody could use it
     return manifest if manifest and manifest.HasField("evaluation") else None

@@ -1,9 +1,10 @@
-"""A small S3 server whose faults are data: what a real server cannot be made to show."""
+"""A small S3 server whose faults are data: what a real server cannot be made to show; and a store in its bucket."""
 
+import base64
 import hashlib
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +12,17 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from podrace.checkpoints.minio import MinioStore
+from podrace.checkpoints.minio_address import parse_address, read_access
+from podrace.checkpoints.minio_client import Bucket, Patience
+from podrace.checkpoints.store import digest
+
 BUCKET = "checkpoints"
+KEYS = {"PODRACE_STORE_ACCESS_KEY": "key", "PODRACE_STORE_SECRET_KEY": "secret"}
+AGENT = "agent-7"
+POINTER_PATH = f"/{BUCKET}/p/pointers/{AGENT}.json"
+MEETING_SECONDS = 10.0
+"""After which nobody else is coming."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +42,9 @@ class Fault:
     date: str = ""
     """What the server's clock shows."""
     marker: str = ""
-    """Part of the query that the request must have."""
+    """Part of path and query that the request must have."""
+    meets: threading.Barrier | None = None
+    """Where it waits for others that are under way at the same time, before it goes on as if nothing had been."""
 
 
 @dataclass
@@ -46,10 +59,16 @@ class ScriptedS3:
     """Conditions that the server does not look at."""
     date: str = ""
     """What the server's clock shows; empty: the time."""
+    modified: dict[str, str] = field(default_factory=dict)
+    """Path to the time when it was put, where that is not now."""
+    connections: int = 0
+    """How many clients' connections were accepted."""
     requests: list[tuple[str, str]] = field(default_factory=list)
     """Method and path with query."""
-    checksums: dict[str, str] = field(default_factory=dict)
-    """Path to the digest that its writer stated."""
+    checksums: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Path, of a part with its number, to the digests that its writer signed and stated."""
+    completions: list[bytes] = field(default_factory=list)
+    """Bodies of the requests to put parts together."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -61,10 +80,10 @@ class ScriptedS3:
         """The methods asked so far, in order."""
         return " ".join(method for method, _ in self.requests)
 
-    def take_fault(self, method: str, query: str) -> Fault | None:
+    def take_fault(self, method: str, path: str) -> Fault | None:
         """The next fault of such a request."""
         for fault in self.faults:
-            if fault.method == method and fault.marker in query:
+            if fault.method == method and fault.marker in path:
                 self.faults.remove(fault)
                 return fault
         return None
@@ -89,6 +108,31 @@ def running(script: ScriptedS3, tls: tuple[Path, Path] | None = None) -> Iterato
             thread.join(10)
 
 
+@dataclass
+class Time:
+    """Time that goes by in pauses alone."""
+
+    now: float = 0.0
+    pauses: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        """Lets it go by."""
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def opened(uri: str, patience: Patience, environ: Mapping[str, str] = KEYS) -> MinioStore:
+    """A store with a patience of its own."""
+    address = parse_address(uri)
+    return MinioStore(Bucket(address, read_access(address, environ), patience))
+
+
+def path_of(data: bytes) -> str:
+    """Path of an object in the bucket."""
+    name = digest(data)
+    return f"/{BUCKET}/p/objects/{name[:2]}/{name}"
+
+
 def etag_of(data: bytes) -> str:
     """The tag of an object."""
     return f'"{hashlib.md5(data).hexdigest()}"'
@@ -106,6 +150,11 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     date = ""
 
+    def setup(self) -> None:
+        super().setup()
+        with self.script.lock:
+            self.script.connections += 1
+
     def log_message(self, *_: object) -> None:
         pass
 
@@ -117,7 +166,11 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with self.script.lock:
             self.script.requests.append((self.command, self.path))
-            fault = self.script.take_fault(self.command, url.query)
+            fault = self.script.take_fault(self.command, self.path)
+        if fault and fault.meets:
+            fault.meets.wait(MEETING_SECONDS)
+            fault = None
+        with self.script.lock:
             if fault is None or fault.carried_out:
                 status, answer, headers = self._act(unquote(url.path), parse_qs(url.query, True), body)
         if fault is None:
@@ -145,8 +198,9 @@ class _Handler(BaseHTTPRequestHandler):
             new = self.headers.get("If-None-Match") if "If-None-Match" not in self.script.ignored else None
             if (tag and (path not in objects or tag != etag_of(objects[path]))) or (new and path in objects):
                 return 412, *_error("PreconditionFailed")
+            if not self._sound(path, body):
+                return 400, *_error("BadDigest")
             objects[path] = body
-            self.script.checksums[path] = self.headers.get("x-amz-checksum-sha256", "")
             return 200, b"", {"ETag": etag_of(body)}
         if self.command == "DELETE":
             objects.pop(path, None)
@@ -155,19 +209,30 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, self._listing(query), {"Content-Type": "application/xml"}
         if path not in objects:
             return 404, *_error("NoSuchKey")
-        return 200, objects[path], {"ETag": etag_of(objects[path]), "Last-Modified": self.date_time_string()}
+        modified = self.script.modified.get(path) or self.date_time_string()
+        return 200, objects[path], {"ETag": etag_of(objects[path]), "Last-Modified": modified}
 
     def _act_on_upload(self, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, bytes, dict[str, str]]:
         uploads = self.script.uploads
         if path not in uploads:
             return 404, *_error("NoSuchUpload")
         if self.command == "PUT":
-            uploads[path][int(query["partNumber"][0])] = body
+            number = query["partNumber"][0]
+            if not self._sound(f"{path}#{number}", body):
+                return 400, *_error("BadDigest")
+            uploads[path][int(number)] = body
             return 200, b"", {"ETag": etag_of(body)}
         parts = uploads.pop(path)
         if self.command == "POST":
+            self.script.completions.append(body)
             self.script.objects[path] = b"".join(parts[number] for number in sorted(parts))
         return (200 if self.command == "POST" else 204), b"<R><ETag>x</ETag></R>", {}
+
+    def _sound(self, name: str, body: bytes) -> bool:
+        """Whether a body has the digest that its writer states, if it does."""
+        stated = base64.b64decode(self.headers.get("x-amz-checksum-sha256", "")).hex()
+        self.script.checksums[name] = (self.headers.get("x-amz-content-sha256", ""), stated)
+        return stated in ("", hashlib.sha256(body).hexdigest())
 
     def _listing(self, query: dict[str, list[str]]) -> bytes:
         after = query.get("start-after", [""])[0]

@@ -41,10 +41,10 @@ def test_the_clients_public_verb_overwrites_and_ours_does_not(s3_server: weed.S3
         client.put_object(weed.BUCKET, key, io.BytesIO(content), len(content), metadata={"If-None-Match": "*"})
     # The condition became a note beside the object.
     assert client.stat_object(weed.BUCKET, key).metadata["X-Amz-Meta-If-None-Match"] == "*"
-    assert bucket.get(key, "object")[0] == b"second"
+    assert bucket.get(key, "object")[0].data == b"second"
     with pytest.raises(Aborted):
         bucket.put_if(key, b"third", None, "object")
-    assert bucket.get(key, "object")[0] == b"second"
+    assert bucket.get(key, "object")[0].data == b"second"
 
 
 CUT_PROGRAM = """

@@ -1,6 +1,7 @@
 """What every checkpoint store promises, and what publishing and collecting on top of it do; run against each store."""
 
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
 from podrace.checkpoints.collect import collect
@@ -20,6 +22,7 @@ from podrace.checkpoints.minio_client import Bucket, Entry, Patience
 from podrace.checkpoints.publish import claim, fetch, fetch_latest, publish
 from podrace.checkpoints.store import CheckpointStore, check_store, digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, InvalidArgument, NotFound
+from podrace.tensors.codec import decode, encode
 
 STALE_EPOCH = "ERROR_REASON_STALE_EPOCH"
 BAD_DIGEST = "ERROR_REASON_BAD_DIGEST"
@@ -88,7 +91,7 @@ def minio_harness(uri: str) -> Harness:
 
     def damage(name: str) -> None:
         key = f"{address.prefix}objects/{name[:2]}/{name}"
-        data = bytearray(bucket.get(key, "object")[0])
+        data = bytearray(bucket.get(key, "object")[0].data)
         data[len(data) // 2] ^= 1
         Bucket.put(bucket, key, bytes(data), digest(data), "object")
 
@@ -150,7 +153,9 @@ def test_putting_an_object_again_changes_nothing_but_its_age(harness: Harness) -
 def test_putting_a_damaged_object_again_heals_it(harness: Harness) -> None:
     name = harness.store.put_object(b"content")
     harness.damage(name)
-    assert harness.store.get_object(name) != b"content"
+    with pytest.raises(DataLoss, match=f"{name} in {re.escape(harness.store.uri)} is damaged: its 7 bytes") as refusal:
+        harness.store.get_object(name)
+    assert refusal.value.reason == BAD_DIGEST
     harness.store.put_object(b"content")
     assert harness.store.get_object(name) == b"content"
 
@@ -470,6 +475,35 @@ def test_the_first_checkpoint_has_nothing_to_fall_back_to(harness: Harness) -> N
     harness.damage(digest(b"learner 1"))
     with pytest.raises(DataLoss, match=f"no earlier checkpoint.*{digest(b'learner 1')}"):
         fetch_latest(harness.store, AGENT)
+
+
+class Trap:
+    """What a pickle could do to its reader."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return (os.mkdir, ("sprung",))
+
+
+@pytest.mark.parametrize("damage", ["pickle", "header", "cut"])
+def test_training_files_that_are_no_safetensors_are_one_line_and_lose_nothing(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = encode({"weight": torch.zeros(3, 5)}, {})
+    harmful = {
+        "pickle": pickle.dumps({"weight": Trap()}),
+        "header": (2**63).to_bytes(8, "little") + whole[8:],
+        "cut": whole[:-1],
+    }[damage]
+    claim(store, AGENT, 1)
+    first = publish(store, AGENT, 1, {"policy": whole}, manifest(1))
+    second = publish(store, AGENT, 1, {"policy": harmful}, manifest(2, first))
+    _, files = fetch(store, second)  # they are what was published, so that their digest is right
+    with pytest.raises(DataLoss, match=f"{len(harmful)} bytes are no whole safetensors file") as refusal:
+        decode(files["policy"])
+    assert "\n" not in refusal.value.message
+    assert not (tmp_path / "sprung").exists()
+    assert decode(fetch(store, first)[1]["policy"])[0]["weight"].shape == (3, 5)
 
 
 # Collecting garbage.

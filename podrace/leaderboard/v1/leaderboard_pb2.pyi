@@ -85,6 +85,26 @@ class Agent(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LeftAlgorithmsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     AGENT_ID_FIELD_NUMBER: _builtins.int
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
@@ -96,6 +116,8 @@ class Agent(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    SEAT_FIELD_NUMBER: _builtins.int
+    LEFT_ALGORITHMS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Unique name, `<tournament_id>-a<number>`."""
     tournament_id: _builtins.str
@@ -110,6 +132,10 @@ class Agent(_message.Message):
     """Seed of all its random streams, derived from the tournament's seed and `number`."""
     reason: _builtins.str
     """Why the generator made this one, in a line for a person."""
+    seat: _builtins.int
+    """Seat of the population that it takes, from 0; absent where the strategy has none. Who sat there before it is its
+    predecessor, and its parent unless it was replaced by a better one.
+    """
     @_builtins.property
     def hyperparameters(self) -> _struct_pb2.Struct:
         """Every hyperparameter of the algorithm with its value; defaults are filled in."""
@@ -126,6 +152,12 @@ class Agent(_message.Message):
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was generated."""
 
+    @_builtins.property
+    def left_algorithms(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Algorithms that had left the draw of fresh agents and seats when it was generated, each with the reason: its agents
+        fail, or a halving found it among the worse half.
+        """
+
     def __init__(
         self,
         *,
@@ -140,12 +172,16 @@ class Agent(_message.Message):
         seed: _builtins.int = ...,
         reason: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        seat: _builtins.int | None = ...,
+        left_algorithms: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "hyperparameters", b"hyperparameters", "starting_checkpoint", b"starting_checkpoint"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seat", b"_seat", "create_time", b"create_time", "hyperparameters", b"hyperparameters", "seat", b"seat", "starting_checkpoint", b"starting_checkpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "algorithm", b"algorithm", "create_time", b"create_time", "hyperparameters", b"hyperparameters", "number", b"number", "origin", b"origin", "parent_agent_ids", b"parent_agent_ids", "reason", b"reason", "seed", b"seed", "starting_checkpoint", b"starting_checkpoint", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seat", b"_seat", "agent_id", b"agent_id", "algorithm", b"algorithm", "create_time", b"create_time", "hyperparameters", b"hyperparameters", "left_algorithms", b"left_algorithms", "number", b"number", "origin", b"origin", "parent_agent_ids", b"parent_agent_ids", "reason", b"reason", "seat", b"seat", "seed", b"seed", "starting_checkpoint", b"starting_checkpoint", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seat: _TypeAlias = _typing.Literal["seat"]  # noqa: Y015
+    _WhichOneofArgType__seat: _TypeAlias = _typing.Literal["_seat", b"_seat"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seat) -> _WhichOneofReturnType__seat | None: ...
 
 Global___Agent: _TypeAlias = Agent  # noqa: Y015
 
@@ -353,45 +389,129 @@ Global___ListCandidatesResponse: _TypeAlias = ListCandidatesResponse  # noqa: Y0
 
 @_typing.final
 class GetLineageRequest(_message.Message):
-    """Names an agent."""
+    """Names an agent, or a tournament."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_ID_FIELD_NUMBER: _builtins.int
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """The agent."""
+    """The agent; empty for all agents of a tournament."""
+    tournament_id: _builtins.str
+    """The tournament, if no agent is named."""
+    page_size: _builtins.int
+    """Of a tournament, at most this many agents; 0 means 100; never more than 1,000."""
+    page_token: _builtins.str
+    """Where the previous page ended; empty for the first."""
     def __init__(
         self,
         *,
         agent_id: _builtins.str = ...,
+        tournament_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetLineageRequest: _TypeAlias = GetLineageRequest  # noqa: Y015
 
 @_typing.final
+class AgentSummary(_message.Message):
+    """What an agent did."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    DEPTH_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    LINEAGE_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    CORE_SECONDS_FIELD_NUMBER: _builtins.int
+    SUBMISSIONS_FIELD_NUMBER: _builtins.int
+    BEST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    LEARNING_SPEED_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent."""
+    depth: _builtins.int
+    """Generations from the first fresh ancestor; 0 for a fresh agent."""
+    environment_steps: _builtins.int
+    """Steps the agent itself took, as far as it submitted."""
+    lineage_environment_steps: _builtins.int
+    """Steps behind its last submission, those of its ancestors included; before the first, those it started from."""
+    core_seconds: _builtins.float
+    """Processor-core seconds it was given, as far as it submitted."""
+    submissions: _builtins.int
+    """Its submissions."""
+    learning_speed: _builtins.float
+    """Score gained for each environment step, from what it started from (a fresh agent: from its first submission) to its
+    last submission; absent if there are not two scores.
+    """
+    @_builtins.property
+    def best(self) -> Global___Candidate:
+        """The one with the highest score; absent without any. Rank and verdict are those given at arrival."""
+
+    @_builtins.property
+    def last(self) -> Global___Candidate:
+        """The last one; absent without any."""
+
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        depth: _builtins.int = ...,
+        environment_steps: _builtins.int = ...,
+        lineage_environment_steps: _builtins.int = ...,
+        core_seconds: _builtins.float = ...,
+        submissions: _builtins.int = ...,
+        best: Global___Candidate | None = ...,
+        last: Global___Candidate | None = ...,
+        learning_speed: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_speed", b"_learning_speed", "best", b"best", "last", b"last", "learning_speed", b"learning_speed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_speed", b"_learning_speed", "agent_id", b"agent_id", "best", b"best", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "last", b"last", "learning_speed", b"learning_speed", "lineage_environment_steps", b"lineage_environment_steps", "submissions", b"submissions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__learning_speed: _TypeAlias = _typing.Literal["learning_speed"]  # noqa: Y015
+    _WhichOneofArgType__learning_speed: _TypeAlias = _typing.Literal["_learning_speed", b"_learning_speed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_speed) -> _WhichOneofReturnType__learning_speed | None: ...
+
+Global___AgentSummary: _TypeAlias = AgentSummary  # noqa: Y015
+
+@_typing.final
 class GetLineageResponse(_message.Message):
-    """A family."""
+    """A family, or all agents of a tournament."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENTS_FIELD_NUMBER: _builtins.int
+    SUMMARIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty at the end."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Agent]:
-        """The agent first, then its ancestors, nearest first."""
+        """The agent first, then its ancestors, nearest first; or agents by number."""
+
+    @_builtins.property
+    def summaries(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentSummary]:
+        """What each of them did, in the same order."""
 
     def __init__(
         self,
         *,
         agents: _abc.Iterable[Global___Agent] | None = ...,
+        summaries: _abc.Iterable[Global___AgentSummary] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "next_page_token", b"next_page_token", "summaries", b"summaries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -499,6 +619,26 @@ class AlgorithmStatistics(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class HyperparameterSpeedCovarianceEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ALGORITHM_FIELD_NUMBER: _builtins.int
     AGENTS_FIELD_NUMBER: _builtins.int
     SUBMISSIONS_FIELD_NUMBER: _builtins.int
@@ -507,6 +647,10 @@ class AlgorithmStatistics(_message.Message):
     ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     CORE_SECONDS_FIELD_NUMBER: _builtins.int
     HYPERPARAMETER_SCORE_COVARIANCE_FIELD_NUMBER: _builtins.int
+    BEST_SCORE_VARIANCE_FIELD_NUMBER: _builtins.int
+    LEARNING_SPEED_FIELD_NUMBER: _builtins.int
+    HYPERPARAMETER_SPEED_COVARIANCE_FIELD_NUMBER: _builtins.int
+    LEFT_DRAW_REASON_FIELD_NUMBER: _builtins.int
     algorithm: _builtins.str
     """Name of the algorithm."""
     agents: _builtins.int
@@ -521,11 +665,23 @@ class AlgorithmStatistics(_message.Message):
     """Steps its agents took."""
     core_seconds: _builtins.float
     """Processor-core seconds its agents were given."""
+    best_score_variance: _builtins.float
+    """Sample variance, over agents, of each one's best score; 0 for less than two."""
+    learning_speed: _builtins.float
+    """Score gained for each environment step along the lineages: the sum of what its agents gained, each from the score it
+    started from (a fresh one: from its first) to its last, divided by the steps in between; 0 if nothing can be said.
+    """
+    left_draw_reason: _builtins.str
+    """Why it has left the draw of fresh agents, in a line for a person; empty while it takes part."""
     @_builtins.property
     def hyperparameter_score_covariance(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Sample covariance of each numeric hyperparameter with the agents' best scores (on the hyperparameter's own scale:
         of the logarithm where that scale is logarithmic).
         """
+
+    @_builtins.property
+    def hyperparameter_speed_covariance(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Sample covariance of each numeric hyperparameter, on its own scale, with the agents' learning speeds."""
 
     def __init__(
         self,
@@ -538,10 +694,14 @@ class AlgorithmStatistics(_message.Message):
         environment_steps: _builtins.int = ...,
         core_seconds: _builtins.float = ...,
         hyperparameter_score_covariance: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        best_score_variance: _builtins.float = ...,
+        learning_speed: _builtins.float = ...,
+        hyperparameter_speed_covariance: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        left_draw_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "algorithm", b"algorithm", "best_score", b"best_score", "core_seconds", b"core_seconds", "environment_steps", b"environment_steps", "hyperparameter_score_covariance", b"hyperparameter_score_covariance", "mean_best_score", b"mean_best_score", "submissions", b"submissions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "algorithm", b"algorithm", "best_score", b"best_score", "best_score_variance", b"best_score_variance", "core_seconds", b"core_seconds", "environment_steps", b"environment_steps", "hyperparameter_score_covariance", b"hyperparameter_score_covariance", "hyperparameter_speed_covariance", b"hyperparameter_speed_covariance", "learning_speed", b"learning_speed", "left_draw_reason", b"left_draw_reason", "mean_best_score", b"mean_best_score", "submissions", b"submissions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -626,6 +786,138 @@ class ReplayTournamentResponse(_message.Message):
 Global___ReplayTournamentResponse: _TypeAlias = ReplayTournamentResponse  # noqa: Y015
 
 @_typing.final
+class FreshEvaluation(_message.Message):
+    """A candidate that was evaluated again, on seeds it was not selected on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANDIDATE_ID_FIELD_NUMBER: _builtins.int
+    EVALUATION_FIELD_NUMBER: _builtins.int
+    candidate_id: _builtins.str
+    """The candidate."""
+    @_builtins.property
+    def evaluation(self) -> _checkpoint_pb2.Evaluation:
+        """The result; absent if the evaluation failed."""
+
+    def __init__(
+        self,
+        *,
+        candidate_id: _builtins.str = ...,
+        evaluation: _checkpoint_pb2.Evaluation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_id", b"candidate_id", "evaluation", b"evaluation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FreshEvaluation: _TypeAlias = FreshEvaluation  # noqa: Y015
+
+@_typing.final
+class NameChampionRequest(_message.Message):
+    """What is known for the naming of a champion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    EVALUATIONS_FIELD_NUMBER: _builtins.int
+    tournament_id: _builtins.str
+    """The tournament."""
+    @_builtins.property
+    def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___FreshEvaluation]:
+        """Evaluations of contenders, the failed ones included; those of others are left aside."""
+
+    def __init__(
+        self,
+        *,
+        tournament_id: _builtins.str = ...,
+        evaluations: _abc.Iterable[Global___FreshEvaluation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluations", b"evaluations", "tournament_id", b"tournament_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NameChampionRequest: _TypeAlias = NameChampionRequest  # noqa: Y015
+
+@_typing.final
+class Contender(_message.Message):
+    """A candidate that may become champion and is to be evaluated again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANDIDATE_FIELD_NUMBER: _builtins.int
+    EPISODES_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    episodes: _builtins.int
+    """Finished episodes."""
+    seed: _builtins.int
+    """Seed of the evaluation environments, the same for all contenders of a tournament."""
+    @_builtins.property
+    def candidate(self) -> Global___Candidate:
+        """The candidate."""
+
+    def __init__(
+        self,
+        *,
+        candidate: Global___Candidate | None = ...,
+        episodes: _builtins.int = ...,
+        seed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "episodes", b"episodes", "seed", b"seed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Contender: _TypeAlias = Contender  # noqa: Y015
+
+@_typing.final
+class NameChampionResponse(_message.Message):
+    """The champion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTENDERS_FIELD_NUMBER: _builtins.int
+    CHAMPION_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    STANDARD_ERROR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    score: _builtins.float
+    """Its score from fresh episodes, shrunk towards the mean of the contenders' by what of it is noise; the board's score
+    if there are none.
+    """
+    standard_error: _builtins.float
+    """Standard error of the mean over its fresh episodes; the board's if there are none."""
+    reason: _builtins.str
+    """Why it is the champion, in a line for a person."""
+    @_builtins.property
+    def contenders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Contender]:
+        """Contenders without an evaluation; empty when the champion is final."""
+
+    @_builtins.property
+    def champion(self) -> Global___Candidate:
+        """The champion by what is known; absent while the board is empty."""
+
+    def __init__(
+        self,
+        *,
+        contenders: _abc.Iterable[Global___Contender] | None = ...,
+        champion: Global___Candidate | None = ...,
+        score: _builtins.float = ...,
+        standard_error: _builtins.float = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["champion", b"champion"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["champion", b"champion", "contenders", b"contenders", "reason", b"reason", "score", b"score", "standard_error", b"standard_error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NameChampionResponse: _TypeAlias = NameChampionResponse  # noqa: Y015
+
+@_typing.final
 class SubmitCandidateRequest(_message.Message):
     """Submits a published checkpoint."""
 
@@ -696,6 +988,7 @@ class GenerateAgentRequest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     UNFINISHED_AGENT_IDS_FIELD_NUMBER: _builtins.int
+    FAILED_AGENT_IDS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key; `<tournament_id>-a<number>` serves."""
     tournament_id: _builtins.str
@@ -710,6 +1003,12 @@ class GenerateAgentRequest(_message.Message):
     def unfinished_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Agents handed out and not finished; a parent has a bounded number of these as children."""
 
+    @_builtins.property
+    def failed_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Agents that failed. One that is neither unfinished nor has submitted anything counts as failed in any case; these are
+        those that failed after a submission: their place is not continued with the same hyperparameters.
+        """
+
     def __init__(
         self,
         *,
@@ -718,10 +1017,11 @@ class GenerateAgentRequest(_message.Message):
         spec: _tournament_pb2.TournamentSpec | None = ...,
         number: _builtins.int = ...,
         unfinished_agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+        failed_agent_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "request_id", b"request_id", "spec", b"spec", "tournament_id", b"tournament_id", "unfinished_agent_ids", b"unfinished_agent_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_agent_ids", b"failed_agent_ids", "number", b"number", "request_id", b"request_id", "spec", b"spec", "tournament_id", b"tournament_id", "unfinished_agent_ids", b"unfinished_agent_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -65,6 +65,11 @@ class LeaderboardServiceStub:
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReplayTournamentRequest.SerializeToString,
                 response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReplayTournamentResponse.FromString,
                 _registered_method=True)
+        self.NameChampion = channel.unary_unary(
+                '/podrace.leaderboard.v1.LeaderboardService/NameChampion',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.NameChampionRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.NameChampionResponse.FromString,
+                _registered_method=True)
 
 
 class LeaderboardServiceServicer:
@@ -87,7 +92,8 @@ class LeaderboardServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetLineage(self, request, context):
-        """Returns an agent with all its ancestors. Answers at once. NOT_FOUND for an unknown agent. Deadline: 10 s.
+        """Returns an agent with all its ancestors, or all agents of a tournament, and what each did. Answers at once.
+        NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,8 +108,8 @@ class LeaderboardServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStatistics(self, request, context):
-        """Returns statistics per algorithm: scores, compute spent, and the covariance of each numeric hyperparameter
-        with the score. Answers at once. Deadline: 10 s.
+        """Returns statistics per algorithm: scores, how fast they grew, compute spent, and the covariance of each numeric
+        hyperparameter with the score. Answers at once. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,6 +118,16 @@ class LeaderboardServiceServicer:
     def ReplayTournament(self, request, context):
         """Takes every decision of a tournament again from the recorded order of arrival (its log) and compares the answers
         with those given then. Answers when done. NOT_FOUND for an unknown tournament. Deadline: 60 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def NameChampion(self, request, context):
+        """Says which candidates are to be evaluated again before a champion is named, and who it is, given those evaluations
+        that there are. Called by the orchestrator when a tournament ends: first without evaluations, then with those of
+        all contenders it was answered. Remembers nothing, so that the same evaluations get the same champion. Answers at
+        once. NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,6 +165,11 @@ def add_LeaderboardServiceServicer_to_server(servicer, server):
                     servicer.ReplayTournament,
                     request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReplayTournamentRequest.FromString,
                     response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReplayTournamentResponse.SerializeToString,
+            ),
+            'NameChampion': grpc.unary_unary_rpc_method_handler(
+                    servicer.NameChampion,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.NameChampionRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.NameChampionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -314,6 +335,33 @@ class LeaderboardService:
             '/podrace.leaderboard.v1.LeaderboardService/ReplayTournament',
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReplayTournamentRequest.SerializeToString,
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReplayTournamentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NameChampion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.LeaderboardService/NameChampion',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.NameChampionRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.NameChampionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,18 +40,26 @@ class LeaderboardServiceStub:
     INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
     """
     GetLineage: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GetLineageRequest, _leaderboard_pb2.GetLineageResponse]
-    """Returns an agent with all its ancestors. Answers at once. NOT_FOUND for an unknown agent. Deadline: 10 s."""
+    """Returns an agent with all its ancestors, or all agents of a tournament, and what each did. Answers at once.
+    NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+    """
     WatchCandidates: _grpc.UnaryStreamMultiCallable[_leaderboard_pb2.WatchCandidatesRequest, _leaderboard_pb2.WatchCandidatesResponse]
     """Sends every submission after `resume_token` in order of arrival, then waits for more. Blocks until the caller
     leaves or the server drains (UNAVAILABLE: call again with the last token). No deadline.
     """
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GetStatisticsRequest, _leaderboard_pb2.GetStatisticsResponse]
-    """Returns statistics per algorithm: scores, compute spent, and the covariance of each numeric hyperparameter
-    with the score. Answers at once. Deadline: 10 s.
+    """Returns statistics per algorithm: scores, how fast they grew, compute spent, and the covariance of each numeric
+    hyperparameter with the score. Answers at once. Deadline: 10 s.
     """
     ReplayTournament: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ReplayTournamentRequest, _leaderboard_pb2.ReplayTournamentResponse]
     """Takes every decision of a tournament again from the recorded order of arrival (its log) and compares the answers
     with those given then. Answers when done. NOT_FOUND for an unknown tournament. Deadline: 60 s.
+    """
+    NameChampion: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.NameChampionRequest, _leaderboard_pb2.NameChampionResponse]
+    """Says which candidates are to be evaluated again before a champion is named, and who it is, given those evaluations
+    that there are. Called by the orchestrator when a tournament ends: first without evaluations, then with those of
+    all contenders it was answered. Remembers nothing, so that the same evaluations get the same champion. Answers at
+    once. NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
 
 @_typing.type_check_only
@@ -66,18 +74,26 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
     """
     GetLineage: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GetLineageRequest, _leaderboard_pb2.GetLineageResponse]  # type: ignore[assignment]
-    """Returns an agent with all its ancestors. Answers at once. NOT_FOUND for an unknown agent. Deadline: 10 s."""
+    """Returns an agent with all its ancestors, or all agents of a tournament, and what each did. Answers at once.
+    NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+    """
     WatchCandidates: _aio.UnaryStreamMultiCallable[_leaderboard_pb2.WatchCandidatesRequest, _leaderboard_pb2.WatchCandidatesResponse]  # type: ignore[assignment]
     """Sends every submission after `resume_token` in order of arrival, then waits for more. Blocks until the caller
     leaves or the server drains (UNAVAILABLE: call again with the last token). No deadline.
     """
     GetStatistics: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GetStatisticsRequest, _leaderboard_pb2.GetStatisticsResponse]  # type: ignore[assignment]
-    """Returns statistics per algorithm: scores, compute spent, and the covariance of each numeric hyperparameter
-    with the score. Answers at once. Deadline: 10 s.
+    """Returns statistics per algorithm: scores, how fast they grew, compute spent, and the covariance of each numeric
+    hyperparameter with the score. Answers at once. Deadline: 10 s.
     """
     ReplayTournament: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ReplayTournamentRequest, _leaderboard_pb2.ReplayTournamentResponse]  # type: ignore[assignment]
     """Takes every decision of a tournament again from the recorded order of arrival (its log) and compares the answers
     with those given then. Answers when done. NOT_FOUND for an unknown tournament. Deadline: 60 s.
+    """
+    NameChampion: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.NameChampionRequest, _leaderboard_pb2.NameChampionResponse]  # type: ignore[assignment]
+    """Says which candidates are to be evaluated again before a champion is named, and who it is, given those evaluations
+    that there are. Called by the orchestrator when a tournament ends: first without evaluations, then with those of
+    all contenders it was answered. Remembers nothing, so that the same evaluations get the same champion. Answers at
+    once. NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
 
 class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -107,7 +123,9 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.GetLineageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.GetLineageResponse, _abc.Awaitable[_leaderboard_pb2.GetLineageResponse]]:
-        """Returns an agent with all its ancestors. Answers at once. NOT_FOUND for an unknown agent. Deadline: 10 s."""
+        """Returns an agent with all its ancestors, or all agents of a tournament, and what each did. Answers at once.
+        NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+        """
 
     @_abc_1.abstractmethod
     def WatchCandidates(
@@ -125,8 +143,8 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.GetStatisticsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.GetStatisticsResponse, _abc.Awaitable[_leaderboard_pb2.GetStatisticsResponse]]:
-        """Returns statistics per algorithm: scores, compute spent, and the covariance of each numeric hyperparameter
-        with the score. Answers at once. Deadline: 10 s.
+        """Returns statistics per algorithm: scores, how fast they grew, compute spent, and the covariance of each numeric
+        hyperparameter with the score. Answers at once. Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -137,6 +155,18 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_leaderboard_pb2.ReplayTournamentResponse, _abc.Awaitable[_leaderboard_pb2.ReplayTournamentResponse]]:
         """Takes every decision of a tournament again from the recorded order of arrival (its log) and compares the answers
         with those given then. Answers when done. NOT_FOUND for an unknown tournament. Deadline: 60 s.
+        """
+
+    @_abc_1.abstractmethod
+    def NameChampion(
+        self,
+        request: _leaderboard_pb2.NameChampionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.NameChampionResponse, _abc.Awaitable[_leaderboard_pb2.NameChampionResponse]]:
+        """Says which candidates are to be evaluated again before a champion is named, and who it is, given those evaluations
+        that there are. Called by the orchestrator when a tournament ends: first without evaluations, then with those of
+        all contenders it was answered. Remembers nothing, so that the same evaluations get the same champion. Answers at
+        once. NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
 
 def add_LeaderboardServiceServicer_to_server(servicer: LeaderboardServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

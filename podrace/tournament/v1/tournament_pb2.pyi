@@ -169,6 +169,7 @@ class TournamentSpec(_message.Message):
     EVOLUTION_FIELD_NUMBER: _builtins.int
     REPORTS_FIELD_NUMBER: _builtins.int
     FUSION_FIELD_NUMBER: _builtins.int
+    CHAMPION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """For people; letters, digits, `-` and `_`. Default: the environment's id in lower case."""
     seed: _builtins.int
@@ -217,6 +218,10 @@ class TournamentSpec(_message.Message):
     def fusion(self) -> Global___FusionSpec:
         """How several learners of one agent are fused."""
 
+    @_builtins.property
+    def champion(self) -> Global___ChampionSpec:
+        """How the champion is named."""
+
     def __init__(
         self,
         *,
@@ -233,10 +238,11 @@ class TournamentSpec(_message.Message):
         evolution: Global___EvolutionSpec | None = ...,
         reports: _abc.Mapping[_builtins.str, Global___ReportSpec] | None = ...,
         fusion: Global___FusionSpec | None = ...,
+        champion: Global___ChampionSpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "_synchronous", b"_synchronous", "assignment", b"assignment", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "_synchronous", b"_synchronous", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "_synchronous", b"_synchronous", "algorithms", b"algorithms", "assignment", b"assignment", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "reports", b"reports", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "_synchronous", b"_synchronous", "algorithms", b"algorithms", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "reports", b"reports", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
@@ -497,9 +503,10 @@ class PodSpec(_message.Message):
     """
     plane: _builtins.str
     """How tensors travel between its processes: `shared` (memory of one host), `grpc` (messages), `cuda` (memory of one
-    GPU, on which the simulators step as well; needs `gpus`), or `auto`, the first of `shared` and `grpc` that passes its
-    self-test at connect. A plane that is named and fails ends the tournament: nothing else is taken in its place. With
-    `layout = fused` there is one process, and only `auto`. Default `auto`.
+    GPU, on which the simulators step as well; needs `gpus`), `group` (NCCL between the GPUs of learners and workers, or
+    gloo without `gpus`), or `auto`, the first of `cuda` (where a GPU is reserved and the simulator steps there),
+    `shared` and `grpc` that passes its self-test at connect. A plane that is named and fails ends the tournament:
+    nothing else is taken in its place. With `layout = fused` there is one process, and only `auto`. Default `auto`.
     """
     def __init__(
         self,
@@ -690,7 +697,9 @@ Global___EvaluationSpec: _TypeAlias = EvaluationSpec  # noqa: Y015
 
 @_typing.final
 class EvolutionSpec(_message.Message):
-    """Board and strategy."""
+    """Board and strategy. What a setting does not say otherwise about, it says of every strategy that mutates; a setting that
+    names its strategies is refused beside another.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -703,26 +712,68 @@ class EvolutionSpec(_message.Message):
     MUTATION_FACTOR_FIELD_NUMBER: _builtins.int
     RESAMPLE_PROBABILITY_FIELD_NUMBER: _builtins.int
     MAXIMUM_UNFINISHED_CHILDREN_FIELD_NUMBER: _builtins.int
+    POPULATION_SIZE_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    REPLACED_SHARE_FIELD_NUMBER: _builtins.int
+    DONOR_SHARE_FIELD_NUMBER: _builtins.int
+    PERTURBATION_FIELD_NUMBER: _builtins.int
+    MUTATION_FACTOR_LOW_FIELD_NUMBER: _builtins.int
+    LEAD_DEVIATIONS_FIELD_NUMBER: _builtins.int
+    LEAD_SHARE_FIELD_NUMBER: _builtins.int
+    ALLOCATION_FIELD_NUMBER: _builtins.int
+    HALVING_AGENTS_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
-    """`tournament` or `random-search`. Default `tournament`."""
+    """`tournament`, `softmax`, `truncation`, `dexpbt`, `pb2`, `generational` or `random-search`. Default `tournament`."""
     board_capacity: _builtins.int
     """Candidates the board holds, at most one an agent. Default 16."""
     tournament_size: _builtins.int
-    """Candidates drawn for one selection; the best of them becomes the parent. Default 3."""
+    """`tournament`: candidates drawn for one selection; the best of them becomes the parent. Default 3."""
     fresh_probability: _builtins.float
-    """Probability of a fresh agent although there are parents. Default 0.1."""
+    """`tournament`, `softmax`: probability of a fresh agent although there are parents. Default 0.1."""
     initial_agents: _builtins.int
-    """Agents generated fresh before the first child. Default 4."""
+    """`tournament`, `softmax`: agents generated fresh before the first child. Default 4."""
     mutation_probability: _builtins.float
-    """Probability that a searched hyperparameter of a child is changed. Default 0.5."""
+    """Probability that a searched hyperparameter of a child is changed. Default 0.5; of `truncation` 1, of `dexpbt` 0.15."""
     mutation_factor: _builtins.float
     """A perturbed value is multiplied or divided by this (on a linear scale, moved by the matching share of the range).
-    Default 1.25.
+    `dexpbt` draws the factor between `mutation_factor_low` and this. Default 1.25; of `dexpbt` 1.5.
     """
     resample_probability: _builtins.float
-    """Probability that a mutation draws anew instead. Default 0.1."""
+    """Probability that a mutation draws anew instead. Default 0.1; of `truncation` and `pb2` 0.25, of `dexpbt` 0."""
     maximum_unfinished_children: _builtins.int
-    """Children of one parent that may be unfinished at a time. Default 2."""
+    """`tournament`, `softmax`: children of one parent that may be unfinished at a time. Default 2."""
+    population_size: _builtins.int
+    """`truncation`, `dexpbt`, `pb2`: seats of the population; `generational`: agents of a generation. So many agents are
+    fresh. Default 8.
+    """
+    temperature: _builtins.float
+    """`softmax`: scores, in units of their deviation, are divided by this: near 0 the best is always the parent, a large
+    one makes all equally likely. Default 1.
+    """
+    replaced_share: _builtins.float
+    """`truncation`, `dexpbt`, `pb2`: share of the population, from the worst, that may be replaced. Default of `truncation`
+    0.2, of `dexpbt` 0.125, of `pb2` 0.25.
+    """
+    donor_share: _builtins.float
+    """`truncation`, `dexpbt`, `pb2`: share of the population, from the best, that replaces them. Default of `truncation`
+    0.2, of `dexpbt` 0.3, of `pb2` 0.25.
+    """
+    perturbation: _builtins.float
+    """`truncation`, `pb2`: a perturbed value is multiplied by 1 plus or minus this (on a linear scale, moved by this share
+    of the range). Default 0.2.
+    """
+    mutation_factor_low: _builtins.float
+    """`dexpbt`: smallest factor of a perturbation. Default 1.1."""
+    lead_deviations: _builtins.float
+    """`dexpbt`: standard deviations of the population's scores by which a donor must lead. Default 0.5."""
+    lead_share: _builtins.float
+    """`dexpbt`: share of the donor's score by which it must lead. Default 0.05."""
+    allocation: _builtins.str
+    """Which algorithms fresh agents and seats have: `ratio` (always those of the specification, in its ratios) or `halving`
+    (successive halving: again and again the worse half of the algorithms leaves). Default `ratio`.
+    """
+    halving_agents: _builtins.int
+    """`allocation = "halving"`: scored agents an algorithm has before each halving. Default 4."""
     def __init__(
         self,
         *,
@@ -735,49 +786,134 @@ class EvolutionSpec(_message.Message):
         mutation_factor: _builtins.float | None = ...,
         resample_probability: _builtins.float | None = ...,
         maximum_unfinished_children: _builtins.int | None = ...,
+        population_size: _builtins.int | None = ...,
+        temperature: _builtins.float | None = ...,
+        replaced_share: _builtins.float | None = ...,
+        donor_share: _builtins.float | None = ...,
+        perturbation: _builtins.float | None = ...,
+        mutation_factor_low: _builtins.float | None = ...,
+        lead_deviations: _builtins.float | None = ...,
+        lead_share: _builtins.float | None = ...,
+        allocation: _builtins.str | None = ...,
+        halving_agents: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_board_capacity", b"_board_capacity", "_fresh_probability", b"_fresh_probability", "_initial_agents", b"_initial_agents", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_probability", b"_mutation_probability", "_resample_probability", b"_resample_probability", "_strategy", b"_strategy", "_tournament_size", b"_tournament_size", "board_capacity", b"board_capacity", "fresh_probability", b"fresh_probability", "initial_agents", b"initial_agents", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_probability", b"mutation_probability", "resample_probability", b"resample_probability", "strategy", b"strategy", "tournament_size", b"tournament_size"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_board_capacity", b"_board_capacity", "_donor_share", b"_donor_share", "_fresh_probability", b"_fresh_probability", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_strategy", b"_strategy", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "allocation", b"allocation", "board_capacity", b"board_capacity", "donor_share", b"donor_share", "fresh_probability", b"fresh_probability", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "strategy", b"strategy", "temperature", b"temperature", "tournament_size", b"tournament_size"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_board_capacity", b"_board_capacity", "_fresh_probability", b"_fresh_probability", "_initial_agents", b"_initial_agents", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_probability", b"_mutation_probability", "_resample_probability", b"_resample_probability", "_strategy", b"_strategy", "_tournament_size", b"_tournament_size", "board_capacity", b"board_capacity", "fresh_probability", b"fresh_probability", "initial_agents", b"initial_agents", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_probability", b"mutation_probability", "resample_probability", b"resample_probability", "strategy", b"strategy", "tournament_size", b"tournament_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_board_capacity", b"_board_capacity", "_donor_share", b"_donor_share", "_fresh_probability", b"_fresh_probability", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_strategy", b"_strategy", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "allocation", b"allocation", "board_capacity", b"board_capacity", "donor_share", b"donor_share", "fresh_probability", b"fresh_probability", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "strategy", b"strategy", "temperature", b"temperature", "tournament_size", b"tournament_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__allocation: _TypeAlias = _typing.Literal["allocation"]  # noqa: Y015
+    _WhichOneofArgType__allocation: _TypeAlias = _typing.Literal["_allocation", b"_allocation"]  # noqa: Y015
     _WhichOneofReturnType__board_capacity: _TypeAlias = _typing.Literal["board_capacity"]  # noqa: Y015
     _WhichOneofArgType__board_capacity: _TypeAlias = _typing.Literal["_board_capacity", b"_board_capacity"]  # noqa: Y015
+    _WhichOneofReturnType__donor_share: _TypeAlias = _typing.Literal["donor_share"]  # noqa: Y015
+    _WhichOneofArgType__donor_share: _TypeAlias = _typing.Literal["_donor_share", b"_donor_share"]  # noqa: Y015
     _WhichOneofReturnType__fresh_probability: _TypeAlias = _typing.Literal["fresh_probability"]  # noqa: Y015
     _WhichOneofArgType__fresh_probability: _TypeAlias = _typing.Literal["_fresh_probability", b"_fresh_probability"]  # noqa: Y015
+    _WhichOneofReturnType__halving_agents: _TypeAlias = _typing.Literal["halving_agents"]  # noqa: Y015
+    _WhichOneofArgType__halving_agents: _TypeAlias = _typing.Literal["_halving_agents", b"_halving_agents"]  # noqa: Y015
     _WhichOneofReturnType__initial_agents: _TypeAlias = _typing.Literal["initial_agents"]  # noqa: Y015
     _WhichOneofArgType__initial_agents: _TypeAlias = _typing.Literal["_initial_agents", b"_initial_agents"]  # noqa: Y015
+    _WhichOneofReturnType__lead_deviations: _TypeAlias = _typing.Literal["lead_deviations"]  # noqa: Y015
+    _WhichOneofArgType__lead_deviations: _TypeAlias = _typing.Literal["_lead_deviations", b"_lead_deviations"]  # noqa: Y015
+    _WhichOneofReturnType__lead_share: _TypeAlias = _typing.Literal["lead_share"]  # noqa: Y015
+    _WhichOneofArgType__lead_share: _TypeAlias = _typing.Literal["_lead_share", b"_lead_share"]  # noqa: Y015
     _WhichOneofReturnType__maximum_unfinished_children: _TypeAlias = _typing.Literal["maximum_unfinished_children"]  # noqa: Y015
     _WhichOneofArgType__maximum_unfinished_children: _TypeAlias = _typing.Literal["_maximum_unfinished_children", b"_maximum_unfinished_children"]  # noqa: Y015
     _WhichOneofReturnType__mutation_factor: _TypeAlias = _typing.Literal["mutation_factor"]  # noqa: Y015
     _WhichOneofArgType__mutation_factor: _TypeAlias = _typing.Literal["_mutation_factor", b"_mutation_factor"]  # noqa: Y015
+    _WhichOneofReturnType__mutation_factor_low: _TypeAlias = _typing.Literal["mutation_factor_low"]  # noqa: Y015
+    _WhichOneofArgType__mutation_factor_low: _TypeAlias = _typing.Literal["_mutation_factor_low", b"_mutation_factor_low"]  # noqa: Y015
     _WhichOneofReturnType__mutation_probability: _TypeAlias = _typing.Literal["mutation_probability"]  # noqa: Y015
     _WhichOneofArgType__mutation_probability: _TypeAlias = _typing.Literal["_mutation_probability", b"_mutation_probability"]  # noqa: Y015
+    _WhichOneofReturnType__perturbation: _TypeAlias = _typing.Literal["perturbation"]  # noqa: Y015
+    _WhichOneofArgType__perturbation: _TypeAlias = _typing.Literal["_perturbation", b"_perturbation"]  # noqa: Y015
+    _WhichOneofReturnType__population_size: _TypeAlias = _typing.Literal["population_size"]  # noqa: Y015
+    _WhichOneofArgType__population_size: _TypeAlias = _typing.Literal["_population_size", b"_population_size"]  # noqa: Y015
+    _WhichOneofReturnType__replaced_share: _TypeAlias = _typing.Literal["replaced_share"]  # noqa: Y015
+    _WhichOneofArgType__replaced_share: _TypeAlias = _typing.Literal["_replaced_share", b"_replaced_share"]  # noqa: Y015
     _WhichOneofReturnType__resample_probability: _TypeAlias = _typing.Literal["resample_probability"]  # noqa: Y015
     _WhichOneofArgType__resample_probability: _TypeAlias = _typing.Literal["_resample_probability", b"_resample_probability"]  # noqa: Y015
     _WhichOneofReturnType__strategy: _TypeAlias = _typing.Literal["strategy"]  # noqa: Y015
     _WhichOneofArgType__strategy: _TypeAlias = _typing.Literal["_strategy", b"_strategy"]  # noqa: Y015
+    _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
+    _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
     _WhichOneofReturnType__tournament_size: _TypeAlias = _typing.Literal["tournament_size"]  # noqa: Y015
     _WhichOneofArgType__tournament_size: _TypeAlias = _typing.Literal["_tournament_size", b"_tournament_size"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__allocation) -> _WhichOneofReturnType__allocation | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__board_capacity) -> _WhichOneofReturnType__board_capacity | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__donor_share) -> _WhichOneofReturnType__donor_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fresh_probability) -> _WhichOneofReturnType__fresh_probability | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__halving_agents) -> _WhichOneofReturnType__halving_agents | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__initial_agents) -> _WhichOneofReturnType__initial_agents | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lead_deviations) -> _WhichOneofReturnType__lead_deviations | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lead_share) -> _WhichOneofReturnType__lead_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__maximum_unfinished_children) -> _WhichOneofReturnType__maximum_unfinished_children | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mutation_factor) -> _WhichOneofReturnType__mutation_factor | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mutation_factor_low) -> _WhichOneofReturnType__mutation_factor_low | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mutation_probability) -> _WhichOneofReturnType__mutation_probability | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__perturbation) -> _WhichOneofReturnType__perturbation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__population_size) -> _WhichOneofReturnType__population_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replaced_share) -> _WhichOneofReturnType__replaced_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__resample_probability) -> _WhichOneofReturnType__resample_probability | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__strategy) -> _WhichOneofReturnType__strategy | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tournament_size) -> _WhichOneofReturnType__tournament_size | None: ...
 
 Global___EvolutionSpec: _TypeAlias = EvolutionSpec  # noqa: Y015
+
+@_typing.final
+class ChampionSpec(_message.Message):
+    """How the champion is named when a tournament ends: the best of many noisy scores is too good to be true."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REEVALUATE_TOP_FIELD_NUMBER: _builtins.int
+    REEVALUATE_EPISODES_FIELD_NUMBER: _builtins.int
+    reevaluate_top: _builtins.int
+    """Candidates at the top of the board that are evaluated again, on the same fresh seeds; 0: the first of the board is
+    the champion. Default 0.
+    """
+    reevaluate_episodes: _builtins.int
+    """Finished episodes of each. Default 64."""
+    def __init__(
+        self,
+        *,
+        reevaluate_top: _builtins.int | None = ...,
+        reevaluate_episodes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reevaluate_episodes", b"_reevaluate_episodes", "_reevaluate_top", b"_reevaluate_top", "reevaluate_episodes", b"reevaluate_episodes", "reevaluate_top", b"reevaluate_top"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reevaluate_episodes", b"_reevaluate_episodes", "_reevaluate_top", b"_reevaluate_top", "reevaluate_episodes", b"reevaluate_episodes", "reevaluate_top", b"reevaluate_top"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__reevaluate_episodes: _TypeAlias = _typing.Literal["reevaluate_episodes"]  # noqa: Y015
+    _WhichOneofArgType__reevaluate_episodes: _TypeAlias = _typing.Literal["_reevaluate_episodes", b"_reevaluate_episodes"]  # noqa: Y015
+    _WhichOneofReturnType__reevaluate_top: _TypeAlias = _typing.Literal["reevaluate_top"]  # noqa: Y015
+    _WhichOneofArgType__reevaluate_top: _TypeAlias = _typing.Literal["_reevaluate_top", b"_reevaluate_top"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reevaluate_episodes) -> _WhichOneofReturnType__reevaluate_episodes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reevaluate_top) -> _WhichOneofReturnType__reevaluate_top | None: ...
+
+Global___ChampionSpec: _TypeAlias = ChampionSpec  # noqa: Y015
 
 @_typing.final
 class ReportSpec(_message.Message):

@@ -9,6 +9,8 @@ import pytest
 
 from leaderboard.arrivals import Arrivals
 from podrace import rpc
+from podrace import spec as specification
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 
@@ -95,6 +97,75 @@ async def test_a_lineage_is_the_agent_then_its_ancestors_nearest_first(client: A
     request = pb.GetLineageRequest(agent_id=f"{TOURNAMENT}-a4")
     family = (await client.call(client.reading.GetLineage, request)).agents
     assert [agent.number for agent in family] == [4, 3, 2, 1, 0]
+
+
+async def test_a_lineage_tells_what_each_ancestor_did(client: Any) -> None:
+    client.spec.evolution.board_capacity = 1
+    client.spec.evolution.initial_agents = 1
+    for number in range(3):
+        await client.submit(await client.generate(number), 10.0 * number)
+    request = pb.GetLineageRequest(agent_id=f"{TOURNAMENT}-a2")
+    response = await client.call(client.reading.GetLineage, request)
+    assert [summary.agent_id for summary in response.summaries] == [agent.agent_id for agent in response.agents]
+    assert [(one.depth, one.submissions, one.best.score) for one in response.summaries] == [
+        (2, 1, 20.0),
+        (1, 1, 10.0),
+        (0, 1, 0.0),
+    ]
+    assert response.summaries[0].environment_steps == 1000
+    assert not response.next_page_token
+
+
+async def test_all_agents_of_a_tournament_are_told_page_by_page(client: Any) -> None:
+    for number in range(5):
+        await client.submit(await client.generate(number), 1.0)
+    await client.generate(0, tournament_id="other")
+    numbers, sizes, token = [], [], ""
+    while True:
+        request = pb.GetLineageRequest(tournament_id=TOURNAMENT, page_size=2, page_token=token)
+        page = await client.call(client.reading.GetLineage, request)
+        numbers += [agent.number for agent in page.agents]
+        sizes.append(len(page.summaries))
+        token = page.next_page_token
+        if not token:
+            break
+    assert (numbers, sizes) == ([0, 1, 2, 3, 4], [2, 2, 1])
+    assert not (await client.call(client.reading.GetLineage, pb.GetLineageRequest(tournament_id="nobody"))).agents
+    listed = pb.ListCandidatesRequest(tournament_id=TOURNAMENT, page_size=2)
+    stray = (await client.call(client.reading.ListCandidates, listed)).next_page_token
+    with pytest.raises(InvalidArgument, match="is not one of this list"):
+        await client.call(client.reading.GetLineage, pb.GetLineageRequest(tournament_id=TOURNAMENT, page_token=stray))
+
+
+async def test_a_champion_is_named_when_its_contenders_were_evaluated_again(client: Any) -> None:
+    client.spec.champion.reevaluate_top = 2
+    client.spec.champion.reevaluate_episodes = 50
+    request = pb.NameChampionRequest(tournament_id=TOURNAMENT)
+    with pytest.raises(NotFound, match="no agent of it was ever generated here"):
+        await client.call(client.reading.NameChampion, request)
+    for number, score in enumerate([3.0, 9.0, 8.0]):
+        await client.submit(await client.generate(number), score)
+    asked = await client.call(client.reading.NameChampion, request)
+    assert [contender.candidate.agent_number for contender in asked.contenders] == [1, 2]
+    assert asked.contenders[0].candidate.rank == 1
+    for contender, score in zip(asked.contenders, (5.0, 6.0), strict=True):
+        evaluation = Evaluation(mean_return=score, variance=0.0, episodes=contender.episodes)
+        request.evaluations.add(candidate_id=contender.candidate.candidate_id, evaluation=evaluation)
+    named = await client.call(client.reading.NameChampion, request)
+    assert (named.champion.agent_number, named.score, len(named.contenders)) == (2, 6.0, 0)
+
+
+@pytest.mark.parametrize("strategy", ["softmax", "truncation", "dexpbt", "pb2", "generational"])
+async def test_every_strategy_serves_and_is_replayed(client: Any, strategy: str) -> None:
+    if strategy == "pb2":
+        pytest.importorskip("sklearn")
+    client.spec.evolution.Clear()
+    client.spec.evolution.strategy = strategy
+    client.spec.CopyFrom(specification.resolve(client.spec))
+    for number in range(14):
+        await client.submit(await client.generate(number), float(number * 5 % 7))
+    replayed = await client.call(client.reading.ReplayTournament, pb.ReplayTournamentRequest(tournament_id=TOURNAMENT))
+    assert (replayed.agents, list(replayed.differences)) == (14, [])
 
 
 async def test_statistics_and_replay_tell_of_what_happened(client: Any) -> None:

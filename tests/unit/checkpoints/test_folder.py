@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,22 @@ class Forgetful(FolderStore):
         return super().get_object(name)[:-1]
 
 
+class Torn(FolderStore):
+    """A store that keeps less than it was given."""
+
+    def put_object(self, data: bytes) -> str:
+        name = super().put_object(data)
+        os.truncate(self._object_path(name), len(data) - 1)
+        return name
+
+
+class Leaking(FolderStore):
+    """A store that keeps nothing."""
+
+    def put_object(self, data: bytes) -> str:
+        return digest(data)
+
+
 @pytest.mark.parametrize("ignored", ["If-Match", "If-None-Match"])
 def test_a_store_that_ignores_a_condition_is_refused(tmp_path: Path, ignored: str) -> None:
     store = Careless(tmp_path)
@@ -94,8 +111,9 @@ def test_a_store_that_ignores_a_condition_is_refused(tmp_path: Path, ignored: st
 
 
 def test_a_store_that_does_not_keep_objects_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FailedPrecondition, match="does not return what was put"):
-        check_store(Forgetful(tmp_path))
+    for careless in (Forgetful, Torn, Leaking):
+        with pytest.raises(FailedPrecondition, match="does not return what was put"):
+            check_store(careless(tmp_path / careless.__name__))
 
 
 def test_a_damaged_pointer_is_named(tmp_path: Path) -> None:

@@ -1,24 +1,21 @@
 """The store `minio` before a server whose faults are data; what a real server shows is in tests/contract."""
 
-import base64
+import io
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from email.utils import formatdate
 from pathlib import Path
 
 import minio
 import pytest
-from scripted_s3 import BUCKET, Fault, ScriptedS3, etag_of, running
-from structlog.testing import CapturingLogger
+from scripted_s3 import AGENT, BUCKET, KEYS, POINTER_PATH, Fault, ScriptedS3, Time, opened, path_of, running
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
-from podrace.checkpoints import minio_client
+from podrace.checkpoints import minio_client, minio_connection
 from podrace.checkpoints.manifest import canonical_json
 from podrace.checkpoints.minio import MinioStore
-from podrace.checkpoints.minio_address import parse_address, read_access
-from podrace.checkpoints.minio_client import Bucket, Patience
+from podrace.checkpoints.minio_client import Patience
 from podrace.checkpoints.store import check_store, digest
 from podrace.errors import (
     Aborted,
@@ -31,54 +28,6 @@ from podrace.errors import (
     Unavailable,
     Unimplemented,
 )
-
-KEYS = {"PODRACE_STORE_ACCESS_KEY": "key", "PODRACE_STORE_SECRET_KEY": "secret"}
-AGENT = "agent-7"
-POINTER_PATH = f"/{BUCKET}/p/pointers/{AGENT}.json"
-
-
-@dataclass
-class Time:
-    """Time that goes by in pauses alone."""
-
-    now: float = 0.0
-    pauses: list[float] = field(default_factory=list)
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.now += seconds
-
-
-@pytest.fixture
-def time_() -> Time:
-    return Time()
-
-
-@pytest.fixture
-def patience(time_: Time) -> Patience:
-    return Patience(60.0, clock=lambda: time_.now, sleep=time_.sleep, uniform=lambda low, high: high)
-
-
-@pytest.fixture
-def script() -> Iterator[ScriptedS3]:
-    with running(ScriptedS3()) as script:
-        yield script
-
-
-def opened(uri: str, patience: Patience, environ: Mapping[str, str] = KEYS) -> MinioStore:
-    address = parse_address(uri)
-    return MinioStore(Bucket(address, read_access(address, environ), patience))
-
-
-@pytest.fixture
-def store(script: ScriptedS3, patience: Patience) -> MinioStore:
-    return opened(script.uri, patience)
-
-
-def path_of(data: bytes) -> str:
-    name = digest(data)
-    return f"/{BUCKET}/p/objects/{name[:2]}/{name}"
-
 
 # What may pass by itself.
 
@@ -163,12 +112,20 @@ def test_the_age_of_an_object_is_by_the_servers_clock(script: ScriptedS3, store:
 # Broken connections.
 
 
+@pytest.fixture(params=["at once", "piece by piece"])
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How objects are read: the small at once, the large piece by piece."""
+    monkeypatch.setattr(minio_client, "OVERLAPPED_BYTES", 0 if request.param == "piece by piece" else 2**60)
+
+
+@pytest.mark.usefixtures("reading")
 def test_a_truncated_object_is_read_again(script: ScriptedS3, store: MinioStore) -> None:
     name = store.put_object(bytes(100_000))
     script.faults = [Fault("GET", sent_bytes=70_000)]
     assert store.get_object(name) == bytes(100_000)
 
 
+@pytest.mark.usefixtures("reading")
 def test_an_object_that_stays_truncated_is_data_loss(script: ScriptedS3, store: MinioStore) -> None:
     name = store.put_object(bytes(100_000))
     script.faults = [Fault("GET", sent_bytes=70_000)] * 100
@@ -206,7 +163,7 @@ def test_a_server_that_ignores_a_condition_is_refused(patience: Patience) -> Non
 def test_the_clients_public_verb_loses_conditions_and_ours_does_not(script: ScriptedS3) -> None:
     client = minio.Minio(script.endpoint, "key", "secret", secure=False, region="us-east-1")
     for content in (b"first", b"second"):
-        client.put_object(BUCKET, "k", minio_client.io.BytesIO(content), len(content), metadata={"If-None-Match": "*"})
+        client.put_object(BUCKET, "k", io.BytesIO(content), len(content), metadata={"If-None-Match": "*"})
     assert script.objects[f"/{BUCKET}/k"] == b"second"
     bucket = opened(script.uri, Patience(60.0))._bucket
     with pytest.raises(Aborted):
@@ -214,7 +171,7 @@ def test_the_clients_public_verb_loses_conditions_and_ours_does_not(script: Scri
     assert script.objects[f"/{BUCKET}/k"] == b"second"
 
 
-@pytest.mark.parametrize("verb", minio_client.PRIVATE_VERBS)
+@pytest.mark.parametrize("verb", minio_connection.PRIVATE_VERBS)
 def test_a_client_without_the_verbs_we_need_is_refused(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     monkeypatch.delattr(minio.Minio, verb)
     with pytest.raises(Unimplemented, match=rf"minio {minio.__version__} has no {verb}.*install 'minio>=7.2.20,<8'"):
@@ -269,16 +226,6 @@ def test_every_way_to_say_that_somebody_was_first_is_aborted(
     assert script.methods() == "PUT"
 
 
-def test_every_write_states_its_digest(script: ScriptedS3, store: MinioStore) -> None:
-    first, second = (Pointer(agent_id=AGENT, lease_epoch=epoch) for epoch in (1, 2))
-    store.put_object(b"x")
-    store.swap_pointer(AGENT, first, None)
-    stated = {path: base64.b64decode(checksum).hex() for path, checksum in script.checksums.items()}
-    assert stated == {path_of(b"x"): digest(b"x"), POINTER_PATH: digest(canonical_json(first))}
-    store.swap_pointer(AGENT, second, etag_of(canonical_json(first)).strip('"'))
-    assert base64.b64decode(script.checksums[POINTER_PATH]).hex() == digest(canonical_json(second))
-
-
 # Deleting.
 
 
@@ -288,84 +235,6 @@ def test_a_deletion_is_never_repeated(script: ScriptedS3, store: MinioStore) -> 
     with pytest.raises(Unavailable):
         store.delete_object(name, -10.0)
     assert script.methods() == "PUT HEAD DELETE"
-
-
-# Large objects.
-
-
-@pytest.fixture
-def parted(store: MinioStore) -> MinioStore:
-    """A store that sends in parts of 10 bytes."""
-    store._bucket.part_bytes = 10
-    return store
-
-
-@pytest.mark.parametrize("size", [10, 11, 20, 25])
-def test_a_large_object_is_sent_in_parts(script: ScriptedS3, parted: MinioStore, size: int) -> None:
-    data = bytes(range(size))
-    name = parted.put_object(data)
-    assert script.objects == {path_of(data): data}
-    assert parted.get_object(name) == data
-    parts = -(-size // 10)
-    assert script.methods() == ("PUT GET" if size == 10 else " ".join(["POST", *["PUT"] * parts, "POST HEAD GET"]))
-
-
-def test_a_part_is_tried_again_alone(script: ScriptedS3, parted: MinioStore) -> None:
-    data = bytes(range(25))
-    script.faults = [Fault("PUT", 503, "SlowDown", marker="partNumber=2")]
-    parted.put_object(data)
-    assert script.objects == {path_of(data): data}
-    assert script.methods() == "POST PUT PUT PUT PUT POST HEAD"
-
-
-def test_a_large_object_that_breaks_off_is_read_again(script: ScriptedS3, parted: MinioStore) -> None:
-    parted._bucket.part_bytes = 40_000
-    name = parted.put_object(bytes(100_000))
-    script.faults = [Fault("GET", sent_bytes=70_000)]
-    assert parted.get_object(name) == bytes(100_000)
-
-
-@pytest.mark.parametrize("marker", ["partNumber=1", "partNumber=3", ""])
-def test_an_upload_that_fails_leaves_nothing_over(script: ScriptedS3, parted: MinioStore, marker: str) -> None:
-    method = "PUT" if marker else "POST"
-    script.faults = [Fault(method, 403, "AccessDenied", marker=marker or "uploadId")]
-    with pytest.raises(PermissionDenied):
-        parted.put_object(bytes(25))
-    assert script.uploads == script.objects == {}
-
-
-def test_a_completion_whose_reply_was_lost_is_success(script: ScriptedS3, parted: MinioStore) -> None:
-    data = bytes(range(25))
-    script.faults = [Fault("POST", marker="uploadId", carried_out=True)]
-    parted.put_object(data)
-    assert script.objects == {path_of(data): data}
-
-
-def test_a_completion_that_never_happened_is_no_success(script: ScriptedS3, parted: MinioStore) -> None:
-    script.faults = [Fault("POST", marker="uploadId"), Fault("POST", 404, "NoSuchUpload", marker="uploadId")]
-    with pytest.raises(PodraceError, match="NoSuchUpload"):
-        parted.put_object(bytes(25))
-    assert script.objects == {}
-
-
-def test_a_completion_that_was_answered_but_not_carried_out_is_no_success(
-    script: ScriptedS3, parted: MinioStore
-) -> None:
-    script.faults = [Fault("POST", 200, "InternalError", marker="uploadId")]
-    with pytest.raises(Unavailable, match="did not put its parts together"):
-        parted.put_object(bytes(25))
-    assert script.uploads == script.objects == {}
-
-
-def test_a_long_transfer_tells_how_far_it_is(parted: MinioStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = CapturingLogger()
-    monkeypatch.setattr(minio_client, "_log", log)
-    parted.put_object(bytes(25))
-    assert log.calls == []
-    monkeypatch.setattr(minio_client, "PROGRESS_SECONDS", 0.0)
-    name = parted.put_object(bytes(25))
-    told = [(call.method_name, *call.args, call.kwargs["done_bytes"], call.kwargs["total_bytes"]) for call in log.calls]
-    assert told == [("info", f"storing object {name}", done, 25) for done in (10, 20, 25)]
 
 
 # Lists.
@@ -402,6 +271,7 @@ def test_tls_without_a_known_authority_is_refused_and_with_it_accepted(
         trusting = opened(uri, patience, KEYS | {"PODRACE_STORE_CA_FILE": str(certificate)})
         assert trusting.get_object(trusting.put_object(b"x")) == b"x"
         assert trusting.uri == uri
+        assert server.checksums == {path_of(b"x"): (digest(b"x"),) * 2}  # signed over TLS as well
 
 
 def test_tls_with_a_server_that_has_none_is_told_with_the_other_scheme(script: ScriptedS3, patience: Patience) -> None:

@@ -1,15 +1,23 @@
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from leaderboard import queries, records
 from leaderboard.arrivals import Arrivals
+from leaderboard.board import Board, Standing, answer_of, judge_arrival
+from leaderboard.evolution.agents import make
+from leaderboard.evolution.history import NOTHING, History, history_of, is_needed
+from leaderboard.evolution.seats import Seat, seats_of
+from leaderboard.evolution.space import declared_values
+from leaderboard.evolution.strategy import Situation
 from leaderboard.generator import Generator
-from leaderboard.replay import differences
+from leaderboard.records import Generation, Submission
+from leaderboard.replay import Log, differences
 from leaderboard.state import DATABASE_FORMAT
 from leaderboard.updater import Updater, record
 from podrace import spec as specification
@@ -52,7 +60,12 @@ class Mesh:
     database: Path
 
     async def generate(
-        self, spec: TournamentSpec, number: int, unfinished: Sequence[str] = (), tournament_id: str = TOURNAMENT
+        self,
+        spec: TournamentSpec,
+        number: int,
+        unfinished: Sequence[str] = (),
+        tournament_id: str = TOURNAMENT,
+        failed: Sequence[str] = (),
     ) -> Agent:
         request = GenerateAgentRequest(
             request_id=f"{tournament_id}-a{number}",
@@ -60,6 +73,7 @@ class Mesh:
             spec=spec,
             number=number,
             unfinished_agent_ids=unfinished,
+            failed_agent_ids=failed,
         )
         return await self.generator.generate(request)
 
@@ -91,7 +105,9 @@ class Mesh:
     async def submit(self, agent: Agent, score: float, **changes: Any) -> SubmitCandidateResponse:
         return await self.updater.submit(self.publish(agent, score, **changes))
 
-    async def judge(self, agent: Agent, score: float, standard_error: float) -> SubmitCandidateResponse:
+    async def judge(
+        self, agent: Agent, score: float, standard_error: float, steps: int = 1000
+    ) -> SubmitCandidateResponse:
         """Has a candidate judged that nobody published."""
         candidate = Candidate(
             candidate_id=digest(f"{agent.agent_id} {score}".encode()),
@@ -100,7 +116,7 @@ class Mesh:
             algorithm=agent.algorithm,
             score=score,
             standard_error=standard_error,
-            environment_steps=1000,
+            environment_steps=steps,
             agent_number=agent.number,
             depth=(await self.state.transact(records.get_generation, agent.agent_id)).depth,
         )
@@ -159,3 +175,203 @@ def make_candidate() -> Callable[..., Candidate]:
         return Candidate(agent_number=agent_number, score=score, standard_error=standard_error, **values | others)
 
     return make
+
+
+@dataclass
+class Race:
+    """A tournament in memory: pods take agents, train them for some ticks, and submit what a made-up task says.
+
+    A policy has a skill, which training raises by up to 1 a tick: the more, the nearer its learning rate is to
+    `best_rate`, on a logarithmic scale. A child begins with the skill of the files it starts from.
+    """
+
+    spec: TournamentSpec
+    pods: int = 3
+    best_rate: float = 1e-3
+    noise: float = 0.5
+    failing: Sequence[str] = ()
+    """Algorithms whose agents end without a score."""
+    slow: Mapping[str, int] = field(default_factory=dict)
+    """Ticks an agent of an algorithm takes; 2 if it is not named."""
+    board: Board = ()
+    generations: list[Generation] = field(default_factory=list)
+    submissions: list[Submission] = field(default_factory=list)
+    skills: dict[str, float] = field(default_factory=dict)
+    training: dict[str, int] = field(default_factory=dict)
+    """Ticks left, by agent id."""
+
+    @property
+    def agents(self) -> dict[str, Agent]:
+        return {generation.agent.agent_id: generation.agent for generation in self.generations}
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        return [submission.answer.candidate for submission in self.submissions]
+
+    def history(self, number: int) -> History:
+        return history_of(self.spec, number, self.agents.values(), self.candidates, list(self.training), [])
+
+    def next(self) -> tuple[Agent, int]:
+        """The agent that would be made now, and its depth."""
+        number = len(self.generations)
+        history = self.history(number) if is_needed(self.spec) else NOTHING
+        return make(TOURNAMENT, self.spec, number, self.board, self.agents, list(self.training), history)
+
+    def run(self, agents: int) -> "Race":
+        """Goes on until so many agents were made."""
+        while len(self.generations) < agents:
+            while len(self.training) < self.pods and len(self.generations) < agents:
+                agent, depth = self.next()
+                unfinished = tuple(sorted(self.training))
+                self.generations.append(Generation(agent, depth, len(self.submissions), unfinished))
+                self.training[agent.agent_id] = self.slow.get(agent.algorithm, 2)
+            for agent_id in sorted(self.training):
+                self._tick(self.agents[agent_id])
+        return self
+
+    def log(self) -> Log:
+        return Log(TOURNAMENT, self.spec, self.generations, self.submissions)
+
+    def _tick(self, agent: Agent) -> None:
+        self.training[agent.agent_id] -= 1
+        if agent.algorithm not in self.failing:
+            self._submit(agent)
+        if not self.training[agent.agent_id]:
+            del self.training[agent.agent_id]
+
+    def _submit(self, agent: Agent) -> None:
+        own = [one for one in self.candidates if one.agent_id == agent.agent_id]
+        start = agent.starting_checkpoint.manifest_digest
+        begin = own[-1].candidate_id if own else start
+        distance = math.log(agent.hyperparameters["learning_rate"] / self.best_rate)
+        sequence = len(self.submissions) + 1
+        name = f"candidate {sequence}"
+        self.skills[name] = self.skills.get(begin, 0.0) + math.exp(-(distance**2))
+        behind = next((one.environment_steps for one in self.candidates if one.candidate_id == begin), 0)
+        depth = next(one.depth for one in self.generations if one.agent is agent or one.agent == agent)
+        candidate = Candidate(
+            candidate_id=name,
+            tournament_id=TOURNAMENT,
+            agent_id=agent.agent_id,
+            algorithm=agent.algorithm,
+            score=self.skills[name] + self.noise * (Random(f"{agent.number} {len(own)}").random() - 0.5),
+            standard_error=0.1 * self.noise,
+            environment_steps=behind + 1000,
+            agent_environment_steps=1000 * (len(own) + 1),
+            agent_number=agent.number,
+            sequence=sequence,
+            depth=depth,
+        )
+        judgement = judge_arrival(self.board, candidate, self.spec.evolution.board_capacity, synchronous=False)
+        self.board = judgement.board
+        answer = answer_of(judgement, candidate)
+        self.submissions.append(Submission(answer, judgement.standings[name], lease_epoch=1, request_id=name))
+        self.submissions = [self._with_standing(one, judgement.standings) for one in self.submissions]
+
+    def _with_standing(self, submission: Submission, standings: Mapping[str, Standing]) -> Submission:
+        changed = standings.get(submission.answer.candidate.candidate_id)
+        return replace(submission, standing=changed) if changed else submission
+
+
+@pytest.fixture
+def make_race(make_spec: Callable[..., TournamentSpec]) -> Callable[..., Race]:
+    """Races over a range of learning rates; sections of the specification, then what the race itself is like."""
+
+    def make_one(evolution: Mapping[str, Any], *, algorithms: Any = None, seed: int = 0, **race: Any) -> Race:
+        searched = {"learning_rate": {"low": 1e-5, "high": 1e-1, "value": 1e-5}}
+        given = algorithms or {"ppo": {"hyperparameters": searched}}
+        spec = make_spec(algorithms=given, evolution=dict(evolution), seed=seed, assignment={"environment_steps": 2000})
+        return Race(spec, **race)
+
+    return make_one
+
+
+@dataclass
+class Row:
+    """An agent of a population; agents have their places in a list as numbers."""
+
+    seat: int
+    score: float | None = None
+    """Of its only submission; None: it has none."""
+    error: float = 0.0
+    steps: int = 1000
+    """Along the lineage."""
+    busy: bool = False
+    failed: bool = False
+    algorithm: str = "ppo"
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Hyperparameters beside those of the specification."""
+    left: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Population:
+    """What a strategy with a population is shown when the next agent is due."""
+
+    spec: TournamentSpec
+    rows: Sequence[Row]
+
+    @property
+    def history(self) -> History:
+        agents, candidates = self._agents(), self._candidates()
+        ids = [agent.agent_id for agent in agents]
+        unfinished = [name for name, row in zip(ids, self.rows, strict=True) if row.busy]
+        failed = [name for name, row in zip(ids, self.rows, strict=True) if row.failed]
+        return history_of(self.spec, len(agents), agents, candidates, unfinished, failed)
+
+    def situation(self, left: Mapping[str, str] | None = None) -> Situation:
+        history = self.history
+        return Situation(self.spec, len(self.rows), (), history.by_id, {}, history, left or {})
+
+    def seats(self) -> list[Seat]:
+        return seats_of(self.history)
+
+    def newest(self, seat: int) -> Candidate:
+        found = self.seats()[seat].newest
+        assert found is not None
+        return found
+
+    def _agents(self) -> list[Agent]:
+        made = []
+        for number, row in enumerate(self.rows):
+            agent = Agent(
+                agent_id=f"{TOURNAMENT}-a{number}",
+                number=number,
+                algorithm=row.algorithm,
+                seat=row.seat,
+                left_algorithms=row.left,
+            )
+            agent.hyperparameters.update(declared_values(self.spec.algorithms[row.algorithm]) | dict(row.values))
+            made.append(agent)
+        return made
+
+    def _candidates(self) -> list[Candidate]:
+        return [
+            Candidate(
+                candidate_id=f"c{number}",
+                agent_id=f"{TOURNAMENT}-a{number}",
+                agent_number=number,
+                algorithm=row.algorithm,
+                score=row.score,
+                standard_error=row.error,
+                environment_steps=row.steps,
+                sequence=number + 1,
+            )
+            for number, row in enumerate(self.rows)
+            if row.score is not None
+        ]
+
+
+@pytest.fixture
+def make_population(make_spec: Callable[..., TournamentSpec]) -> Callable[..., Population]:
+    """Populations of rows; keyword arguments are sections of the specification."""
+
+    def make_one(rows: Sequence[Row], **sections: Any) -> Population:
+        return Population(make_spec(**sections), rows)
+
+    return make_one
+
+
+@pytest.fixture
+def row() -> type[Row]:
+    return Row

@@ -4,7 +4,7 @@ from typing import Any
 
 from leaderboard.board import fold
 from leaderboard.evolution.agents import make, round_begin, visible_board
-from leaderboard.evolution.fresh import draw
+from leaderboard.evolution.fresh import draw, turn_of
 from leaderboard.evolution.randomness import agent_seed
 from leaderboard.evolution.space import declared_values
 from podrace.leaderboard.v1.leaderboard_pb2 import (
@@ -77,6 +77,21 @@ def test_a_child_with_its_parents_hyperparameters_is_a_clone_with_a_seed_of_its_
     assert agent.origin == ORIGIN_CLONE
     assert agent.hyperparameters == agents[board[0].agent_id].hyperparameters
     assert agent.seed == agent_seed(spec.seed, 1)
+
+
+def test_a_fresh_agent_has_the_algorithm_of_its_seat(
+    make_population: Callable[..., Any], row: Callable[..., Any]
+) -> None:
+    population = make_population(
+        [row(0, algorithm="a2c")],
+        algorithms={"ppo": {}, "a2c": {}},
+        evolution={"strategy": "truncation", "population_size": 1},
+    )
+    assert turn_of(population.spec, 1).algorithm == "ppo"
+    agent, depth = make("t", population.spec, 1, (), {}, [], population.history)
+    assert (agent.algorithm, agent.seat, agent.origin, depth) == ("a2c", 0, ORIGIN_FRESH, 0)
+    assert agent.hyperparameters == make("t", population.spec, 1, (), {}, [], population.history)[0].hyperparameters
+    assert agent.reason == "fresh, seat 0: nobody of a2c was ever scored; searched values drawn"
 
 
 def test_unfinished_children_are_counted_by_the_parents_that_are_stored(

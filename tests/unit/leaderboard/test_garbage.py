@@ -2,12 +2,17 @@ from collections.abc import Callable
 from typing import Any
 
 from leaderboard.garbage import collect_once
+from leaderboard.retention import Retention
 from podrace.checkpoints.publish import fetch
 from podrace.errors import NotFound
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]
 HOUR = 3600.0
+
+
+async def collected(mesh: Any, retention: Retention = Retention()) -> list[str]:  # noqa: B008  # it never changes
+    return await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=retention)
 
 
 def readable(mesh: Any, manifest_digest: str) -> bool:
@@ -28,25 +33,76 @@ async def publish_more(mesh: Any, agent: Any) -> None:
         mesh.publish(agent, -1.0 - attempt)
 
 
-async def test_candidates_on_a_board_outlive_their_agents_later_checkpoints(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_candidates_on_a_board_and_last_submissions_outlive_later_checkpoints(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
     agent = await mesh.generate(one_place(make_spec), 0)
-    accepted = (await mesh.submit(agent, 5.0)).candidate.candidate_id
-    refused = (await mesh.submit(agent, 4.0)).candidate.candidate_id
+    accepted, refused, last = [(await mesh.submit(agent, score)).candidate.candidate_id for score in (5.0, 4.0, 3.0)]
     await publish_more(mesh, agent)
     mesh.clock.now += 2 * HOUR
-    deleted = await collect_once(mesh.state, mesh.store, grace_seconds=HOUR)
-    assert readable(mesh, accepted)
-    assert not readable(mesh, refused)
+    deleted = await collected(mesh)
+    assert [readable(mesh, candidate) for candidate in (accepted, refused, last)] == [True, False, True]
     assert refused in deleted
+
+
+async def test_as_many_last_submissions_stay_as_are_wanted(mesh: Any, make_spec: MakeSpec) -> None:
+    agent = await mesh.generate(one_place(make_spec), 0)
+    candidates = [(await mesh.submit(agent, score)).candidate.candidate_id for score in (9.0, 4.0, 3.0, 2.0)]
+    await publish_more(mesh, agent)
+    mesh.clock.now += 2 * HOUR
+    await collected(mesh, Retention(checkpoints_of_agent=2))
+    assert [readable(mesh, candidate) for candidate in candidates] == [True, False, True, True]
+
+
+async def test_an_idle_board_is_cut_to_its_best_only_where_that_is_wanted(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec(evolution={"initial_agents": 4, "fresh_probability": 0.0, "board_capacity": 4})
+    spec.champion.reevaluate_top = 2
+    agents = [await mesh.generate(spec, number) for number in range(4)]
+    mesh.clock.now += 12 * HOUR
+    board = [(await mesh.submit(agent, 9.0 - number)).candidate.candidate_id for number, agent in enumerate(agents)]
+    for number, agent in enumerate(agents):
+        await mesh.submit(agent, -9.0 - number)  # their last: the board's are the last of nobody
+        await publish_more(mesh, agent)
+    cut = Retention(best_of_idle_board=1, idle_seconds=24 * HOUR)
+    mesh.clock.now += 23 * HOUR
+    await collected(mesh, cut)
+    assert all(readable(mesh, candidate) for candidate in board)
+    mesh.clock.now += HOUR
+    await collected(mesh)
+    assert all(readable(mesh, candidate) for candidate in board)
+    await collected(mesh, cut)
+    assert [readable(mesh, candidate) for candidate in board] == [True, True, False, False]  # two may be champion
+
+
+async def test_what_the_rest_of_a_synchronous_round_may_start_from_stays(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec(
+        synchronous=True,
+        pool={"maximum_pods": 2},
+        evolution={"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 2},
+    )
+    first, second = [await mesh.generate(spec, number) for number in range(2)]
+    best, other = [(await mesh.submit(agent, score)).candidate for agent, score in ((first, 5.0), (second, 1.0))]
+    for agent in (first, second):
+        await mesh.submit(agent, -5.0)
+        await publish_more(mesh, agent)
+    # The next round has begun: its first agent is through, and has taken a place on the board from one of them.
+    third = await mesh.generate(spec, 2)
+    assert third.starting_checkpoint.manifest_digest == best.candidate_id
+    await mesh.submit(third, 50.0)
+    assert other.candidate_id not in {candidate.candidate_id for candidate in await mesh.board()}
+    mesh.clock.now += 2 * HOUR
+    await collected(mesh)
+    assert readable(mesh, other.candidate_id)
 
 
 async def test_nothing_younger_than_the_grace_age_goes(mesh: Any, make_spec: MakeSpec) -> None:
     agent = await mesh.generate(one_place(make_spec), 0)
     await mesh.submit(agent, 5.0)
     refused = (await mesh.submit(agent, 4.0)).candidate.candidate_id
+    await mesh.submit(agent, 3.0)
     await publish_more(mesh, agent)
     mesh.clock.now += HOUR / 2
-    assert await collect_once(mesh.state, mesh.store, grace_seconds=HOUR) == []
+    assert await collected(mesh) == []
     assert readable(mesh, refused)
 
 
@@ -56,21 +112,22 @@ async def test_an_evicted_candidate_stays_until_the_agents_that_start_from_it_ar
     spec = one_place(make_spec)
     first, second = [await mesh.generate(spec, number) for number in range(2)]
     start = (await mesh.submit(first, 5.0)).candidate.candidate_id
+    await mesh.submit(first, 4.0)
     child = await mesh.generate(spec, 2, [first.agent_id, second.agent_id])
     assert child.starting_checkpoint.manifest_digest == start
     await mesh.submit(second, 50.0)
     await publish_more(mesh, first)
     mesh.clock.now += 2 * HOUR
-    await collect_once(mesh.state, mesh.store, grace_seconds=HOUR)
+    await collected(mesh)
     assert readable(mesh, start), "the last agent that was generated is not finished"
 
     await mesh.generate(spec, 3, [child.agent_id])
     mesh.clock.now += 2 * HOUR
-    await collect_once(mesh.state, mesh.store, grace_seconds=HOUR)
+    await collected(mesh)
     assert readable(mesh, start), "it was listed as unfinished with the last agent"
 
     await mesh.generate(spec, 4, [])
-    await collect_once(mesh.state, mesh.store, grace_seconds=HOUR)
+    await collected(mesh)
     assert not readable(mesh, start)
 
 
@@ -78,11 +135,12 @@ async def test_agents_generated_within_the_grace_age_keep_their_start(mesh: Any,
     spec = one_place(make_spec)
     first, second = [await mesh.generate(spec, number) for number in range(2)]
     start = (await mesh.submit(first, 5.0)).candidate.candidate_id
+    await mesh.submit(first, 4.0)
     mesh.clock.now += 2 * HOUR
     await mesh.generate(spec, 2, [])
     await mesh.submit(second, 50.0)
     await publish_more(mesh, first)
     mesh.clock.now += HOUR / 2
     await mesh.generate(spec, 3, [])  # its request crossed that of agent 2 and does not list it
-    await collect_once(mesh.state, mesh.store, grace_seconds=HOUR)
+    await collected(mesh)
     assert readable(mesh, start)

@@ -1,9 +1,11 @@
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from leaderboard import records
+from leaderboard import generator, records
+from leaderboard.evolution import history
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_FRESH, Agent, GenerateAgentRequest
 from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, TournamentSpec
@@ -85,6 +87,68 @@ async def test_an_unknown_strategy_is_refused_with_the_nearest_known(mesh: Any, 
     with pytest.raises(InvalidArgument, match=r"evolution\.strategy.*did you mean 'tournament'") as refused:
         await mesh.generate(spec, 0)
     assert refused.value.reason == BAD_SPEC
+
+
+async def test_a_strategy_whose_package_is_missing_is_refused_in_a_line(
+    mesh: Any, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(
+        InvalidArgument, match=r"strategy = 'pb2': needs sklearn.*pip install 'podrace\[pb2\]'"
+    ) as refused:
+        await mesh.generate(make_spec(evolution={"strategy": "pb2"}), 0)
+    assert refused.value.reason == BAD_SPEC
+    assert (await mesh.generate(make_spec(evolution={"strategy": "truncation"}), 0)).seat == 0
+
+
+async def test_agents_that_failed_are_remembered_with_what_was_made_of_it(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec(evolution={"strategy": "truncation", "population_size": 2})
+    agents = [await mesh.generate(spec, number) for number in range(2)]
+    for agent in agents:
+        await mesh.submit(agent, 5.0)
+    heir = await mesh.generate(spec, 2, failed=[agents[0].agent_id, "somebody"])
+    assert heir.reason.startswith("seat 0: a0 failed; continues from the best, a1 (5 ± 0.5)")
+    generation = await mesh.state.transact(records.get_generation, heir.agent_id)
+    assert generation.failed_agent_ids == (agents[0].agent_id,)
+
+
+@pytest.mark.parametrize(("replaced_share", "parent"), [(0.0, 0), (0.5, 1)])
+async def test_a_population_goes_on_from_checkpoints_that_are_not_on_the_board(
+    mesh: Any, make_spec: MakeSpec, replaced_share: float, parent: int
+) -> None:
+    evolution = {"strategy": "truncation", "population_size": 2, "board_capacity": 1, "donor_share": 0.5}
+    spec = make_spec(evolution=evolution | {"replaced_share": replaced_share})
+    agents = [await mesh.generate(spec, number) for number in range(2)]
+    answers = [await mesh.submit(agent, score) for agent, score in zip(agents, (5.0, 9.0), strict=True)]
+    assert [candidate.agent_number for candidate in await mesh.board()] == [1]
+    third = await mesh.generate(spec, 2)
+    assert third.starting_checkpoint.manifest_digest == answers[parent].candidate.candidate_id
+    assert list(third.parent_agent_ids) == [agents[parent].agent_id]
+
+
+async def test_of_the_past_exactly_the_window_is_read(
+    mesh: Any, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "SMALLEST_WINDOW", 2)
+    spec = make_spec(evolution={"strategy": "truncation", "population_size": 1})
+    for number in range(6):
+        await mesh.judge(await mesh.generate(spec, number), float(number), 1.0)
+    seen = await mesh.state.transact(generator._read_history, TOURNAMENT, spec, 6, (), ())
+    assert [agent.number for agent in seen.agents] == [2, 3, 4, 5]
+    assert [candidate.agent_number for candidate in seen.submissions] == [2, 3, 4, 5]
+
+
+async def test_an_allocation_that_an_older_specification_lacks_is_the_one_of_always(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
+    spec = make_spec()
+    spec.evolution.ClearField("allocation")
+    await mesh.generate(spec, 0)
+    await mesh.generate(make_spec(), 1)
+    with pytest.raises(InvalidArgument, match="evolution differs from what its first agent was generated with"):
+        await mesh.generate(
+            make_spec(evolution={"initial_agents": 2, "fresh_probability": 0.0, "allocation": "halving"}), 2
+        )
 
 
 def drop_capacity(spec: TournamentSpec) -> None:
@@ -179,6 +243,22 @@ async def run_rounds(mesh: Any, spec: TournamentSpec, name: str, *, backward: bo
 def without_name(agent: Agent) -> tuple[Any, ...]:
     parents = [parent.rpartition("-")[2] for parent in agent.parent_agent_ids]
     return agent.number, agent.algorithm, agent.origin, agent.seed, agent.reason, parents, str(agent.hyperparameters)
+
+
+@pytest.mark.parametrize("strategy", ["truncation", "dexpbt", "generational"])
+async def test_the_seats_of_a_synchronous_population_do_not_depend_on_who_was_faster(
+    mesh: Any, make_spec: MakeSpec, strategy: str
+) -> None:
+    evolution = {"strategy": strategy, "population_size": 3, "replaced_share": 0.5, "donor_share": 0.5}
+    if strategy == "generational":
+        evolution = {"strategy": strategy, "population_size": 3}
+    sections = {"synchronous": True, "pool": {"maximum_pods": 3}, "algorithms": {"ppo": {"ratio": 2}, "a2c": {}}}
+    spec = make_spec(evolution=evolution, **sections)
+    forward = await run_rounds(mesh, spec, "forward", backward=False)
+    backward = await run_rounds(mesh, spec, "backward", backward=True)
+    assert [without_name(agent) for agent in forward] == [without_name(agent) for agent in backward]
+    assert [agent.seat for agent in forward] == [0, 1, 2] * 3
+    assert any(agent.parent_agent_ids for agent in forward)
 
 
 async def test_a_synchronous_population_does_not_depend_on_who_was_faster_or_asked_first(

@@ -14,6 +14,44 @@ Tamper = Callable[[Transaction], object]
 TOURNAMENT = "cartpole-abc123"
 
 
+STRATEGIES = ("softmax", "truncation", "dexpbt", "pb2", "generational")
+
+
+async def race_mixed(mesh: Any, spec: TournamentSpec, rounds: int) -> None:
+    """Rounds of two agents; those of one algorithm are never scored at first, and some fail after a score."""
+    failed: list[str] = []
+    for begin in range(0, 2 * rounds, 2):
+        agents: list[Agent] = []
+        for number in (begin, begin + 1):
+            unfinished = [agent.agent_id for agent in agents]
+            agents.append(await mesh.generate(spec, number, unfinished, failed=failed))
+        for attempt in (1, 2):
+            for agent in agents:
+                if agent.algorithm != "dqn":
+                    await mesh.judge(agent, (agent.number * 7 % 5) * 10.0 + attempt, 0.5, steps=1000 * attempt)
+        failed += [agent.agent_id for agent in agents if agent.number % 7 == 3]
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_every_strategy_is_replayed_from_what_the_database_remembers(
+    mesh: Any, make_spec: MakeSpec, strategy: str, synchronous: bool
+) -> None:
+    if strategy == "pb2":
+        pytest.importorskip("sklearn")
+    evolution: dict[str, Any] = {"strategy": strategy, "board_capacity": 3, "allocation": "halving"}
+    if strategy != "softmax":
+        evolution["population_size"] = 4
+    rounds = {"synchronous": True, "pool": {"maximum_pods": 2}} if synchronous else {}
+    await race_mixed(mesh, make_spec(evolution=evolution, algorithms={"ppo": {}, "a2c": {}, "dqn": {}}, **rounds), 14)
+    generations = await mesh.state.transact(records.list_generations, TOURNAMENT)
+    agents = [generation.agent for generation in generations]
+    assert "dqn" in agents[-1].left_algorithms
+    assert any(generation.failed_agent_ids for generation in generations)
+    assert len({agent.origin for agent in agents}) > 1
+    assert await mesh.replay() == []
+
+
 @pytest.fixture(params=["asynchronous", "synchronous"])
 async def raced(mesh: Any, make_spec: MakeSpec, request: pytest.FixtureRequest) -> Any:
     """A mesh after five rounds of two agents with two submissions each; another tournament ran in between."""

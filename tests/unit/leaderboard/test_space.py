@@ -3,7 +3,7 @@ from random import Random
 
 import pytest
 
-from leaderboard.evolution.space import Choices, Range, declared_values, is_whole, perturbed, spaces_of
+from leaderboard.evolution.space import Choices, Range, declared_values, is_whole, perturbed, scaled, spaces_of
 from podrace.spec import parse, resolve
 
 UP, DOWN = 0.0, 0.9
@@ -111,6 +111,32 @@ def test_a_choice_moves_to_a_neighbour_and_turns_at_the_ends() -> None:
 def test_a_lone_choice_stays_and_a_stranger_is_drawn_anew() -> None:
     assert Choices(("a",)).perturb("a", 1.25, Scripted(UP)) == "a"
     assert Choices(("a", "b")).perturb("z", 1.25, Scripted(UP, 0.7)) == "b"
+
+
+def test_a_value_is_scaled_by_a_factor_on_a_logarithmic_range_and_by_its_share_of_a_linear_one() -> None:
+    assert Range(1e-4, 1e-2, logarithmic=True).scale(1e-3, 1.2) == pytest.approx(1.2e-3)
+    assert Range(1e-4, 1e-2, logarithmic=True).scale(1e-3, 0.8) == pytest.approx(8e-4)
+    assert Range(0.0, 10.0).scale(5.0, 1.2) == pytest.approx(7.0)
+    assert Range(0.0, 10.0).scale(5.0, 0.8) == pytest.approx(3.0)
+    assert Range(0.0, 10.0).scale(9.0, 1.2) == pytest.approx(9.0)  # 9 -> 11 -> 9
+    assert Range(1, 100, whole=True, logarithmic=True).scale(2, 1.2) == 3
+    assert Range(1, 100, whole=True, logarithmic=True).scale(2, 0.8) == 1
+    assert Range(0.0, 10.0).scale(9.0, 1.0) == 9.0
+
+
+def test_choices_are_scaled_to_the_neighbour_on_that_side() -> None:
+    space = Choices(("a", "b", "c"))
+    assert [scaled(space, "b", factor, Scripted()) for factor in (1.2, 0.8, 1.0)] == ["c", "a", "b"]
+    assert scaled(space, "c", 1.2, Scripted()) == "b"
+
+
+@pytest.mark.parametrize("space", [Range(-2.0, 3.0), Range(1e-5, 1e-1, logarithmic=True), Range(1, 9, whole=True)])
+def test_a_position_is_where_a_value_lies_and_back(space: Range) -> None:
+    assert (space.position(space.low), space.position(space.high)) == (0.0, pytest.approx(1.0))
+    assert (space.at(0.0), space.at(1.0)) == (space.low, pytest.approx(space.high))
+    for value in (space.at(0.25), space.at(0.5)):
+        assert space.at(space.position(value)) == pytest.approx(value)
+    assert Range(1e-4, 1e-2, logarithmic=True).at(0.5) == pytest.approx(1e-3)
 
 
 def test_spaces_are_those_of_the_specification_and_whole_numbers_those_of_the_catalog() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from leaderboard.statistics import statistics_of
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -68,6 +69,33 @@ def test_covariance_is_the_sample_covariance_on_the_scale_of_the_hyperparameter(
 def test_one_scored_agent_has_no_covariance(spec: TournamentSpec, make_candidate: MakeCandidate) -> None:
     (ppo,) = statistics_of(spec, [agent(0, make_candidate)], [make_candidate(0, 1.0)])
     assert not ppo.hyperparameter_score_covariance
+
+
+def test_speed_and_variance_are_told(spec: TournamentSpec, make_candidate: MakeCandidate) -> None:
+    agents = [agent(number, make_candidate, learning_rate=10.0 ** (number - 4)) for number in range(3)]
+    agents[2].starting_checkpoint.CopyFrom(Checkpoint(manifest_digest="start"))
+    submissions = [
+        make_candidate(0, 1.0, environment_steps=1000),
+        make_candidate(0, 5.0, environment_steps=3000, candidate_id="start"),
+        make_candidate(1, 7.0, environment_steps=1000),
+        make_candidate(2, 2.0, environment_steps=7000),
+    ]
+    (ppo,) = statistics_of(spec, agents, submissions)
+    # Agent 0 gained 4 in 2,000 steps, agent 2 lost 3 in 4,000; agent 1 has one score. The bests are 5, 7 and 2.
+    assert ppo.learning_speed == pytest.approx((4 - 3) / 6000)
+    assert ppo.best_score_variance == pytest.approx(19 / 3)
+    speeds = {0: 4 / 2000, 2: -3 / 4000}
+    # Two points of a logarithm two decades apart: the product of half the distances, twice.
+    expected = 2 * math.log(10) * (speeds[2] - speeds[0]) / 2
+    assert ppo.hyperparameter_speed_covariance["learning_rate"] == pytest.approx(expected)
+
+
+def test_why_an_algorithm_left_the_draw_is_told(spec: TournamentSpec, make_candidate: MakeCandidate) -> None:
+    made = agent(0, make_candidate)
+    made.left_algorithms["ppo"] = "it is bad"
+    (ppo,) = statistics_of(spec, [made], [])
+    assert ppo.left_draw_reason == "it is bad"
+    assert (ppo.learning_speed, ppo.best_score_variance) == (0.0, 0.0)
 
 
 def test_an_algorithm_without_agents_is_listed_with_zeros(spec: TournamentSpec) -> None:

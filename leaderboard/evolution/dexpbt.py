@@ -1,0 +1,91 @@
+"""Owns the strategy `dexpbt`: as `truncation`, but nobody is replaced unless the gap is real and the comparison fair.
+
+Petrenko, Allshire, State, Handa and Makoviychuk, "DexPBT: Scaling up Dexterous Manipulation for Hand-Arm Systems with
+Population Based Training", RSS 2023, arXiv 2305.12127, section IV, with the numbers of its implementation in
+IsaacGymEnvs. When an agent has ended, it is compared with the newest checkpoint of every other that has no more
+experience than it, so that who started late or trains slowly is not thrown away for being young.
+    1. Nothing happens before more than half of the population can be compared, and at least three.
+    2. Nothing happens to one that is not among the worst 12.5 % (rounded up).
+    3. A donor is drawn from the best 30 % (rounded up). It replaces the other if it leads by more than 0.5 standard
+       deviations of the scores (those of the worst fifth left out: crashed agents would hide every gap), by more than
+       5 % of its own score, and by more than the standard error of the difference (the last is ours).
+    4. Else the other keeps its training files. Either way its hyperparameters are the donor's or its own, each with
+       probability 0.5, and mutate: each with probability 0.15, multiplied or divided by a factor between 1.1 and 1.5.
+Experience is environment steps along the lineage.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from random import Random
+from statistics import pstdev
+
+from leaderboard.board import Board, named
+from leaderboard.evolution.comparison import error_of_difference, ranked, share_of
+from leaderboard.evolution.mutation import vary
+from leaderboard.evolution.population import Selection, propose_for_seat, standing_of
+from leaderboard.evolution.randomness import draw_one, happens
+from leaderboard.evolution.seats import Seat
+from leaderboard.evolution.space import Space, Value, is_structural, perturbed, spaces_of
+from leaderboard.evolution.strategy import Situation
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
+
+LEAST_PEERS = 3
+"""With itself."""
+OUTLIERS = 0.2
+"""Share of the scores, from the lowest and rounded down, that the deviation leaves out."""
+
+
+def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, random: Random) -> Selection:
+    """Replaces one of the worst by one of the best, if that leads by enough."""
+    peers = [seat.newest_within(own.environment_steps) for seat in others]
+    everybody = ranked([own, *(peer for peer in peers if peer is not None)])
+    standing = standing_of(own, everybody)
+    if len(everybody) < LEAST_PEERS or 2 * len(everybody) <= len(others) + 1:
+        return Selection(own, explores=False, reason=f"{standing} of no more experience, too few to compare; goes on")
+    worst = everybody[len(everybody) - share_of(len(everybody), evolution.replaced_share) :]
+    if own not in worst:
+        return Selection(own, explores=False, reason=f"{standing}, goes on")
+    donor = draw_one(random, everybody[: share_of(len(everybody), evolution.donor_share)])
+    if shortfall := why_not_enough(donor, own, everybody, evolution):
+        return Selection(own, explores=True, reason=f"{standing}, and {named(donor)} {shortfall}; goes on mutated")
+    return Selection(donor, explores=True, reason=f"{standing}, replaced by {named(donor)}")
+
+
+def why_not_enough(donor: Candidate, own: Candidate, everybody: Board, evolution: EvolutionSpec) -> str:
+    """Which of the leads that a donor must have it has not; empty if it has all."""
+    scores = sorted(candidate.score for candidate in everybody)
+    deviation = pstdev(scores[math.floor(OUTLIERS * len(scores)) :])
+    lead = donor.score - own.score
+    needed = {
+        f"{evolution.lead_deviations:g} deviations": evolution.lead_deviations * deviation,
+        f"{evolution.lead_share:.3g} of its score": evolution.lead_share * abs(donor.score),
+        "the error": error_of_difference(donor, own),
+    }
+    for name, least in needed.items():
+        if lead <= least:
+            return f"leads by no more than {name} ({least:.3g})"
+    return ""
+
+
+def explore(
+    situation: Situation, parent: Candidate, own_values: Mapping[str, Value], random: Random
+) -> dict[str, Value]:
+    """Mutates the parent's hyperparameters or the seat's own; the structural ones are always the parent's."""
+    evolution = situation.spec.evolution
+    source = situation.values_of(parent)
+    keeps_own = happens(random, 0.5)
+    if keeps_own and own_values:
+        source |= {name: value for name, value in own_values.items() if not is_structural(parent.algorithm, name)}
+
+    def perturb(value: Value, space: Space) -> Value:
+        low, high = evolution.mutation_factor_low, evolution.mutation_factor
+        return perturbed(space, value, low + random.random() * (high - low), random)
+
+    spaces = spaces_of(parent.algorithm, situation.spec.algorithms[parent.algorithm])
+    return vary(parent.algorithm, source, spaces, evolution, perturb, random)
+
+
+propose = partial(propose_for_seat, select=select, explore=explore)
+"""The strategy."""

@@ -1,0 +1,59 @@
+"""Owns the strategy `truncation`: the worst of a population continue from its best, with perturbed hyperparameters.
+
+Jaderberg et al., "Population Based Training of Neural Networks", arXiv 1711.09846, section 4.1.1: exploit by truncation
+selection (ranked by score, an agent in the bottom 20 % copies weights and hyperparameters of one drawn from the top
+20 %); explore by perturbing every hyperparameter by a factor of 0.8 or 1.2, or resampling it from its prior with
+probability 0.25. All other agents go on as they are.
+
+Here ranks are those of one algorithm's seats, both shares are rounded up, and nobody is replaced by one whose lead is
+within the standard error of the difference (leaderboard.evolution.comparison): the paper's population is large enough
+to lose good members by chance.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from random import Random
+
+from leaderboard.board import named
+from leaderboard.evolution.comparison import leads, ranked, share_of
+from leaderboard.evolution.mutation import vary
+from leaderboard.evolution.population import Selection, newest_of, propose_for_seat, standing_of
+from leaderboard.evolution.randomness import draw_one, happens
+from leaderboard.evolution.seats import Seat
+from leaderboard.evolution.space import Space, Value, scaled, spaces_of
+from leaderboard.evolution.strategy import Situation
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
+
+
+def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, random: Random) -> Selection:
+    """Replaces one of the worst by one of the best that leads it."""
+    everybody = ranked([own, *newest_of(others)])
+    standing = standing_of(own, everybody)
+    worst = everybody[len(everybody) - share_of(len(everybody), evolution.replaced_share) :]
+    if own not in worst:
+        return Selection(own, explores=False, reason=f"{standing}, goes on")
+    donors = everybody[: share_of(len(everybody), evolution.donor_share)]
+    ahead = [donor for donor in donors if leads(donor, own)]
+    if not ahead:
+        return Selection(own, explores=False, reason=f"{standing}, but no lead over it is beyond the error; goes on")
+    donor = draw_one(random, ahead)
+    return Selection(donor, explores=True, reason=f"{standing}, replaced by {named(donor)}")
+
+
+def explore(
+    situation: Situation, parent: Candidate, own_values: Mapping[str, Value], random: Random
+) -> dict[str, Value]:
+    """Perturbs or resamples the parent's hyperparameters."""
+    evolution = situation.spec.evolution
+
+    def perturb(value: Value, space: Space) -> Value:
+        share = evolution.perturbation if happens(random, 0.5) else -evolution.perturbation
+        return scaled(space, value, 1 + share, random)
+
+    spaces = spaces_of(parent.algorithm, situation.spec.algorithms[parent.algorithm])
+    return vary(parent.algorithm, situation.values_of(parent), spaces, evolution, perturb, random)
+
+
+propose = partial(propose_for_seat, select=select, explore=explore)
+"""The strategy."""

@@ -1,0 +1,135 @@
+"""What each evolution strategy can be set to, with its defaults; torch-free, as the catalog.
+
+    fill(evolution)                  # every setting that its strategy has is set
+    refusal = misplaced(evolution)   # a line if a setting of another strategy is
+
+Settings that say how children mutate were there before strategies differed in them: all of them are filled in whatever
+the strategy, and none is refused. A newer setting belongs to the strategies that list it here.
+"""
+
+from collections.abc import Mapping
+
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
+
+DEFAULTS: Mapping[str, str | float | int] = {
+    "strategy": "tournament",
+    "board_capacity": 16,
+    "tournament_size": 3,
+    "fresh_probability": 0.1,
+    "initial_agents": 4,
+    "mutation_probability": 0.5,
+    "mutation_factor": 1.25,
+    "resample_probability": 0.1,
+    "maximum_unfinished_children": 2,
+    "allocation": "ratio",
+}
+"""Of every specification, unless its strategy has another."""
+
+SETTINGS: Mapping[str, Mapping[str, float | int]] = {
+    "tournament": {},
+    "random-search": {},
+    "softmax": {"temperature": 1.0},
+    # Jaderberg et al. 2017, section 4.1.1 (truncation selection; perturb and resample).
+    "truncation": {
+        "population_size": 8,
+        "replaced_share": 0.2,
+        "donor_share": 0.2,
+        "mutation_probability": 1.0,
+        "perturbation": 0.2,
+        "resample_probability": 0.25,
+    },
+    # Petrenko et al. 2023, as published with Isaac Gym's environments.
+    "dexpbt": {
+        "population_size": 8,
+        "replaced_share": 0.125,
+        "donor_share": 0.3,
+        "lead_deviations": 0.5,
+        "lead_share": 0.05,
+        "mutation_probability": 0.15,
+        "mutation_factor_low": 1.1,
+        "mutation_factor": 1.5,
+        "resample_probability": 0.0,
+    },
+    # Parker-Holder et al. 2020, section 5 and the implementation in Ray Tune.
+    "pb2": {
+        "population_size": 8,
+        "replaced_share": 0.25,
+        "donor_share": 0.25,
+        "perturbation": 0.2,
+        "resample_probability": 0.25,
+    },
+    "generational": {"population_size": 8},
+}
+"""By strategy: the settings of its own, and those of all for which it has another default."""
+
+HALVING: Mapping[str, int] = {"halving_agents": 4}
+"""Settings of `allocation = "halving"`."""
+
+ALLOCATIONS: Mapping[str, str] = {
+    "ratio": "fresh agents and seats have the algorithms of the specification in its ratios",
+    "halving": "the same at first; again and again the worse half of the algorithms leaves the draw",
+}
+
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "evolution.board_capacity": (1, 100_000),
+    "evolution.tournament_size": (1, 100_000),
+    "evolution.fresh_probability": (0.0, 1.0),
+    "evolution.initial_agents": (1, 100_000),
+    "evolution.mutation_probability": (0.0, 1.0),
+    "evolution.mutation_factor": (1.0, 100.0),
+    "evolution.mutation_factor_low": (1.0, 100.0),
+    "evolution.resample_probability": (0.0, 1.0),
+    "evolution.maximum_unfinished_children": (1, 10_000),
+    "evolution.population_size": (1, 1000),
+    "evolution.temperature": (1e-3, 1e3),
+    "evolution.replaced_share": (0.0, 1.0),
+    "evolution.donor_share": (0.0, 1.0),
+    "evolution.perturbation": (0.0, 0.99),
+    "evolution.lead_deviations": (0.0, 100.0),
+    "evolution.lead_share": (0.0, 100.0),
+    "evolution.halving_agents": (1, 10_000),
+}
+
+
+def fill(evolution: EvolutionSpec) -> None:
+    """Fills in what is not set, as the strategy has it; an unknown strategy gets what all have."""
+    strategy = evolution.strategy if evolution.HasField("strategy") else str(DEFAULTS["strategy"])
+    defaults = {**DEFAULTS, **SETTINGS.get(strategy, {})}
+    if evolution.allocation == "halving":
+        defaults |= HALVING
+    for name in defaults.keys() - _present(evolution):
+        setattr(evolution, name, defaults[name])
+
+
+def misplaced(evolution: EvolutionSpec) -> str:
+    """Says which setting is none of the strategy's, or contradicts another; empty if all is well.
+
+    Args:
+        evolution: Filled in, of a known strategy and allocation.
+    """
+    owners = {name: [key for key in SETTINGS if name in SETTINGS[key]] for own in SETTINGS.values() for name in own}
+    for field, value in evolution.ListFields():
+        name, shown = field.name, f"evolution.{field.name} = {value}"
+        if name in owners and name not in DEFAULTS and evolution.strategy not in owners[name]:
+            return f"{shown}: is a setting of {', '.join(owners[name])}; the strategy is {evolution.strategy!r}"
+        if name in HALVING and evolution.allocation != "halving":
+            return f"{shown}: is a setting of allocation = 'halving'"
+    if evolution.mutation_factor_low > evolution.mutation_factor:
+        return (
+            f"evolution.mutation_factor_low = {evolution.mutation_factor_low:g}: is more than"
+            f" evolution.mutation_factor = {evolution.mutation_factor:g}"
+        )
+    return ""
+
+
+def missing(evolution: EvolutionSpec) -> list[str]:
+    """Names of the settings of the strategy that are not set, as `evolution.<name>`."""
+    # A specification that was resolved before there was an allocation has none, and means `ratio`.
+    needed = ({**DEFAULTS, **SETTINGS.get(evolution.strategy, {})}).keys() - {"allocation"}
+    if evolution.allocation == "halving":
+        needed |= HALVING.keys()
+    return [f"evolution.{name}" for name in sorted(needed - _present(evolution))]
+
+
+def _present(evolution: EvolutionSpec) -> set[str]:
+    return {field.name for field, _ in evolution.ListFields()}

@@ -1,0 +1,64 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leaderboard.evolution.history import history_of, is_needed, window_begin
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+MakeSpec = Callable[..., TournamentSpec]
+MakePopulation = Callable[..., Any]
+Row = Callable[..., Any]
+
+
+def test_only_strategies_that_look_at_the_past_pay_for_it(make_spec: MakeSpec) -> None:
+    needed = {
+        name: is_needed(make_spec(evolution={"strategy": name}))
+        for name in ("tournament", "softmax", "random-search", "truncation", "dexpbt", "pb2", "generational")
+    }
+    assert [name for name, is_so in needed.items() if is_so] == ["truncation", "dexpbt", "pb2", "generational"]
+    assert is_needed(make_spec(algorithms={"ppo": {}, "a2c": {}})), "an algorithm may leave the draw"
+
+
+def test_what_is_known_is_a_window(make_population: MakePopulation, row: Row) -> None:
+    population = make_population([row(seat, 1.0) for seat in range(6)], evolution={"strategy": "truncation"})
+    known = population.history
+    assert window_begin(population.spec, 203) == 3
+    seen = history_of(population.spec, 203, known.agents, known.submissions, [known.agents[0].agent_id], [])
+    assert [agent.number for agent in seen.agents] == [3, 4, 5]
+    assert [candidate.agent_number for candidate in seen.submissions] == [3, 4, 5]
+    assert not seen.unfinished
+    population.spec.evolution.population_size = 500
+    assert window_begin(population.spec, 2003) == 3
+
+
+def test_a_synchronous_generator_knows_the_scores_of_earlier_rounds_only(
+    make_population: MakePopulation, row: Row
+) -> None:
+    population = make_population([row(seat, 1.0) for seat in range(6)], synchronous=True, pool={"maximum_pods": 4})
+    known = population.history
+    assert [candidate.agent_number for candidate in known.submissions] == [0, 1, 2, 3]
+    assert [agent.number for agent in known.agents] == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_last_submission_is_that_of_the_latest_arrival(make_population: MakePopulation, row: Row) -> None:
+    population = make_population([row(0, 1.0)])
+    first = population.history.submissions[0]
+    later = type(first)()
+    later.CopyFrom(first)
+    later.candidate_id, later.sequence = "later", 7
+    agents = population.history.agents
+    for listed in ([first, later], [later, first]):
+        assert history_of(population.spec, 1, agents, listed, [], []).last[first.agent_id] == later
+
+
+@pytest.mark.parametrize(
+    ("busy", "failed", "score", "expected"), [(False, True, 1.0, True), (False, False, None, True)]
+)
+def test_who_failed_is_told_or_seen(
+    make_population: MakePopulation, row: Row, busy: bool, failed: bool, score: float | None, expected: bool
+) -> None:
+    history = make_population([row(0, score, busy=busy, failed=failed)]).history
+    assert history.has_failed(history.agents[0]) is expected
+    training = make_population([row(0, None, busy=True)]).history
+    assert not training.has_failed(training.agents[0])

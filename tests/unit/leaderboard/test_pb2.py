@@ -1,0 +1,167 @@
+import math
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from leaderboard.evolution import pb2
+from leaderboard.evolution.gaussian_process import Point, most_promising, standardized
+from leaderboard.evolution.pb2 import observations
+from leaderboard.evolution.space import Range, spaces_of
+from leaderboard.evolution.strategy import Child
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+
+pytest.importorskip("sklearn")
+MakePopulation = Callable[..., Any]
+Row = Callable[..., Any]
+PB2 = {"strategy": "pb2", "population_size": 4}
+SEARCHED = {
+    "learning_rate": {"low": 1e-5, "high": 1e-1, "value": 1e-3},
+    "clip_range": {"low": 0.1, "high": 0.3},
+    "epochs": {"choices": [2, 4, 8]},
+    "hidden_sizes": {"choices": [[32, 32], [64, 64]]},
+    "gae_lambda": 0.95,
+    "entropy_coefficient": 0.01,
+}
+
+
+def points(*positions: float, time: float = 0.0) -> list[Point]:
+    return [Point((position,), time) for position in positions]
+
+
+def test_values_are_standardised_and_cut() -> None:
+    assert standardized([1.0, 3.0]) == [-1.0, 1.0]
+    assert standardized([0.0] * 24 + [5.0])[-1] == 2.0
+    assert standardized([4.0, 4.0]) == [0.0, 0.0]
+
+
+def test_the_bound_is_highest_where_values_were_high() -> None:
+    tried = points(*(n / 10 for n in range(11)))
+    values = [-((point.position[0] - 0.7) ** 2) for point in tried]
+    offered = points(0.05, 0.3, 0.68, 0.95)
+    assert most_promising(offered, tried, values, []) == 2
+
+
+def test_where_nothing_is_known_is_worth_a_try() -> None:
+    tried = points(0.0, 0.05, 0.1, 0.15, 0.2)
+    assert most_promising(points(0.1, 0.9), tried, [0.0, 0.1, 0.0, 0.1, 0.0], []) == 1
+
+
+def test_what_is_being_tried_is_not_tried_twice() -> None:
+    tried = points(0.4, 0.5, 0.6, 0.45, 0.55)
+    values = [0.0, 0.1, 0.0, 0.1, 0.0]
+    offered = points(0.0, 1.0)
+    alone = most_promising(offered, tried, values, [])
+    assert most_promising(offered, tried, values, points(offered[alone].position[0])) == 1 - alone
+
+
+def test_old_truths_are_forgotten() -> None:
+    old = [Point((position,), 0.0) for position in (0.0, 0.1, 0.2, 0.8, 0.9, 1.0)]
+    new = [Point((position,), 40.0) for position in (0.0, 0.1, 0.2, 0.8, 0.9, 1.0)]
+    values = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+    offered = [Point((0.1,), 40.0), Point((0.9,), 40.0)]
+    assert most_promising(offered, [*old, *new], values, []) == 1
+    then = [Point((0.1,), 0.0), Point((0.9,), 0.0)]
+    assert most_promising(then, [*old, *new], values, []) == 0
+
+
+def test_equal_bounds_go_to_the_first() -> None:
+    tried = points(0.2, 0.8)
+    assert most_promising(points(0.5, 0.5, 0.5), tried, [0.0, 1.0], []) == 0
+
+
+def test_the_kernel_is_a_gaussian_times_a_decay() -> None:
+    from leaderboard.evolution.gaussian_process import _fitted
+
+    model = _fitted([[0.2, 0.0], [0.5, 3.0]], [0.0, 1.0], 0.4, 0.1, 0.01)
+    expected = math.exp(-(0.3**2) / (2 * 0.4**2)) * 0.9**1.5
+    assert model.kernel_([[0.2, 0.0]], [[0.5, 3.0]])[0][0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_observed_are_position_beginning_and_speed(make_population: MakePopulation, row: Row) -> None:
+    rows = [
+        row(0, 10.0, steps=2000, values={"learning_rate": 1e-4}),
+        row(0, 30.0, steps=6000, values={"learning_rate": 1e-3}),
+        row(0, busy=True, steps=0, values={"learning_rate": 1e-1}),
+    ]
+    sections: dict[str, Any] = {
+        "algorithms": {"ppo": {"hyperparameters": SEARCHED}},
+        "evolution": PB2,
+        "assignment": {"environment_steps": 4000},
+    }
+    situation = make_population(rows, **sections).situation()
+    for child, start in ((1, 0), (2, 1)):
+        situation.history.agents[child].starting_checkpoint.CopyFrom(Checkpoint(manifest_digest=f"c{start}"))
+    spaces = spaces_of("ppo", situation.spec.algorithms["ppo"])
+    ranges = {name: space for name, space in spaces.items() if isinstance(space, Range)}
+    tried, gained, pending = observations(situation, "ppo", ranges)
+    assert list(ranges) == ["clip_range", "learning_rate"]
+    # Agent 0 has one score and no beginning; agent 1 began after half an assignment and gained 20 in 4,000 steps.
+    assert tried == [Point((pytest.approx(0.5), pytest.approx(0.5)), 0.5)]
+    assert gained == [20.0 / 4000]
+    assert pending == [Point((pytest.approx(0.5), pytest.approx(1.0)), 1.5)]
+
+
+def four_generations(row: Row, best_position: float) -> list[Any]:
+    """Sixteen agents in four seats, the first far behind, that gained the more, the nearer their rates were to the best."""
+    rows, scores = [], [-100.0, 0.0, 0.0, 0.0]
+    for number in range(16):
+        seat, position = number % 4, (number * 7 % 16) / 15
+        scores[seat] += 10 * math.exp(-10 * (position - best_position) ** 2)
+        rate = 1e-5 * 1e4**position
+        rows.append(row(seat, scores[seat], steps=1000 * (number // 4 + 1), values={"learning_rate": rate}))
+    return rows
+
+
+def linked(situation: Any) -> Any:
+    """Each agent after the first four starts from its predecessor in the seat."""
+    for agent in situation.history.agents[4:]:
+        agent.starting_checkpoint.CopyFrom(Checkpoint(manifest_digest=f"c{agent.number - 4}"))
+    return situation
+
+
+@pytest.mark.parametrize("best", [0.2, 0.8])
+def test_who_is_replaced_gets_values_that_promise_most(make_population: MakePopulation, row: Row, best: float) -> None:
+    sections: dict[str, Any] = {
+        "algorithms": {"ppo": {"hyperparameters": SEARCHED | {"clip_range": 0.2}}},
+        "evolution": PB2 | {"resample_probability": 1.0},
+        "assignment": {"environment_steps": 1000},
+    }
+    situation = linked(make_population(four_generations(row, best), **sections).situation())
+    answers = [pb2.propose(situation, Random(seed)) for seed in range(6)]
+    for answer in answers:
+        assert isinstance(answer, Child)
+        rate = answer.hyperparameters["learning_rate"]
+        assert isinstance(rate, float)
+        assert math.log10(rate / 1e-5) / 4 == pytest.approx(best, abs=0.2)
+        assert answer.hyperparameters["hidden_sizes"] == [32.0, 32.0], "structural: the parent's"
+    drawn = [answer.hyperparameters["epochs"] for answer in answers]
+    assert set(drawn) <= {2.0, 4.0, 8.0}
+    assert len(set(drawn)) > 1
+
+
+def test_until_there_is_something_to_learn_from_values_are_perturbed(make_population: MakePopulation, row: Row) -> None:
+    rows = [row(seat, 10.0 * seat) for seat in range(4)]
+    sections: dict[str, Any] = {"algorithms": {"ppo": {"hyperparameters": SEARCHED}}, "evolution": PB2}
+    sections["evolution"] = PB2 | {"resample_probability": 0.0, "mutation_probability": 1.0}
+    answer = pb2.propose(make_population(rows, **sections).situation(), Random(0))
+    assert isinstance(answer, Child)
+    assert answer.parent.agent_number == 3
+    assert answer.hyperparameters["learning_rate"] in (pytest.approx(8e-4), pytest.approx(1.2e-3))
+
+
+def test_the_order_of_the_past_does_not_matter(make_population: MakePopulation, row: Row) -> None:
+    from leaderboard.evolution.history import history_of
+
+    sections: dict[str, Any] = {"algorithms": {"ppo": {"hyperparameters": SEARCHED}}, "evolution": PB2}
+    situation = linked(make_population(four_generations(row, 0.5), **sections).situation())
+    known = situation.history
+    agents: list[Agent] = list(known.agents)
+    candidates: list[Candidate] = list(known.submissions)
+    Random(3).shuffle(agents)
+    Random(4).shuffle(candidates)
+    shuffled = history_of(situation.spec, situation.number, agents, candidates, [], [])
+    other = type(situation)(**vars(situation) | {"history": shuffled})
+    assert pb2.propose(other, Random(1)) == pb2.propose(situation, Random(1))
