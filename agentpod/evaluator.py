@@ -17,7 +17,7 @@ from torch import Tensor
 from agentpod.acting import Actor, Committee, PolicyActor
 from agentpod.buffer import POLICY
 from agentpod.compute import Compute
-from agentpod.messages import make_simulator, network_spec, policy_message, space_message
+from agentpod.messages import make_simulator, network_spec, policy_message
 from agentpod.policy import Policy
 from agentpod.randomness import derive_generator, derive_seed
 from agentpod.worker import NOT_OPEN
@@ -29,6 +29,7 @@ from podrace.tensors.codec import digest, encode
 from podrace.tensors.plane import Planes
 from podrace.tensors.probe import answer_probe
 from simulators import Report, Simulator, Step
+from simulators.messages import space_message
 
 MAXIMUM_EPISODE_STEPS = 100_000
 """Longer than any episode worth waiting for; an environment without an end would hold the evaluator for ever."""

@@ -15,7 +15,7 @@ import structlog
 from agentpod.algorithms.base import Memory
 from agentpod.buffer import Experience, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
 from agentpod.config import PodConfig
-from agentpod.messages import policy_message, space_of
+from agentpod.messages import policy_message
 from agentpod.networks import element_count
 from agentpod.policy import NetworkSpec, policy_shapes
 from agentpod.replay import Replay, check_memory, replay_fields, replay_rows
@@ -39,6 +39,7 @@ from podrace.tensors.plane import Plane
 from podrace.tensors.probe import PLANE_UNUSABLE, PROBE_SPEC, check_probe, write_probe
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators import Space
+from simulators.messages import space_of
 
 OPEN_DEADLINE_SECONDS = 120.0
 PLANE = prometheus_client.Gauge("podrace_learner_plane", "1 for the plane that connects the roles", ["plane"])

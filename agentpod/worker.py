@@ -13,7 +13,7 @@ import torch
 
 from agentpod.buffer import POLICY
 from agentpod.compute import Compute
-from agentpod.messages import make_simulator, network_spec, policy_message, space_message
+from agentpod.messages import make_simulator, network_spec, policy_message
 from agentpod.policy import Policy
 from agentpod.randomness import derive_generator, derive_seed
 from agentpod.rollout import CollectResult, Lanes, collect
@@ -25,6 +25,7 @@ from podrace.tensors.plane import Planes
 from podrace.tensors.probe import answer_probe
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators import Simulator
+from simulators.messages import space_message
 
 NOT_OPEN = "ERROR_REASON_NOT_OPEN"
 STEPS = prometheus_client.Counter("podrace_worker_environment_steps", "Environment steps over all environments")

@@ -8,6 +8,7 @@ from floors import Product, ppo_update, sac_update, simulator_steps_per_second, 
 from peers_process import EPISODES, Answer, Measure, Rate, Request, Target, serve
 from torch import Tensor
 
+from agentpod.acting import PolicyActor
 from agentpod.algorithms import make
 from agentpod.evaluator import play, score
 from agentpod.products import products
@@ -74,7 +75,8 @@ class Loop:
         """Mean return of EPISODES greedy episodes."""
         simulator = make_simulator(environment, EPISODES)
         try:
-            episodes = play(simulator, self.algorithm.policy, EPISODES, EVALUATION_SEED, greedy=True)
+            actor = PolicyActor(self.algorithm.policy, EPISODES, torch.Generator(), greedy=True)
+            episodes = play(simulator, actor, EPISODES, EVALUATION_SEED)
             return score(episodes).mean_return
         finally:
             simulator.close()

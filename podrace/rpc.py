@@ -177,18 +177,21 @@ class _ErrorTranslator(grpc.aio.ServerInterceptor):
     ) -> Any:
         """Wraps the handler of a call."""
         handler = await continuation(handler_call_details)
-        if handler is None or (handler.request_streaming and handler.response_streaming):
+        if handler is None:
             return handler
         codec: dict[str, Any] = {
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
         }
+        behaviour = handler.stream_stream or handler.unary_stream
+        if behaviour and not inspect.isasyncgenfunction(behaviour):
+            # A coroutine that writes to its context, as the health service does: its errors are grpc's own.
+            return handler
+        if handler.request_streaming and handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(_translate_stream(handler.stream_stream), **codec)
         if handler.request_streaming:
             return grpc.stream_unary_rpc_method_handler(_translate_unary(handler.stream_unary), **codec)
         if handler.response_streaming:
-            if not inspect.isasyncgenfunction(handler.unary_stream):
-                # A coroutine that writes to its context, as the health service does: its errors are grpc's own.
-                return handler
             return grpc.unary_stream_rpc_method_handler(_translate_stream(handler.unary_stream), **codec)
         return grpc.unary_unary_rpc_method_handler(_translate_unary(handler.unary_unary), **codec)
 
@@ -205,7 +208,7 @@ def _translate_unary(behaviour: Callable[..., Awaitable[Message]]) -> Callable[.
 
 
 def _translate_stream(behaviour: Callable[..., AsyncIterator[Message]]) -> Callable[..., AsyncIterator[Message]]:
-    async def translated(request: Message, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Message]:
+    async def translated(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Message]:
         try:
             async for message in behaviour(request, context):
                 yield message

@@ -5,88 +5,126 @@
 | `cartpole`, `pendulum`, `acrobot`, `mountaincar` | Gymnasium's equations over all lanes, on a GPU too |
 | `stocks` | stock trading, written as a tensor program |
 | `mujoco:<task>` (`mujoco:Ant-v5`) | Gymnasium's task of that name, all lanes stepped by one call of MuJoCo |
+| `warp:ant`, `warp:humanoid` | the same bodies on MuJoCo Warp, for thousands of lanes on a GPU |
+| `envpool:<task>` (`envpool:Ant-v5`) | EnvPool's C++ environments on a pool of threads |
+| `atari:<game>` (`atari:Breakout`) | the Arcade Learning Environment with the usual preprocessing |
+| `isaacgym:<task>`, `isaaclab:<id>` | NVIDIA's simulators, in a process and an interpreter of their own |
+| `grpc://host:port` | a SimulatorService, in any language |
 | `python:module:factory` | a user's own (see `simulators.imported`) |
-| anything else (`CartPole-v1`) | a Gymnasium id |
+| `gym:<id>`, or the id alone (`CartPole-v1`) | a Gymnasium id |
+
+Around each of them go the wrappers that its option `wrappers` names (see `simulators.wrappers`).
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 
 from podrace.errors import InvalidArgument, Unimplemented
+from simulators import wrappers
 from simulators.base import Report, Simulator, Space, Step
 from simulators.options import closest
 
-__all__ = ["SIMULATORS", "Report", "Simulator", "Space", "Step", "make"]
+__all__ = ["FAMILIES", "SIMULATORS", "Report", "Simulator", "Space", "Step", "make"]
 
 Options = Mapping[str, object]
 
 
-def _make_stocks(count: int, options: Options, device: str) -> Simulator:
-    # pandas and stockstats cost half a second: only whoever trades pays for them.
-    try:
-        from simulators.stocks import make_stocks
+@dataclass(frozen=True)
+class Family:
+    """Simulators that one module makes; what it imports is paid for by whoever asks for one of them."""
 
-        return make_stocks(count, options, device)
-    except ModuleNotFoundError as error:
-        packages = "pip install pandas stockstats bokeh_sampledata"
-        raise Unimplemented(f"stocks: package {error.name!r} is not installed: {packages}") from error
+    module: str
+    """Its `make(id, count, options, device)` makes them, of the whole id."""
+    packages: str = ""
+    """What to install when one of its imports is missing."""
 
-
-def _make_mujoco(id: str, count: int, options: Options, device: str) -> Simulator:
-    # MuJoCo costs a quarter of a second.
-    try:
-        from simulators.mujoco_simulator import make_mujoco
-
-        return make_mujoco(id, count, options, device)
-    except ModuleNotFoundError as error:
-        packages = "pip install 'mujoco>=4.0' gymnasium"
-        raise Unimplemented(f"{id}: package {error.name!r} is not installed: {packages}") from error
+    def make(self, id: str, count: int, options: Options, device: str) -> Simulator:
+        """Makes one; arguments and errors as of `simulators.make`."""
+        try:
+            module = importlib.import_module(self.module)
+            simulator: Simulator = module.make(id, count, options, device)
+        except ModuleNotFoundError as error:
+            raise Unimplemented(f"{id}: package {error.name!r} is not installed: {self.packages}") from error
+        return simulator
 
 
-def _make_classic(id: str, count: int, options: Options, device: str) -> Simulator:
-    from simulators.classic import make_classic
+_CLASSIC = Family("simulators.classic")
+_MUJOCO = Family("simulators.mujoco_simulator", "pip install 'mujoco>=4.0' gymnasium")
+_WARP = Family("simulators.warp", "pip install mujoco-warp gymnasium")
+_GYM = Family("simulators.gym", "pip install gymnasium")
 
-    return make_classic(id, count, options, device)
-
-
-_CLASSIC_TASKS = ("cartpole", "pendulum", "acrobot", "mountaincar")
-_MUJOCO_TASKS = ("Ant-v5", "Humanoid-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
-SIMULATORS: dict[str, Callable[[int, Options, str], Simulator]] = {
-    **{task: partial(_make_classic, task) for task in _CLASSIC_TASKS},
-    "stocks": _make_stocks,
-    **{f"mujoco:{task}": partial(_make_mujoco, f"mujoco:{task}") for task in _MUJOCO_TASKS},
+SIMULATORS: dict[str, Family] = {
+    **dict.fromkeys(("cartpole", "pendulum", "acrobot", "mountaincar"), _CLASSIC),
+    "stocks": Family("simulators.stocks", "pip install pandas stockstats bokeh_sampledata"),
+    **{f"mujoco:{task}-v5": _MUJOCO for task in ("Ant", "Humanoid", "HalfCheetah", "Hopper", "Walker2d")},
+    "warp:ant": _WARP,
+    "warp:humanoid": _WARP,
 }
+"""By id, where the ids can be listed."""
+
+FAMILIES: dict[str, Family] = {
+    "mujoco:": _MUJOCO,
+    "warp:": _WARP,
+    "envpool:": Family("simulators.envpool", "pip install 'envpool<1.2.6'"),
+    "atari:": Family("simulators.atari", "pip install ale-py opencv-python-headless"),
+    "isaacgym:": Family("simulators.isaac", "pip install numpy"),
+    "isaaclab:": Family("simulators.isaac", "pip install numpy"),
+    "grpc://": Family("simulators.remote", "pip install grpcio"),
+    "python:": Family("simulators.imported"),
+    "gym:": _GYM,
+}
+"""By what the id begins with."""
 
 
-def make(id: str, count: int, options: Options | None = None, device: str = "cpu") -> Simulator:
+def make(
+    id: str, num_environments: int, options: Options | None = None, device: str = "cpu", seed: int | None = None
+) -> Simulator:
     """Makes a simulator.
 
     Args:
-        id: A key of `SIMULATORS`, `python:module:factory`, or a Gymnasium id.
-        count: Number of lanes, at least 1.
-        options: The simulator's own options; for a Gymnasium id the keyword arguments of `gymnasium.make`.
+        id: A key of `SIMULATORS`, one that begins with a key of `FAMILIES`, or a Gymnasium id.
+        num_environments: Number of lanes, at least 1.
+        options: The simulator's own options; for a Gymnasium id the keyword arguments of `gymnasium.make`. And, for
+            every simulator, `wrappers` (see `simulators.wrappers`).
         device: Where observations are returned and actions expected, in torch's words ("cpu", "cuda:0").
+        seed: Begins an episode in every lane, as `reset(seed)` would; whoever wants the first observations calls
+            that.
 
     Raises:
         InvalidArgument: The id or an option is unknown, or a value cannot be used; the line says which.
         Unimplemented: A package that this simulator needs is not installed (the line says what to install), or the
             device is not there.
     """
-    if count < 1:
-        raise InvalidArgument(f"{id}: count must be at least 1, not {count}")
+    if num_environments < 1:
+        raise InvalidArgument(f"{id}: the number of environments must be at least 1, not {num_environments}")
     _check_device(id, device)
-    options = options or {}
-    if id in SIMULATORS:
-        return SIMULATORS[id](count, options, device)
-    if id.startswith("python:"):
-        from simulators.imported import make_imported
+    own = dict(options or {})
+    # Checked before anything is built.
+    parsed = wrappers.parse(id, own.pop(wrappers.OPTION, []))
+    simulator = wrappers.wrap(_family(id).make(id, num_environments, own, device), parsed, device)
+    if seed is not None:
+        simulator.reset(seed)
+    return simulator
 
-        return make_imported(id, count, options, device)
-    if id.startswith("mujoco:"):
-        return _make_mujoco(id, count, options, device)
-    return _make_gym(id, count, options, device)
+
+def _family(id: str) -> Family:
+    if id in SIMULATORS:
+        return SIMULATORS[id]
+    for prefix, family in FAMILIES.items():
+        if id.startswith(prefix):
+            return family
+    from simulators import gym  # Gymnasium costs a quarter of a second
+
+    if not gym.is_registered(id):
+        hint = closest(id, [*SIMULATORS, *gym.registered_ids()])
+        raise InvalidArgument(
+            f"there is no simulator {id!r}{hint or ': name one of ours (' + ', '.join(SIMULATORS) + ')'}, "
+            "a Gymnasium id, or python:module:factory"
+        )
+    return _GYM
 
 
 def _check_device(id: str, device: str) -> None:
@@ -95,15 +133,3 @@ def _check_device(id: str, device: str) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise Unimplemented(f"{id}: device {device!r} cannot be used on this machine: {reason}") from error
-
-
-def _make_gym(id: str, count: int, options: Options, device: str) -> Simulator:
-    from simulators import gym
-
-    if not gym.is_registered(id):
-        hint = closest(id, [*SIMULATORS, *gym.registered_ids()])
-        raise InvalidArgument(
-            f"there is no simulator {id!r}{hint or ': name one of ours (' + ', '.join(SIMULATORS) + ')'}, "
-            "a Gymnasium id, or python:module:factory"
-        )
-    return gym.make_gym(id, count, options, device)

@@ -66,7 +66,7 @@ class Simulator(Protocol):
 
     A lane resets itself in the step that ends its episode, so the loop resets only once:
 
-        simulator = make("CartPole-v1", count=16)
+        simulator = make("CartPole-v1", num_environments=16)
         observation = simulator.reset(seed=7)
         for t in range(horizon):
             action = policy(observation)

@@ -32,9 +32,7 @@ class ClassicOptions:
     """Steps after which an episode is cut off; 0 = as many as Gymnasium's."""
 
 
-def make_classic(
-    id: str, count: int, options: Mapping[str, object], device: str
-) -> "ClassicOnProcessors | ClassicOnDevice":
+def make(id: str, count: int, options: Mapping[str, object], device: str) -> "ClassicOnProcessors | ClassicOnDevice":
     """Makes `count` lanes of a task.
 
     Args:

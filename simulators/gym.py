@@ -1,14 +1,18 @@
-"""Any Gymnasium environment as a batch: N single environments stepped in one process, in one loop.
+"""Any Gymnasium environment as a batch: N single environments stepped in one loop, or in a few processes.
 
 The floor is N times the environment's own `step`; this module adds a row copy a lane. Gymnasium's own SyncVectorEnv
 also gathers infos and copies observations, which small environments feel.
+
+An environment that goes wrong ends the step with one line that names the id, the lane and the step of its episode:
+one that raises (Internal), that observes another shape than its space (InvalidArgument), or whose observation or
+reward is not a finite number (DataLoss), which would otherwise be found in the weights of a network.
 """
 
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -18,11 +22,18 @@ from gymnasium.envs.registration import load_env_creator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from podrace.errors import InvalidArgument, Unimplemented
+from podrace.errors import DataLoss, InvalidArgument, Unimplemented
 from simulators.base import Report, Space, Step
-from simulators.options import check_names
+from simulators.finite import all_finite
+from simulators.gym_lanes import Environment, Lanes, layout_of, make_environments, one_line
+from simulators.options import check_names, closest
 
-Environment = gymnasium.Env[Any, Any]
+if TYPE_CHECKING:
+    from simulators.gym_processes import ProcessLanes
+
+PREFIX = "gym:"
+PROCESSES = "processes"
+"""The option that is ours and not the environment's."""
 _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -37,7 +48,7 @@ def is_registered(id: str) -> bool:
     Raises:
         Unimplemented: The module of `module:Name-v0` is not installed.
     """
-    module, _, name = id.rpartition(":")
+    module, _, name = id.removeprefix(PREFIX).rpartition(":")
     if module:
         try:
             importlib.import_module(module)
@@ -46,34 +57,38 @@ def is_registered(id: str) -> bool:
     return name in gymnasium.registry
 
 
-def make_gym(id: str, count: int, options: Mapping[str, object], device: str) -> "GymSimulator":
+def make(id: str, count: int, options: Mapping[str, object], device: str) -> "GymSimulator":
     """Makes `count` environments of a registered id.
 
     Args:
-        id: A registered Gymnasium id.
+        id: A registered Gymnasium id, `module:Name-v0` where a module registers it; "gym:" may stand before it.
         count: Number of lanes.
         options: Keyword arguments of `gymnasium.make`: `max_episode_steps` and those of the environment's constructor.
+            And `processes`: over how many processes the lanes are divided; 0, the default, steps them in this one.
         device: Where observations are returned.
 
     Raises:
-        InvalidArgument: An option is unknown or refused by the environment, or its spaces are not supported.
+        InvalidArgument: The id or an option is unknown, the environment refuses one, or its spaces are not supported.
         Unimplemented: The environment needs a package that is not installed.
     """
+    name = id.removeprefix(PREFIX)
+    if not is_registered(id):
+        raise InvalidArgument(f"{id}: Gymnasium has no environment {name!r}{closest(name, registered_ids())}")
+    own = dict(options)
+    processes = own.pop(PROCESSES, 0)
+    if type(processes) is not int or processes < 0:
+        raise InvalidArgument(f"{id}: option {PROCESSES!r} must be a whole number of at least 0, not {processes!r}")
     try:
-        allowed = _allowed_options(id.rpartition(":")[2])
-        if allowed is not None:
-            check_names(id, options, allowed)
-        environments = [_make_one(id, options) for _ in range(count)]
-    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise Unimplemented(f"{id}: {_one_line(error)}") from error
-    except (gymnasium.error.Error, TypeError, ValueError, KeyError, AssertionError, OSError) as error:
-        raise InvalidArgument(f"{id} refuses its options {dict(options)}: {_one_line(error)}") from error
-    return GymSimulator(id, environments, device)
+        allowed = _allowed_options(name.rpartition(":")[2])
+    except ImportError as error:
+        raise Unimplemented(f"{id}: {one_line(error)}") from error
+    if allowed is not None:
+        check_names(id, own, allowed | {PROCESSES})
+    if not processes:
+        return GymSimulator(id, make_environments(id, name, own, count), device)
+    from simulators.gym_processes import ProcessLanes  # for the few who ask for them
 
-
-def _make_one(id: str, options: Mapping[str, Any]) -> Environment:
-    # The checker looks at every step of every environment for mistakes of the environment's author.
-    return gymnasium.make(id, disable_env_checker=True, **options)
+    return GymSimulator(id, ProcessLanes(id, name, own, count, processes), device)
 
 
 def _allowed_options(id: str) -> set[str] | None:
@@ -94,10 +109,6 @@ def _constructors(creator: object) -> list[Callable[..., Any]]:
     if isinstance(creator, type):
         return [vars(ancestor)["__init__"] for ancestor in creator.__mro__ if "__init__" in vars(ancestor)]
     return [creator] if callable(creator) else []
-
-
-def _one_line(thing: object) -> str:
-    return " ".join(str(thing).split())
 
 
 def lane_seeds(seed: int, count: int) -> list[int]:
@@ -122,7 +133,7 @@ class GymSimulator:
         count: Number of lanes.
     """
 
-    def __init__(self, id: str, environments: Sequence[Environment], device: str = "cpu") -> None:
+    def __init__(self, id: str, environments: "Sequence[Environment] | ProcessLanes", device: str = "cpu") -> None:
         """Takes over environments that are all alike.
 
         Args:
@@ -133,59 +144,66 @@ class GymSimulator:
         Raises:
             InvalidArgument: A space is neither Box nor Discrete.
         """
-        self.count = len(environments)
-        self.observation_space = _observation_space(id, environments[0].observation_space)
-        self.action_space = _action_space(id, environments[0].action_space)
-        self._environments = list(environments)
-        self._step_of_lane = [environment.step for environment in environments]
-        self._encode = _observation_encoder(environments[0].observation_space)
-        self._decode = _action_decoder(environments[0].action_space)
+        lanes = Lanes(id, environments) if isinstance(environments, Sequence) else environments
+        self.count, self._id, self._lanes = lanes.count, id, lanes
+        try:
+            self.observation_space = observation_space_of(id, lanes.observation_space)
+            self.action_space = action_space_of(id, lanes.action_space)
+        except InvalidArgument:
+            lanes.close()
+            raise
         self._device = torch.device(device)
-        self._allocate()
-
-    def _allocate(self) -> None:
-        shape, dtype = (self.count, *self.observation_space.shape), self.observation_space.dtype
-        self._live = Step(
-            observation=torch.zeros(shape, dtype=dtype),
-            reward=torch.zeros(self.count),
-            terminated=torch.zeros(self.count, dtype=torch.bool),
-            truncated=torch.zeros(self.count, dtype=torch.bool),
-            final_observation=torch.zeros(shape, dtype=dtype),
-        )
-        # The loop writes through numpy views: assigning one row to a tensor costs ten times as much.
-        self._observation: NDArray[Any] = self._live.observation.numpy()
-        self._reward: NDArray[Any] = self._live.reward.numpy()
-        self._terminated: NDArray[Any] = self._live.terminated.numpy()
-        self._truncated: NDArray[Any] = self._live.truncated.numpy()
-        self._final_observation: NDArray[Any] = self._live.final_observation.numpy()
+        memory = lanes.allocate()
+        self._live = Step(**{field.name: torch.from_numpy(getattr(lanes.arrays, field.name)) for field in fields(Step)})
+        self._numbers = _numbers(memory, lanes)
+        self._steps = 0
 
     def reset(self, seed: int) -> Tensor:
-        """See simulators.base.Simulator."""
-        for lane, lane_seed in enumerate(lane_seeds(seed, self.count)):
-            observation, _ = self._environments[lane].reset(seed=lane_seed)
-            self._observation[lane] = self._encode(observation) if self._encode else observation
+        """See simulators.base.Simulator; raises as `step`."""
+        self._steps = 0
+        self._live.final_observation.zero_()
+        self._live.reward.zero_()
+        self._lanes.reset(lane_seeds(seed, self.count))
+        self._check_finite()
         return self._live.observation.to(self._device)
 
     def step(self, action: Tensor) -> Step:
-        """See simulators.base.Simulator."""
-        observations, rewards, encode = self._observation, self._reward, self._encode
-        self._terminated.fill(False)
-        self._truncated.fill(False)
-        native_actions = self._decode(action)
-        for lane, step in enumerate(self._step_of_lane):
-            observation, rewards[lane], terminated, truncated, _ = step(native_actions[lane])
-            if terminated or truncated:
-                observation = self._end_episode(lane, observation, bool(terminated))
-            observations[lane] = encode(observation) if encode else observation
+        """See simulators.base.Simulator.
+
+        Raises:
+            DataLoss: An environment returned a number that is not finite.
+            InvalidArgument: An environment observed something else than its space says.
+            Internal: An environment raised an exception.
+            Unavailable: One of the processes ended.
+        """
+        self._steps += 1
+        self._lanes.step(action.cpu().numpy())
+        self._check_finite()
         return self._live if self._device.type == "cpu" else self._copy_to_device()
 
-    def _end_episode(self, lane: int, observation: Any, terminated: bool) -> Any:
-        """Keeps the final observation of a lane and returns the first one of its next episode."""
-        self._final_observation[lane] = self._encode(observation) if self._encode else observation
-        self._terminated[lane] = terminated
-        self._truncated[lane] = not terminated
-        observation, _ = self._environments[lane].reset()
-        return observation
+    def _check_finite(self) -> None:
+        """Looks at all numbers at once; where an episode did not end, the final observation is an earlier one."""
+        if not all_finite(self._numbers):
+            self._find_what_is_not_finite()
+
+    def _find_what_is_not_finite(self) -> None:
+        arrays = self._lanes.arrays
+        ended = arrays.terminated | arrays.truncated
+        for name in ("reward", "final_observation", "observation"):
+            values: NDArray[Any] = getattr(arrays, name).reshape(self.count, -1)
+            wrong = ~np.isfinite(values)
+            if name == "final_observation":
+                wrong &= ended[:, None]
+            if not wrong.any():
+                continue
+            lane, place = np.argwhere(wrong)[0].tolist()
+            is_last = ended[lane] and name != "observation"
+            step = arrays.length[lane] if is_last else self._steps - arrays.began[lane]
+            what = "a reward that" if name == "reward" else f"an observation whose element {place}"
+            raise DataLoss(
+                f"{self._id}: lane {lane} returned {what} is not finite ({values[lane, place]}) at step {step} of its "
+                "episode: the environment must not return such numbers"
+            )
 
     def _copy_to_device(self) -> Step:
         return Step(**{field.name: getattr(self._live, field.name).to(self._device) for field in fields(Step)})
@@ -195,12 +213,24 @@ class GymSimulator:
         return Report()
 
     def close(self) -> None:
-        """Closes every environment."""
-        for environment in self._environments:
-            environment.close()
+        """Closes every environment, and ends their processes."""
+        self._lanes.close()
 
 
-def _observation_space(id: str, space: spaces.Space[Any]) -> Space:
+def _numbers(memory: NDArray[np.uint8], lanes: "Lanes | ProcessLanes") -> NDArray[np.float32]:
+    """All numbers that lanes write, in one view; nothing but zeros lies between them."""
+    _, layout = layout_of(lanes.count, lanes.observation_space, lanes.action_space)
+    is_bytes = lanes.arrays.observation.dtype == np.uint8
+    first, end = layout["reward" if is_bytes else "observation"][0], layout["terminated"][0]
+    return memory[first:end].view(np.float32)
+
+
+def observation_space_of(id: str, space: spaces.Space[Any]) -> Space:
+    """One of Gymnasium's spaces, as it is observed here.
+
+    Raises:
+        InvalidArgument: It is neither Box nor Discrete.
+    """
     if isinstance(space, spaces.Box):
         dtype = torch.uint8 if space.dtype == np.uint8 else torch.float32
         return Space("continuous", space.shape, dtype, *_bounds(space))
@@ -208,18 +238,19 @@ def _observation_space(id: str, space: spaces.Space[Any]) -> Space:
         n = int(space.n)
         return Space("continuous", (n,), torch.float32, (0.0,) * n, (1.0,) * n)
     raise InvalidArgument(
-        f"{id}: observation space {_one_line(space)} is not supported: wrap the environment so that it "
+        f"{id}: observation space {one_line(space)} is not supported: wrap the environment so that it "
         "observes a Box or Discrete (gymnasium.wrappers.FlattenObservation turns Dict and Tuple into a Box)"
     )
 
 
-def _action_space(id: str, space: spaces.Space[Any]) -> Space:
+def action_space_of(id: str, space: spaces.Space[Any]) -> Space:
+    """One of Gymnasium's spaces, as actions are chosen from it here; raises as `observation_space_of`."""
     if isinstance(space, spaces.Box):
         return Space("continuous", space.shape, torch.float32, *_bounds(space))
     if isinstance(space, spaces.Discrete):
         return Space("discrete", (), torch.int64, n=int(space.n))
     raise InvalidArgument(
-        f"{id}: action space {_one_line(space)} is not supported: wrap the environment so that it takes a Box "
+        f"{id}: action space {one_line(space)} is not supported: wrap the environment so that it takes a Box "
         "or Discrete action"
     )
 
@@ -229,20 +260,3 @@ def _bounds(space: spaces.Box) -> tuple[tuple[float, ...] | None, tuple[float, .
         return None if np.isinf(bound).all() else tuple(bound.astype(np.float64).ravel().tolist())
 
     return flat(space.low), flat(space.high)
-
-
-def _observation_encoder(space: spaces.Space[Any]) -> Callable[[Any], NDArray[Any]] | None:
-    """How a lane's observation becomes a row of the buffer; None when plain assignment does it."""
-    if not isinstance(space, spaces.Discrete):
-        return None
-    one_hot, start = np.eye(int(space.n), dtype=np.float32), int(space.start)
-    return lambda observation: one_hot[int(observation) - start]
-
-
-def _action_decoder(space: spaces.Space[Any]) -> Callable[[Tensor], Any]:
-    """How a batch of actions becomes one action a lane, in the environment's own type."""
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return lambda action: (action + start).tolist() if start else action.tolist()
-    dtype = space.dtype
-    return lambda action: action.cpu().numpy().astype(dtype, copy=False)

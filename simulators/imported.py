@@ -20,7 +20,7 @@ from simulators.gym import GymSimulator
 from simulators.options import check_names, closest
 
 
-def make_imported(id: str, count: int, options: Mapping[str, object], device: str) -> Simulator:
+def make(id: str, count: int, options: Mapping[str, object], device: str) -> Simulator:
     """Calls the factory that an id names.
 
     Args:

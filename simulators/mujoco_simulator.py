@@ -29,7 +29,7 @@ _LANES_A_THREAD = 4
 _MAXIMUM_THREADS = 16
 
 
-def make_mujoco(id: str, count: int, options: Mapping[str, object], device: str) -> "MujocoSimulator":
+def make(id: str, count: int, options: Mapping[str, object], device: str) -> "MujocoSimulator":
     """Makes `count` lanes of a task.
 
     Args:

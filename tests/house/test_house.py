@@ -15,6 +15,8 @@ from podrace.agentpod.v1 import agentpod_pb2
 from podrace.config import read_toml
 from podrace.leaderboard.v1 import leaderboard_pb2
 from podrace.orchestrator.v1 import orchestrator_pb2
+from podrace.simulator.v1 import simulator_pb2
+from podrace.tensor.v1 import tensor_pb2
 from podrace.tournament.v1 import tournament_pb2
 
 REPOSITORY = Path(__file__).parents[2]
@@ -22,10 +24,20 @@ ROOMS = ("podrace", "orchestrator", "leaderboard", "agentpod", "simulators")
 SOURCES = sorted(
     path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py") if "_pb2" not in path.name and path.is_file()
 )
+FLAT = ("*.md", "*.toml", "Makefile")
 TEXTS = [
     path
-    for pattern in ("*.md", "*.toml", "Makefile", "protos/**/*.proto", "examples/*", "benchmarks/*.py", "tests/**/*.py")
+    for pattern in (
+        "*.md",
+        "*.toml",
+        "Makefile",
+        "protos/**/*.proto",
+        "examples/**/*",
+        "benchmarks/*.py",
+        "tests/**/*.py",
+    )
     for path in sorted(REPOSITORY.glob(pattern))
+    if path.is_file()
 ]
 
 
@@ -88,7 +100,7 @@ def test_searched_ranges_lie_within_what_is_allowed():
 def test_the_protos_state_the_defaults_that_are_filled_in():
     text = (REPOSITORY / "protos/podrace/tournament/v1/tournament.proto").read_text()
     sections = {"pool": "PoolSpec", "pod": "PodSpec", "assignment": "AssignmentSpec", "evaluation": "EvaluationSpec"}
-    sections["evolution"] = "EvolutionSpec"
+    sections |= {"evolution": "EvolutionSpec", "champion": "ChampionSpec"}
     for section, message in sections.items():
         body = re.search(rf"message {message} {{(.*?)\n}}", text, re.DOTALL)
         assert body is not None
@@ -102,7 +114,7 @@ def test_the_protos_state_the_defaults_that_are_filled_in():
 
 
 def test_every_rpc_states_its_deadline_and_every_mutation_its_request_id():
-    for file in (orchestrator_pb2, leaderboard_pb2, agentpod_pb2):
+    for file in (orchestrator_pb2, leaderboard_pb2, agentpod_pb2, simulator_pb2, tensor_pb2):
         source = (REPOSITORY / "protos" / file.DESCRIPTOR.name).read_text()
         for service in file.DESCRIPTOR.services_by_name.values():
             for method in service.methods:

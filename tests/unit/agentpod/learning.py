@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from agentpod.acting import PolicyActor
 from agentpod.algorithms import Algorithm, make
 from agentpod.evaluator import play, score
 from agentpod.policy import Policy
@@ -77,6 +78,7 @@ def evaluate(id: str, policy: Policy) -> float:
     """Mean return of EPISODES greedy episodes, as the evaluator plays them."""
     simulator = make_simulator(id, EPISODES)
     try:
-        return score(play(simulator, policy, EPISODES, 12345, greedy=True)).mean_return
+        actor = PolicyActor(policy, EPISODES, torch.Generator(), greedy=True)
+        return score(play(simulator, actor, EPISODES, 12345)).mean_return
     finally:
         simulator.close()

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from agentpod import torsos
 from agentpod.blueprint import Blueprint
-from agentpod.messages import network_spec, policy_message, space_message, space_of
+from agentpod.messages import network_spec, policy_message
 from agentpod.networks import FeedForward, element_count, flat_views
 from agentpod.policy import NetworkSpec, Policy, policy_shapes
 from agentpod.torsos import TORSOS, pictures_of
 from podrace.errors import InvalidArgument
 from simulators.base import Space
+from simulators.messages import space_message, space_of
 
 MODULES = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 SHAPES = {"small": (2, 9, 10), "nature": (3, 40, 36)}

@@ -1,40 +1,127 @@
 """One suite for every implementation of the Simulator interface."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium.utils.env_checker import check_env
+from numpy.typing import NDArray
 from torch import Tensor
 
 from simulators import Simulator, Space, make
 from simulators.classic import ClassicOnDevice
 from simulators.classic_tasks import CartPole
+from simulators.gym import GymSimulator
+from simulators.wrappers import parse, wrap
 
+# Where nothing is compiled yet, whoever comes first waits for the kernels of a body.
+pytestmark = pytest.mark.timeout(600)
 COUNT = 5
+WRAPPED: list[dict[str, Any]] = [
+    {"name": "time_limit", "steps": 70},
+    {"name": "clip_actions"},
+    {"name": "normalize_observations"},
+    {"name": "normalize_rewards"},
+    {"name": "frame_stack"},
+]
+
+
+def wrapped(*tables: dict[str, Any]) -> Simulator:
+    return make("pendulum", COUNT, {"max_episode_steps": 7, "wrappers": list(tables)})
+
+
+class Camera(GymSimulator):
+    """Pendulums that are looked at: a picture's columns are bars, as high as the elements of the observation."""
+
+    def __init__(self) -> None:
+        environments = [gymnasium.make("Pendulum-v1", max_episode_steps=7) for _ in range(COUNT)]
+        super().__init__(
+            "camera",
+            [
+                gymnasium.wrappers.TransformObservation(environment, self.picture, self.space)
+                for environment in environments
+            ],
+        )
+
+    space = gymnasium.spaces.Box(0, 255, (90, 96, 3), np.uint8)
+
+    @staticmethod
+    def picture(observation: NDArray[Any]) -> NDArray[np.uint8]:
+        heights = (45 + 40 * np.tanh(observation)).repeat(32)
+        bars = 255 * np.clip(heights - np.arange(90)[:, None], 0, 1)
+        return np.repeat(bars[:, :, None], 3, 2).astype(np.uint8)
+
+
 IMPLEMENTATIONS: dict[str, Callable[[], Simulator]] = {
     "gym, discrete actions": lambda: make("CartPole-v1", COUNT),
     "gym, continuous actions": lambda: make("Pendulum-v1", COUNT, {"max_episode_steps": 7}),
     "gym, discrete observations": lambda: make("FrozenLake-v1", COUNT),
+    "gym, processes": lambda: make("gym:CartPole-v1", COUNT, {"processes": 2}),
+    "envpool, discrete actions": lambda: make("envpool:CartPole-v1", COUNT),
+    "envpool, continuous actions": lambda: make("envpool:Hopper-v5", COUNT, {"max_episode_steps": 20, "threads": 2}),
+    "atari": lambda: make("atari:Breakout", COUNT, {"max_episode_steps": 10, "maximum_noops": 4}),
+    **{f"wrapped in {table['name']}": lambda table=table: wrapped(table) for table in WRAPPED},
+    "wrapped in pixels": lambda: wrap(Camera(), parse("camera", [{"name": "pixels"}]), "cpu"),
+    "wrapped in several": lambda: wrapped(*WRAPPED),
     "stocks, windows": lambda: make("stocks", COUNT, {"episode_days": 20}),
     "stocks, whole split": lambda: make("stocks", COUNT, {"train_end": "2005-01-01"}),
+    "stocks, staggered": lambda: make("stocks", COUNT, {"layout": "finrl", "episode_days": 20, "staggered": True}),
+    "stocks, minutes": lambda: make(
+        "stocks", COUNT, {"layout": "minute", "path": "synthetic:minute?days=20&bar_minutes=30", "episode_days": 2}
+    ),
     "classic, discrete actions": lambda: make("cartpole", COUNT),
     "classic, continuous actions": lambda: make("pendulum", COUNT, {"max_episode_steps": 7}),
     "classic by torch": lambda: ClassicOnDevice(CartPole(), COUNT, 500, "cpu"),
     "mujoco, bodies that fall": lambda: make("mujoco:Hopper-v5", COUNT, {"threads": 2}),
     "mujoco, contact forces": lambda: make("mujoco:Ant-v5", COUNT, {"max_episode_steps": 20}),
+    "warp, gymnasium": lambda: make("warp:ant", COUNT, {"max_episode_steps": 20}),
+    "warp, isaac": lambda: make("warp:humanoid", COUNT, {"max_episode_steps": 20, "style": "isaac"}),
 }
 
 
+class Lane(gymnasium.Env[NDArray[Any], Any]):
+    """The first lane of a simulator, as Gymnasium sees an environment."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.simulator = simulator
+        space, action_space = simulator.observation_space, simulator.action_space
+        self.observation_space = self._box(space)
+        self.action_space = gymnasium.spaces.Discrete(action_space.n) if action_space.n else self._box(action_space)
+
+    @staticmethod
+    def _box(space: Space) -> gymnasium.spaces.Box:
+        low, high = np.array(space.low or -np.inf), np.array(space.high or np.inf)
+        dtype: Any = np.uint8 if space.dtype == torch.uint8 else np.float32
+        shape = space.shape
+        low, high = (np.broadcast_to(bound.reshape(shape if bound.ndim else ()), shape) for bound in (low, high))
+        return gymnasium.spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.simulator.reset(int(self.np_random.integers(2**31)))[0].clone().numpy(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        step = self.simulator.step(torch.as_tensor(np.stack([action] * COUNT)))
+        over = bool(step.terminated[0] | step.truncated[0])
+        observation = (step.final_observation if over else step.observation)[0].clone().numpy()
+        return observation, step.reward[0].item(), bool(step.terminated[0]), bool(step.truncated[0]), {}
+
+
 @pytest.fixture(params=IMPLEMENTATIONS)
-def simulator(request: pytest.FixtureRequest) -> Simulator:
-    return IMPLEMENTATIONS[request.param]()
+def simulator(request: pytest.FixtureRequest) -> Iterator[Simulator]:
+    made = IMPLEMENTATIONS[request.param]()
+    yield made
+    made.close()
 
 
 def random_action(space: Space, generator: torch.Generator) -> Tensor:
     if space.kind == "discrete":
         return torch.randint(space.n, (COUNT,), generator=generator)
-    assert space.low is not None
-    assert space.high is not None
+    if space.low is None or space.high is None:
+        return 2 * torch.randn((COUNT, *space.shape), generator=generator)
     low, high = torch.tensor(space.low).view(space.shape), torch.tensor(space.high).view(space.shape)
     return low + (high - low) * torch.rand((COUNT, *space.shape), generator=generator)
 
@@ -87,15 +174,27 @@ def test_observations_are_finite(simulator: Simulator) -> None:
     assert all(torch.isfinite(tensor).all() for tensor in roll(simulator, 60, seed=2))
 
 
+# The checker resets a dozen times; each time ALE loads its game anew for every lane.
+@pytest.mark.parametrize("simulator", [name for name in IMPLEMENTATIONS if name != "atari"], indirect=True)
+@pytest.mark.filterwarnings("ignore:.*(probably too|recommend using a symmetric|not having a spec)")
+@pytest.mark.filterwarnings("error")
+def test_a_lane_is_an_environment_that_gymnasiums_checker_accepts(simulator: Simulator) -> None:
+    check_env(Lane(simulator), skip_render_check=True)
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "gym, discrete actions",
         "gym, continuous actions",
+        "gym, processes",
+        "envpool, discrete actions",
+        "wrapped in several",
         "classic, discrete actions",
         "classic by torch",
         "stocks, windows",
         "mujoco, contact forces",
+        "warp, isaac",
     ],
 )
 def test_lanes_and_seeds_begin_differently(name: str) -> None:

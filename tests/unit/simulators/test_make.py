@@ -3,8 +3,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from podrace.errors import InvalidArgument, Unimplemented
+from podrace.errors import DataLoss, InvalidArgument, Unimplemented
 from simulators import make
 
 REPOSITORY = Path(__file__).parents[3]
@@ -17,6 +18,14 @@ def one_lane(steps=200):
 
 def whole_batch(count, device, steps=200):
     return simulators.make("CartPole-v1", count, {"max_episode_steps": steps}, device)
+
+class Diverges(gymnasium.Wrapper):
+    def step(self, action):
+        observation, _, terminated, truncated, information = self.env.step(action)
+        return observation, float("nan"), terminated, truncated, information
+
+def diverges():
+    return Diverges(one_lane())
 
 def too_few(count):
     return whole_batch(count - 1, "cpu")
@@ -50,9 +59,22 @@ def test_an_id_close_to_nothing_is_refused_with_what_an_id_can_be() -> None:
         make("qqqq", 1)
 
 
+@pytest.mark.parametrize(("id", "hint"), [("gym:CartPol-v1", "CartPole-v1"), ("gym:Atn-v5", "Ant-v5")])
+def test_an_unknown_gymnasium_id_is_refused_as_it_was_written(id: str, hint: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{id}: Gymnasium has no environment '.*'; did you mean '{hint}'"):
+        make(id, 1)
+
+
+def test_a_prefix_changes_nothing_but_the_name() -> None:
+    plain, prefixed = make("CartPole-v1", 3), make("gym:CartPole-v1", 3)
+    assert torch.equal(plain.reset(1), prefixed.reset(1))
+
+
 @pytest.mark.parametrize(
     ("id", "key", "allowed"),
     [
+        ("gym:Ant-v5", "frame_skips", "frame_skip"),
+        ("gym:CartPole-v1", "proceses", "processes"),
         ("stocks", "initial_cahs", "initial_cash"),
         ("CartPole-v1", "max_episode_step", "max_episode_steps"),
         ("Ant-v5", "frame_skips", "frame_skip"),
@@ -82,7 +104,7 @@ def test_what_gymnasium_refuses_is_one_line_that_names_the_id_and_the_options(
 
 
 def test_a_batch_has_at_least_one_lane() -> None:
-    with pytest.raises(InvalidArgument, match="count must be at least 1, not 0"):
+    with pytest.raises(InvalidArgument, match="number of environments must be at least 1, not 0"):
         make("CartPole-v1", 0)
 
 
@@ -92,9 +114,16 @@ def test_a_device_that_is_not_there_is_named(device: str) -> None:
         make("CartPole-v1", 1, device=device)
 
 
-def test_a_gymnasium_module_that_is_not_installed_is_named() -> None:
-    with pytest.raises(Unimplemented, match="module 'absent_package' cannot be imported"):
-        make("absent_package:Environment-v0", 1)
+@pytest.mark.parametrize("id", ["absent_package:Environment-v0", "gym:absent_package:Environment-v0"])
+def test_a_gymnasium_module_that_is_not_installed_is_named(id: str) -> None:
+    with pytest.raises(Unimplemented, match=f"^{id}: module 'absent_package' cannot be imported"):
+        make(id, 1)
+
+
+def test_an_own_environment_that_goes_wrong_is_named_with_its_lane_and_step(own_module: str) -> None:
+    simulator = make(f"python:{own_module}:diverges", 2, seed=0)
+    with pytest.raises(DataLoss, match=f"^python:{own_module}:diverges: lane 0 returned a reward that is not finite"):
+        simulator.step(torch.zeros(2, dtype=torch.int64))
 
 
 def test_a_package_that_trading_lacks_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

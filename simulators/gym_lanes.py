@@ -1,0 +1,372 @@
+"""N Gymnasium environments stepped one after the other, into arrays that may be shared; knows no torch.
+
+Run as a program this is one process of `simulators.gym_processes`. It imports nothing else of its package, which would
+bring torch into every process: two seconds and hundreds of megabytes.
+"""
+
+import mmap
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from podrace.errors import Internal, InvalidArgument, PodraceError, Unimplemented
+
+Environment = gymnasium.Env[Any, Any]
+Array = NDArray[Any]
+_ALIGNMENT_BYTES = 64
+STEP, RESET, CLOSE = b"s", b"r", b"c"
+DONE, FAILED = b"\0", b"\1"
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """What N lanes write, and what they are told.
+
+    Attributes:
+        observation: [N, *shape] float32 or uint8.
+        final_observation: [N, *shape], of the same type.
+        reward: [N] float32.
+        terminated: [N] bool.
+        truncated: [N] bool.
+        began: [N] int64, steps since `reset` after which the running episode of a lane began.
+        length: [N] int64, steps of the episode of a lane that ended last.
+        seed: [N] int64, for the next reset.
+        action: [N, *action shape] in the type of the action space; int64 where it is discrete.
+    """
+
+    observation: Array
+    final_observation: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    began: Array
+    length: Array
+    seed: Array
+    action: Array
+
+    @classmethod
+    def over(cls, memory: Any, layout: Mapping[str, tuple[int, tuple[int, ...], str]]) -> "Arrays":
+        """Arrays that lie in `memory` (any writable buffer) as `layout_of` says."""
+        return cls(
+            **{name: np.ndarray(shape, dtype, memory, offset) for name, (offset, shape, dtype) in layout.items()}
+        )
+
+    def lanes(self, first: int, count: int) -> "Arrays":
+        """The rows of some lanes, in the same memory."""
+        return Arrays(**{name: array[first : first + count] for name, array in vars(self).items()})
+
+
+def layout_of(
+    count: int, observation: spaces.Space[Any], action: spaces.Space[Any]
+) -> tuple[int, dict[str, tuple[int, tuple[int, ...], str]]]:
+    """Where the arrays of `count` lanes lie in one piece of memory.
+
+    Returns:
+        Its size in bytes, and for each field of Arrays its offset in bytes, its shape and its type.
+    """
+    shape, dtype = observed(observation)
+    action_shape, action_type = (
+        action.shape or (),
+        "int64" if isinstance(action, spaces.Discrete) else str(action.dtype),
+    )
+    kinds = {
+        "observation": (shape, dtype),
+        "final_observation": (shape, dtype),
+        "reward": ((), "float32"),
+        "terminated": ((), "bool"),
+        "truncated": ((), "bool"),
+        "began": ((), "int64"),
+        "length": ((), "int64"),
+        "seed": ((), "int64"),
+        "action": (action_shape, action_type),
+    }
+    layout, offset = {}, 0
+    for name, (row, element) in kinds.items():
+        layout[name] = (offset, (count, *row), element)
+        size = count * int(np.prod(row)) * np.dtype(element).itemsize
+        offset += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    return offset, layout
+
+
+def observed(space: spaces.Space[Any]) -> tuple[tuple[int, ...], str]:
+    """Shape and type of one lane's observation, as it is handed on."""
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),), "float32"
+    return space.shape or (), "uint8" if space.dtype == np.uint8 else "float32"
+
+
+def make_environments(id: str, name: str, options: Mapping[str, Any], count: int) -> list[Environment]:
+    """Makes environments of a registered name.
+
+    Args:
+        id: What the user wrote, for error lines.
+        name: What Gymnasium calls it.
+        options: Keyword arguments of `gymnasium.make`.
+        count: How many.
+
+    Raises:
+        InvalidArgument: The environment refuses its options.
+        Unimplemented: It needs a package that is not installed.
+    """
+    try:
+        # The checker looks at every step of every environment for mistakes of the environment's author.
+        return [gymnasium.make(name, disable_env_checker=True, **options) for _ in range(count)]
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        raise Unimplemented(f"{id}: {one_line(error)}") from error
+    except (gymnasium.error.Error, TypeError, ValueError, KeyError, AssertionError, OSError) as error:
+        raise InvalidArgument(f"{id} refuses its options {dict(options)}: {one_line(error)}") from error
+
+
+def one_line(thing: object) -> str:
+    """Its text without line breaks."""
+    return " ".join(str(thing).split())
+
+
+class Lanes:
+    """Environments that are all alike, stepped in this process.
+
+    Attributes:
+        count: Number of lanes, N.
+        observation_space: Gymnasium's, of one lane.
+        action_space: Gymnasium's, of one lane.
+        arrays: What they write.
+    """
+
+    def __init__(self, id: str, environments: Sequence[Environment], first_lane: int = 0) -> None:
+        """Takes over the environments; `allocate` or `place` says where they write.
+
+        Args:
+            id: What the user calls them, for error lines.
+            environments: At least one; closed by `close`.
+            first_lane: What the first one is called in error lines.
+        """
+        self.count = len(environments)
+        self.observation_space, self.action_space = environments[0].observation_space, environments[0].action_space
+        self.arrays: Arrays
+        self._id, self._first_lane = id, first_lane
+        self._environments = list(environments)
+        self._step_of_lane = [environment.step for environment in environments]
+        self._encode = _observation_encoder(self.observation_space)
+        self._decode = _action_decoder(self.action_space)
+        self._shape, _ = observed(self.observation_space)
+        self._steps = 0
+
+    def allocate(self) -> NDArray[np.uint8]:
+        """Makes the arrays, and returns the memory they lie in as `layout_of` says, zero at first."""
+        size, layout = layout_of(self.count, self.observation_space, self.action_space)
+        memory = np.zeros(size, np.uint8)
+        self.place(Arrays.over(memory, layout))
+        return memory
+
+    def place(self, arrays: Arrays) -> None:
+        """From now on the lanes write into `arrays`."""
+        self.arrays = arrays
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Begins an episode in every lane, with a seed each.
+
+        Raises:
+            InvalidArgument: An environment observes something else than its space says.
+            Internal: One raised an exception.
+        """
+        self.arrays.began.fill(0)
+        self._steps, lane = 0, 0
+        try:
+            for lane, seed in enumerate(seeds):
+                observation, _ = self._environments[lane].reset(seed=int(seed))
+                self.arrays.observation[lane] = self._row(observation)
+        except Exception as error:  # an environment may raise anything
+            raise self._fault(lane, error) from error
+
+    def step(self, actions: Array) -> None:
+        """Steps every lane once; one whose episode ends is reset.
+
+        Raises:
+            InvalidArgument: An environment observes something else than its space says.
+            Internal: One raised an exception.
+        """
+        arrays, shape, lane = self.arrays, self._shape, 0
+        observations, rewards, is_encoded = arrays.observation, arrays.reward, self._encode is not None
+        arrays.terminated.fill(False)
+        arrays.truncated.fill(False)
+        self._steps += 1
+        native_actions = self._decode(actions)
+        try:
+            for lane, step in enumerate(self._step_of_lane):
+                observation, rewards[lane], terminated, truncated, _ = step(native_actions[lane])
+                if terminated or truncated:
+                    observation = self._end_episode(lane, observation, bool(terminated))
+                if is_encoded or getattr(observation, "shape", None) != shape:
+                    observation = self._row(observation)
+                observations[lane] = observation
+        except Exception as error:  # an environment may raise anything
+            raise self._fault(lane, error) from error
+
+    def _end_episode(self, lane: int, observation: Any, terminated: bool) -> Any:
+        """Keeps the final observation of a lane and returns the first one of its next episode."""
+        arrays = self.arrays
+        arrays.final_observation[lane] = self._row(observation)
+        arrays.terminated[lane], arrays.truncated[lane] = terminated, not terminated
+        arrays.length[lane] = self._steps - arrays.began[lane]
+        arrays.began[lane] = self._steps
+        observation, _ = self._environments[lane].reset()
+        return observation
+
+    def _row(self, observation: Any) -> Array:
+        """One observation as a row of the array, whose assignment would stretch one of another shape."""
+        row: Array = self._encode(observation) if self._encode else np.asarray(observation)
+        if row.shape != self._shape:
+            raise _WrongShapeError(row.shape)
+        return row
+
+    def _fault(self, lane: int, error: Exception) -> PodraceError:
+        """What a user is told of an environment that failed."""
+        if isinstance(error, PodraceError):
+            return error
+        steps = self._steps - int(self.arrays.began[lane])
+        where = f"at step {steps} of its episode" if steps else "at the reset of its episode"
+        subject = f"{self._id}: lane {self._first_lane + lane}"
+        if isinstance(error, _WrongShapeError):
+            return InvalidArgument(
+                f"{subject} returned an observation of shape {error.shape} {where}; its observation space has the "
+                f"shape {self._shape}"
+            )
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {one_line(error)}"
+        if frame.filename == __file__:
+            return Internal(f"{subject} does not keep to Gymnasium's interface {where}: {what}")
+        return Internal(f"{subject} raised {what} ({os.path.basename(frame.filename)}:{frame.lineno}) {where}")  # noqa: PTH119
+
+    def close(self) -> None:
+        """Closes every environment."""
+        for environment in self._environments:
+            environment.close()
+
+
+class _WrongShapeError(Exception):
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape)
+        self.shape = shape
+
+
+def _observation_encoder(space: spaces.Space[Any]) -> Callable[[Any], Array] | None:
+    """How a lane's observation becomes a row of the buffer; None when plain assignment does it."""
+    if not isinstance(space, spaces.Discrete):
+        return None
+    one_hot, start = np.eye(int(space.n), dtype=np.float32), int(space.start)
+    return lambda observation: one_hot[int(observation) - start]
+
+
+def _action_decoder(space: spaces.Space[Any]) -> Callable[[Array], Any]:
+    """How a batch of actions becomes one action a lane, in the environment's own type."""
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+        return lambda action: (action + start).tolist() if start else action.tolist()
+    dtype = space.dtype
+    return lambda action: action.astype(dtype, copy=False)
+
+
+# --- as a process of its own ---------------------------------------------------------------------------------------
+
+
+def send_object(connection: socket.socket, thing: object) -> None:
+    """Sends one object to a process of one's own."""
+    data = pickle.dumps(thing)
+    connection.sendall(len(data).to_bytes(8, "little") + data)
+
+
+def receive_object(connection: socket.socket) -> Any:
+    """Receives what `send_object` sent.
+
+    Raises:
+        EOFError: The other process is gone.
+    """
+    size = int.from_bytes(_receive(connection, 8), "little")
+    return pickle.loads(_receive(connection, size))
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
+
+def serve(connection: socket.socket, memory_file: int) -> None:
+    """Makes lanes, and steps and resets them when told, until the other end closes.
+
+    Every answer is one byte; FAILED is followed by the code and the message of the error.
+
+    Args:
+        connection: To the parent.
+        memory_file: Descriptor of the file that holds the arrays.
+    """
+    # Ctrl-C reaches the whole process group, and it is the parent who closes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=[connection.fileno()], daemon=True).start()
+    first_lane, count, id, made_of = receive_object(connection)
+    made: list[Lanes] = []
+    if not _answered(connection, lambda: made.append(_made(id, made_of, count, first_lane))):
+        return
+    [own] = made
+    send_object(connection, (own.observation_space, own.action_space))
+    size, layout = receive_object(connection)
+    own.place(Arrays.over(mmap.mmap(memory_file, size), layout).lanes(first_lane, count))
+    calls = {
+        # Copied: an environment may keep its action, and the next one will be written over it.
+        STEP: lambda: own.step(own.arrays.action.copy()),
+        RESET: lambda: own.reset(own.arrays.seed.tolist()),
+    }
+    while (told := connection.recv(1)) in calls:
+        _answered(connection, calls[told])
+    own.close()
+
+
+def _made(id: str, made_of: bytes, count: int, first_lane: int) -> Lanes:
+    try:
+        name, specification, options = pickle.loads(made_of)
+    except (AttributeError, ImportError) as error:
+        raise InvalidArgument(f"{id}: what it is made of is not found in another process: {one_line(error)}") from error
+    if ":" not in name:
+        # Registered by the parent, perhaps by hand; a module that is named is imported and registers its own.
+        gymnasium.registry.setdefault(name, specification)
+    return Lanes(id, make_environments(id, name, options, count), first_lane)
+
+
+def _answered(connection: socket.socket, call: Callable[[], None]) -> bool:
+    try:
+        call()
+    except PodraceError as error:
+        connection.sendall(FAILED)
+        send_object(connection, (error.code, error.message))
+        return False
+    connection.sendall(DONE)
+    return True
+
+
+def _end_with(connection: int) -> None:
+    """Ends this process when the parent does, also in the middle of a step that would never end."""
+    poll = select.poll()
+    poll.register(connection, 0)  # a hang-up is always told
+    poll.poll()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

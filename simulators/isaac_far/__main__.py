@@ -1,0 +1,32 @@
+"""Started by path, by an interpreter that has no podrace: makes its folder a package, and serves.
+
+python .../isaac_far/__main__.py REQUESTS RESPONSES        (two descriptors of pipes)
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+PACKAGE = "isaac_far"
+
+
+def load_package(folder: Path) -> None:
+    """Makes the folder importable; its parent stays out of the path, where `gym.py` would hide the package `gym`."""
+    spec = importlib.util.spec_from_file_location(
+        PACKAGE, str(folder / "__init__.py"), submodule_search_locations=[str(folder)]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {folder}")
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[PACKAGE] = package
+    spec.loader.exec_module(package)
+
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != here]
+    load_package(here)
+    importlib.import_module(PACKAGE + ".serving").main(sys.argv[1:])

@@ -1,0 +1,74 @@
+"""Isaac Lab, whose lanes reset in the step that ends an episode, as ours do.
+
+From 3.0 on it can keep the last observations of episodes (`compute_final_obs`). Before that they are gone; the
+observation before the last step stands in for them, so that a truncated episode is bootstrapped from the value of where
+its last step began, as the libraries that come with Isaac Lab do it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import TYPE_CHECKING, Any
+
+from .serving import seed_everything
+
+if TYPE_CHECKING:
+    import torch
+
+POLICY = "policy"
+
+
+class Engine:
+    """A registered environment; attributes as of the one for Isaac Gym."""
+
+    def __init__(self, opening: dict[str, Any]) -> None:
+        """Starts the application and makes the environment.
+
+        Args:
+            opening: `task`, `count`, `device`.
+        """
+        # Everything else of Isaac Lab can be imported only in a running application.
+        launcher = importlib.import_module("isaaclab.app").AppLauncher
+        self._app = launcher(headless=True, device=opening["device"]).app
+        import gymnasium
+
+        importlib.import_module("isaaclab_tasks")
+        tools = importlib.import_module("isaaclab_tasks.utils")
+        task = opening["task"]
+        self.device = opening["device"]
+        configuration = tools.parse_env_cfg(task, device=self.device, num_envs=opening["count"])
+        configuration.seed = 0
+        keeps_final = hasattr(configuration, "compute_final_obs")
+        if keeps_final:
+            configuration.compute_final_obs = True
+        env: Any = gymnasium.make(task, cfg=configuration).unwrapped
+        self._env = env
+        space = env.single_action_space
+        self.observation_shape = tuple(env.single_observation_space[POLICY].shape)
+        self.action_shape = tuple(space.shape)
+        # Most of its actions have no bounds, and are scaled by the task itself.
+        self.low = [low if math.isfinite(low) else -1.0 for low in space.low.ravel().tolist()]
+        self.high = [high if math.isfinite(high) else 1.0 for high in space.high.ravel().tolist()]
+        self.note = "" if keeps_final else "last observations of episodes are those before their last step"
+        self._before: Any = None
+
+    def reset(self, seed: int) -> torch.Tensor:
+        """Begins an episode in every lane and returns the first observations."""
+        seed_everything(seed)
+        said, _ = self._env.reset(seed=seed)
+        self._before = said[POLICY].clone()
+        observation: torch.Tensor = self._before
+        return observation
+
+    def step(self, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Steps; returns observation, reward, terminated, truncated and final observation."""
+        said, reward, terminated, truncated, extras = self._env.step(action)
+        final = extras.get("final_obs")
+        final_observation = self._before if final is None else final[POLICY].clone()
+        self._before = said[POLICY].clone()
+        return self._before, reward, terminated, truncated & ~terminated, final_observation
+
+    def close(self) -> None:
+        """Closes the environment; the application goes with the process."""
+        self._env.close()

@@ -1,0 +1,167 @@
+"""Translates between simulators and the messages of SimulatorService: spaces, options, and tensors in pieces."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
+from torch import Tensor
+
+from podrace.agentpod.v1 import agentpod_pb2
+from podrace.errors import InvalidArgument, PodraceError
+from podrace.tensor.v1.tensor_pb2 import TensorSpec
+from podrace.tensors.codec import DATA_TYPES, ELEMENT_TYPES, LAYOUT_VERSION
+from podrace.tensors.probe import PROBE_SPEC
+from simulators.base import Space
+
+MESSAGE_BYTES = 2**20
+"""Elements that one message holds at most."""
+ROW_FIELDS = ("observation", "reward", "terminated", "truncated")
+"""What every step has of every lane, in the order of the message."""
+SHARED_PREFIX = "podrace-steps-"
+"""Begins the names of the files that a service may be asked to step in."""
+
+_KINDS: Mapping[str, agentpod_pb2.Space.Kind.ValueType] = {
+    "continuous": agentpod_pb2.Space.KIND_CONTINUOUS,
+    "discrete": agentpod_pb2.Space.KIND_DISCRETE,
+}
+
+
+def space_message(space: Space) -> agentpod_pb2.Space:
+    """A space as it travels."""
+    return agentpod_pb2.Space(
+        kind=_KINDS[space.kind],
+        shape=space.shape,
+        data_type=DATA_TYPES[space.dtype],
+        low=_bounds_message(space.low),
+        high=_bounds_message(space.high),
+        choices=space.n,
+    )
+
+
+def _bounds_message(bounds: tuple[float, ...] | None) -> tuple[float, ...]:
+    """One number where all elements share it: those of a picture's elements would not fit a message."""
+    return bounds[:1] if bounds and bounds.count(bounds[0]) == len(bounds) else bounds or ()
+
+
+def space_of(message: agentpod_pb2.Space) -> Space:
+    """A space as it arrived.
+
+    Raises:
+        InvalidArgument: Its kind or element type is unknown, or it has another number of bounds than elements.
+    """
+    if message.kind not in _KINDS.values() or message.data_type not in ELEMENT_TYPES:
+        raise InvalidArgument(
+            f"space of kind {message.kind} and data type {message.data_type}: not one this build knows"
+        )
+    elements = math.prod(message.shape)
+    return Space(
+        kind="continuous" if message.kind == agentpod_pb2.Space.KIND_CONTINUOUS else "discrete",
+        shape=tuple(message.shape),
+        dtype=ELEMENT_TYPES[message.data_type],
+        low=_bounds_of(message.low, elements),
+        high=_bounds_of(message.high, elements),
+        n=message.choices,
+    )
+
+
+def _bounds_of(bounds: Sequence[float], elements: int) -> tuple[float, ...] | None:
+    if len(bounds) not in (0, 1, elements):
+        raise InvalidArgument(f"a space of {elements} elements has {len(bounds)} bounds: expected one for each, or one")
+    return tuple(bounds) * (elements if len(bounds) == 1 else 1) or None
+
+
+def options_of(message: Struct) -> dict[str, object]:
+    """Options as they arrived; whole numbers as int: a Struct turned them into floats, and many factories insist."""
+    options: dict[str, object] = _plain(json_format.MessageToDict(message))
+    return options
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def step_specs(observation_space: Space, action_space: Space, count: int) -> dict[str, TensorSpec]:
+    """The tensors of one step of `count` lanes, by name, and the probe."""
+    observed = (count, *observation_space.shape)
+    shapes = {
+        "action": ((count, *action_space.shape), action_space.dtype),
+        "observation": (observed, observation_space.dtype),
+        "reward": ((count,), torch.float32),
+        "terminated": ((count,), torch.bool),
+        "truncated": ((count,), torch.bool),
+        "final_observation": (observed, observation_space.dtype),
+    }
+    specs = {
+        name: TensorSpec(name=name, data_type=DATA_TYPES[dtype], shape=shape, layout_version=LAYOUT_VERSION)
+        for name, (shape, dtype) in shapes.items()
+    }
+    return {**specs, PROBE_SPEC.name: PROBE_SPEC}
+
+
+# --- tensors in pieces ---------------------------------------------------------------------------------------------
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """The elements of a tensor [N, ...] of any device in C order."""
+    plain = tensor.cpu().contiguous()
+    # numpy knows every element type that travels but this one.
+    return (plain.view(torch.uint8) if plain.dtype is torch.bfloat16 else plain).numpy().tobytes()
+
+
+def pieces(fields: Mapping[str, bytes], most_bytes: int = MESSAGE_BYTES) -> Iterator[dict[str, bytes]]:
+    """Cuts fields into what messages hold, in order; at least one piece, even of nothing."""
+    if sum(map(len, fields.values())) <= most_bytes:
+        yield dict(fields)
+        return
+    piece: dict[str, bytes] = {}
+    room = most_bytes
+    for name, data in fields.items():
+        start = 0
+        while start < len(data):
+            piece[name] = data[start : start + room]
+            start += len(piece[name])
+            room -= len(piece[name])
+            if not room:
+                yield piece
+                piece, room = {}, most_bytes
+    if piece:
+        yield piece
+
+
+class Inbox:
+    """Joins the pieces of one field into a tensor."""
+
+    def __init__(self, name: str, tensor: Tensor, error: type[PodraceError]) -> None:
+        """Begins empty.
+
+        Args:
+            name: Of the field, for error lines.
+            tensor: Contiguous, on the CPU; written in place.
+            error: Raised where the sizes do not agree.
+        """
+        self._name, self._error = name, error
+        self._elements = tensor.view(-1).view(torch.uint8).numpy()
+        self._filled_bytes = 0
+
+    def put(self, piece: bytes) -> None:
+        """Appends a piece; refuses what is more than the tensor holds."""
+        end = self._filled_bytes + len(piece)
+        if end > len(self._elements):
+            raise self._error(f"{self._name} has {end} bytes or more, {len(self._elements)} at most belong there")
+        self._elements[self._filled_bytes : end] = np.frombuffer(piece, np.uint8)
+        self._filled_bytes = end
+
+    def finish(self, expected_bytes: int | None = None) -> None:
+        """Ends the field and begins the next one; refuses less than the whole tensor, or than what is expected."""
+        expected = len(self._elements) if expected_bytes is None else expected_bytes
+        if self._filled_bytes != expected:
+            raise self._error(f"{self._name} has {self._filled_bytes} bytes, {expected} belong there")
+        self._filled_bytes = 0

@@ -1,0 +1,147 @@
+"""What a user may set about the bodies on MuJoCo Warp; each style has the options of what it is modelled on."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from podrace.errors import InvalidArgument
+from simulators import mujoco_options
+from simulators.mujoco_options import Range
+from simulators.options import check_names, closest, parse_options
+
+
+@dataclass(frozen=True)
+class WarpOptions:
+    """What all have in common."""
+
+    body: ClassVar[str]
+
+    style: str = "gymnasium"
+    """Whose observations, rewards and ends: "gymnasium" (version 5) or "isaac" (Isaac Gym's)."""
+    nconmax: int = 0
+    """Contacts there is room for, on the average over the lanes; 0: what the body is known to need."""
+    njmax: int = 0
+    """Rows of constraints there is room for in each lane; 0: what the body is known to need."""
+    deterministic: bool = False
+    """On a GPU: the same seed and actions give the same steps to the last bit. Elsewhere they always do."""
+
+    def _refusal(self, name: str, rule: str) -> InvalidArgument:
+        value = getattr(self, name)
+        return InvalidArgument(
+            f"warp:{self.body}: option {name!r} {rule}, not {list(value) if isinstance(value, tuple) else value!r}"
+        )
+
+
+@dataclass(frozen=True)
+class AntOptions(WarpOptions, mujoco_options.AntOptions):
+    """Gymnasium's ant."""
+
+    body = "ant"
+
+
+@dataclass(frozen=True)
+class HumanoidOptions(WarpOptions, mujoco_options.HumanoidOptions):
+    """Gymnasium's humanoid."""
+
+    body = "humanoid"
+
+
+@dataclass(frozen=True)
+class IsaacOptions(WarpOptions):
+    """Names and values of the tasks' published configurations (IsaacGymEnvs 1.5.1, cfg/task)."""
+
+    frame_skip: ClassVar[int] = 2
+    """Substeps of 1/120 s in a step."""
+
+    style: str = "isaac"
+    max_episode_steps: int = 1000
+    """Steps after which an episode is truncated."""
+    heading_weight: float = 0.5
+    """Reward for facing the target."""
+    up_weight: float = 0.1
+    """Reward for being upright."""
+    alive_reward: float = 0.5
+    """Reward for a step that the body survives."""
+    actions_cost: float = 0.005
+    """Cost of a unit of squared action."""
+    energy_cost: float = 0.05
+    """Cost of a unit of action times the joint's speed as it is seen."""
+    joints_at_limit_cost: float = 0.1
+    """Cost of a joint at its limit."""
+    death_cost: float = -2.0
+    """The whole reward of the step in which the body falls."""
+    termination_height: float = 0.31
+    """Height of the torso in metres below which it has fallen."""
+    dof_velocity_scale: float = 0.2
+    """Of joint speeds, where they are seen."""
+    angular_velocity_scale: float = 1.0
+    """Of the torso's turning, where it is seen."""
+    contact_force_scale: float = 0.1
+    """Of forces, where they are seen."""
+
+
+@dataclass(frozen=True)
+class IsaacAntOptions(IsaacOptions):
+    """Isaac Gym's ant."""
+
+    body = "ant"
+
+
+@dataclass(frozen=True)
+class IsaacHumanoidOptions(IsaacOptions):
+    """Isaac Gym's humanoid."""
+
+    body = "humanoid"
+
+    alive_reward: float = 2.0
+    actions_cost: float = 0.01
+    joints_at_limit_cost: float = 0.25
+    death_cost: float = -1.0
+    termination_height: float = 0.8
+    dof_velocity_scale: float = 0.1
+    angular_velocity_scale: float = 0.25
+    contact_force_scale: float = 0.01
+
+
+STYLES: dict[str, dict[str, type[WarpOptions]]] = {
+    "ant": {"gymnasium": AntOptions, "isaac": IsaacAntOptions},
+    "humanoid": {"gymnasium": HumanoidOptions, "isaac": IsaacHumanoidOptions},
+}
+"""Options by body and style."""
+_OF_PROCESSORS = "threads"
+
+
+def parse_warp_options(options: Mapping[str, object], body: str) -> Any:
+    """Builds the options of a body, of the class in STYLES; a range is a list of two numbers.
+
+    Raises:
+        InvalidArgument: A name is unknown, or a value has the wrong type or is out of range.
+    """
+    owner, styles = f"warp:{body}", STYLES[body]
+    style = options.get("style", "gymnasium")
+    if not isinstance(style, str) or style not in styles:
+        hint = closest(str(style), styles)
+        raise InvalidArgument(f"{owner}: option 'style' must be one of {', '.join(styles)}, not {style!r}{hint}")
+    options_class = styles[style]
+    kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(options_class)}
+    kinds.pop(_OF_PROCESSORS, None)
+    check_names(f"{owner} ({style})", options, kinds)
+    ranges = {name: _range(owner, name, value) for name, value in options.items() if kinds[name] == Range}
+    others = {name: value for name, value in options.items() if name not in ranges}
+    parsed = dataclasses.replace(parse_options(owner, others, options_class), **ranges)  # type: ignore[arg-type]
+    for name, low in (("nconmax", 0), ("njmax", 0), ("max_episode_steps", 1)):
+        if getattr(parsed, name) < low:
+            raise parsed._refusal(name, f"must be at least {low}")
+    for field in dataclasses.fields(parsed):
+        if isinstance(value := getattr(parsed, field.name), float) and not math.isfinite(value):
+            raise parsed._refusal(field.name, "must be a number")
+    return parsed
+
+
+def _range(owner: str, name: str, value: object) -> Range:
+    if isinstance(value, list | tuple) and [type(bound) in (int, float) for bound in value] == [True, True]:
+        low, high = map(float, value)
+        return low, high
+    raise InvalidArgument(f"{owner}: option {name!r} must be a list of two numbers, not {value!r}")

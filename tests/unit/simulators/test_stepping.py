@@ -1,0 +1,239 @@
+"""What a simulator service does for one stream: the order of requests, sizes, and limits."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from google.protobuf.struct_pb2 import Struct
+
+from podrace.errors import InvalidArgument, ResourceExhausted
+from podrace.simulator.v1.simulator_pb2 import GetSimulatorRequest
+from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest as Request
+from podrace.simulator.v1.simulator_pb2 import StreamStepsResponse as Response
+from podrace.tensors.plane import Region
+from podrace.tensors.probe import write_probe
+from podrace.tensors.shared import SharedPlane
+from simulators import Space
+from simulators.config import Limits
+from simulators.messages import SHARED_PREFIX, bytes_of, pieces, space_message, space_of, step_specs
+from simulators.stepping import Stepping, check_served, describe
+
+COUNT = 3
+RESET = Request(reset=Request.Reset(seed=1))
+
+
+def opening(id: str = "cartpole", count: int = COUNT, **options: object) -> Request:
+    struct = Struct()
+    struct.update(options)
+    return Request(open=Request.Open(id=id, options=struct, count=count))
+
+
+def act(step: int, action: bytes | None = None, *, more: bool = False) -> Request:
+    chosen = bytes_of(torch.zeros(COUNT, dtype=torch.int64)) if action is None else action
+    return Request(act=Request.Act(step=step, action=chosen, more=more))
+
+
+@pytest.fixture
+def stepping() -> Iterator[Stepping]:
+    stepping = Stepping(Limits(), "cpu")
+    yield stepping
+    stepping.close()
+
+
+@pytest.mark.parametrize(
+    ("requests", "complaint"),
+    [
+        ([RESET], "begins with open, not with reset"),
+        ([act(1)], "begins with open, not with act"),
+        ([Request()], "begins with open, not with a request this build does not know"),
+        ([opening(), opening()], "opens once"),
+        ([opening(), Request()], "of a kind this build does not know"),
+        ([opening(), act(1)], "the first action comes after a reset"),
+        ([opening(), RESET, act(2)], "step 2 cannot follow step 0"),
+        ([opening(), RESET, act(1), act(1)], "step 1 cannot follow step 1"),
+        ([opening(), RESET, act(1), RESET, act(2)], "step 2 cannot follow step 0"),
+        ([opening(), RESET, act(1, bytes(23))], "action has 23 bytes, 24 belong there"),
+        ([opening(), RESET, act(1, bytes(25))], "action has 25 bytes or more, 24 at most"),
+        ([opening(), RESET, act(1, bytes(20), more=True), act(1, bytes(5))], "action has 25 bytes or more"),
+        ([opening(), RESET, act(1, bytes_of(torch.tensor([0, 2, 1])))], "actions go from 0 to 2, choices from 0 to 1"),
+        ([opening(), RESET, act(1, bytes_of(torch.tensor([0, -1, 1])))], "actions go from -1 to 1"),
+        ([opening(), RESET, Request(share=Request.Share())], "memory is shared once, before the first reset"),
+        ([opening(), Request(share=Request.Share())], "memory to step in holds action, observation"),
+        ([opening(count=0)], "at least 1"),
+        ([opening(id="python:os:system")], "serves no ids that import a module"),
+        ([opening(speed=2)], "unknown option 'speed'"),
+    ],
+)
+def test_requests_out_of_order_or_of_the_wrong_size_are_refused(
+    requests: list[Request], complaint: str, stepping: Stepping
+) -> None:
+    for request in requests[:-1]:
+        stepping.answer(request)
+    with pytest.raises(InvalidArgument, match=complaint):
+        stepping.answer(requests[-1])
+
+
+def test_an_action_in_pieces_is_the_action(stepping: Stepping) -> None:
+    whole = Stepping(Limits(), "cpu")
+    action = bytes_of(torch.tensor([0, 1, 0]))
+    for each in (stepping, whole):
+        each.answer(opening())
+        each.answer(RESET)
+    assert stepping.answer(act(1, action[:7], more=True)) == []
+    assert stepping.answer(act(1, action[7:8], more=True)) == []
+    assert stepping.answer(act(1, action[8:])) == whole.answer(act(1, action))
+    whole.close()
+
+
+def test_more_than_the_limits_allow_is_refused() -> None:
+    with pytest.raises(ResourceExhausted, match=r"3 environments are more than the 2 .*limits.maximum_environments"):
+        Stepping(Limits(maximum_environments=2), "cpu").answer(opening())
+    stepping = Stepping(Limits(maximum_step_bytes=500), "cpu")
+    with pytest.raises(ResourceExhausted, match=r"has 6\d\d bytes, this service takes 500"):
+        stepping.answer(opening())
+    stepping.close()
+
+
+def test_only_what_is_named_is_served_where_something_is() -> None:
+    limits = Limits(serves=("cartpole", "python:mine:*"))
+    check_served("python:mine:make", {}, limits)
+    with pytest.raises(InvalidArgument, match=r"pendulum: this service serves cartpole, python:mine:\*"):
+        check_served("pendulum", {}, limits)
+    with pytest.raises(InvalidArgument, match="'interpreter'"):
+        check_served("isaacgym:Ant", {"interpreter": "/bin/sh"}, Limits(serves=("isaacgym:Ant",)))
+
+
+@pytest.mark.parametrize("name", ["threads", "processes"])
+def test_an_option_asks_for_no_more_of_the_machine_than_the_limit(name: str) -> None:
+    check_served("mujoco:Ant-v5", {name: 4}, Limits(maximum_threads=4))
+    with pytest.raises(ResourceExhausted, match=f"'{name}' asks for 5, this service gives 4"):
+        check_served("mujoco:Ant-v5", {name: 5}, Limits(maximum_threads=4))
+
+
+def test_a_simulator_is_described_as_it_would_open() -> None:
+    described = describe(GetSimulatorRequest(id="pendulum"), Limits(maximum_environments=7), "cpu")
+    stepping = Stepping(Limits(), "cpu")
+    (response,) = stepping.answer(opening("pendulum"))
+    assert described.observation_space == response.opened.observation_space
+    assert described.action_space == response.opened.action_space
+    assert (described.maximum_environments, list(described.planes)) == (7, ["shared"])
+    stepping.close()
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+OBSERVED, ACTION = Space("continuous", (4,), torch.float32), Space("discrete", (), torch.int64, n=2)
+
+
+@pytest.fixture
+def region(tmp_path: Path) -> Iterator[Region]:
+    plane = SharedPlane(f"{SHARED_PREFIX}{tmp_path.name}-")
+    yield plane.create("step", list(step_specs(OBSERVED, ACTION, COUNT).values()))
+    plane.close()
+
+
+def sharing(region: Region) -> Request:
+    return Request(share=Request.Share(tensors=region.refs()))
+
+
+def test_steps_in_memory_are_those_of_messages(stepping: Stepping, region: Region) -> None:
+    by_messages = Stepping(Limits(), "cpu")
+    sent = write_probe(region, seed=3)
+    stepping.answer(opening())
+    by_messages.answer(opening())
+    (shared,) = stepping.answer(sharing(region))
+    assert shared.shared.probe_sum == sent
+    tensors = dict(region)
+    (said,), (told,) = stepping.answer(RESET), by_messages.answer(RESET)
+    assert said == Response(stepped=Response.Stepped(step=0))
+    assert bytes_of(tensors["observation"]) == told.stepped.observation
+    ends = 0
+    for step in range(1, 40):
+        tensors["action"].fill_(1)
+        (said,) = stepping.answer(Request(act=Request.Act(step=step)))
+        (told,) = by_messages.answer(act(step, bytes_of(tensors["action"])))
+        assert said == Response(stepped=Response.Stepped(step=step))
+        for name in ("observation", "reward", "terminated", "truncated"):
+            assert bytes_of(tensors[name]) == getattr(told.stepped, name)
+        lanes = list(told.stepped.final_lanes)
+        assert bytes_of(tensors["final_observation"][lanes]) == told.stepped.final_observation
+        ends += len(lanes)
+    assert ends
+    by_messages.close()
+
+
+def test_memory_that_is_not_there_leaves_everything_to_messages(stepping: Stepping, region: Region) -> None:
+    request = sharing(region)
+    region.close()
+    stepping.answer(opening())
+    (response,) = stepping.answer(request)
+    assert not response.shared.HasField("probe_sum")
+    (stepped,) = stepping.answer(RESET)
+    assert len(stepped.stepped.observation) == COUNT * 16
+
+
+def test_memory_of_another_name_or_shape_is_not_touched(stepping: Stepping, tmp_path: Path, region: Region) -> None:
+    stepping.answer(opening())
+    plane = SharedPlane(f"podrace-{tmp_path.name}-")
+    foreign = plane.create("step", list(step_specs(OBSERVED, ACTION, COUNT).values()))
+    with pytest.raises(InvalidArgument, match=r"in files named podrace-steps-\*"):
+        stepping.answer(sharing(foreign))
+    plane.close()
+    request = sharing(region)
+    request.share.tensors[0].spec.shape[0] = 2
+    with pytest.raises(InvalidArgument, match="memory to step in holds"):
+        stepping.answer(request)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def joined(parts: list[dict[str, bytes]]) -> Mapping[str, bytes]:
+    whole: dict[str, bytes] = {}
+    for part in parts:
+        for name, data in part.items():
+            whole[name] = whole.get(name, b"") + data
+    return whole
+
+
+@pytest.mark.parametrize("most_bytes", [1, 3, 4, 7, 10, 11, 12, 100])
+def test_pieces_hold_at_most_so_much_and_are_the_whole(most_bytes: int) -> None:
+    fields = {"observation": b"abcdefg", "reward": b"", "terminated": b"hij", "truncated": b"k"}
+    parts = list(pieces(fields, most_bytes))
+    assert all(sum(map(len, part.values())) <= most_bytes for part in parts)
+    assert len(parts) == -(-11 // most_bytes)
+    assert {name: data for name, data in joined(parts).items() if data} == {
+        name: data for name, data in fields.items() if data
+    }
+    assert list(pieces({}, most_bytes)) == [{}]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Space("continuous", (3,), torch.float32, (-1.0, 0.0, float("-inf")), (1.0, 2.0, float("inf"))),
+        Space("continuous", (84, 84, 4), torch.uint8, (0.0,) * 28224, (255.0,) * 28224),
+        Space("continuous", (2, 2), torch.float32),
+        ACTION,
+    ],
+    ids=["bounds", "pictures", "unbounded", "choices"],
+)
+def test_a_space_arrives_as_it_was_sent(space: Space) -> None:
+    assert space_of(space_message(space)) == space
+    assert space_message(space).ByteSize() < 1000
+
+
+def test_a_space_with_another_number_of_bounds_is_refused() -> None:
+    message = space_message(dataclasses.replace(OBSERVED, low=(0.0, 0.0, 0.0, 1.0)))
+    del message.low[-1]
+    with pytest.raises(InvalidArgument, match="a space of 4 elements has 3 bounds"):
+        space_of(message)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8, torch.int64, torch.bool, torch.bfloat16])
+def test_elements_travel_in_c_order_whatever_the_strides(dtype: torch.dtype) -> None:
+    tensor = torch.arange(6).view(2, 3).to(dtype).t()
+    assert bytes_of(tensor) == bytes_of(tensor.contiguous())
+    assert torch.equal(torch.frombuffer(bytearray(bytes_of(tensor)), dtype=dtype).view(3, 2), tensor)
