@@ -14,7 +14,8 @@ podrace/cli/
   train.py          `train`: from specification to results
   specification.py  TOML to specification and back
   follow.py         keeps a view of a tournament true until its end; live.py and plain.py show it, progress.py (PURE)
-  report.py         the champion after the end; plots.py draws it
+  report.py         the champion after the end; plots.py draws it, page.py (PURE) makes a page of a backtest
+  data.py           `data`: prices to an array file, by a process of simulators.stocks
   scoring.py        has a pod score a checkpoint, for reports and for evaluate.py
   query.py          `ls`, `show` (overview.py), `standings`, `stop`; lineage.py and lists.py: what is left
   store_choice.py   which checkpoint store the embedded mesh of a home uses

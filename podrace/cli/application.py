@@ -10,12 +10,15 @@ from podrace.config import unknown
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "train": ("podrace.cli.train", "Train a tournament and show it live, or go on with one."),
+    "grid": ("podrace.cli.grid", "Run a specification along axes, compare with intervals."),
     "ls": ("podrace.cli.query", "List the tournaments, newest first."),
     "show": ("podrace.cli.query", "Show a tournament: where it stands, its pods, its latest events."),
     "standings": ("podrace.cli.query", "Show the board of a tournament."),
     "lineage": ("podrace.cli.lineage", "Show who descends from whom; --replay takes every decision again."),
     "evaluate": ("podrace.cli.evaluate", "Evaluate a champion or another candidate."),
+    "ensemble": ("podrace.cli.ensemble", "Evaluate the best agents together, beside each alone."),
     "stop": ("podrace.cli.query", "Stop a tournament and keep everything."),
+    "data": ("podrace.cli.data", "Make prices ready for the simulator stocks: build, check, synthesize."),
     "store": ("podrace.cli.store", "Look after a checkpoint store: check, ls, verify, gc."),
     "algorithms": ("podrace.cli.lists", "List the algorithms, or the hyperparameters of one."),
     "simulators": ("podrace.cli.lists", "List the simulators."),

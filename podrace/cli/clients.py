@@ -8,7 +8,7 @@ Deadlines are those the contracts recommend; lists are read to their last page. 
 """
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -106,8 +106,9 @@ class Clients:
         options: Struct,
         seed: int = 0,
         stochastic: bool = False,
+        members: Sequence[Checkpoint] = (),
     ) -> str:
-        """Queues an evaluation and returns its id."""
+        """Queues an evaluation, of an ensemble if there are other members, and returns its id."""
         request = pb.CreateEvaluationRequest(
             request_id=_request_id(),
             tournament_id=tournament_id,
@@ -116,6 +117,7 @@ class Clients:
             options=options,
             seed=seed,
             stochastic=stochastic,
+            members=members,
         )
         return (await self._ask(self._orchestrator.CreateEvaluation, request, QUICK_SECONDS)).evaluation_id
 

@@ -1,44 +1,67 @@
 """`podrace lineage`: who descends from whom, and whether every decision would be taken again."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
-from google.protobuf import json_format
+from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from podrace.cli import EXIT_FAILED, formats, resolve, session, shapes
+from podrace import rpc
+from podrace.cli import EXIT_FAILED, family, family_svg, formats, resolve, session, shapes
 from podrace.cli.clients import Clients
+from podrace.cli.family import Member, Members
 from podrace.cli.options import Settings, mesh_options
-from podrace.cli.output import show, show_json
-from podrace.cli.specification import whole
-from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, Origin
+from podrace.cli.output import show, show_json, tell
+from podrace.config import unknown
+from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
+from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
+from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import Tournament
+
+PAGE_SIZE = 200
+DEADLINE_SECONDS = 10.0
 
 
 @click.command()
 @click.argument("subject", metavar="TOURNAMENT|AGENT")
+@click.option("--agent", default="", metavar="AGENT", help="Only this agent, its ancestors and its descendants: a12.")
+@click.option(
+    "--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw the family tree into this file as well."
+)
 @click.option(
     "--replay", is_flag=True, help="Take every decision of the tournament again and compare; 1 if any differs."
 )
 @mesh_options
-def lineage(settings: Settings, subject: str, replay: bool) -> int:
+def lineage(settings: Settings, subject: str, agent: str, svg: Path | None, replay: bool) -> int:
     """Show who descends from whom.
 
-    TOURNAMENT is an id, its beginning, or `latest`, and shows all families; AGENT is <tournament>-a<number> and shows
-    its ancestors and what each changed.
+    TOURNAMENT is an id, its beginning, or `latest`, and shows all families: what each agent scored and cost, what it
+    changed of its parent, and how the champion's hyperparameters came about. AGENT is <tournament>-a<number> and shows
+    its ancestors and why each was made.
     """
+    if replay and (agent or svg):
+        raise InvalidArgument("lineage: --replay compares decisions and draws nothing; leave --agent and --svg out")
 
     async def query(clients: Clients) -> int:
         tournament, agent_id = await _find(clients, subject, settings)
+        if agent_id and agent:
+            raise InvalidArgument(f"lineage: {subject} and --agent {agent} both name an agent; give only one")
         if replay:
             return await _replay(settings, clients, tournament)
-        best = _best_by_agent(await clients.list_candidates(tournament, all_submissions=True))
+        submissions = await clients.list_candidates(tournament, all_submissions=True)
+        members = family.make_members(await _list_agents(tournament), submissions)
         if agent_id:
-            _show_ancestors(settings, await clients.get_lineage(tournament, agent_id), best)
-        else:
-            _show_families(settings, tournament, best)
+            _show_ancestors(settings, await clients.get_lineage(tournament, agent_id), submissions)
+        chosen = _agent_id(agent, members, tournament) if agent else agent_id
+        if chosen:
+            members = family.relatives_of(chosen, members)
+        if not agent_id:
+            _show_families(settings, tournament, members, submissions, of=chosen or tournament.best_agent_id)
+        if svg is not None:
+            _draw(svg, members, tournament)
         return 0
 
     session.require_tournaments(settings)
@@ -84,59 +107,147 @@ def _best_by_agent(submissions: Sequence[Candidate]) -> dict[str, Candidate]:
     return best
 
 
-def _show_families(settings: Settings, tournament: Tournament, best: Mapping[str, Candidate]) -> None:
+async def _list_agents(tournament: Tournament) -> list[Agent]:
+    """Every agent of a tournament, by number."""
+    request = board_pb.GetLineageRequest(tournament_id=tournament.tournament_id, page_size=PAGE_SIZE)
+    agents: list[Agent] = []
+    channel = rpc.connect(tournament.leaderboard_address, board_pb.DESCRIPTOR)
+    try:
+        method = board_grpc.LeaderboardServiceStub(channel).GetLineage
+        while True:
+            page = await rpc.call(method, request, deadline_seconds=DEADLINE_SECONDS)
+            agents.extend(page.agents)
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return agents
+    finally:
+        await channel.close()
+
+
+def _agent_id(text: str, members: Members, tournament: Tournament) -> str:
+    """The agent that a person means by `12`, `a12` or its whole id.
+
+    Raises:
+        NotFound: None.
+    """
+    names = {member.name: agent_id for agent_id, member in members.items()}
+    name = formats.short(text, tournament.tournament_id)
+    name = f"a{name}" if name.isdecimal() else name
+    if name not in names:
+        line = unknown(tournament.tournament_id, "agent", name, names)
+        raise NotFound(
+            line if "did you mean" in line else f"{line.partition(';')[0]}; there are {len(names)}, from a0 on"
+        )
+    return names[name]
+
+
+# --- all families ------------------------------------------------------------------------------------------------
+
+
+def _show_families(
+    settings: Settings, tournament: Tournament, members: Members, submissions: Sequence[Candidate], *, of: str
+) -> None:
+    """The trees, and how the hyperparameters went along the line to the agent `of`."""
     if settings.as_json:
-        show_json([shapes.candidate(candidate) | {"depth": candidate.depth} for candidate in best.values()])
+        kept = [candidate for name, candidate in _best_by_agent(submissions).items() if name in members]
+        show_json([shapes.candidate(candidate) | {"depth": candidate.depth} for candidate in kept])
         return
     root = Tree(Text(tournament.tournament_id, style="bold"), guide_style="dim")
-    nodes: dict[str, Tree] = {}
-    for agent_id, candidate in best.items():
-        parent = nodes.get(candidate.parent_agent_ids[0], root) if candidate.parent_agent_ids else root
-        nodes[agent_id] = parent.add(_candidate_line(candidate, champion=agent_id == tournament.best_agent_id))
+    nodes: dict[str, Tree] = {"": root}
+    entries = family.outline(members, family.line_of(of, members))
+    for entry in entries:
+        member = members[entry.agent_id]
+        champion = entry.agent_id == tournament.best_agent_id
+        text = _member_text(member, members.get(member.parent_id), champion=champion)
+        nodes[entry.agent_id] = nodes[entry.below].add(Text("↓ ", style="dim") + text if entry.goes_on else text)
     show(root)
+    if any(entry.goes_on for entry in entries):
+        show(Text("↓ child of the agent before it at the same indent", style="dim"))
+    line = [members[name] for name in family.line_of(of, members)]
+    if family.schedule(line):
+        show(Text(f"\nhyperparameters along the line to {line[-1].name}", style="bold"))
+        show(_schedule_table(line))
 
 
-def _candidate_line(candidate: Candidate, *, champion: bool) -> Text:
-    line = Text(formats.short(candidate.agent_id, candidate.tournament_id), style="bold" if champion else "")
-    line.append(f"  {candidate.algorithm}  ", style="dim")
-    line.append(formats.score(candidate.score, candidate.standard_error))
-    line.append(f"  {formats.count(candidate.environment_steps)} steps", style="dim")
-    return line.append("  champion", style="bold green") if champion else line
+def _member_text(member: Member, parent: Member | None, *, champion: bool) -> Text:
+    """One line: what it is, how good, how far, at what cost, and what it changed."""
+    text = Text(member.name, style="bold" if champion else "")
+    text.append(f"  {member.algorithm}  ", style="not bold dim")
+    if member.best:
+        text.append(formats.score(member.best.score, member.best.standard_error))
+        steps = formats.count(member.best.environment_steps)
+        text.append(f"  {steps} steps  {family.compute(member.core_seconds)}", style="not bold dim")
+    else:
+        text.append("no score", style="not bold dim")
+    if champion:
+        text.append("  champion", style="bold green")
+    changed = family.changes(member, parent).items()
+    if changed:
+        told = ", ".join(f"{name} {family.plain(old)} → {family.plain(new)}" for name, (old, new) in changed)
+        text.append(f"  {told}", style="not bold cyan")
+    return text
 
 
-def _show_ancestors(settings: Settings, agents: Sequence[Agent], best: Mapping[str, Candidate]) -> None:
+def _schedule_table(line: Sequence[Member]) -> Table:
+    """The values of each hyperparameter that changed, each with the environment steps at which it came."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, track in family.schedule(line).items():
+        values = [f"{family.plain(one.value)} (from {formats.count(one.environment_steps)})" for one in track]
+        table.add_row(f"  {name}", " → ".join(values))
+    return table
+
+
+def _draw(path: Path, members: Members, tournament: Tournament) -> None:
+    """Writes the picture beside and renames it: whoever looks sees a whole one.
+
+    Raises:
+        FailedPrecondition: There is nobody to draw, or the file cannot be written.
+    """
+    if not members:
+        raise FailedPrecondition(f"{tournament.tournament_id} has no agents yet: there is nothing to draw")
+    line = family.line_of(tournament.best_agent_id, members)
+    title = f"{tournament.tournament_id} on {tournament.spec.environment.id}"
+    text = family_svg.draw(members, family.lay_out(members, line), line, title=title)
+    try:
+        incoming = path.with_name(f"{path.name}.incoming")
+        incoming.write_text(text, encoding="utf-8")
+        incoming.replace(path)
+    except OSError as error:
+        raise FailedPrecondition(f"--svg {path}: cannot be written: {error.strerror}") from None
+    tell(f"the family tree is in {path}")
+
+
+# --- one agent ---------------------------------------------------------------------------------------------------
+
+
+def _show_ancestors(settings: Settings, agents: Sequence[Agent], submissions: Sequence[Candidate]) -> None:
     """The agent last, below its ancestors.
 
     Args:
         settings: Whether JSON is wanted.
         agents: The agent, then its ancestors, nearest first.
-        best: The best submission of each agent that has one.
+        submissions: Of the tournament, by arrival.
     """
     if settings.as_json:
         show_json([shapes.agent(agent) for agent in agents])
         return
+    kin = {agent.agent_id for agent in agents}
+    members = family.make_members(reversed(agents), [entry for entry in submissions if entry.agent_id in kin])
     root = Tree("", guide_style="dim", hide_root=True)
-    nodes: dict[str, Tree] = {}
-    by_id = {agent.agent_id: agent for agent in agents}
-    for agent in reversed(agents):
-        parent_id = agent.parent_agent_ids[0] if agent.parent_agent_ids else ""
-        text = _agent_text(agent, by_id.get(parent_id), best.get(agent.agent_id))
-        nodes[agent.agent_id] = nodes.get(parent_id, root).add(text)
+    nodes: dict[str, Tree] = {"": root}
+    for agent_id, member in members.items():
+        nodes[agent_id] = nodes[member.parent_id].add(_ancestor_text(member, members.get(member.parent_id)))
     show(root)
 
 
-def _agent_text(agent: Agent, parent: Agent | None, best: Candidate | None) -> Text:
-    text = Text(formats.short(agent.agent_id, agent.tournament_id), style="bold")
-    text.append(f"  {Origin.Name(agent.origin).removeprefix('ORIGIN_').lower()}", style="dim")
-    if best:
-        text.append(f"  {formats.score(best.score, best.standard_error)}", style="not bold")
-    text.append(f"  {agent.reason}", style="not bold dim")
-    for name, (before, after) in changed(agent, parent).items() if parent else ():
-        text.append(f"\n    {name} {before} → {after}", style="not bold cyan")
+def _ancestor_text(member: Member, parent: Member | None) -> Text:
+    text = Text(member.name, style="bold")
+    text.append(f"  {member.origin}", style="dim")
+    if member.best:
+        text.append(f"  {formats.score(member.best.score, member.best.standard_error)}", style="not bold")
+    text.append(f"  {member.reason}", style="not bold dim")
+    for name, (before, after) in family.changes(member, parent).items():
+        text.append(f"\n    {name} {family.plain(before)} → {family.plain(after)}", style="not bold cyan")
     return text
-
-
-def changed(agent: Agent, parent: Agent) -> dict[str, tuple[Any, Any]]:
-    """The hyperparameters that differ between a parent and its child, with both values."""
-    before, after = (whole(json_format.MessageToDict(one.hyperparameters)) for one in (parent, agent))
-    return {name: (before.get(name), after[name]) for name in after if before.get(name) != after[name]}

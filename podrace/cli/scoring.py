@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+from collections.abc import Sequence
 
 from google.protobuf.struct_pb2 import Struct
 
@@ -25,9 +26,10 @@ async def evaluated(
     options: Struct,
     seed: int = 0,
     stochastic: bool = False,
+    members: Sequence[Checkpoint] = (),
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> Evaluation:
-    """Has a pod evaluate a checkpoint and waits for the result.
+    """Has a pod evaluate a checkpoint, together with the other members of an ensemble, and waits for the result.
 
     Raises:
         FailedPrecondition: The pod could not; the line is its own.
@@ -40,6 +42,7 @@ async def evaluated(
         options=options,
         seed=seed,
         stochastic=stochastic,
+        members=members,
     )
     try:
         async with asyncio.timeout(deadline_seconds):

@@ -1,0 +1,110 @@
+"""`podrace grid`: one specification along several axes, every cell a tournament, compared at the end."""
+
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from podrace import config
+from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, grid_plots, grid_results, session
+from podrace.cli.claim import Use
+from podrace.cli.folders import Folders
+from podrace.cli.grid_axes import grid_name, make_cells, parse_axes
+from podrace.cli.grid_results import Grid
+from podrace.cli.grid_run import Runner
+from podrace.cli.grid_screen import GridLines, GridTable
+from podrace.cli.interrupts import Interrupts
+from podrace.cli.options import Settings, mesh_options
+from podrace.cli.output import console, show, show_json, tell
+from podrace.errors import Unimplemented
+
+
+@click.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.argument("axes", nargs=-1, metavar="KEY=VALUES...")
+@click.option("--axes", "axes_follow", is_flag=True, expose_value=False, help="What follows are axes; may be left out.")
+@click.option("--set", "overrides", multiple=True, metavar="A.B=C", help="Override a key of SPEC; repeatable.")
+@click.option(
+    "--parallel",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Tournaments at once. Their pods share the cores, and pool.minimum_pods may claim a core twice: times compare"
+    " only with 1, or where the pods of all fit.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Folder of the results.  [default: grids/<name> in the home]"
+)
+@mesh_options
+def grid(
+    settings: Settings, spec: Path, axes: Sequence[str], overrides: Sequence[str], parallel: int, output: Path | None
+) -> int:
+    r"""Run a specification along axes, compare with intervals: every combination of values is a tournament.
+
+    \b
+    podrace grid examples/cartpole.toml --axes algorithm=ppo,a2c seed=0..4
+    podrace grid examples/sac.toml strategy=truncation,random-search pod.cores=1,2
+
+    An axis is a key of the specification and its values; 0..4 means 0,1,2,3,4. Short names: algorithm (the only one of
+    the mix, with its hyperparameters of SPEC), strategy, environment, seed. The table and the picture give means over
+    the seed with 95 % bootstrap intervals; time counts from the first agent on.
+
+    The same command goes on after Ctrl-C, a crash or a failed cell: what is complete is not run again, also when the
+    grid has grown; what was stopped or failed is resumed. Another --set name=... begins anew.
+    """
+    parsed = parse_axes(axes)
+    values = config.read_toml(spec)
+    for override in overrides:
+        config.assign(values, *config.split_override(override))
+    cells = make_cells(values, parsed, source=str(spec))
+    name = grid_name(cells, parsed)
+    folder = output.expanduser().resolve() if output else Folders.of(settings.home).home / "grids" / name
+    wanted = Grid(name, tuple(parsed), tuple(cells), folder)
+    return session.run(functools.partial(_run, settings, wanted, parallel))
+
+
+async def _run(settings: Settings, wanted: Grid, parallel: int, interrupts: Interrupts) -> int:
+    """Runs the cells on one mesh; the results are written when it is gone, however it went."""
+    # Results go there in any case: an unwritable folder must not be found out at the end.
+    Folders.of(settings.home).make_home()
+    grid_results.write(wanted)
+    screen = GridTable(console(stderr=True)) if sys.stderr.isatty() else GridLines(tell)
+    try:
+        async with session.open_clients(settings, Use.TRAIN, interrupts, notify=screen.tell) as clients:
+            with interrupts.polite() as stop, screen:
+                await Runner(settings, clients, wanted, screen, stop).run(parallel=parallel)
+    finally:
+        if not wanted.complete:
+            tell(f"{_done(wanted)}; the same command goes on")
+    _conclude(settings, wanted)
+    if interrupts.count:
+        return EXIT_INTERRUPTED
+    return 0 if wanted.complete else EXIT_FAILED
+
+
+def _done(wanted: Grid) -> str:
+    done = sum(wanted.outcome(cell).good for cell in wanted.cells)
+    return f"{wanted.name}: {done} of {len(wanted.cells)} cells are done"
+
+
+def _conclude(settings: Settings, wanted: Grid) -> None:
+    """Draws, and says what came of it."""
+    combinations = wanted.combinations()
+    if any(row.scored for row in combinations):
+        try:
+            grid_plots.draw(wanted.folder / "grid.png", combinations, title=wanted.name)
+        except Unimplemented as error:
+            tell(error.message)
+    if settings.as_json:
+        show_json(grid_results.grid_values(wanted))
+        return
+    show(grid_results.render(wanted))
+    for cell in wanted.cells:
+        outcome = wanted.outcome(cell)
+        if not outcome.good and outcome.reason:
+            show(f"{cell.title}: {outcome.state}: {outcome.reason}")
+    show(f"\nresults in {wanted.folder}")
+    for file in sorted(wanted.folder.iterdir()):
+        show(f"  {file.name}")

@@ -1,0 +1,245 @@
+"""Axes of a grid, from what a person types to the checked specification of every cell (PURE).
+
+    axes = parse_axes(["algorithm=ppo,sac", "seed=0..4"])
+    cells = make_cells(values, axes, source="cartpole.toml")     # ten of them, each resolved
+
+Any key of a specification is an axis, written as for `--set`; some have a short name. Every cell is checked here,
+before any is started.
+"""
+
+import copy
+import hashlib
+import itertools
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from podrace import config, spec, strategies
+from podrace.cli.specification import to_values
+from podrace.errors import InvalidArgument
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+ALGORITHM = "algorithm"
+"""The short name that is no key: its value becomes the whole mix."""
+SEED = "seed"
+STRATEGY = "evolution.strategy"
+SHORT_NAMES: Mapping[str, str] = {
+    ALGORITHM: "algorithms",
+    "strategy": STRATEGY,
+    SEED: SEED,
+    "environment": "environment.id",
+}
+"""The keys that are compared most, by what they are called."""
+LARGEST_GRID = 1000
+"""Cells; more are taken for a slip of the keyboard."""
+NAME_CHARACTERS = 40
+"""How much of a specification's name is kept before the digest."""
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_BRACKETS = {"[": 1, "{": 1, "]": -1, "}": -1}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key and the values it takes."""
+
+    name: str
+    """As it was typed."""
+    values: tuple[Any, ...]
+    labels: tuple[str, ...]
+    """The values as they were typed; those of a range one by one."""
+
+    @property
+    def key(self) -> str:
+        """Dotted key of the specification."""
+        return SHORT_NAMES.get(self.name, self.name)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of a grid: a tournament."""
+
+    labels: Mapping[str, str]
+    """What it has of each axis, as typed, by the axis' name."""
+    values: Mapping[str, Any]
+    """The same as values."""
+    spec: TournamentSpec
+    """Resolved, and named after its own digest: the same cell has the same name in every grid."""
+
+    @property
+    def title(self) -> str:
+        """For a line to a person: `algorithm=ppo seed=3`."""
+        return _title(self.labels)
+
+    @property
+    def combination(self) -> tuple[str, ...]:
+        """Its labels but for the seed: cells that differ in the seed alone share it."""
+        return tuple(label for name, label in self.labels.items() if name != SEED)
+
+
+# --- what was typed ----------------------------------------------------------------------------------------------
+
+
+def parse_axes(texts: Sequence[str]) -> list[Axis]:
+    """Reads axes such as `algorithm=ppo,sac`, `seed=0..4` and `pod.cores=1,2`.
+
+    Raises:
+        InvalidArgument: One is no axis, of an unknown key, empty, or there twice; or the grid is far too large.
+    """
+    if not texts:
+        raise InvalidArgument("grid: name at least one axis, for instance --axes algorithm=ppo,sac seed=0..4")
+    axes = [_parse_axis(text) for text in texts]
+    for number, axis in enumerate(axes):
+        if any(axis.key == earlier.key for earlier in axes[:number]):
+            raise InvalidArgument(f"axis {axis.name}: is there twice; write all of its values after one `=`")
+    size = math.prod(len(axis.values) for axis in axes)
+    if size > LARGEST_GRID:
+        raise InvalidArgument(f"the axes make {size} cells; a grid has at most {LARGEST_GRID}")
+    return axes
+
+
+def _parse_axis(text: str) -> Axis:
+    name, found, list_ = (part.strip() for part in text.partition("="))
+    if not found or not name:
+        raise InvalidArgument(f"axis {text!r}: expected KEY=VALUE,VALUE,..., for instance seed=0..4")
+    known = {field.name for field in TournamentSpec.DESCRIPTOR.fields} | set(SHORT_NAMES)
+    if name.partition(".")[0] not in known:
+        raise InvalidArgument(config.unknown("grid", "axis", name.partition(".")[0], known))
+    if name == "name":
+        raise InvalidArgument("axis name: a grid names its own tournaments; take another key, or --set name=...")
+    labels = [label for piece in _split(list_) for label in _expand(name, piece)]
+    values = tuple(_plain(config.split_override(f"{name}={label}")[1]) for label in labels)
+    for number, value in enumerate(values):
+        if any(value == earlier and type(value) is type(earlier) for earlier in values[:number]):
+            raise InvalidArgument(f"axis {name}: has the value {labels[number]} twice")
+    return Axis(name, values, tuple(labels))
+
+
+def _split(text: str) -> list[str]:
+    """Splits at the commas that stand in no bracket and no string."""
+    pieces, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        else:
+            depth += _BRACKETS.get(character, 0)
+        if character == "," and not depth and not quote:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    return [piece.strip() for piece in pieces]
+
+
+def _expand(name: str, piece: str) -> list[str]:
+    """The values that one piece of a list stands for: itself, or those of a range, both ends included."""
+    if not piece:
+        raise InvalidArgument(f"axis {name}: has an empty value; expected for instance {name}=0..4 or {name}=A,B")
+    found = _RANGE.fullmatch(piece)
+    if not found:
+        return [piece]
+    first, last = int(found[1]), int(found[2])
+    if not first <= last < first + LARGEST_GRID:
+        raise InvalidArgument(f"axis {name}: range {piece}: expected at most {LARGEST_GRID} values, the smallest first")
+    return [str(value) for value in range(first, last + 1)]
+
+
+def _plain(value: Any) -> Any:
+    """Dates and times are text in specifications."""
+    return str(value) if hasattr(value, "isoformat") else value
+
+
+# --- cells -------------------------------------------------------------------------------------------------------
+
+
+def make_cells(values: Mapping[str, Any], axes: Sequence[Axis], *, source: str) -> list[Cell]:
+    """Makes and checks the cells of a grid, the last axis the fastest.
+
+    Args:
+        values: The specification as read from TOML.
+        axes: In the order of the table.
+        source: Of the specification, for the line.
+
+    Raises:
+        InvalidArgument: A cell is no valid specification, or two are the same; the line names it.
+    """
+    cells: dict[str, Cell] = {}
+    for numbers in itertools.product(*(range(len(axis.values)) for axis in axes)):
+        labels = {axis.name: axis.labels[number] for axis, number in zip(axes, numbers, strict=True)}
+        chosen = {axis.name: axis.values[number] for axis, number in zip(axes, numbers, strict=True)}
+        resolved = _resolve(values, axes, chosen, f"{source}: cell {_title(labels)}")
+        resolved.name = f"{resolved.name[:NAME_CHARACTERS]}-{digest(to_values(resolved))}"
+        cell = Cell(labels, chosen, resolved)
+        if resolved.name in cells:
+            raise InvalidArgument(
+                f"{source}: cells {cells[resolved.name].title} and {cell.title} are the same tournament: an axis"
+                " changes nothing there"
+            )
+        cells[resolved.name] = cell
+    return list(cells.values())
+
+
+def _title(labels: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={label}" for name, label in labels.items())
+
+
+def digest(value: object) -> str:
+    """Ten hexadecimal digits of the SHA-256 of a value as JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def grid_name(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
+    """Name of the grid: that of its specification and a digest of everything that makes the grid what it is."""
+    base = cells[0].spec.name.rpartition("-")[0]
+    return f"{base}-grid-{digest([[axis.key for axis in axes], [cell.spec.name for cell in cells]])}"
+
+
+def _resolve(values: Mapping[str, Any], axes: Sequence[Axis], chosen: Mapping[str, Any], where: str) -> TournamentSpec:
+    try:
+        return spec.resolve(spec.parse(_cell_values(values, axes, chosen), source=where))
+    except InvalidArgument as error:
+        line = error.message if error.message.startswith(where) else f"{where}: {error.message}"
+        raise InvalidArgument(line, reason=error.reason) from None
+
+
+def _cell_values(values: Mapping[str, Any], axes: Sequence[Axis], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The specification of one cell as nested values.
+
+    What was written for other algorithms and strategies is left out first; what the axes say is put in last, so that
+    an axis which does not fit the cell is found out.
+    """
+    tree = copy.deepcopy(dict(values))
+    for axis in axes:
+        if axis.name == ALGORITHM:
+            _keep_algorithm(tree, str(chosen[ALGORITHM]))
+        elif axis.key == STRATEGY:
+            _leave_out_other_strategies(tree, str(chosen[axis.name]))
+    for axis in axes:
+        if axis.name != ALGORITHM:
+            config.assign(tree, axis.key, copy.deepcopy(chosen[axis.name]))
+        # An axis of one algorithm's hyperparameters would add it to the cells of the others.
+        if ALGORITHM in chosen and set(tree["algorithms"]) != {str(chosen[ALGORITHM])}:
+            raise InvalidArgument(
+                f"axis {axis.name} is of another algorithm; leave it, or those cells, to a second grid"
+            )
+    return tree
+
+
+def _keep_algorithm(tree: dict[str, Any], name: str) -> None:
+    """Makes one algorithm the whole mix; what the specification says of its hyperparameters stays."""
+    given = tree.get("algorithms")
+    own = given.get(name, {}) if isinstance(given, dict) else {}
+    # Its share of a mix, which may be 0, says nothing when it is alone.
+    tree["algorithms"] = {name: {key: own[key] for key in own if key != "ratio"} if isinstance(own, dict) else own}
+
+
+def _leave_out_other_strategies(tree: dict[str, Any], strategy: str) -> None:
+    """Drops the settings of [evolution] that only other strategies have, and would be refused beside this one."""
+    evolution = tree.get("evolution")
+    if isinstance(evolution, dict):
+        foreign = {name for settings in strategies.SETTINGS.values() for name in settings} - set(strategies.DEFAULTS)
+        foreign -= set(strategies.SETTINGS.get(strategy, ()))
+        tree["evolution"] = {key: value for key, value in evolution.items() if key not in foreign}

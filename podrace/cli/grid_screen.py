@@ -1,0 +1,148 @@
+"""A grid while it runs: a line a cell, in place on a terminal, else as lines of text from time to time."""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from podrace.cli import formats, tables
+from podrace.cli.follow import View
+from podrace.cli.grid_axes import Cell
+from podrace.cli.grid_results import COMPLETED, NOT_STARTED, Grid, Outcome
+from podrace.cli.plain import LINE_SECONDS, line
+from podrace.cli.progress import elapsed_seconds, progress
+
+_FIXED_LINES = 6
+"""Lines of a full screen that hold no cell, with some to spare."""
+_STATE_STYLES = {COMPLETED: "green", NOT_STARTED: "dim"}
+
+
+def render(grid: Grid, views: dict[str, View], *, now: float, height: int = 40) -> RenderableType:
+    """Draws where every cell stands.
+
+    Args:
+        grid: With the outcomes so far.
+        views: What is known of the cells that run, by name of their specification.
+        now: On the monotonic clock.
+        height: Lines of the terminal; where there are more cells, those that run are shown, then those that ended
+            last, then those that come next.
+    """
+    names = list(grid.cells[0].labels)
+    numbers = "time", "return", "steps", "steps/s", "pods"
+    table = tables.plain_table(*names, "state", *numbers, right=numbers)
+    shown = shown_cells(grid, set(views), room=max(3, height - _FIXED_LINES))
+    for cell in grid.cells:
+        if cell.spec.name in shown:
+            view = views.get(cell.spec.name)
+            row = _ended_row(grid.outcome(cell)) if view is None else _running_row(view, now)
+            table.add_row(*cell.labels.values(), *row)
+    return Group(table, Text(_summary(grid, len(views), len(shown)), style="dim"))
+
+
+def shown_cells(grid: Grid, running: set[str], *, room: int) -> set[str]:
+    """Names of the cells that are shown where there is room for so many lines."""
+    names = [cell.spec.name for cell in grid.cells]
+    ended = [name for name in grid.outcomes if name not in running]
+    waiting = [name for name in names if name not in running and name not in grid.outcomes]
+    first = [name for name in names if name in running]
+    # A few of those that wait, so that one sees what comes; then whatever ended last.
+    kept = first + waiting[: room // 4] + ended[::-1] + waiting[room // 4 :]
+    return set(kept[:room])
+
+
+def _running_row(view: View, now: float) -> list[str | Text]:
+    tournament = view.tournament
+    elapsed, best, steps = progress(tournament, elapsed_seconds(tournament, now - view.heard), view.first_score)
+    speed = formats.count(tournament.steps_per_second)
+    return [tables.state_text(tournament), elapsed.text, best.text, steps.text, speed, str(len(view.pods))]
+
+
+def _ended_row(outcome: Outcome) -> list[str | Text]:
+    started = outcome.state != NOT_STARTED
+    state = Text(outcome.state if started else "not started", style=_STATE_STYLES.get(outcome.state, "red"))
+    if not started:
+        return [state]
+    known = outcome.score is not None and outcome.standard_error is not None
+    best = formats.score(outcome.score or 0.0, outcome.standard_error or 0.0) if known else tables.NOTHING
+    return [state, formats.duration(outcome.training_seconds), best, formats.count(outcome.environment_steps)]
+
+
+def _summary(grid: Grid, running: int, shown: int) -> str:
+    good = sum(outcome.good for outcome in grid.outcomes.values())
+    bad = len(grid.outcomes) - good
+    parts = [f"{good} of {formats.things(len(grid.cells), 'cell')} done", f"{running} running"]
+    parts += [f"{bad} not completed"] if bad else []
+    parts += [f"{len(grid.cells) - shown} not shown"] if shown < len(grid.cells) else []
+    return ", ".join(parts)
+
+
+class GridTable:
+    """Shows a grid in place on a terminal; the last picture stays."""
+
+    def __init__(self, console: Console) -> None:
+        """Shows nothing yet."""
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+
+    def __enter__(self) -> "GridTable":
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def draw(self, grid: Grid, views: dict[str, View]) -> None:
+        """Shows the grid as it is now."""
+        self._live.update(render(grid, views, now=time.monotonic(), height=self._console.height), refresh=True)
+
+    def ended(self, cell: Cell, outcome: Outcome) -> None:
+        """Says why a cell does not count; the table says the rest."""
+        if not outcome.good:
+            self.tell(f"{cell.title}: {outcome.state.lower()}: {outcome.reason}")
+
+    def tell(self, line: str) -> None:
+        """Says something above the table."""
+        self._console.print(line, style="yellow")
+
+
+class GridLines:
+    """Shows a grid as lines: one every `LINE_SECONDS` for each cell that runs, and one for each that has ended."""
+
+    def __init__(self, tell: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Tells nothing yet; `clock` is monotonic, in seconds."""
+        self.tell = tell
+        self._clock = clock
+        self._due: dict[str, float] = {}
+
+    def __enter__(self) -> "GridLines":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Nothing to take back."""
+
+    def draw(self, grid: Grid, views: dict[str, View]) -> None:
+        """Tells where the cells that run stand, if it is time."""
+        now = self._clock()
+        for cell in grid.cells:
+            view = views.get(cell.spec.name)
+            if view is not None and now >= self._due.get(cell.spec.name, now):
+                self._due[cell.spec.name] = now + LINE_SECONDS
+                self.tell(f"{cell.title}:  {line(view, now=now)}")
+
+    def ended(self, cell: Cell, outcome: Outcome) -> None:
+        """Tells how a cell ended."""
+        if outcome.score is None or outcome.standard_error is None or not outcome.good:
+            self.tell(f"{cell.title}:  {outcome.state}  {outcome.reason}")
+            return
+        score = formats.score(outcome.score, outcome.standard_error)
+        steps = f"{formats.count(outcome.environment_steps)} steps"
+        self.tell(
+            f"{cell.title}:  {outcome.state}  return {score}  {steps}  {formats.duration(outcome.training_seconds)}"
+        )
