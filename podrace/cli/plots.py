@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Trace
+from podrace.cli import page
 from podrace.errors import Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -44,6 +45,37 @@ def draw_account_value(path: Path, *, champion: Trace, baseline: Trace | None, t
     axes.set(title=title, xlabel="date" if champion.labels else "step", ylabel="account value (money)")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     _finish(figure, [axes], path)
+
+
+def draw_backtest(path: Path, traces: Mapping[str, Trace], *, title: str) -> None:
+    """Draws what an account did, one picture above the other: value beside others, drawdown, exposure and turnover.
+
+    Args:
+        path: PNG file.
+        traces: Of simulators.stocks.report, `account_value` among them; what is missing is not drawn.
+        title: Of the picture.
+
+    Raises:
+        Unimplemented: matplotlib is not installed.
+    """
+    panels = {
+        "account value (money)": page.CHARTS[0][1],
+        "drawdown": page.CHARTS[1][1],
+        "share of the account": {"exposure": ("exposure", "#0072b2"), "turnover": ("turnover of a day", "#cc79a7")},
+    }
+    figure = _figure(10, 9)
+    all_axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=[2, 1, 1])
+    for axes, (unit, names) in zip(all_axes, panels.items(), strict=True):
+        for name, (label, color) in names.items():
+            if name in traces:
+                axes.plot(_positions(traces[name]), traces[name].values, color=color, label=label)
+        axes.set_ylabel(unit)
+    low, high = (traces.get(f"random_{end}_value") for end in ("low", "high"))
+    if low is not None and high is not None:
+        all_axes[0].fill_between(_positions(low), low.values, high.values, color="#e69f00", alpha=0.2, linewidth=0)
+    all_axes[0].set_title(title)
+    all_axes[0].yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    _finish(figure, list(all_axes), path)
 
 
 def _positions(trace: Trace) -> Any:

@@ -1,4 +1,4 @@
-"""What is left of a tournament when it has ended: measures of its champion, pictures, and report.json.
+"""What is left of a tournament when it has ended: measures of its champion, pictures, pages, and report.json.
 
 Here alone is the champion evaluated on what the specification's `[reports]` name, so that nothing was selected on it.
 """
@@ -14,13 +14,16 @@ from rich.padding import Padding
 from rich.text import Text
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
-from podrace.cli import formats, plots, shapes, tables
+from podrace.cli import formats, page, plots, shapes, tables
 from podrace.cli.clients import Clients
 from podrace.cli.output import finite
 from podrace.cli.scoring import evaluated, headline
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import ReportSpec, Tournament
+
+OTHERS = ("index_", "random_")
+"""What simulators put before the measures of comparisons besides the equal-weight pool."""
 
 
 @dataclass
@@ -77,6 +80,7 @@ def _write(
     tell: Callable[[str], None],
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    _write_pages(folder, tournament, report)
     try:
         plots.draw_learning_curves(folder / "learning_curves.png", tournament, submissions)
         _draw_accounts(folder, tournament, report)
@@ -85,8 +89,20 @@ def _write(
     _write_json(folder / "report.json", shapes.result(tournament, folder) | {"reports": _reports(report)})
 
 
+def _write_pages(folder: Path, tournament: Tournament, report: Report) -> None:
+    """A page for each report that traded: backtest.html for the report `backtest`."""
+    for name, evaluation in report.evaluations.items():
+        if page.CHAMPION in evaluation.traces:
+            title = f"{name}: {_agent(tournament, report)} of {tournament.tournament_id}"
+            _write_text(folder / f"{name}.html", page.backtest_page(title, evaluation))
+
+
+def _agent(tournament: Tournament, report: Report) -> str:
+    return formats.short(report.champion.agent_id, tournament.tournament_id)
+
+
 def _draw_accounts(folder: Path, tournament: Tournament, report: Report) -> None:
-    agent = formats.short(report.champion.agent_id, tournament.tournament_id)
+    agent = _agent(tournament, report)
     for name, evaluation in report.evaluations.items():
         if "account_value" in evaluation.traces:
             plots.draw_account_value(
@@ -95,6 +111,8 @@ def _draw_accounts(folder: Path, tournament: Tournament, report: Report) -> None
                 baseline=evaluation.traces.get("equal_weight_value"),
                 title=f"Account value, {name}: {agent} of {tournament.tournament_id}",
             )
+        if "drawdown" in evaluation.traces:
+            plots.draw_backtest(folder / f"{name}.png", evaluation.traces, title=f"{name}: {agent}")
 
 
 def _reports(report: Report) -> dict[str, Any]:
@@ -103,9 +121,13 @@ def _reports(report: Report) -> dict[str, Any]:
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Writes JSON beside and renames it: readers see a whole file or none."""
+    _write_text(path, json.dumps(finite(values), indent=2, allow_nan=False) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Writes beside and renames: readers see a whole file or none."""
     incoming = path.with_suffix(".incoming")
-    incoming.write_text(json.dumps(finite(values), indent=2, allow_nan=False) + "\n")
+    incoming.write_text(text, encoding="utf-8")
     incoming.replace(path)
 
 
@@ -114,7 +136,9 @@ def render(report: Report) -> RenderableType:
     parts: list[RenderableType] = []
     for name, evaluation in report.evaluations.items():
         parts += [Text(), Text.assemble((name, "bold"), f": {headline(evaluation)}")]
-        if evaluation.metrics:
-            parts.append(Padding(tables.metrics_table(evaluation.metrics, column="champion"), (0, 0, 0, 2)))
+        # What others would have done is on the page; the table has room for one of them.
+        measures = {key: value for key, value in evaluation.metrics.items() if not key.startswith(OTHERS)}
+        if measures:
+            parts.append(Padding(tables.metrics_table(measures, column="champion"), (0, 0, 0, 2)))
     parts += [Text(f"\n{name}: {line}", style="red") for name, line in report.failures.items()]
     return Group(*parts)

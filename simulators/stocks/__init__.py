@@ -1,21 +1,53 @@
-"""Stock trading: FinRL's task on daily prices, thousands of accounts in one tensor program."""
+"""Stock trading: FinRL's task on daily prices or bars within days, thousands of accounts in one tensor program.
+
+simulators/stocks/
+  options.py       what a user may set
+  environment.py   the accounts; trading.py: how orders fill; layouts.py: what is observed
+  market.py        one split as tensors; indicators.py: what is computed of prices
+  report.py        what a trader did, beside others; backtest.py: measures (PURE)
+  data.py          prices from anywhere; synthetic.py: prices of a seed
+  bars.py          the array file
+  pipeline.py      raw bars to an array file, step by step (PURE); sources.py, sessions.py, splits.py, outliers.py
+  __main__.py      the pipeline as a process, for `podrace data`
+"""
 
 from collections.abc import Mapping
 
+from podrace.errors import InvalidArgument
+from simulators.base import Simulator
+from simulators.captured import Captured
 from simulators.options import parse_options
 from simulators.stocks.environment import StockSimulator
 from simulators.stocks.market import load_market
-from simulators.stocks.options import StockOptions
+from simulators.stocks.options import LAYOUT_DEFAULTS, StockOptions, check_layout
+from simulators.stocks.synthetic import is_synthetic, parse_synthetic
 
-__all__ = ["StockOptions", "StockSimulator", "make_stocks"]
+__all__ = ["StockOptions", "StockSimulator", "make"]
 
 
-def make_stocks(count: int, options: Mapping[str, object], device: str) -> StockSimulator:
+def make(id: str, count: int, options: Mapping[str, object], device: str) -> Simulator:
     """Loads the data and makes `count` accounts; see `StockOptions` for the options.
 
     Raises:
         InvalidArgument: An option or the data cannot be used; the line says which.
         Unimplemented: The data's format needs a package that is not installed.
     """
-    stock_options = parse_options("stocks", options, StockOptions)
-    return StockSimulator(load_market(stock_options, device), stock_options, count)
+    stock_options = parse_options(id, with_defaults(options), StockOptions)
+    if stock_options.captured and not device.startswith("cuda"):
+        raise InvalidArgument(f"{id}: option 'captured' needs a CUDA device; steps on {device!r} are no graph")
+    simulator = StockSimulator(load_market(stock_options, device), stock_options, count)
+    return Captured(simulator, [simulator.generator]) if stock_options.captured else simulator
+
+
+def with_defaults(options: Mapping[str, object]) -> dict[str, object]:
+    """Completes what a user wrote with what its layout and its synthetic prices bring.
+
+    Raises:
+        InvalidArgument: There is no such layout, or the synthetic prices cannot be.
+    """
+    layout = options.get("layout", StockOptions.layout)
+    check_layout(layout)
+    completed = {**LAYOUT_DEFAULTS[str(layout)], **options}
+    path = completed.get("path", "")
+    dates = parse_synthetic(path).split_dates if isinstance(path, str) and is_synthetic(path) else {}
+    return {**dates, **completed}

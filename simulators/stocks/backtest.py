@@ -1,8 +1,12 @@
-"""What an account's values say about a trader: the papers' measures and the baseline they are held against."""
+"""What an account's values say about a trader: the papers' measures, the baseline, and what the trader did."""
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulators.stocks.data import Array
+from simulators.stocks.bars import Array
 
 TRADING_DAYS_A_YEAR = 252
 
@@ -61,3 +65,53 @@ def equal_weight(close: Array, initial_cash: float, cost: float) -> Array:
     account_value: Array = initial_cash / (1 + cost) * growth
     account_value[0] = initial_cash
     return account_value
+
+
+@dataclass(frozen=True)
+class TradingRecord:
+    """What an account was in every row of a split, and hence what it did."""
+
+    account_value: Array
+    """[rows]."""
+    shares: Array
+    """[rows, n] held before the orders of the row."""
+    close: Array
+    """[rows, n]."""
+    cost: float
+    """Fee as a fraction of the traded value."""
+
+    @cached_property
+    def traded_shares(self) -> Array:
+        """[rows, n] bought or, negative, sold at the close of each row; nothing in the last one."""
+        return np.diff(self.shares, axis=0, append=self.shares[-1:])
+
+    @cached_property
+    def traded_value(self) -> Array:
+        """[rows, n] in money, not negative."""
+        value: Array = np.abs(self.traded_shares) * self.close
+        return value
+
+    @property
+    def costs(self) -> Array:
+        """[rows, n] fees in money."""
+        return self.cost * self.traded_value
+
+    @property
+    def exposure(self) -> Array:
+        """[rows] value of the shares / account value."""
+        exposure: Array = (self.shares * self.close).sum(1) / self.account_value
+        return exposure
+
+    def turnover(self, ends: NDArray[np.int64]) -> Array:
+        """Value traded on each day / account value at its close, [days], of the last row of each day [days]."""
+        traded = np.add.reduceat(self.traded_value.sum(1), np.append(0, ends[:-1] + 1))
+        turnover: Array = traded / self.account_value[ends]
+        return turnover
+
+    def attribution(self) -> Array:
+        """What each stock has brought up to each row, [rows, n] in money, fees included.
+
+        The stocks' contributions add up to what the account has gained.
+        """
+        gains = self.shares[1:] * np.diff(self.close, axis=0) - self.costs[:-1]
+        return np.concatenate([np.zeros_like(gains[:1]), np.cumsum(gains, axis=0)])

@@ -1,12 +1,13 @@
-"""Daily prices: read, checked, adjusted, aligned, cut into splits; knows nothing of trading.
+"""Prices: read, checked, adjusted, aligned, cut into splits; knows nothing of trading.
 
-A price file (CSV or Parquet) has the columns date, ticker, high, low, close and, optionally, adj_close; others (open,
-volume) are ignored: nothing in the state is made of them. With adj_close, the prices of a day are multiplied by
-adj_close / close, which takes splits and dividends out of the returns.
+Array files (simulators.stocks.bars) were checked and aligned when they were made, and synthetic prices
+(simulators.stocks.synthetic) need neither. A file of daily prices (CSV or Parquet) has the columns date, ticker, high,
+low, close and, optionally, adj_close; others (open, volume) are ignored: nothing in the state is made of them. With
+adj_close, the prices of a day are multiplied by adj_close / close, which takes splits and dividends out of the returns.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
 
@@ -16,45 +17,65 @@ from numpy.typing import NDArray
 
 from podrace.errors import InvalidArgument, Unimplemented
 from simulators.options import closest
+from simulators.stocks.bars import Array, Bars, Flags, read_bars
 from simulators.stocks.options import SPLITS, StockOptions
+from simulators.stocks.synthetic import is_synthetic, synthesize
 
 BUILT_IN_TICKERS = ("AAPL", "GOOG", "IBM", "MSFT")
 _PRICE_COLUMNS = ("high", "low", "close")
 _BOUNDARIES = ("train_start", "train_end", "validation_end", "backtest_end")
 _REQUIRED_COLUMNS = ("date", "ticker", *_PRICE_COLUMNS)
 
-Array = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Prices:
-    """Adjusted daily prices of stocks on the days that all of them were traded."""
+    """Adjusted prices of stocks: daily ones, on the days that all of them were traded, or bars within days."""
 
     dates: NDArray[np.datetime64]
-    """[days] datetime64[D], ascending."""
+    """[rows] datetime64[D], ascending; bars of one day share theirs."""
     tickers: tuple[str, ...]
     high: Array
-    """[days, n], as are the next two; n is the number of tickers."""
+    """[rows, n], as are the next two; n is the number of tickers."""
     low: Array
     close: Array
+    filled: Flags | None = None
+    """[rows, n]: nobody traded in this bar, its prices are those before; None when there is none such."""
+    member: Flags | None = None
+    """[rows, n]: the stock belongs to the pool; None when all do all the time."""
+    index_close: Array | None = None
+    """[rows]: of an index fund, to compare with; None when the data has none."""
+    bars_a_day: int = 1
+    """Of a full day. 1: a row is a day."""
 
     def until(self, row: int) -> "Prices":
-        """The days before `row`: what is known when that row's day has not come yet."""
-        return Prices(self.dates[:row], self.tickers, self.high[:row], self.low[:row], self.close[:row])
+        """The rows before `row`: what is known when that row has not come yet."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        cut = {name: value[:row] for name, value in values.items() if isinstance(value, np.ndarray)}
+        return Prices(**{**values, **cut})
+
+    @property
+    def day_ends(self) -> NDArray[np.int64]:
+        """[days] the last row of each day."""
+        return np.flatnonzero(np.append(self.dates[1:] != self.dates[:-1], True))
 
 
 def load_prices(path: str = "", tickers: Sequence[str] = ()) -> Prices:
-    """Loads daily prices.
+    """Loads prices.
 
     Args:
-        path: A CSV or Parquet file, or '' for the built-in prices: AAPL, GOOG, IBM and MSFT from GOOG's first day,
-            2004-08-19, to 2013-03-01 (Quandl WIKI, public domain, as packaged by bokeh_sampledata).
-        tickers: Stocks to keep, in this order; all of them, in order of their names, when empty.
+        path: An array file (.npz), a CSV or Parquet file, `synthetic:...`, or '' for the built-in prices: AAPL, GOOG,
+            IBM and MSFT from GOOG's first day, 2004-08-19, to 2013-03-01 (Quandl WIKI, public domain, as packaged by
+            bokeh_sampledata).
+        tickers: Stocks to keep, in this order; when empty all of them, in the file's order or that of their names.
 
     Raises:
         InvalidArgument: The file is missing or malformed; the line names the ticker and the date.
         Unimplemented: Parquet needs pyarrow, which is not installed.
     """
+    if is_synthetic(path):
+        return prices_of_bars(path, synthesize(path), tickers)
+    if Path(path).suffix == ".npz":
+        return prices_of_bars(path, read_bars(path), tickers)
     source = path or "built-in prices"
     frame = _read(path) if path else _built_in()
     frame = _select(source, frame, tickers)
@@ -63,6 +84,33 @@ def load_prices(path: str = "", tickers: Sequence[str] = ()) -> Prices:
         frame[column] = _positive_prices(source, frame, column)
     _check_order(source, frame)
     return _align(source, _adjust(frame), tuple(tickers) or tuple(sorted(frame["ticker"].unique())))
+
+
+def prices_of_bars(source: str, bars: Bars, tickers: Sequence[str] = ()) -> Prices:
+    """What a trader sees of the arrays of a file.
+
+    Args:
+        source: Where they come from, for messages.
+        bars: Aligned.
+        tickers: Stocks to keep, in this order; all of them when empty.
+
+    Raises:
+        InvalidArgument: A ticker is unknown or named twice.
+    """
+    _check_tickers(source, tickers, bars.tickers)
+    kept = [bars.tickers.index(ticker) for ticker in tickers or bars.tickers]
+    untraded, member = (bars.filled | bars.repaired)[:, kept], bars.member[:, kept]
+    return Prices(
+        dates=bars.date,
+        tickers=tuple(bars.tickers[column] for column in kept),
+        high=bars.high[:, kept],
+        low=bars.low[:, kept],
+        close=bars.close[:, kept],
+        filled=untraded if untraded.any() else None,
+        member=None if member.all() else member,
+        index_close=bars.index_close if len(bars.index_close) else None,
+        bars_a_day=1 if bars.daily else int(np.unique(bars.date, return_counts=True)[1].max()),
+    )
 
 
 def _built_in() -> pd.DataFrame:
@@ -94,14 +142,17 @@ def _read(path: str) -> pd.DataFrame:
 
 
 def _select(source: str, frame: pd.DataFrame, tickers: Sequence[str]) -> pd.DataFrame:
-    known = sorted(frame["ticker"].unique())
+    _check_tickers(source, tickers, sorted(frame["ticker"].unique()))
+    return (frame[frame["ticker"].isin(tickers)] if tickers else frame).reset_index(drop=True)
+
+
+def _check_tickers(source: str, tickers: Sequence[str], known: Sequence[str]) -> None:
     for ticker in tickers:
         if ticker not in known:
             hint = closest(ticker, known)
             raise InvalidArgument(f"{source}: no prices of {ticker!r}{hint} (there are: {', '.join(known)})")
     if len(set(tickers)) != len(tickers):
         raise InvalidArgument(f"option 'tickers' names a stock twice: {', '.join(tickers)}")
-    return (frame[frame["ticker"].isin(tickers)] if tickers else frame).reset_index(drop=True)
 
 
 def _price_columns(frame: pd.DataFrame) -> list[str]:
@@ -134,7 +185,8 @@ def _check_order(source: str, frame: pd.DataFrame) -> None:
     refused = (step <= 0).to_numpy()
     if refused.any():
         row = int(refused.argmax())
-        fault = "the date appears twice" if step[row] == 0 else "the date comes after a later one; sort by date"
+        twice = "the date appears twice (bars within a day? make an array file of them: podrace data build)"
+        fault = twice if step[row] == 0 else "the date comes after a later one; sort by date"
         raise InvalidArgument(f"{source}: {_where(frame, row)}: {fault}")
 
 
@@ -158,39 +210,43 @@ def _align(source: str, frame: pd.DataFrame, tickers: tuple[str, ...]) -> Prices
     return Prices(table.index.to_numpy().astype("datetime64[D]"), tickers, high, low, close)
 
 
-def split_rows(dates: NDArray[np.datetime64], options: StockOptions, history_days: int) -> tuple[int, range]:
+def split_rows(
+    dates: NDArray[np.datetime64], options: StockOptions, history: int, bars_a_day: int = 1
+) -> tuple[int, range]:
     """Finds the rows of a split.
 
     Args:
-        dates: [days] datetime64[D], ascending.
+        dates: [rows] datetime64[D], ascending; bars of one day share theirs.
         options: Names the split and its dates.
-        history_days: Days that must lie before the first training day.
+        history: Rows that must lie before the first one of training.
+        bars_a_day: Rows of a full day.
 
     Returns:
-        The row of the first training day, and the rows of the split.
+        The first row of training, and the rows of the split.
 
     Raises:
-        InvalidArgument: A date is malformed or the dates are out of order, or the split has too few days.
+        InvalidArgument: A date is malformed or the dates are out of order, or the split has too few rows.
     """
-    defaults = (history_days, len(dates), len(dates), len(dates))
+    unit = "days" if bars_a_day == 1 else "bars"
+    defaults = (history, len(dates), len(dates), len(dates))
     boundaries = [
         _row(dates, name, getattr(options, name), default) for name, default in zip(_BOUNDARIES, defaults, strict=True)
     ]
     if sorted(boundaries) != boundaries:
         written = ", ".join(f"{name} = {getattr(options, name) or 'none'}" for name in _BOUNDARIES)
         raise InvalidArgument(f"the dates of the splits are not in this order: {written}")
-    if boundaries[0] < history_days:
-        first = dates[history_days] if history_days < len(dates) else "none"
+    if boundaries[0] < history:
+        first = dates[history] if history < len(dates) else "none"
         raise InvalidArgument(
-            f"option 'train_start': {options.train_start} has {boundaries[0]} days of prices before it and the "
-            f"indicators need {history_days} (first possible: {first})"
+            f"option 'train_start': {options.train_start} has {boundaries[0]} {unit} of prices before it and the "
+            f"indicators need {history} (first possible: {first})"
         )
     index = SPLITS.index(options.split)
     rows = range(boundaries[index], boundaries[index + 1])
-    needed = options.episode_days or 3
+    needed = options.episode_days * bars_a_day or 3
     if len(rows) < needed:
         raise InvalidArgument(
-            f"split {options.split!r} has {len(rows)} of the {needed} days that an episode needs; prices go from "
+            f"split {options.split!r} has {len(rows)} of the {needed} {unit} that an episode needs; prices go from "
             f"{dates[0]} to {dates[-1]}: set train_start < train_end < validation_end < backtest_end within them"
         )
     return boundaries[0], rows

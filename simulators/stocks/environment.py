@@ -1,153 +1,192 @@
 """FinRL's trading task as one tensor program: N accounts trading the same market, each on its own day.
 
 The task (Liu et al. 2020, "FinRL", arXiv 2011.09607; its StockTradingEnv): an account sees the close of a day, trades
-at that close, and is rewarded with the change of its value by the next close, fees included.
+at that close, and is rewarded with the change of its value by the next close, fees included. Days may be shorter bars.
 """
 
 import torch
 from torch import Tensor
 
 from simulators.base import Report, Space, Step
-from simulators.stocks.backtest import equal_weight, performance
+from simulators.stocks.layouts import LAYOUTS, Accounts
 from simulators.stocks.market import Market
 from simulators.stocks.options import StockOptions
-from simulators.stocks.trading import trade
+from simulators.stocks.trading import trade_in_lots
 
 
 class StockSimulator:
     """N accounts behind the Simulator interface; money is counted in float64, since float32 loses cents at 1e6.
 
-    An observation [N, 2 + 10 n] float32 holds FinRL's state (cash, closes, shares, indicators), scaled so that a
-    network can use it and so that FinRL's numbers can be computed back from it:
+    An observation is float32, in one of the layouts of `simulators.stocks.layouts`. An action [N, n] in [-1, 1] is the
+    fraction of `maximum_shares` to buy (or, negative, to sell), cut to whole shares. Nothing is sold short, cash earns
+    nothing. In turbulence everything is sold. In a bar without trades orders do not fill, and a stock that does not
+    belong to the pool is not bought.
 
-        0           log(account value / initial cash)
-        1           cash / account value
-        2 .. 1+n    value of the shares of each stock / account value
-        2+n ..      the market's features of the day (see simulators.stocks.indicators.market_features)
-
-    An action [N, n] in [-1, 1] is the fraction of `maximum_shares` to buy (or, negative, to sell), cut to whole
-    shares. An episode ends `truncated`, never `terminated`: on its last day the account goes on existing and only
-    ceases to be observed, so its future is worth bootstrapping. All episodes have the same length, so all lanes end
-    in the same step, and which step that is needs no question to the device.
+    An episode ends `truncated`, never `terminated`: on its last day the account goes on existing and only ceases to
+    be observed, so its future is worth bootstrapping. Every lane has its own day. Unless they are staggered, all lanes
+    end in the same step, and which step that is needs no question to the processors; on an accelerator, where a
+    question would have to be waited for, lanes that end are begun anew by a mask in every step, so that a step is
+    the same sequence of kernels on the same memory and can be captured (simulators.captured).
 
     Attributes:
         observation_space: See simulators.base.Space.
         action_space: See simulators.base.Space.
         count: Number of lanes, N.
+        generator: Draws the days on which episodes begin.
         cash: [N] float64.
         shares: [N, n] float64, whole numbers.
         account_value: [N] float64: cash and the value of the shares at the close of `day`.
         day: [N] int64: row of the market that each lane has reached.
     """
 
-    cash: Tensor
-    shares: Tensor
-    account_value: Tensor
-    day: Tensor
-
     def __init__(self, market: Market, options: StockOptions, count: int) -> None:
         """Begins episodes with seed 0; `reset` chooses another.
 
         Args:
-            market: The days to trade; the simulator lives on the device of its tensors.
-            options: Money, fees and episodes; its split and data are those `market` was loaded with.
+            market: The rows to trade; the simulator lives on the device of its tensors.
+            options: Money, fees and episodes; its split, data and layout are those `market` was loaded with.
             count: Number of lanes.
         """
-        days, stocks = market.close.shape
-        self.observation_space = Space("continuous", (2 + 10 * stocks,), torch.float32)
+        rows, stocks = market.close.shape
+        self._layout = LAYOUTS[options.layout]
+        self.observation_space = Space("continuous", (self._layout.size(stocks),), torch.float32)
         self.action_space = Space("continuous", (stocks,), torch.float32, (-1.0,) * stocks, (1.0,) * stocks)
-        self.count = count
-        self._market = market
-        self._options = options
+        self.count, self._market, self._options = count, market, options
+        # A block is copied as it is only if its rows lie together.
+        blocks = torch.split(market.features, list(self._layout.blocks(stocks)), dim=1)
+        self._features = [block.contiguous() for block in blocks]
         self._whole_split = options.episode_days == 0
-        self._episode_days = options.episode_days or days
-        self._generator = torch.Generator(market.close.device)
-        self._history = torch.zeros(days, dtype=torch.float64, device=market.close.device)
-        self._finished_history: Tensor | None = None
-        self._allocate()
+        self._episode_rows = options.episode_days * market.bars_a_day or rows
+        self.generator = torch.Generator(market.close.device)
+        self._on_processors = market.close.device.type == "cpu"
+        self._together = self._on_processors and not options.staggered
+        self._allocate(rows, stocks)
         self.reset(0)
 
-    def _allocate(self) -> None:
-        device = self._market.close.device
-        shape = (self.count, *self.observation_space.shape)
-        self._observation = torch.zeros(shape, device=device)
-        self._reward = torch.zeros(self.count, device=device)
-        self._final_observation = torch.zeros(shape, device=device)
-        never = torch.zeros(self.count, dtype=torch.bool, device=device)
-        # Only these two kinds of step exist, and their tensors are live: make each once.
-        self._inner_step = Step(self._observation, self._reward, never, never, self._final_observation)
-        self._last_step = Step(self._observation, self._reward, never, ~never, self._final_observation)
+    def _allocate(self, rows: int, stocks: int) -> None:
+        count, device = self.count, self._market.close.device
+
+        def money(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        self.cash, self.account_value = money(count), money(count)
+        self.shares, self._close = money(count, stocks), money(count, stocks)
+        self.day = torch.zeros(count, dtype=torch.int64, device=device)
+        self._last_day = torch.zeros(count, dtype=torch.int64, device=device)
+        self._idle_bars = torch.zeros(count, stocks, device=device)
+        shape = (count, *self.observation_space.shape)
+        self._live = Step(
+            observation=torch.zeros(shape, device=device),
+            reward=torch.zeros(count, device=device),
+            terminated=torch.zeros(count, dtype=torch.bool, device=device),
+            truncated=torch.zeros(count, dtype=torch.bool, device=device),
+            final_observation=torch.zeros(shape, device=device),
+        )
+        # Of lane 0: account value, cash and shares in every row; one half is written while the other is finished.
+        self._record = money(2 * rows if self._whole_split else 0, 2 + stocks)
+        self._finished_episodes = torch.zeros(1, dtype=torch.int64, device=device)
 
     def reset(self, seed: int) -> Tensor:
         """See simulators.base.Simulator; the seed draws the days on which episodes begin."""
-        self._generator.manual_seed(seed)
-        self._finished_history = None
+        self.generator.manual_seed(seed)
+        self._finished_episodes.zero_()
+        self._steps = 0
+        self._live.truncated.fill_(True)
         self._begin_episodes()
-        return self._observation
+        if self._options.staggered:
+            steps = self._episode_rows - 1
+            self.day += torch.arange(self.count, device=self.day.device) * steps // self.count
+        self._see_close()
+        return self._live.observation
 
     def step(self, action: Tensor) -> Step:
         """See simulators.base.Simulator."""
-        self.cash, self.shares = trade(self._orders(action), self._close, self.cash, self.shares, self._options.cost)
-        previous_value = self.account_value
-        self._see_close(self.day + 1)
-        torch.mul(self.account_value - previous_value, self._options.reward_scale, out=self._reward)
-        if self._days_seen < self._episode_days:
-            return self._inner_step
-        self._final_observation.copy_(self._observation)
-        if self._whole_split:
-            self._finished_history = self._history.clone()
-        self._begin_episodes()
-        return self._last_step
+        self._trade(action)
+        self.day += 1
+        value_before = self.account_value.clone()
+        self._see_close()
+        torch.mul(self.account_value - value_before, self._options.reward_scale, out=self._live.reward)
+        if self._mark_ended():
+            self._live.final_observation.copy_(self._live.observation)
+            self._finished_episodes += self._live.truncated[:1]
+            self._begin_episodes()
+            self._see_close()
+        return self._live
+
+    def _trade(self, action: Tensor) -> None:
+        options = self._options
+        orders = self._orders(action)
+        cash, shares = trade_in_lots(orders, self._close, self.cash, self.shares, options.cost, options.lot_size)
+        if self._layout.shows_idle_bars:
+            self._idle_bars += 1
+            self._idle_bars.masked_fill_(shares != self.shares, 0)
+        self.cash.copy_(cash)
+        self.shares.copy_(shares)
 
     def _orders(self, action: Tensor) -> Tensor:
         """Whole shares to trade, [N, n] float64; in turbulence, everything held is to be sold."""
+        market = self._market
         orders = (action.clamp(-1, 1) * self._options.maximum_shares).trunc_().double()
-        if self._market.turbulent is None:
-            return orders
-        return torch.where(self._market.turbulent[self.day].unsqueeze(1), -self.shares, orders)
+        if self._options.ignored_shares:
+            orders.masked_fill_(orders.abs() <= self._options.ignored_shares, 0)
+        if market.turbulent is not None:
+            orders = torch.where(market.turbulent[self.day].unsqueeze(1), -self.shares, orders)
+        if market.member is not None:
+            orders = torch.where(market.member.index_select(0, self.day), orders, orders.clamp(max=0))
+        if market.traded is not None:
+            orders *= market.traded.index_select(0, self.day)
+        return orders
+
+    def _mark_ended(self) -> bool:
+        """Marks the lanes whose episode has ended; False where it is known that there are none."""
+        if self._together:
+            self._steps = (self._steps + 1) % (self._episode_rows - 1)
+            self._live.truncated.fill_(self._steps == 0)
+            return self._steps == 0
+        torch.eq(self.day, self._last_day, out=self._live.truncated)
+        return not self._on_processors or bool(self._live.truncated.any())
 
     def _begin_episodes(self) -> None:
-        device = self._market.close.device
-        starts = self._market.close.shape[0] - self._episode_days + 1
-        self.cash = torch.full((self.count,), self._options.initial_cash, dtype=torch.float64, device=device)
-        self.shares = torch.zeros(self.count, *self.action_space.shape, dtype=torch.float64, device=device)
-        self._days_seen = 0
-        self._see_close(torch.randint(starts, (self.count,), generator=self._generator, device=device))
+        """Gives the lanes that are marked as ended a new account."""
+        lanes = self._live.truncated
+        starts = self._market.close.shape[0] - self._episode_rows + 1
+        start = torch.randint(starts, (self.count,), generator=self.generator, device=self.day.device)
+        self.day.copy_(torch.where(lanes, start, self.day))
+        self._last_day.copy_(torch.where(lanes, start + self._episode_rows - 1, self._last_day))
+        self.cash.masked_fill_(lanes, self._options.initial_cash)
+        self.shares.masked_fill_(lanes.unsqueeze(1), 0)
+        self._idle_bars.masked_fill_(lanes.unsqueeze(1), 0)
 
-    def _see_close(self, day: Tensor) -> None:
-        """Moves every lane to the close of a day, values the accounts at it and observes it."""
-        self.day = day
-        self._days_seen += 1
-        self._close = self._market.close.index_select(0, day)
+    def _see_close(self) -> None:
+        """Values every account at the close of its day and observes it."""
+        torch.index_select(self._market.close, 0, self.day, out=self._close)
         holdings = self.shares * self._close
-        self.account_value = self.cash + holdings.sum(1)
+        torch.add(self.cash, holdings.sum(1), out=self.account_value)
         if self._whole_split:
-            self._history[self._days_seen - 1] = self.account_value[0]
-        observation, stocks = self._observation, holdings.shape[1]
-        torch.log(self.account_value / self._options.initial_cash, out=observation[:, 0])
-        torch.div(self.cash, self.account_value, out=observation[:, 1])
-        torch.div(holdings, self.account_value.unsqueeze(1), out=observation[:, 2 : 2 + stocks])
-        torch.index_select(self._market.features, 0, day, out=observation[:, 2 + stocks :])
+            self._take_record()
+        accounts = Accounts(
+            self.cash, self.shares, holdings, self.account_value, self._idle_bars, self._options.initial_cash
+        )
+        self._layout.observe(accounts, self._features, self.day, self._live.observation)
+
+    def _take_record(self) -> None:
+        row = torch.cat([self.account_value[:1], self.cash[:1], self.shares[0]])
+        half = (self._finished_episodes % 2) * self._market.close.shape[0]
+        self._record.index_copy_(0, half + self.day[:1], row.unsqueeze(0))
 
     def report(self) -> Report:
-        """How lane 0 did in its last finished episode beside buy and hold of the equal-weight pool.
+        """How lane 0 did in its last finished episode; see `simulators.stocks.report`.
 
         Only episodes of the whole split are reported; the report is empty before the first has ended.
-
-        Returns:
-            Metrics of `simulators.stocks.backtest.performance`, plain for the account and prefixed `equal_weight_`
-            for the baseline; traces `account_value` and `equal_weight_value`; labels `date`.
         """
-        if self._finished_history is None:
+        from simulators.stocks.report import make_report  # trades at random, and hence knows this module
+
+        finished = int(self._finished_episodes)
+        if not self._whole_split or not finished:
             return Report()
-        account_value = self._finished_history.cpu().numpy()
-        baseline = equal_weight(self._market.close.cpu().numpy(), self._options.initial_cash, self._options.cost)
-        baseline_metrics = {f"equal_weight_{name}": value for name, value in performance(baseline).items()}
-        return Report(
-            metrics=performance(account_value) | baseline_metrics,
-            traces={"account_value": account_value.tolist(), "equal_weight_value": baseline.tolist()},
-            labels={"date": list(self._market.dates)},
-        )
+        rows = self._market.close.shape[0]
+        record = self._record[(finished - 1) % 2 * rows :][:rows]
+        return make_report(self._market, self._options, record.cpu().numpy())
 
     def close(self) -> None:
         """Nothing to free: tensors go with the simulator."""

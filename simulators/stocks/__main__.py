@@ -1,0 +1,126 @@
+"""The pipeline as a process, because the `podrace` command lives without numpy: one JSON request in,
+one JSON answer out.
+
+    echo '{"verb": "check", "file": "prices.npz"}' | python -m simulators.stocks
+
+An answer is {"result": ...} or {"error": {"code": ..., "message": ...}}; a defect ends the process with its traceback.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from podrace.errors import InvalidArgument, PodraceError
+from simulators.stocks.bars import SECONDS_A_DAY, Bars, read_bars, write_bars
+from simulators.stocks.outliers import find_bad_ticks
+from simulators.stocks.pipeline import build, suspected_splits, tell_bad_ticks
+from simulators.stocks.rows import BuildOptions
+from simulators.stocks.sessions import NO_CALENDAR, timezone_of
+from simulators.stocks.sources import read_source
+from simulators.stocks.splits import Split
+from simulators.stocks.synthetic import SyntheticMarket, synthetic_bars
+
+
+def main() -> int:
+    """Answers one request."""
+    request = json.load(sys.stdin)
+    try:
+        answer: dict[str, Any] = {"result": VERBS[request.pop("verb")](**request)}
+    except PodraceError as error:
+        answer = {"error": {"code": error.code, "message": error.message}}
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+def build_file(
+    *, source: str, output: str, timezone: str, start: str, end: str, bar_minutes: int, splits: str, members: str,
+    **options: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Raw bars to an array file; see BuildOptions. `splits` and `members` are CSV files or empty."""
+    calendar_zone = timezone_of(options["calendar"])
+    zone = timezone or calendar_zone
+    raw = read_source(source, timezone=zone, start=start, end=end, bar_minutes=bar_minutes)
+    others: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
+    }
+    wanted = BuildOptions(
+        timezone=calendar_zone if options["calendar"] != NO_CALENDAR else zone,
+        bar_seconds=60 * bar_minutes,
+        start=start,
+        end=end,
+        splits=tuple(_split(splits, row) for row in _table(splits, ("symbol", "date", "ratio"))),
+        members=tuple((row["symbol"], row["from"], row["to"]) for row in _table(members, ("symbol", "from", "to"))),
+        **others,
+    )
+    bars = build(raw, wanted)
+    write_bars(output, bars)
+    return summary(output, bars)
+
+
+def check_file(*, file: str) -> dict[str, Any]:
+    """What an array file holds, and what looks wrong in it."""
+    bars = read_bars(file)
+    ticks = find_bad_ticks(bars.close, bars.filled | bars.repaired, BuildOptions.outlier_deviations)
+    told = tell_bad_ticks(bars.tickers, bars.time_utc_seconds, ticks)
+    return summary(file, bars) | {"suspicious": [*map(str, suspected_splits(bars)), *told]}
+
+
+def synthesize_file(*, output: str, **fields: Any) -> dict[str, Any]:
+    """A synthetic market as an array file; see SyntheticMarket."""
+    bars = synthetic_bars(SyntheticMarket(**fields))
+    write_bars(output, bars)
+    return summary(output, bars)
+
+
+def summary(file: str, bars: Bars) -> dict[str, Any]:
+    """What is told of an array file."""
+    return {
+        "file": file,
+        "symbols": list(bars.tickers),
+        "bars": len(bars.date),
+        "days": len(np.unique(bars.date)),
+        "half_days": len(np.unique(bars.date[bars.half_day])),
+        "first": str(bars.date[0]),
+        "last": str(bars.date[-1]),
+        "filled": int(bars.filled.sum()),
+        "repaired": int(bars.repaired.sum()),
+        "non_members": int((~bars.member).sum()),
+        **asdict(bars.metadata),
+        "daily": bars.metadata.bar_seconds >= SECONDS_A_DAY,
+    }
+
+
+def _table(path: str, columns: tuple[str, ...]) -> Sequence[Mapping[str, str]]:
+    if not path:
+        return []
+    try:
+        with Path(path).open(newline="") as file:
+            rows = [{str(key).lower(): value or "" for key, value in row.items()} for row in csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} cannot be read: {error}") from error
+    if rows and not set(columns) <= set(rows[0]):
+        raise InvalidArgument(f"{path}: expected the columns {', '.join(columns)} (found: {', '.join(rows[0])})")
+    return rows
+
+
+def _split(path: str, row: Mapping[str, str]) -> Split:
+    try:
+        return Split(row["symbol"], str(np.datetime64(row["date"], "D")), float(row["ratio"]))
+    except ValueError as error:
+        raise InvalidArgument(f"{path}: {row['symbol']} {row['date']}: {error}") from error
+
+
+VERBS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "build": build_file,
+    "check": check_file,
+    "synthesize": synthesize_file,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Bad ticks: prices that nobody can have traded at, because they are gone with the next bar. Pure."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.stocks.bars import Array, Flags
+
+NORMAL_MEDIAN = 1.4826
+"""Standard deviation of a normal variable / median of its absolute value."""
+REVERSION = 0.5
+"""What may be left of the jump after the next bar."""
+
+
+@dataclass(frozen=True)
+class BadTick:
+    """One suspicious bar."""
+
+    row: int
+    column: int
+    deviations: float
+    """Size of the jump in robust deviations of the symbol's returns."""
+    jump: float
+    """The return into the bar; the next one takes it back."""
+
+
+def find_bad_ticks(close: Array, filled: Flags, deviations: float) -> list[BadTick]:
+    """Finds closes that jump away and back within the next bar.
+
+    A jump is a return beyond `deviations` robust deviations (1.4826 x the median of absolute returns that are not 0) of
+    its symbol; it reverts if the next return is as large, has the other sign, and leaves less than half of it.
+
+    Args:
+        close: [bars, n] positive.
+        filled: [bars, n] bars without trades; they are left out.
+        deviations: From which size on a jump is suspicious.
+
+    Returns:
+        By symbol and bar.
+    """
+    found = []
+    for column in range(close.shape[1]):
+        rows = np.flatnonzero(~filled[:, column])
+        returns = np.diff(np.log(close[rows, column]))
+        scale = robust_deviation(returns)
+        if not scale:
+            continue
+        first, second = returns[:-1], returns[1:]
+        large = (np.abs(first) > deviations * scale) & (np.abs(second) > deviations * scale)
+        reverts = np.abs(first + second) < REVERSION * np.abs(first)
+        found += [
+            BadTick(int(rows[place + 1]), column, float(abs(first[place]) / scale), float(np.expm1(first[place])))
+            for place in np.flatnonzero(large & reverts)
+        ]
+    return found
+
+
+def robust_deviation(returns: Array) -> float:
+    """Standard deviation as the median tells it, whatever a few returns are; 0 without any that is not 0."""
+    moved = np.abs(returns[returns != 0])
+    return NORMAL_MEDIAN * float(np.median(moved)) if len(moved) else 0.0
+
+
+def repair(ticks: list[BadTick], prices: list[Array], volume: Array) -> tuple[list[Array], Array, NDArray[np.bool_]]:
+    """Puts the close before it in the place of every price of a bad tick.
+
+    Args:
+        ticks: Found in the last of `prices`.
+        prices: Arrays [bars, n]; the last one holds the closes.
+        volume: [bars, n].
+
+    Returns:
+        The prices, the volume (0 where repaired), and where [bars, n].
+    """
+    prices, volume, repaired = [values.copy() for values in prices], volume.copy(), np.zeros(volume.shape, bool)
+    for tick in ticks:
+        for values in prices:
+            values[tick.row, tick.column] = prices[-1][tick.row - 1, tick.column]
+        volume[tick.row, tick.column] = 0
+        repaired[tick.row, tick.column] = True
+    return prices, volume, repaired

@@ -1,0 +1,138 @@
+"""What a report says of a trader: measures of its account, what it did, and whom it is held against."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from simulators.base import Report
+from simulators.stocks.backtest import TradingRecord, equal_weight, performance
+from simulators.stocks.bars import Array
+from simulators.stocks.environment import StockSimulator
+from simulators.stocks.market import Market
+from simulators.stocks.options import StockOptions
+
+RANDOM_TRADERS = 8
+"""Policies that trade at random, each with a seed of its own."""
+RANDOM_SEED = 20_210_501
+ATTRIBUTION_NUMBERS = 60_000
+"""Numbers spent on what each stock brought: with its date a number takes about 20 bytes of a message of 4 MiB."""
+LEAST_DAYS = 3
+"""Days below which no measure is defined."""
+
+
+def make_report(market: Market, options: StockOptions, record: Array) -> Report:
+    """Reports an account that traded a whole split.
+
+    Every split: the measures of `simulators.stocks.backtest.performance`, plain for the account and prefixed
+    `equal_weight_` for buy and hold of the equal-weight pool; traces `account_value` and `equal_weight_value`; labels
+    `date`. Traces have a value for each day's close. With bars shorter than days too, p_1 is the account at the first
+    day's close, as for the papers' index.
+
+    Split `backtest`, moreover:
+
+        metrics  mean_turnover         value traded on a day / account value, mean over the days
+                 mean_exposure         value of the shares / account value, likewise
+                 costs_paid            fees, in money
+                 fills                 orders that filled
+                 index_..., random_... measures of the index fund, where the data has one, and of traders that trade
+                                       at random, mean over RANDOM_TRADERS seeds
+        traces   turnover, exposure, costs_paid (in all, so far), drawdown
+                 index_value, random_mean_value, random_low_value, random_high_value
+                 attribution:TICKER    money that the stock has brought so far, fees included; the stocks that brought
+                                       or cost most, and the rest together as attribution:(others)
+
+    Args:
+        market: What was traded.
+        options: How.
+        record: [rows, 2 + n] account value, cash and shares in every row, before the orders of the row.
+    """
+    ends = market.day_ends
+    close = market.close.cpu().numpy()
+    account_value = record[ends, 0]
+    baseline = equal_weight(close, options.initial_cash, options.cost)[ends]
+    traces = {"account_value": account_value, "equal_weight_value": baseline}
+    metrics = _measures("", account_value) | _measures("equal_weight_", baseline)
+    if options.split == "backtest":
+        trading = TradingRecord(record[:, 0], record[:, 2:], close, options.cost)
+        metrics |= _habits(trading, ends)
+        traces |= _activity(trading, ends) | _attributions(trading, ends, market.tickers)
+        for comparison in (_index(market, options), _random(market, options)):
+            metrics, traces = metrics | comparison[0], traces | comparison[1]
+    return Report(
+        metrics=metrics,
+        traces={name: values.tolist() for name, values in traces.items()},
+        labels={"date": [market.dates[row] for row in ends]},
+    )
+
+
+def _measures(prefix: str, account_value: Array) -> dict[str, float]:
+    if len(account_value) < LEAST_DAYS:
+        return {}
+    return {prefix + name: value for name, value in performance(account_value).items()}
+
+
+def _habits(trading: TradingRecord, ends: NDArray[np.int64]) -> dict[str, float]:
+    return {
+        "mean_turnover": float(trading.turnover(ends).mean()),
+        "mean_exposure": float(trading.exposure.mean()),
+        "costs_paid": float(trading.costs.sum()),
+        "fills": float(np.count_nonzero(trading.traded_shares)),
+    }
+
+
+def _activity(trading: TradingRecord, ends: NDArray[np.int64]) -> dict[str, Array]:
+    account_value = trading.account_value[ends]
+    return {
+        "drawdown": account_value / np.maximum.accumulate(account_value) - 1,
+        "turnover": trading.turnover(ends),
+        "exposure": trading.exposure[ends],
+        "costs_paid": np.cumsum(trading.costs.sum(1))[ends],
+    }
+
+
+def _attributions(trading: TradingRecord, ends: NDArray[np.int64], tickers: tuple[str, ...]) -> dict[str, Array]:
+    brought = trading.attribution()[ends]
+    shown = attributed_stocks(len(ends), len(tickers))
+    largest_first = np.argsort(-np.abs(brought[-1]), kind="stable")
+    traces = {f"attribution:{tickers[column]}": brought[:, column] for column in largest_first[:shown]}
+    if shown < len(tickers):
+        traces["attribution:(others)"] = brought[:, largest_first[shown:]].sum(1)
+    return traces
+
+
+def attributed_stocks(days: int, stocks: int) -> int:
+    """How many stocks have a trace of their own: all of them, or as many as a message has room for."""
+    return min(stocks, max(1, ATTRIBUTION_NUMBERS // days))
+
+
+def _index(market: Market, options: StockOptions) -> tuple[dict[str, float], dict[str, Array]]:
+    if market.index_close is None:
+        return {}, {}
+    close = market.index_close.cpu().numpy()
+    value = (options.initial_cash * close / close[0])[market.day_ends]
+    return _measures("index_", value), {"index_value": value}
+
+
+def _random(market: Market, options: StockOptions) -> tuple[dict[str, float], dict[str, Array]]:
+    values = random_traders(market, options)[market.day_ends]
+    measures = [_measures("random_", trader) for trader in values.T]
+    metrics = {name: float(np.mean([each[name] for each in measures])) for name in measures[0]}
+    traces = {"mean": values.mean(1), "low": values.min(1), "high": values.max(1)}
+    return metrics, {f"random_{name}_value": trace for name, trace in traces.items()}
+
+
+def random_traders(market: Market, options: StockOptions) -> Array:
+    """Accounts of traders whose every action is uniform in [-1, 1], [rows, RANDOM_TRADERS], each of its own seed."""
+    simulator = StockSimulator(market, replace(options, episode_days=0, staggered=False), RANDOM_TRADERS)
+    device, stocks = market.close.device, len(market.tickers)
+    generators = [torch.Generator().manual_seed(RANDOM_SEED + trader) for trader in range(RANDOM_TRADERS)]
+    values = [simulator.account_value.clone()]
+    for _ in range(len(market.close) - 1):
+        actions = torch.stack([2 * torch.rand(stocks, generator=generator) - 1 for generator in generators])
+        step = simulator.step(actions.to(device))
+        # The last step already shows the next account: what it brought is in its reward.
+        values.append(values[-1] + step.reward.double() / options.reward_scale)
+    result: Array = torch.stack(values).cpu().numpy()
+    return result

@@ -1,0 +1,102 @@
+"""Lanes with days of their own."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from simulators.stocks.environment import StockSimulator
+from simulators.stocks.market import Market
+from simulators.stocks.options import StockOptions
+
+DAYS, STOCKS = 40, 3
+
+
+@pytest.fixture(scope="module")
+def market() -> Market:
+    """Features name the day."""
+    generator = torch.Generator().manual_seed(3)
+    close = (0.03 * torch.randn(DAYS, STOCKS, generator=generator, dtype=torch.float64)).cumsum(0).exp() * 40
+    features = torch.arange(DAYS).float().unsqueeze(1).expand(DAYS, 9 * STOCKS).contiguous()
+    return Market(tuple(f"d{day:02d}" for day in range(DAYS)), ("A", "B", "C"), close, features)
+
+
+def actions(count: int, steps: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(8)
+    return [2 * torch.rand(count, STOCKS, generator=generator) - 1 for _ in range(steps)]
+
+
+def by_masks(simulator: StockSimulator) -> StockSimulator:
+    """Steps as on an accelerator: no question is asked of the device, lanes begin anew by a mask."""
+    simulator._together = simulator._on_processors = False
+    return simulator
+
+
+@pytest.mark.parametrize("episode_days", [0, 10])
+def test_masks_do_what_counting_does(market: Market, episode_days: int) -> None:
+    options = StockOptions(episode_days=episode_days, maximum_shares=4000)
+    counted, masked = (StockSimulator(market, options, 6) for _ in range(2))
+    by_masks(masked)
+    # Days of later windows are drawn at other moments; those of a whole split are none to draw.
+    for action in actions(6, 100 if episode_days == 0 else 9):
+        one, other = counted.step(action), masked.step(action)
+        assert torch.equal(one.reward, other.reward)
+        assert torch.equal(one.truncated, other.truncated)
+        if one.truncated.any():
+            assert torch.equal(one.final_observation, other.final_observation)
+        if episode_days == 0:
+            assert torch.equal(one.observation, other.observation)
+    if episode_days == 0:
+        assert counted.report() == masked.report()
+    assert counted.report().metrics.keys() == masked.report().metrics.keys()
+
+
+def test_staggered_lanes_end_one_after_the_other_and_then_have_whole_episodes(market: Market) -> None:
+    simulator = StockSimulator(market, StockOptions(episode_days=11, staggered=True), 5)
+    ended: list[list[int]] = [[] for _ in range(5)]
+    for number, action in enumerate(actions(5, 40), start=1):
+        for lane in simulator.step(action).truncated.nonzero().flatten().tolist():
+            ended[lane].append(number)
+    # An episode has ten steps, of which lane i skips 10 i / 5.
+    assert ended == [[10 - skipped + 10 * episode for episode in range(4)][: len(ended[lane])] for lane, skipped in
+                     enumerate((0, 2, 4, 6, 8))]  # fmt: skip
+    assert [len(each) for each in ended] == [4, 4, 4, 4, 4]
+
+
+def test_staggered_lanes_begin_with_cash_alone_wherever_they_begin(market: Market) -> None:
+    simulator = StockSimulator(market, StockOptions(staggered=True), 4)
+    first = simulator.reset(2)
+    assert simulator.day.tolist() == [0, 9, 19, 29]
+    assert first[:, -1].tolist() == [0, 9, 19, 29]
+    assert first[:, :2].tolist() == [[0, 1]] * 4
+
+
+def test_a_lane_knows_nothing_of_when_the_others_end(market: Market) -> None:
+    options = StockOptions(episode_days=0, maximum_shares=3000, staggered=True)
+    alone, among = StockSimulator(market, options, 1), StockSimulator(market, options, 7)
+    for action in actions(7, 3 * (DAYS - 1)):
+        one, many = alone.step(action[:1]), among.step(action)
+        assert torch.equal(one.observation, many.observation[:1])
+        assert torch.equal(one.reward, many.reward[:1])
+        assert torch.equal(one.truncated, many.truncated[:1])
+    assert alone.report() == among.report()
+
+
+def test_a_reset_leaves_nothing_of_what_was_stepped_before(market: Market) -> None:
+    simulator = StockSimulator(market, StockOptions(episode_days=7, staggered=True), 9)
+    rolls = []
+    for _ in range(2):
+        seen = [simulator.reset(5).clone()]
+        seen += [simulator.step(action).observation.clone() for action in actions(9, 17)]
+        rolls.append(torch.stack(seen))
+    assert torch.equal(*rolls)
+
+
+def test_tensors_stay_where_they_are(market: Market) -> None:
+    """What a graph records is addresses."""
+    simulator = by_masks(StockSimulator(market, StockOptions(episode_days=5), 4))
+    kept = [simulator.cash, simulator.shares, simulator.day, simulator.account_value, simulator.reset(0)]
+    addresses = [tensor.data_ptr() for tensor in kept]
+    for action in actions(4, 12):
+        step = simulator.step(action)
+    now = [simulator.cash, simulator.shares, simulator.day, simulator.account_value, step.observation]
+    assert [tensor.data_ptr() for tensor in now] == addresses
