@@ -41,8 +41,8 @@ ROLE_APPEAR_SECONDS = 30.0
 PRELOADED = (
     "gymnasium.envs.registration",
     "simulators.classic",
-    "simulators.gym",
-    "simulators.mujoco_simulator",
+    "simulators.gym.simulator",
+    "simulators.mujoco.simulator",
     "simulators.stocks",
 )
 SERVICES = pb.DESCRIPTOR.services_by_name

@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from simulators import make
-from simulators.warp import WarpSimulator
+from simulators.warp.simulator import WarpSimulator
 
 CASES = [("ant", "gymnasium"), ("ant", "isaac"), ("humanoid", "gymnasium"), ("humanoid", "isaac")]
 LANES = {"cpu": [16, 128, 512], "cuda": [4096, 16384, 65536]}

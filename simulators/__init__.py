@@ -52,9 +52,9 @@ class Family:
 
 
 _CLASSIC = Family("simulators.classic")
-_MUJOCO = Family("simulators.mujoco_simulator", "pip install 'mujoco>=4.0' gymnasium")
-_WARP = Family("simulators.warp", "pip install mujoco-warp gymnasium")
-_GYM = Family("simulators.gym", "pip install gymnasium")
+_MUJOCO = Family("simulators.mujoco.simulator", "pip install 'mujoco>=4.0' gymnasium")
+_WARP = Family("simulators.warp.simulator", "pip install mujoco-warp gymnasium")
+_GYM = Family("simulators.gym.simulator", "pip install gymnasium")
 
 SIMULATORS: dict[str, Family] = {
     **dict.fromkeys(("cartpole", "pendulum", "acrobot", "mountaincar"), _CLASSIC),
@@ -70,8 +70,8 @@ FAMILIES: dict[str, Family] = {
     "warp:": _WARP,
     "envpool:": Family("simulators.envpool", "pip install 'envpool<1.2.6'"),
     "atari:": Family("simulators.atari", "pip install ale-py opencv-python-headless"),
-    "isaacgym:": Family("simulators.isaac", "pip install numpy"),
-    "isaaclab:": Family("simulators.isaac", "pip install numpy"),
+    "isaacgym:": Family("simulators.isaac.near", "pip install numpy"),
+    "isaaclab:": Family("simulators.isaac.near", "pip install numpy"),
     "grpc://": Family("simulators.remote", "pip install grpcio"),
     "python:": Family("simulators.imported"),
     "gym:": _GYM,
@@ -116,7 +116,7 @@ def _family(id: str) -> Family:
     for prefix, family in FAMILIES.items():
         if id.startswith(prefix):
             return family
-    from simulators import gym  # Gymnasium costs a quarter of a second
+    from simulators.gym import simulator as gym  # Gymnasium costs a quarter of a second
 
     if not gym.is_registered(id):
         hint = closest(id, [*SIMULATORS, *gym.registered_ids()])

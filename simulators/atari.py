@@ -34,7 +34,7 @@ from torch import Tensor
 
 from podrace.errors import InvalidArgument, Unimplemented
 from simulators.base import Report, Space, Step
-from simulators.gym import lane_seeds
+from simulators.gym.simulator import lane_seeds
 from simulators.options import closest, parse_options
 
 PREFIX = "atari:"

@@ -26,7 +26,7 @@ from torch import Tensor
 from podrace.errors import DataLoss, InvalidArgument
 from simulators.base import Report, Step
 from simulators.finite import all_finite
-from simulators.gym import action_space_of, lane_seeds, observation_space_of
+from simulators.gym.simulator import action_space_of, lane_seeds, observation_space_of
 from simulators.options import check_names, closest
 
 Array = NDArray[Any]

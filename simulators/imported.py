@@ -16,7 +16,7 @@ import gymnasium
 
 from podrace.errors import InvalidArgument
 from simulators.base import Simulator
-from simulators.gym import GymSimulator
+from simulators.gym.simulator import GymSimulator
 from simulators.options import check_names, closest
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from podrace.errors import InvalidArgument
 from simulators import make
-from simulators.gym import lane_seeds
+from simulators.gym.simulator import lane_seeds
 
 
 class Noops:

@@ -14,7 +14,7 @@ from torch import Tensor
 from simulators import Simulator, Space, make
 from simulators.classic import ClassicOnDevice
 from simulators.classic_tasks import CartPole
-from simulators.gym import GymSimulator
+from simulators.gym.simulator import GymSimulator
 from simulators.wrappers import parse, wrap
 
 # Where nothing is compiled yet, whoever comes first waits for the kernels of a body.

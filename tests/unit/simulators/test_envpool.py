@@ -7,7 +7,7 @@ import torch
 
 from podrace.errors import DataLoss, InvalidArgument
 from simulators import make
-from simulators.gym import lane_seeds
+from simulators.gym.simulator import lane_seeds
 
 COUNT = 4
 

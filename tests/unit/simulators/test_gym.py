@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from podrace.errors import InvalidArgument, Unimplemented
 from simulators import make
-from simulators.gym import GymSimulator, lane_seeds
+from simulators.gym.simulator import GymSimulator, lane_seeds
 
 
 class Countdown(gymnasium.Env[Any, Any]):

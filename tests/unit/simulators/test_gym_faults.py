@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from podrace.errors import DataLoss, Internal, InvalidArgument, PodraceError
-from simulators.gym import GymSimulator
+from simulators.gym.simulator import GymSimulator
 
 EPISODE_STEPS = 5
 FOUR_ITEMS = object()

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from podrace.errors import DeadlineExceeded, Internal, InvalidArgument, Unavailable
-from simulators import Simulator, gym_processes, make
+from simulators import Simulator, make
+from simulators.gym import processes as gym_processes
 
 REPOSITORY = Path(__file__).parents[3]
 

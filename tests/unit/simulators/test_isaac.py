@@ -15,7 +15,7 @@ from torch import Tensor
 
 from podrace.errors import DeadlineExceeded, Internal, InvalidArgument, Unavailable, Unimplemented
 from simulators import Simulator, make
-from simulators.isaac import IsaacSimulator
+from simulators.isaac.near import IsaacSimulator
 
 FOLDER = Path(__file__).parent
 STAND_IN = str(FOLDER / "isaac_stand_in" / "python")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podrace.errors import Internal, InvalidArgument
-from simulators.mujoco_batch import PhysicsBatch
+from simulators.mujoco.batch import PhysicsBatch
 from simulators.noise import STRIDE, EpisodeNoise, mixed
 
 PENDULUM = """<mujoco><worldbody><body name="pole"><joint name="hinge" axis="0 1 0"/>

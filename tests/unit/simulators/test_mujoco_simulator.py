@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from podrace.errors import FailedPrecondition, Unimplemented
-from simulators import make, mujoco_batch
-from simulators.mujoco_simulator import MujocoSimulator, default_threads
+from simulators import make
+from simulators.mujoco import batch as mujoco_batch
+from simulators.mujoco.simulator import MujocoSimulator, default_threads
 
 
 def made(task: str, count: int, **options: object) -> MujocoSimulator:

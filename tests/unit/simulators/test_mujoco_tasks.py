@@ -12,8 +12,8 @@ import torch
 from podrace import catalog
 from podrace.errors import InvalidArgument
 from simulators import SIMULATORS, make
-from simulators.mujoco_simulator import MujocoSimulator
-from simulators.mujoco_tasks import TASKS
+from simulators.mujoco.simulator import MujocoSimulator
+from simulators.mujoco.tasks import TASKS
 
 LANES = 3
 STEPS = 200

@@ -15,10 +15,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from podrace.errors import ResourceExhausted, Unimplemented
-from simulators import make, warp_engine, warp_models
-from simulators.warp import WarpSimulator
-from simulators.warp_engine import Overflow, WarpPhysics, captured
-from simulators.warp_models import load_body
+from simulators import make
+from simulators.warp import engine as warp_engine
+from simulators.warp import models as warp_models
+from simulators.warp.engine import Overflow, WarpPhysics, captured
+from simulators.warp.models import load_body
+from simulators.warp.simulator import WarpSimulator
 
 # Where nothing is compiled yet, whoever comes first waits for all kernels of a body.
 pytestmark = pytest.mark.timeout(600)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from podrace.errors import ResourceExhausted
 from simulators import make
-from simulators.warp import WarpSimulator
+from simulators.warp.simulator import WarpSimulator
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 LANES = int(os.environ.get("PODRACE_WARP_LANES", "65536"))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from simulators import noise
-from simulators.warp_noise import LaneNoise, mixed, normal
+from simulators.warp.noise import LaneNoise, mixed, normal
 
 EPISODES = torch.tensor([0, 1, 2, 70_000, (1 << 32) - 1])
 

@@ -6,9 +6,9 @@ import pytest
 
 from podrace.errors import InvalidArgument
 from simulators import FAMILIES, SIMULATORS, make
-from simulators.mujoco_tasks import TASKS as GYMNASIUM
-from simulators.warp import TASKS
-from simulators.warp_options import STYLES, AntOptions, parse_warp_options
+from simulators.mujoco.tasks import TASKS as GYMNASIUM
+from simulators.warp.options import STYLES, AntOptions, parse_warp_options
+from simulators.warp.simulator import TASKS
 
 OURS = {"style", "nconmax", "njmax", "deterministic"}
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from simulators import make
-from simulators.mujoco_simulator import MujocoSimulator
-from simulators.warp_isaac import TASKS as ISAAC_TASKS
-from simulators.warp_isaac import IsaacTask
-from simulators.warp_models import Body, load_body
-from simulators.warp_options import parse_warp_options
-from simulators.warp_tasks import Fields, GymnasiumAnt, GymnasiumHumanoid, Task
+from simulators.mujoco.simulator import MujocoSimulator
+from simulators.warp.isaac import TASKS as ISAAC_TASKS
+from simulators.warp.isaac import IsaacTask
+from simulators.warp.models import Body, load_body
+from simulators.warp.options import parse_warp_options
+from simulators.warp.tasks import Fields, GymnasiumAnt, GymnasiumHumanoid, Task
 
 NAMES = [field for field in Fields.__dataclass_fields__ if field != "qacc_warmstart"]
 LANES = 6

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from podrace.errors import InvalidArgument
 from simulators import Report, Simulator, Space, Step, make
-from simulators.pixels import area_weights
 from simulators.wrappers import WRAPPERS, parse, wrap
+from simulators.wrappers.pixels import area_weights
 
 LENGTHS = (2, 3, 50)
 COUNT = len(LENGTHS)

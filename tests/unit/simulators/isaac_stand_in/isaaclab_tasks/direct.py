@@ -5,8 +5,8 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from simulators.mujoco_batch import PhysicsBatch
-from simulators.mujoco_simulator import _assets
+from simulators.mujoco.batch import PhysicsBatch
+from simulators.mujoco.simulator import _assets
 
 EPISODE_STEPS = 20
 

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from isaacgymenvs.tasks.vec_task import VecTask
-from simulators.mujoco_batch import PhysicsBatch
-from simulators.mujoco_simulator import _assets
+from simulators.mujoco.batch import PhysicsBatch
+from simulators.mujoco.simulator import _assets
 
 TERMINATION_HEIGHT = 0.31
 DEATH_COST = -2.0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from podrace.errors import InvalidArgument
 from simulators.base import Simulator, Space, Step
-from simulators.wrapper import Wrapper
+from simulators.wrappers.wrapper import Wrapper
 
 VARIANCE_FLOOR = 1e-8
 """Added to a variance before dividing by its root, so that a constant quantity stays finite."""

@@ -25,11 +25,11 @@ from torch import Tensor
 from podrace.errors import DataLoss, InvalidArgument, Unimplemented
 from simulators.base import Report, Space, Step
 from simulators.finite import all_finite
-from simulators.gym_lanes import Environment, Lanes, layout_of, make_environments, one_line
+from simulators.gym.lanes import Environment, Lanes, layout_of, make_environments, one_line
 from simulators.options import check_names, closest
 
 if TYPE_CHECKING:
-    from simulators.gym_processes import ProcessLanes
+    from simulators.gym.processes import ProcessLanes
 
 PREFIX = "gym:"
 PROCESSES = "processes"
@@ -86,7 +86,7 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Gy
         check_names(id, own, allowed | {PROCESSES})
     if not processes:
         return GymSimulator(id, make_environments(id, name, own, count), device)
-    from simulators.gym_processes import ProcessLanes  # for the few who ask for them
+    from simulators.gym.processes import ProcessLanes  # for the few who ask for them
 
     return GymSimulator(id, ProcessLanes(id, name, own, count, processes), device)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from podrace.errors import InvalidArgument
 from simulators.base import Simulator, Space, Step
-from simulators.wrapper import Wrapper
+from simulators.wrappers.wrapper import Wrapper
 
 LUMA = (0.299, 0.587, 0.114)
 """What red, green and blue contribute to grey (ITU-R BT.601)."""

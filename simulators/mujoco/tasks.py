@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.mujoco_batch import Lanes, Numbers, PhysicsBatch
-from simulators.mujoco_options import (
+from simulators.mujoco.batch import Lanes, Numbers, PhysicsBatch
+from simulators.mujoco.options import (
     AntOptions,
     HalfCheetahOptions,
     HopperOptions,

@@ -14,12 +14,12 @@ from torch import Tensor
 from podrace.errors import InvalidArgument
 from simulators.base import Report, Space, Step
 from simulators.options import closest
-from simulators.warp_engine import Program, WarpPhysics, captured
-from simulators.warp_isaac import TASKS as ISAAC_TASKS
-from simulators.warp_models import Body, load_body
-from simulators.warp_noise import LaneNoise
-from simulators.warp_options import STYLES, AntOptions, HumanoidOptions, parse_warp_options
-from simulators.warp_tasks import GymnasiumAnt, GymnasiumHumanoid, Task
+from simulators.warp.engine import Program, WarpPhysics, captured
+from simulators.warp.isaac import TASKS as ISAAC_TASKS
+from simulators.warp.models import Body, load_body
+from simulators.warp.noise import LaneNoise
+from simulators.warp.options import STYLES, AntOptions, HumanoidOptions, parse_warp_options
+from simulators.warp.tasks import GymnasiumAnt, GymnasiumHumanoid, Task
 
 PREFIX = "warp:"
 TASKS: dict[type[Any], type[Task[Any]]] = {
@@ -36,9 +36,9 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Wa
     """Makes `count` lanes of a body.
 
     Args:
-        id: "warp:" and a key of `simulators.warp_options.STYLES`.
+        id: "warp:" and a key of `simulators.warp.options.STYLES`.
         count: Number of lanes.
-        options: Fields of the body's class in `simulators.warp_options`.
+        options: Fields of the body's class in `simulators.warp.options`.
         device: Where they are computed.
 
     Raises:

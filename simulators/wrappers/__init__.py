@@ -19,9 +19,9 @@ or, which is the same, `options = { wrappers = [{ name = "normalize_observations
 | `time_limit` | `steps` | truncates an episode after so many steps; the lane goes on where it is (see TimeLimit) |
 | `clip_actions` | | takes any action, and clips it to the bounds |
 | `scale_actions` | | takes actions in [-1, 1], and spreads them over the bounds |
-| `normalize_observations` | `clip` = 10.0 | by running means and variances (`simulators.running`) |
+| `normalize_observations` | `clip` = 10.0 | by running means and variances (`simulators.wrappers.running`) |
 | `normalize_rewards` | `discount` = 0.99, `clip` = 10.0 | by the running deviation of the discounted return |
-| `pixels` | `height` = 84, `width` = 84, `grayscale` = true | small pictures, channels first (`simulators.pixels`) |
+| `pixels` | `height` = 84, `width` = 84, `grayscale` = true | small pictures, channels first (see `pixels.py`) |
 | `frame_stack` | `count` = 4 | observes the last observations of the episode, the oldest first |
 """
 
@@ -36,9 +36,9 @@ from torch import Tensor
 from podrace.errors import InvalidArgument
 from simulators.base import Simulator, Space, Step
 from simulators.options import closest, parse_options
-from simulators.pixels import Pixels, PixelsOptions
-from simulators.running import NormalizeObservations, NormalizeRewards, ObservationOptions, RewardOptions
-from simulators.wrapper import Wrapper, over_lanes
+from simulators.wrappers.pixels import Pixels, PixelsOptions
+from simulators.wrappers.running import NormalizeObservations, NormalizeRewards, ObservationOptions, RewardOptions
+from simulators.wrappers.wrapper import Wrapper, over_lanes
 
 OPTION = "wrappers"
 """The option of every simulator that lists them."""

@@ -11,9 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from simulators.warp_models import Body
-from simulators.warp_options import IsaacAntOptions, IsaacHumanoidOptions, IsaacOptions
-from simulators.warp_tasks import Fields, Outcome, Task
+from simulators.warp.models import Body
+from simulators.warp.options import IsaacAntOptions, IsaacHumanoidOptions, IsaacOptions
+from simulators.warp.tasks import Fields, Outcome, Task
 
 _TARGET_METRES = 1000.0
 """Where they are to go, along x."""

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podrace.errors import BY_CODE, DeadlineExceeded, InvalidArgument, PodraceError, Unavailable
-from simulators import gym_lanes
-from simulators.gym_lanes import CLOSE, DONE, RESET, STEP, Arrays, layout_of, one_line, receive_object, send_object
+from simulators.gym import lanes as gym_lanes
+from simulators.gym.lanes import CLOSE, DONE, RESET, STEP, Arrays, layout_of, one_line, receive_object, send_object
 
 PROGRAM = Path(gym_lanes.__file__)
 STEP_DEADLINE_SECONDS = 600
@@ -121,7 +121,7 @@ class Child:
 class ProcessLanes:
     """Lanes of one registered name, divided among processes; the same numbers as in one.
 
-    See simulators.gym_lanes.Lanes for the attributes and the verbs.
+    See simulators.gym.lanes.Lanes for the attributes and the verbs.
     """
 
     def __init__(self, id: str, name: str, options: Mapping[str, object], count: int, processes: int) -> None:

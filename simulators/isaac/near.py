@@ -1,7 +1,7 @@
 """NVIDIA's simulators, `isaacgym:<task>` and `isaaclab:<id>`, in a process and an interpreter of their own.
 
 Isaac Gym wants Python 3.8, and to be imported before torch; either takes a whole process for one simulation. So the far
-side (`simulators.isaac_far`) runs where the user has installed them, and knows nothing of podrace. Tensors lie in a
+side (`simulators.isaac.far`) runs where the user has installed them, and knows nothing of podrace. Tensors lie in a
 file that both map; a word on a pipe says whose turn it is. Either side learns of the other's end by the end of a pipe.
 """
 
@@ -30,7 +30,7 @@ from simulators.base import Report, Space, Step
 from simulators.messages import step_specs
 from simulators.options import parse_options
 
-FAR_SIDE = Path(__file__).parent / "isaac_far" / "__main__.py"
+FAR_SIDE = Path(__file__).parent / "far" / "__main__.py"
 VARIABLES = {"isaacgym": "PODRACE_ISAACGYM_PYTHON", "isaaclab": "PODRACE_ISAACLAB_PYTHON"}
 NAMES = {"isaacgym": "Isaac Gym", "isaaclab": "Isaac Lab"}
 STEP_SECONDS = 60.0

@@ -1,6 +1,6 @@
 """Gymnasium's MuJoCo locomotion tasks as one batch: their observations, rewards and ends, many lanes a call.
 
-The physics is nearly all of the time (`simulators.mujoco_batch`, on threads); the rest is a few numpy operations over
+The physics is nearly all of the time (`simulators.mujoco.batch`, on threads); the rest is a few numpy operations over
 all lanes, where Gymnasium has a few for each.
 """
 
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from podrace.errors import InvalidArgument
 from simulators.base import Report, Space, Step
-from simulators.mujoco_batch import Lanes, Numbers, PhysicsBatch
-from simulators.mujoco_options import parse_task_options
-from simulators.mujoco_tasks import TASKS, Task
+from simulators.mujoco.batch import Lanes, Numbers, PhysicsBatch
+from simulators.mujoco.options import parse_task_options
+from simulators.mujoco.tasks import TASKS, Task
 from simulators.noise import EpisodeNoise, normal
 from simulators.options import closest
 
@@ -33,9 +33,9 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Mu
     """Makes `count` lanes of a task.
 
     Args:
-        id: "mujoco:" and a key of `simulators.mujoco_tasks.TASKS`.
+        id: "mujoco:" and a key of `simulators.mujoco.tasks.TASKS`.
         count: Number of lanes.
-        options: Fields of the task's class in `simulators.mujoco_options`.
+        options: Fields of the task's class in `simulators.mujoco.options`.
         device: Where observations are returned; the physics is computed by processors.
 
     Raises:

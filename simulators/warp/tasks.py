@@ -1,6 +1,6 @@
 """Gymnasium's ant and humanoid (their version 5) over tensors: what is observed, rewarded and healthy.
 
-The formulas are those of `simulators.mujoco_tasks`, where numpy computes them for processors, in float32 and without a
+The formulas are those of `simulators.mujoco.tasks`, where numpy computes them for processors, in float32 and without a
 branch on what a tensor holds, so that a GPU is never waited for. Nothing here steps or resets.
 """
 
@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from simulators.warp_models import Body
-from simulators.warp_noise import normal
-from simulators.warp_options import AntOptions, HumanoidOptions, WarpOptions
+from simulators.warp.models import Body
+from simulators.warp.noise import normal
+from simulators.warp.options import AntOptions, HumanoidOptions, WarpOptions
 
 _Options = TypeVar("_Options", bound=WarpOptions)
 _TORSO = 1

@@ -1,6 +1,6 @@
 """N Gymnasium environments stepped one after the other, into arrays that may be shared; knows no torch.
 
-Run as a program this is one process of `simulators.gym_processes`. It imports nothing else of its package, which would
+Run as a program this is one process of `simulators.gym.processes`. It imports nothing else of its package, which would
 bring torch into every process: two seconds and hundreds of megabytes.
 """
 

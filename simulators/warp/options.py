@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from podrace.errors import InvalidArgument
-from simulators import mujoco_options
-from simulators.mujoco_options import Range
+from simulators.mujoco import options as mujoco_options
+from simulators.mujoco.options import Range
 from simulators.options import check_names, closest, parse_options
 
 

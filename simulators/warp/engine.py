@@ -14,8 +14,8 @@ import warp
 from torch import Tensor
 
 from podrace.errors import ResourceExhausted
-from simulators.warp_models import Body
-from simulators.warp_tasks import Fields
+from simulators.warp.models import Body
+from simulators.warp.tasks import Fields
 
 # Warp tells standard output of every kernel that it compiles; that is where results go.
 warp.config.log_level = warp.LOG_WARNING

@@ -1,0 +1,1 @@
+"""Gymnasium's MuJoCo tasks: simulator.py is what callers see, batch.py steps all lanes, tasks.py has the formulas."""
