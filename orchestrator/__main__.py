@@ -6,7 +6,7 @@ import sys
 
 import structlog
 
-from orchestrator import capacity, tournaments
+from orchestrator import tournaments
 from orchestrator.assignments import Assignments
 from orchestrator.board import Board
 from orchestrator.clock import Clock, SystemClock
@@ -42,6 +42,7 @@ async def serve(config: Config, clock: Clock) -> None:
         # A tournament that another embedded mesh was running cannot be going on: that mesh held this database.
         await state.transact(tournaments.cancel_running, MESH_WENT_AWAY, but_mesh_id=config.mesh_id)
         live.restore(await state.transact(remember), clock.monotonic())
+        state.follow(live.roster.note)
         servicer = OrchestratorServicer(
             Tournaments(
                 state, live, mesh_id=config.mesh_id, start_pods=config.start_pods, random_bytes=secrets.token_bytes
@@ -53,7 +54,8 @@ async def serve(config: Config, clock: Clock) -> None:
         )
         server = await rpc.Server.start(config.server, [_service(servicer)])
         _log.info("serving", address=server.address, metrics=metrics, mesh_id=config.mesh_id)
-        async with LAUNCHERS[config.launcher](_surroundings(config, server.address), live.wake.set) as launcher:
+        open_launcher = LAUNCHERS[config.launcher]
+        async with open_launcher(_surroundings(config, server.address), config.launchers, live.wake.set) as launcher:
             await _work(config, _reconciler(config, state, live, board, launcher, clock), servicer, server)
     finally:
         await board.close()
@@ -87,7 +89,7 @@ def _service(servicer: OrchestratorServicer) -> rpc.Service:
 
 def _surroundings(config: Config, address: str) -> Surroundings:
     return Surroundings(
-        orchestrator=address,
+        orchestrator=config.advertised or address,
         leaderboard=config.leaderboard,
         store=config.store,
         runtime_folder=config.runtime_folder,
@@ -105,7 +107,6 @@ def _reconciler(config: Config, state: State, live: Live, board: Board, launcher
         board,
         launcher,
         clock,
-        sense=capacity.sense,
         limits=Limits(config.start_pods, config.terminate_seconds, config.kill_seconds),
         period_seconds=config.reconcile_period_seconds,
     )

@@ -1,25 +1,30 @@
 """Owns the life of an assignment: acquired, renewed, completed. The rules are in lease; this applies them, durably."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import prometheus_client
 import structlog
 
-from orchestrator import handover, lease, records
+from orchestrator import handover, lease
 from orchestrator.board import Board
 from orchestrator.clock import Clock
-from orchestrator.handover import Given
+from orchestrator.handover import Given, Held
 from orchestrator.lease import Holder
 from orchestrator.live import Live
 from orchestrator.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
+from orchestrator.roster import Roster
 from orchestrator.state import State
 from podrace.errors import InvalidArgument, NotFound, PodraceError
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 LONGEST_WAIT_SECONDS = 30.0
 RETRY_SECONDS = 1.0
+MOST_GENERATIONS = 8
+"""Agents that are being made at a time: when thousands of pods ask at once they wait here, not at the leaderboard,
+where each would have a deadline."""
 MOST_STEPS = 10**15
 COMPLETED = prometheus_client.Counter(
     "podrace_orchestrator_assignments_completed", "Assignments completed by their pods", ["outcome"]
@@ -43,6 +48,9 @@ class Assignments:
     def __init__(self, state: State, live: Live, board: Board, clock: Clock) -> None:
         self._state, self._live, self._board, self._clock = state, live, board, clock
         self._closing = False
+        self._generating = asyncio.Semaphore(MOST_GENERATIONS)
+        # What a pod holds is looked up before the transaction that gives it more.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def close(self) -> None:
         """Sends away the pods that wait."""
@@ -79,8 +87,11 @@ class Assignments:
         return await self._generate(answer.tournament, answer.work)
 
     async def _hand_out(self, asking: Holder) -> Given | lease.Wait | lease.Drain:
-        beliefs = handover.Beliefs(self._live.expired(self._clock.monotonic()), dict(self._live.judged_rounds))
-        answer = await self._state.transact(handover.hand_out, asking, beliefs)
+        async with self._turns.setdefault(asking.pod_id, asyncio.Lock()):
+            expired = self._live.expired(self._clock.monotonic())
+            works = self._live.roster.in_question(asking.pod_id, (work_id for work_id, _ in expired))
+            beliefs = handover.Beliefs(expired, dict(self._live.judged_rounds), works)
+            answer = await self._state.transact(handover.hand_out, asking, beliefs)
         if not isinstance(answer, lease.Drain):
             self._live.asked.add(asking.pod_id)
         if isinstance(answer, Given):
@@ -89,11 +100,12 @@ class Assignments:
 
     async def _generate(self, tournament: TournamentRecord, agent: AgentRecord) -> Answer:
         """Has the agent made whose number is committed already; whoever holds it next does so again if this fails."""
-        agents = await self._state.transact(records.unfinished, AgentRecord, tournament.tournament_id)
         try:
-            for ungenerated, others in generation_order(agents, agent, synchronous=tournament.spec.synchronous):
-                made = await self._board.generate(tournament, ungenerated, others)
-                await self._state.transact(handover.keep_agent, made)
+            async with self._generating:
+                agents = self._live.roster.agents(tournament.tournament_id)
+                for ungenerated, others in generation_order(agents, agent, synchronous=tournament.spec.synchronous):
+                    made = await self._board.generate(tournament, ungenerated, others)
+                    await self._state.transact(handover.keep_agent, made)
         except InvalidArgument as error:
             await self._state.transact(
                 handover.fail_tournament, tournament.tournament_id, f"no agent can be made: {error.message}"
@@ -121,7 +133,10 @@ class Assignments:
         """
         _check_progress(progress)
         work_id = work_of(assignment_id)
-        held = await self._state.transact(handover.read_lease, work_id)
+        # Renewals are most of all calls: what they need is in memory, unless there is something unusual about them.
+        held = _known(self._live.roster, work_id)
+        if held is None:
+            held = await self._state.transact(handover.read_lease, work_id)
         lease.check_epoch(work_id, held.work.lease_epoch, lease_epoch)
         holds = held.work.phase == WorkPhase.UNFINISHED and bool(held.work.pod_id)
         order = lease.direct(
@@ -165,12 +180,15 @@ class Assignments:
             if completed.phase == WorkPhase.FAILED:
                 self._live.count_failure(completed.tournament_id)
         COMPLETED.labels(pb.Outcome.Name(request.outcome).removeprefix("OUTCOME_").lower()).inc()
-        self._live.bell.ring()
+        if completed.phase != WorkPhase.FINISHED:
+            # It can be handed out again, or was the last straw. What follows from one that is finished, the reconcile
+            # loop says: pods that wait for others must not all ask again at each.
+            self._live.bell.ring()
         self._live.wake.set()
 
 
 def generation_order(
-    unfinished: Sequence[AgentRecord], agent: AgentRecord, *, synchronous: bool
+    unfinished: Mapping[str, AgentRecord], agent: AgentRecord, *, synchronous: bool
 ) -> list[tuple[AgentRecord, list[str]]]:
     """Which agents are to be generated before `agent` can be handed out, each with the others the generator is told of.
 
@@ -178,10 +196,10 @@ def generation_order(
     the earlier ones of the round only: what it sees is the same however fast the pods are.
     """
     if not synchronous:
-        return [(agent, [other.agent_id for other in unfinished if other.agent_id != agent.agent_id])]
+        return [(agent, [agent_id for agent_id in unfinished if agent_id != agent.agent_id])]
     return [
-        (ungenerated, [other.agent_id for other in unfinished if other.number < ungenerated.number])
-        for ungenerated in unfinished
+        (ungenerated, [other.agent_id for other in unfinished.values() if other.number < ungenerated.number])
+        for ungenerated in unfinished.values()
         if ungenerated.agent is None
     ]
 
@@ -201,6 +219,15 @@ def work_of(assignment_id: str) -> str:
     if not dot or not epoch.isdigit():
         raise NotFound(f"assignment_id {assignment_id!r}: there is no such assignment")
     return work_id
+
+
+def _known(roster: Roster, work_id: str) -> Held | None:
+    """As handover.read_lease, from memory; None where the database has to be asked."""
+    work = roster.works.get(work_id)
+    pod = roster.pods.get(work.pod_id) if work else None
+    if work is None or pod is None:
+        return None
+    return Held(roster.tournaments[work.tournament_id], work, pod.drain_reason, pod.useful)
 
 
 def _check_progress(progress: pb.Progress) -> None:

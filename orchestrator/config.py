@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.launchers import LAUNCHERS
+from orchestrator.launchers.options import LauncherOptions
 from podrace.config import unknown
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.rpc import ServerConfig
@@ -49,7 +50,11 @@ class Config:
     stop_grace_seconds: float = 20.0
     """When an embedded mesh ends, its pods may take this long to publish."""
     launcher: str = "process"
-    """What starts pods: `process`."""
+    """What starts pods: `process` or `docker`."""
+    launchers: LauncherOptions = field(default_factory=LauncherOptions)
+    """Options of each."""
+    advertised: str = ""
+    """Where pods reach this service, if not where it listens (in a container: its name on the network and the port)."""
 
 
 def check(config: Config) -> None:

@@ -46,6 +46,9 @@ class Beliefs:
     """Leases that have expired, as names of the work with their epochs: a lease given meanwhile is none of them."""
     judged_rounds: Mapping[str, int]
     """Rounds of each synchronous tournament after which its objective was judged and not met."""
+    works: Sequence[WorkRecord] = ()
+    """The work in question, in the order in which it is offered, as it was lately: nothing else can be free. What has
+    become free since goes to the next pod that asks."""
 
 
 # --- handing out -------------------------------------------------------------------------------------------------
@@ -59,42 +62,58 @@ def hand_out(transaction: Transaction, asking: Holder, beliefs: Beliefs) -> Give
     if pod.drain_reason:
         return lease.Drain(pod.drain_reason)
     tournament = records.find_tournament(transaction, pod.tournament_id)
-    agents = records.unfinished(transaction, AgentRecord, tournament.tournament_id)
-    evaluations = records.unfinished(transaction, EvaluationRecord, tournament.tournament_id)
-    living = {other.pod_id for other in records.live_pods(transaction)}
-    evaluations = [
-        evaluation
-        for evaluation in evaluations
-        if not _give_up(transaction, evaluation, _as_work(evaluation, living, beliefs), asking)
-    ]
+    works = _in_question(transaction, asking, beliefs)
     situation = lease.Situation(
         drain_reason=pod.drain_reason,
         end_reason=tournament.end_reason,
-        evaluations=[_as_work(evaluation, living, beliefs) for evaluation in evaluations],
-        agents=[_as_work(agent, living, beliefs) for agent in agents],
+        evaluations=[work for record, work in works if isinstance(record, EvaluationRecord)],
+        agents=[work for record, work in works if isinstance(record, AgentRecord)],
         next_number=tournament.next_agent,
-        rounds=_rounds(tournament, agents, beliefs.judged_rounds.get(tournament.tournament_id, 0)),
+        rounds=_rounds(transaction, tournament, beliefs),
     )
     choice = lease.choose(asking, situation)
     if isinstance(choice, lease.Begin):
         return _begin(transaction, tournament, asking)
     if isinstance(choice, lease.Hand):
-        works: Sequence[WorkRecord] = [*evaluations, *agents]
-        found = next(work for work in works if work.work_id == choice.work_id)
+        found = next(record for record, _ in works if record.work_id == choice.work_id)
         return Given(tournament, found if choice.again else _hand(transaction, found, asking, choice.reason))
     return choice
 
 
-def _as_work(record: WorkRecord, living: Collection[str], beliefs: Beliefs) -> lease.Work:
-    holder = Holder(record.pod_id, record.incarnation) if record.pod_id else None
+def _in_question(transaction: Transaction, asking: Holder, beliefs: Beliefs) -> list[tuple[WorkRecord, lease.Work]]:
+    """What the pod itself holds, and the first evaluation and the first agent that are free, as they are now."""
+    found: list[tuple[WorkRecord, lease.Work]] = []
+    free: set[type[WorkRecord]] = set()
+    for believed in beliefs.works:
+        if type(believed) in free and believed.pod_id != asking.pod_id:
+            continue
+        record = records.find_again(transaction, believed)
+        if record is None or record.phase != WorkPhase.UNFINISHED:
+            continue
+        work = _as_work(transaction, record, beliefs)
+        if isinstance(record, EvaluationRecord) and _give_up(transaction, record, work, asking):
+            continue
+        found.append((record, work))
+        if lease.why_free(work, asking):
+            free.add(type(record))
+    return found
+
+
+def _as_work(transaction: Transaction, record: WorkRecord, beliefs: Beliefs) -> lease.Work:
+    if not record.pod_id:
+        return lease.Work(record.work_id, None)
+    pod = records.find(transaction, PodRecord, record.pod_id)
+    lives = pod is not None and pod.phase != PodPhase.GONE
     expired = (record.work_id, record.lease_epoch) in beliefs.expired
-    return lease.Work(record.work_id, holder, record.pod_id in living, not expired)
+    return lease.Work(record.work_id, Holder(record.pod_id, record.incarnation), lives, not expired)
 
 
-def _rounds(tournament: TournamentRecord, agents: list[AgentRecord], judged: int) -> lease.Rounds | None:
+def _rounds(transaction: Transaction, tournament: TournamentRecord, beliefs: Beliefs) -> lease.Rounds | None:
     if not tournament.spec.synchronous:
         return None
-    return lease.Rounds(tournament.round_size, [agent.number for agent in agents], judged)
+    first = records.first_unfinished(transaction, tournament.tournament_id)
+    judged = beliefs.judged_rounds.get(tournament.tournament_id, 0)
+    return lease.Rounds(tournament.round_size, [] if first is None else [first], judged)
 
 
 def _give_up(transaction: Transaction, evaluation: EvaluationRecord, work: lease.Work, asking: Holder) -> bool:

@@ -1,19 +1,25 @@
 """Owns what is known only while the orchestrator lives: leases, progress, running time, best candidates.
 
-Pods renew a few times a second all together, so renewals stay in memory; what must survive (steps, running time, the
-best candidate) is written down every few seconds. Belongs to the event loop: no other thread reads or writes it.
+Pods renew hundreds of times a second all together, so renewals stay in memory; what must survive (steps, running time,
+the best candidate) is written down every few seconds. Only what asks about all pods takes longer when there are more.
+Belongs to the event loop: no other thread reads or writes it.
 """
 
 import asyncio
+import heapq
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator import records
-from orchestrator.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
+from orchestrator.records import AgentRecord, EvaluationRecord, PodRecord, TournamentRecord, WorkPhase, WorkRecord
+from orchestrator.roster import Roster
 from orchestrator.state import Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+MOST_RENEWALS_PER_SECOND = 500.0
+"""Leases of a large pool last longer, so that their renewals, one each third of a lease, are no more than this."""
 
 
 class Bell:
@@ -71,16 +77,22 @@ class Live:
         asked: Pods that have asked for work.
         judged_rounds: Rounds after which the objective of a synchronous tournament was judged and not met.
         best: Last known best candidate, by tournament.
+        roster: What of the database is in memory as well.
     """
 
     def __init__(self, lease_seconds: float) -> None:
-        self.lease_seconds = lease_seconds
+        self._shortest_lease_seconds = lease_seconds
+        self.roster = Roster()
         self.bell = Bell()
         self.wake = asyncio.Event()
         self.leases: dict[str, Lease] = {}
         self.asked: set[str] = set()
         self.judged_rounds: dict[str, int] = {}
         self.best: dict[str, Candidate] = {}
+        self._leases_of: defaultdict[str, dict[str, Lease]] = defaultdict(dict)
+        # When each lease would have expired had it not been renewed since: looked at again then, not at each renewal.
+        self._looks: list[tuple[float, str, int]] = []
+        self._late: dict[str, Lease] = {}
         self._agent_steps: dict[str, int] = {}
         self._tournament_steps: defaultdict[str, int] = defaultdict(int)
         self._failed_agents: defaultdict[str, int] = defaultdict(int)
@@ -91,6 +103,7 @@ class Live:
 
     def restore(self, remembered: "Remembered", now: float) -> None:
         """Goes on where an earlier life ended; each lease lasts one full duration from now."""
+        self.roster.note([*remembered.tournaments, *remembered.pods, *remembered.works])
         for tournament in remembered.tournaments:
             self._running_seconds[tournament.tournament_id] = tournament.running_seconds
             if tournament.best:
@@ -103,6 +116,11 @@ class Live:
             if work.pod_id:
                 self.hold(work, now)
 
+    @property
+    def lease_seconds(self) -> float:
+        """How long a lease lasts that is given or renewed now."""
+        return max(self._shortest_lease_seconds, 3 * len(self.leases) / MOST_RENEWALS_PER_SECOND)
+
     # --- leases -----------------------------------------------------------------------------------------------
 
     def hold(self, work: WorkRecord, now: float) -> None:
@@ -110,8 +128,11 @@ class Live:
         earlier = self.leases.get(work.work_id)
         if earlier and earlier.lease_epoch > work.lease_epoch:
             return
+        again = earlier is not None and earlier.lease_epoch == work.lease_epoch and work.work_id not in self._late
+        if earlier:
+            self.release(earlier.work_id, earlier.lease_epoch)
         trains = isinstance(work, AgentRecord)
-        self.leases[work.work_id] = Lease(
+        lease = Lease(
             work_id=work.work_id,
             tournament_id=work.tournament_id,
             pod_id=work.pod_id,
@@ -121,6 +142,9 @@ class Live:
             # Until the first report: a short assignment may be over before it.
             progress=pb.Progress(steps_per_second=self._speeds.get(work.pod_id, 0.0) if trains else 0.0),
         )
+        self.leases[work.work_id] = self._leases_of[work.pod_id][work.work_id] = lease
+        if not again:
+            self._look_at(lease)
         if isinstance(work, AgentRecord):
             self._agent_steps.setdefault(work.agent_id, work.environment_steps)
 
@@ -131,6 +155,8 @@ class Live:
             return
         lease.expires = now + self.lease_seconds
         lease.progress = progress
+        if self._late.pop(work_id, None):
+            self._look_at(lease)
         if lease.trains:
             self._speeds[lease.pod_id] = progress.steps_per_second
             self.count_steps(lease.tournament_id, work_id, progress.environment_steps)
@@ -139,7 +165,8 @@ class Live:
         """The work was given back, or is done."""
         lease = self.leases.get(work_id)
         if lease and lease.lease_epoch == lease_epoch:
-            del self.leases[work_id]
+            del self.leases[work_id], self._leases_of[lease.pod_id][work_id]
+            self._late.pop(work_id, None)
 
     def release_pod(self, pod_id: str) -> None:
         """The pod is gone."""
@@ -147,10 +174,15 @@ class Live:
         self._speeds.pop(pod_id, None)
         for lease in self.leases_of(pod_id):
             self.release(lease.work_id, lease.lease_epoch)
+        self._leases_of.pop(pod_id, None)
 
     def leases_of(self, pod_id: str) -> list[Lease]:
         """What a pod holds, the newest last."""
-        return [lease for lease in self.leases.values() if lease.pod_id == pod_id]
+        return list(self._leases_of[pod_id].values()) if pod_id in self._leases_of else []
+
+    def is_busy(self, pod_id: str) -> bool:
+        """Whether a pod holds something."""
+        return bool(self._leases_of.get(pod_id))
 
     def is_training(self, tournament_id: str, now: float) -> bool:
         """Whether a pod works on an agent of this tournament, as far as anybody can know."""
@@ -161,7 +193,19 @@ class Live:
 
     def expired(self, now: float) -> frozenset[tuple[str, int]]:
         """Leases that were not renewed in time: names of the work with their epochs."""
-        return frozenset((lease.work_id, lease.lease_epoch) for lease in self.leases.values() if now >= lease.expires)
+        while self._looks and self._looks[0][0] <= now:
+            _, work_id, lease_epoch = heapq.heappop(self._looks)
+            lease = self.leases.get(work_id)
+            if lease is None or lease.lease_epoch != lease_epoch:
+                continue
+            if lease.expires <= now:
+                self._late[work_id] = lease
+            else:
+                self._look_at(lease)
+        return frozenset((lease.work_id, lease.lease_epoch) for lease in self._late.values())
+
+    def _look_at(self, lease: Lease) -> None:
+        heapq.heappush(self._looks, (lease.expires, lease.work_id, lease.lease_epoch))
 
     # --- counting ---------------------------------------------------------------------------------------------
 
@@ -246,6 +290,8 @@ class Remembered:
     """By tournament."""
     failed_agents: dict[str, int]
     """By tournament."""
+    pods: Sequence[PodRecord] = ()
+    """Those not gone."""
 
 
 def remember(transaction: Transaction) -> Remembered:
@@ -255,11 +301,12 @@ def remember(transaction: Transaction) -> Remembered:
         "SELECT tournament_id, COUNT(*) FROM agents WHERE phase = ? GROUP BY tournament_id", WorkPhase.FAILED
     )
     return Remembered(
-        records.select(transaction, TournamentRecord, "true"),
+        records.select(transaction, TournamentRecord, "true ORDER BY sequence"),
         [
-            *records.select(transaction, AgentRecord, "phase = ?", WorkPhase.UNFINISHED),
-            *records.select(transaction, EvaluationRecord, "phase = ?", WorkPhase.UNFINISHED),
+            *records.select(transaction, AgentRecord, "phase = ? ORDER BY number", WorkPhase.UNFINISHED),
+            *records.select(transaction, EvaluationRecord, "phase = ? ORDER BY number", WorkPhase.UNFINISHED),
         ],
         {name: int(steps) for name, steps in totals},
         {name: int(agents) for name, agents in failed},
+        records.live_pods(transaction),
     )

@@ -113,6 +113,7 @@ def assignment_message(given: Given, lease_seconds: float) -> pb.Assignment:
         pb.EvaluationWork(
             evaluation_id=work.evaluation_id,
             checkpoint=request.checkpoint,
+            members=request.members,
             episodes=request.episodes,
             options=request.options,
             seed=request.seed,

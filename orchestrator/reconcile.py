@@ -7,7 +7,7 @@ having seen an event, so that it can be killed at any moment.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import prometheus_client
@@ -17,18 +17,21 @@ from orchestrator import pods, records, scale, tournaments
 from orchestrator.board import Board
 from orchestrator.clock import Clock
 from orchestrator.handover import fail_tournament
-from orchestrator.launchers import Launcher, ListedPod, NewPod
+from orchestrator.launchers import Launcher, NewPod
 from orchestrator.live import Live, write_down
 from orchestrator.observation import Observed, observe
 from orchestrator.records import RUNNING, PodRecord, TournamentRecord
 from orchestrator.referee import Referee
-from orchestrator.scale import Capacity, Demand, Kill, Limits, PodView, Retire, Short, Start, Terminate
+from orchestrator.scale import Demand, Kill, Limits, PodView, Retire, Short, Start, Terminate
 from orchestrator.state import State, Transaction
-from podrace.errors import InvalidArgument, PodraceError
+from podrace.errors import InvalidArgument, PodraceError, Unavailable
 from podrace.tournament.v1.tournament_pb2 import TournamentState
 
 NOTES_SECONDS = 2.0
 """So much progress is forgotten at most when the process is killed; pods tell it again."""
+RESTS = 9.0
+"""Times a look: so long the loop rests after it, however often it is woken, and leaves the time to the pods' calls."""
+LONGEST_REST_SECONDS = 2.0
 KILLED_SECONDS = 5.0
 """Processes that were killed are gone within this time."""
 STOPPED = "the mesh was stopped"
@@ -58,13 +61,12 @@ class Reconciler:
         launcher: Launcher,
         clock: Clock,
         *,
-        sense: Callable[[], Capacity],
         limits: Limits,
         period_seconds: float,
     ) -> None:
         self._state, self._live, self._launcher, self._clock = state, live, launcher, clock
         self._referee = Referee(state, live, board)
-        self._sense, self._limits, self._period_seconds = sense, limits, period_seconds
+        self._limits, self._period_seconds = limits, period_seconds
         self._stopping = self._dismissing = False
         self._looked = self._noted = clock.monotonic()
         self._running: list[str] = []
@@ -80,8 +82,11 @@ class Reconciler:
     async def run(self) -> str:
         """Looks again and again, at least every period, until it is stopped."""
         while not self._stopping:
+            begin = self._clock.monotonic()
             await self._cycle_safely()
-            await self._pause(self._period_seconds)
+            rest_seconds = min(LONGEST_REST_SECONDS, RESTS * (self._clock.monotonic() - begin))
+            await asyncio.sleep(rest_seconds)
+            await self._pause(max(0.0, self._period_seconds - rest_seconds))
         return "stopped"
 
     def stop(self) -> None:
@@ -111,11 +116,16 @@ class Reconciler:
         now = self._clock.monotonic()
         self._live.run(self._running, now - self._looked)
         self._looked = now
-        await self._settle_pods(now, await self._launcher.list())
+        silence = await self._settle_pods(now)
         await self._referee.judge(now)
-        observed = await self._state.transact(observe)
+        observed = observe(self._live.roster)
         self._running = [found.tournament_id for found in observed.tournaments if found.state == RUNNING]
-        await self._scale(now, observed)
+        if silence:
+            # What is there can neither grow nor shrink; what it does goes on.
+            for name in self._running:
+                await self._tell_once(Short(name, silence), name, "pool_short", silence)
+        else:
+            await self._scale(now, observed)
         self._ring_if_leases_expired(now)
         if now - self._noted >= NOTES_SECONDS:
             self._noted = now
@@ -124,39 +134,48 @@ class Reconciler:
 
     # --- pods that came and went ------------------------------------------------------------------------------
 
-    async def _settle_pods(self, now: float, listed: Sequence[ListedPod]) -> None:
-        recorded = await self._state.transact(records.live_pods)
+    async def _settle_pods(self, now: float) -> str:
+        """Compares the records with the launcher's list; returns why there is none."""
+        try:
+            listed = await self._launcher.list()
+        except Unavailable as error:
+            return error.message
+        recorded = list(self._live.roster.pods.values())
         running = {pod.pod_id for pod in listed}
         self._absent = {pod.pod_id: self._absent.get(pod.pod_id, now) for pod in recorded if pod.pod_id not in running}
         absent_seconds = {pod_id: now - since for pod_id, since in self._absent.items()}
         found = pods.census(recorded, listed, self._starts, absent_seconds)
         if found.appeared or found.unknown:
             await self._state.transact(pods.note_appearance, found)
-        for pod in found.gone:
-            await self._bury(pod.pod_id, self._launcher.last_words(pod.pod_id))
+        if found.gone:
+            await asyncio.gather(*(self._bury(pod.pod_id, self._launcher.last_words(pod.pod_id)) for pod in found.gone))
+            self._live.bell.ring()
+        return ""
 
     async def _bury(self, pod_id: str, last_words: str) -> None:
         """Records that a pod is gone, and frees what it held."""
         tournament_id, deaths = await self._state.transact(pods.bury, pod_id, last_words)
         self._live.release_pod(pod_id)
         self._drained.pop(pod_id, None)
-        self._told = {told for told in self._told if told[1] != pod_id}
+        self._told -= {(Terminate, pod_id), (Kill, pod_id)}
         self._not_before[tournament_id] = self._clock.monotonic() + scale.backoff_seconds(deaths)
-        self._live.bell.ring()
 
     # --- how many pods ----------------------------------------------------------------------------------------
 
     async def _scale(self, now: float, observed: Observed) -> None:
         demands = [] if self._dismissing else self._demands(observed)
         views = self._views(now, observed.pods)
-        actions, line = scale.decide(now, self._sense(), demands, views, self._limits)
+        actions, line = scale.decide(now, await self._launcher.capacity(), demands, views, self._limits)
         if line != self._line:
             _log.debug(line)
             self._line = line
         short = {action.tournament_id for action in actions if isinstance(action, Short)}
         self._told = {told for told in self._told if told[0] is not Short or told[1] in short}
-        for action in actions:
-            await self._act(action)
+        # Together: many changes share a commit.
+        await asyncio.gather(*map(self._act, actions))
+        if any(isinstance(action, Retire) for action in actions):
+            self._live.bell.ring()
+            self._live.wake.set()
 
     def _demands(self, observed: Observed) -> list[Demand]:
         return [
@@ -170,19 +189,21 @@ class Reconciler:
         ]
 
     def _views(self, now: float, recorded: Sequence[PodRecord]) -> list[PodView]:
-        wall = self._clock.wall()
+        # What a pod's start was by the monotonic clock.
+        begin = now - self._clock.wall()
+        drained, told, is_busy = self._drained, self._told, self._live.is_busy
         for pod in recorded:
             if pod.drain_reason:
-                self._drained.setdefault(pod.pod_id, now)
+                drained.setdefault(pod.pod_id, now)
         return [
             PodView(
-                pod_id=pod.pod_id,
-                tournament_id=pod.tournament_id,
-                reserved=pod.reserved,
-                start_time=now - max(0.0, wall - pod.start_time),
-                busy=bool(self._live.leases_of(pod.pod_id)),
-                drained_since=self._drained.get(pod.pod_id),
-                terminated=(Terminate, pod.pod_id) in self._told,
+                pod.pod_id,
+                pod.tournament_id,
+                pod.reserved,
+                min(now, begin + pod.start_time),
+                is_busy(pod.pod_id),
+                drained.get(pod.pod_id),
+                pod.pod_id in drained and (Terminate, pod.pod_id) in told,
             )
             for pod in recorded
         ]
@@ -193,8 +214,6 @@ class Reconciler:
             self._starts[pod.pod_id] = asyncio.create_task(self._start(pod))
         elif isinstance(action, Retire):
             await self._state.transact(pods.retire, action.pod_id, action.reason)
-            self._live.bell.ring()
-            self._live.wake.set()
         elif isinstance(action, Short):
             await self._tell_once(action, action.tournament_id, "pool_short", action.reason)
         else:
@@ -215,6 +234,7 @@ class Reconciler:
         finally:
             del self._starts[pod.pod_id]
             self._live.wake.set()
+            self._live.bell.ring()
 
     async def _give_up_starts(self) -> list[str]:
         """Waits for no pod that is being started; returns their names."""
@@ -253,7 +273,7 @@ class Reconciler:
         deadline = self._clock.monotonic() + seconds
         while True:
             await self._cycle_safely()
-            if not self._starts and not await self._state.transact(records.live_pods):
+            if not self._starts and not self._live.roster.pods:
                 return True
             if self._clock.monotonic() >= deadline:
                 return False

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 from google.protobuf.message import Message
@@ -152,7 +153,7 @@ class PodRecord:
     drain_reason: str
     """Why it was told to go; empty while it is to stay."""
 
-    @property
+    @cached_property
     def reserved(self) -> Resources:
         """What it reserves."""
         return Resources(self.cores, self.memory_bytes, self.gpus)
@@ -189,6 +190,7 @@ def save(transaction: Transaction, record: TournamentRecord | AgentRecord | Eval
         f" ON CONFLICT ({names[0]}) DO UPDATE SET {updates}",
         *(_encode(getattr(record, name)) for name in names),
     )
+    transaction.saved.append(record)
 
 
 def select(transaction: Transaction, kind: type[Record], condition: str, *values: object) -> list[Record]:
@@ -251,6 +253,13 @@ def find_work(transaction: Transaction, work_id: str) -> WorkRecord:
     return found
 
 
+def find_again(transaction: Transaction, work: WorkRecord) -> WorkRecord | None:
+    """An agent or an evaluation as it is now."""
+    if isinstance(work, AgentRecord):
+        return find(transaction, AgentRecord, work.agent_id)
+    return find(transaction, EvaluationRecord, work.evaluation_id)
+
+
 def live_pods(transaction: Transaction) -> list[PodRecord]:
     """Pods that are not gone, oldest first."""
     return select(transaction, PodRecord, "phase != ? ORDER BY start_time, pod_id", PodPhase.GONE)
@@ -260,6 +269,13 @@ def unfinished(transaction: Transaction, kind: type[Work], tournament_id: str) -
     """Agents that are neither finished nor failed, or evaluations that are not done, of a tournament in order."""
     condition = "tournament_id = ? AND phase = ? ORDER BY number"
     return select(transaction, kind, condition, tournament_id, WorkPhase.UNFINISHED)
+
+
+def first_unfinished(transaction: Transaction, tournament_id: str) -> int | None:
+    """The lowest number of an agent of a tournament that is neither finished nor failed; None without any."""
+    condition = "tournament_id = ? AND phase = ?"
+    rows = transaction.execute(f"SELECT min(number) FROM agents WHERE {condition}", tournament_id, WorkPhase.UNFINISHED)
+    return None if rows[0][0] is None else int(rows[0][0])
 
 
 def events_after(transaction: Transaction, tournament_id: str, sequence: int, limit: int) -> list[EventRecord]:

@@ -1,13 +1,13 @@
 """Owns when a tournament ends, and when a round of a synchronous one begins. The rule itself is in objective."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 from orchestrator import objective, records
 from orchestrator.board import Board
 from orchestrator.live import Live, write_down
 from orchestrator.observation import observe
-from orchestrator.records import COMPLETED, ENDING, RUNNING, AgentRecord, TournamentRecord
+from orchestrator.records import COMPLETED, ENDING, RUNNING, TournamentRecord
 from orchestrator.state import State, Transaction
 
 CHAMPION_PATIENCE_SECONDS = 10.0
@@ -27,7 +27,7 @@ class Referee:
 
     async def judge(self, now: float) -> None:
         """Asks for the best candidates, ends what has met its objective, and lets rounds begin."""
-        observed = await self._state.transact(observe)
+        observed = observe(self._live.roster)
         active = {found.tournament_id for found in observed.tournaments if found.state in (RUNNING, ENDING)}
         with_pods = {pod.tournament_id for pod in observed.pods}
         # Once more after the last pod has gone: it may have submitted just before.
@@ -40,9 +40,9 @@ class Referee:
             elif tournament.state == ENDING:
                 await self._complete_ending(now, tournament, fresh=name in fresh)
 
-    async def _judge_running(self, tournament: TournamentRecord, agents: list[AgentRecord], *, fresh: bool) -> None:
+    async def _judge_running(self, tournament: TournamentRecord, unfinished: Collection[str], *, fresh: bool) -> None:
         name, synchronous = tournament.tournament_id, tournament.spec.synchronous
-        rounds_done = _rounds_done(tournament, agents)
+        rounds_done = _rounds_done(tournament, unfinished)
         # Only a board that was asked after the last agent of a round had finished knows all of the round's scores.
         between_rounds = not synchronous or (rounds_done > 0 and fresh)
         best = self._live.best.get(name)
@@ -73,9 +73,9 @@ class Referee:
             self._live.bell.ring()
 
 
-def _rounds_done(tournament: TournamentRecord, agents: Sequence[AgentRecord]) -> int:
+def _rounds_done(tournament: TournamentRecord, unfinished: Collection[str]) -> int:
     """Rounds of a synchronous tournament that are complete; 0 while one is half done."""
-    if not tournament.spec.synchronous or agents:
+    if not tournament.spec.synchronous or unfinished:
         return 0
     return tournament.next_agent // tournament.round_size
 

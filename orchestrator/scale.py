@@ -4,9 +4,11 @@ Capacity is counted in reservations, not in momentary idleness: a machine of two
 however busy they are. Cores may be oversubscribed by `minimum_pods`; memory and GPUs never are.
 """
 
+import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 SETTLING_SECONDS = 30.0
 """A younger pod has not touched the memory it reserved yet, so that the machine still reports it as available."""
@@ -54,9 +56,8 @@ class Demand:
     """Monotonic time before which no pod is started: pods died one after another."""
 
 
-@dataclass(frozen=True)
-class PodView:
-    """A pod that is there, or is being started."""
+class PodView(NamedTuple):
+    """A pod that is there, or is being started. There are many of these at each look: a tuple is made fastest."""
 
     pod_id: str
     tournament_id: str
@@ -142,24 +143,33 @@ def decide(
         What to do, each with its reason, and the whole in a line.
     """
     desired = share(capacity.total, demands)
-    actions: list[Action] = [action for pod in pods for action in _press(now, pod, limits)]
+    leaving = [pod for pod in pods if pod.drained_since is not None]
     staying = [pod for pod in pods if pod.drained_since is None]
-    actions += _retire_surplus(demands, desired, staying)
+    actions: list[Action] = [action for pod in leaving for action in _press(now, pod, limits)]
+    counts = Counter([pod.tournament_id for pod in staying])
+    actions += _retire_surplus(demands, desired, counts, staying)
+    free = _free(capacity, pods)
     if limits.start_pods:
-        free, available = _free(now, capacity, pods)
-        counts = Counter(pod.tournament_id for pod in staying)
+        young = (pod.reserved.memory_bytes for pod in pods if now - pod.start_time < SETTLING_SECONDS)
+        available = capacity.available_memory_bytes - sum(young)
         actions += _start_missing(now, demands, desired, counts, free, available)
     wanted = ", ".join(f"{name} {count}" for name, count in desired.items()) or "none"
-    reserved = sum(pod.reserved.cores for pod in pods)
+    reserved = capacity.total.cores - free.cores
     return actions, f"pods wanted: {wanted}; cores reserved: {reserved:g} of {capacity.total.cores:g}"
 
 
-def share(total: Resources, demands: Sequence[Demand]) -> dict[str, int]:
+def share(total: Resources, demands: Sequence[Demand]) -> Mapping[str, int]:
     """How many pods each tournament is entitled to, by its id.
 
     First everybody's minimum, one pod each in turn; then one more pod for whoever has fewest, the oldest first, as long
     as it fits.
     """
+    return _share(total, tuple(demands))
+
+
+# Remembered, because it is asked for at every look and takes a step a pod.
+@functools.lru_cache(maxsize=16)
+def _share(total: Resources, demands: tuple[Demand, ...]) -> Mapping[str, int]:
     counts = {demand.tournament_id: 0 for demand in demands}
     free = total
     for number in range(max((demand.minimum_pods for demand in demands), default=0)):
@@ -190,14 +200,14 @@ def _fits(pod: Resources, free: Resources, *, oversubscribe_cores: bool = False)
     return cores and pod.memory_bytes <= free.memory_bytes and pod.gpus <= free.gpus
 
 
-def _free(now: float, capacity: Capacity, pods: Iterable[PodView]) -> tuple[Resources, int]:
-    """What no pod has reserved, and the memory that can really be had."""
-    free, available = capacity.total, capacity.available_memory_bytes
-    for pod in pods:
-        free -= pod.reserved
-        if now - pod.start_time < SETTLING_SECONDS:
-            available -= pod.reserved.memory_bytes
-    return free, available
+def _free(capacity: Capacity, pods: Sequence[PodView]) -> Resources:
+    """What no pod has reserved."""
+    reserved = [pod.reserved for pod in pods]
+    return Resources(
+        capacity.total.cores - sum([each.cores for each in reserved]),
+        capacity.total.memory_bytes - sum([each.memory_bytes for each in reserved]),
+        capacity.total.gpus - sum([each.gpus for each in reserved]),
+    )
 
 
 def _press(now: float, pod: PodView, limits: Limits) -> list[Action]:
@@ -212,12 +222,16 @@ def _press(now: float, pod: PodView, limits: Limits) -> list[Action]:
     return []
 
 
-def _retire_surplus(demands: Sequence[Demand], desired: Mapping[str, int], staying: Sequence[PodView]) -> list[Action]:
+def _retire_surplus(
+    demands: Sequence[Demand], desired: Mapping[str, int], counts: Counter[str], staying: Sequence[PodView]
+) -> list[Action]:
     """Of each tournament the busy pods are kept before the idle ones, and the old before the young."""
     names = {demand.tournament_id for demand in demands}
+    too_many = {name for name, count in counts.items() if count > desired.get(name, 0)}
     kept: Counter[str] = Counter()
     actions: list[Action] = []
-    for pod in sorted(staying, key=lambda pod: (not pod.busy, pod.start_time)):
+    concerned = (pod for pod in staying if pod.tournament_id in too_many) if too_many else ()
+    for pod in sorted(concerned, key=lambda pod: (not pod.busy, pod.start_time)):
         kept[pod.tournament_id] += 1
         if kept[pod.tournament_id] > desired.get(pod.tournament_id, 0):
             actions.append(Retire(pod.pod_id, _why_retired(pod, names, desired)))

@@ -31,6 +31,8 @@ WATCH_PERIOD_SECONDS = 0.5
 """Progress comes with renewals, which ring no bell: a watcher looks at least this often."""
 WATCH_PAUSE_SECONDS = 0.25
 """A watcher is sent no more than four messages a second."""
+WATCH_RESTS = 9.0
+"""Times what a message took: so long a watcher of a large pool waits for the next, and leaves the time to the pods."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -86,7 +88,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         """Sends what is, then what changes; see the contract."""
         token, sent = request.resume_token, pb.WatchTournamentResponse()
         while True:
-            change = self._live.bell.next()
+            change, begin = self._live.bell.next(), self._clock.monotonic()
             seen = await self._tournaments.scene(request.tournament_id, token)
             message = self._scene_message(seen, token)
             if message != sent:
@@ -98,7 +100,8 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
                 return
             if self._closing:
                 raise Unavailable("the orchestrator is stopping; watch again with the last resume_token")
-            await asyncio.sleep(self._watch_pause_seconds)
+            spent_seconds = self._clock.monotonic() - begin
+            await asyncio.sleep(max(self._watch_pause_seconds, WATCH_RESTS * spent_seconds))
             await _wait(change, WATCH_PERIOD_SECONDS)
 
     async def UpdateTournament(
@@ -133,7 +136,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     async def ListPods(self, request: pb.ListPodsRequest, context: Context) -> pb.ListPodsResponse:
         """Reads; see the contract."""
-        pods = await self._tournaments.pods(request.tournament_id)
+        pods = self._tournaments.pods(request.tournament_id)
         return pb.ListPodsResponse(pods=[pod_message(pod, self._live) for pod in pods])
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:

@@ -2,11 +2,13 @@
 that are done once. Knows nothing of what the other rows mean (see records).
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import structlog
 from google.protobuf.message import Message
@@ -58,6 +60,8 @@ class Transaction(database.Transaction):
 
     lines: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     """Kind, message and ids of the events it recorded."""
+    saved: list[Any] = field(default_factory=list)
+    """Records it saved, in order."""
 
     def record(self, kind: str, message: str, *, tournament_id: str, pod_id: str = "", agent_id: str = "") -> None:
         """Stores an event, and logs it once it is durable."""
@@ -104,6 +108,7 @@ class State:
 
     def __init__(self, opened: database.Database) -> None:
         self._database = opened
+        self._follow: Callable[[Sequence[Any]], None] = lambda saved: None
 
     @classmethod
     def open(cls, path: Path, clock: Clock) -> "State":
@@ -115,6 +120,14 @@ class State:
                 written.
         """
         return cls(database.Database.open(path, DATABASE_FORMAT, clock.wall))
+
+    def follow(self, follow: Callable[[Sequence[Any]], None]) -> None:
+        """From here on, `follow(saved)` is told, on the event loop, what each change has saved.
+
+        It is told as soon as that is durable, in the order of the changes and before whoever asked for the change is
+        answered; also where he has gone away meanwhile.
+        """
+        self._follow = follow
 
     async def transact(
         self,
@@ -134,10 +147,18 @@ class State:
             transaction = Transaction(plain.now, plain.connection)
             return function(transaction, *args, **kwargs), transaction
 
-        result, transaction = await self._database.transact(change)
+        loop = asyncio.get_running_loop()
+        done = self._database.submit(change)
+        # Before the waiting below, or the answer would overtake what it rests on.
+        done.add_done_callback(lambda finished: loop.call_soon_threadsafe(self._tell, finished))
+        result, transaction = await asyncio.wrap_future(done)
         for kind, message, ids in transaction.lines:
             _log.info(message, kind=kind, **ids)
         return result
+
+    def _tell(self, finished: "Future[tuple[Any, Transaction]]") -> None:
+        if not finished.cancelled() and finished.exception() is None and finished.result()[1].saved:
+            self._follow(finished.result()[1].saved)
 
     def close(self) -> None:
         """Finishes what was begun, then closes and unlocks the database."""

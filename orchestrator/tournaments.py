@@ -34,7 +34,7 @@ NEWEST = 1 << 62
 
 @dataclass(frozen=True)
 class Scene:
-    """A tournament with its pods and what happened, all of the same moment."""
+    """A tournament with what happened, of the same moment, and its pods at that moment or just after it."""
 
     tournament: TournamentRecord
     pods: list[PodRecord]
@@ -147,10 +147,9 @@ class Tournaments:
         found = await self._state.transact(records.select, TournamentRecord, condition, before, size)
         return found, str(found[-1].sequence) if len(found) == size else ""
 
-    async def pods(self, tournament_id: str) -> list[PodRecord]:
+    def pods(self, tournament_id: str) -> list[PodRecord]:
         """Pods of a tournament, or of all when it is empty, oldest first."""
-        pods = await self._state.transact(records.live_pods)
-        return [pod for pod in pods if tournament_id in ("", pod.tournament_id)]
+        return [pod for pod in self._live.roster.pods.values() if tournament_id in ("", pod.tournament_id)]
 
     async def events(self, tournament_id: str, page_size: int, page_token: str) -> tuple[list[EventRecord], str]:
         """Events, oldest first, and the token of the next page; raises InvalidArgument for a bad token."""
@@ -160,7 +159,8 @@ class Tournaments:
 
     async def scene(self, tournament_id: str, after: int) -> Scene:
         """A tournament, its pods, and its events after a sequence number; raises NotFound."""
-        return await self._state.transact(scene, tournament_id, min(after, NEWEST))
+        tournament, events = await self._state.transact(scene, tournament_id, min(after, NEWEST))
+        return Scene(tournament, self.pods(tournament_id), events)
 
     async def _change(self, change: Callable[[Transaction], TournamentRecord]) -> TournamentRecord:
         tournament = await self._state.transact(change)
@@ -290,8 +290,8 @@ def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str)
 def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequest) -> str:
     """Queues an evaluation, once."""
     checkpoint = request.checkpoint
-    if not checkpoint.agent_id or not checkpoint.manifest_digest:
-        raise InvalidArgument("CreateEvaluation: checkpoint.agent_id and checkpoint.manifest_digest must both be set")
+    if any(not named.agent_id or not named.manifest_digest for named in (checkpoint, *request.members)):
+        raise InvalidArgument("CreateEvaluation: agent_id and manifest_digest of every checkpoint must be set")
 
     def store() -> str:
         tournament = records.find_tournament(transaction, request.tournament_id)
@@ -320,11 +320,10 @@ def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequ
     return transaction.once("CreateEvaluation", request.request_id, request, store)
 
 
-def scene(transaction: Transaction, tournament_id: str, after: int) -> Scene:
-    """Reads a tournament, its pods, and its events after a sequence number."""
-    return Scene(
+def scene(transaction: Transaction, tournament_id: str, after: int) -> tuple[TournamentRecord, list[EventRecord]]:
+    """Reads a tournament, and its events after a sequence number."""
+    return (
         records.find_tournament(transaction, tournament_id),
-        [pod for pod in records.live_pods(transaction) if pod.tournament_id == tournament_id],
         records.events_after(transaction, tournament_id, after, LONGEST_PAGE),
     )
 

@@ -120,9 +120,13 @@ class Database:
             ResourceExhausted: The disk is full.
             DataLoss: The database is damaged.
         """
+        return await asyncio.wrap_future(self.submit(lambda transaction: function(transaction, *args, **kwargs)))
+
+    def submit(self, function: Callable[[Transaction], Result]) -> Future[Result]:
+        """As transact, for who does not wait here: what hangs on the future is called in the order of the changes."""
         done: Future[Result] = Future()
-        self._changes.put(_Change(lambda transaction: function(transaction, *args, **kwargs), done))
-        return await asyncio.wrap_future(done)
+        self._changes.put(_Change(function, done))
+        return done
 
     def close(self) -> None:
         """Finishes what was begun, then closes and unlocks the database."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.scale import Resources
+from orchestrator.launchers.options import LauncherOptions
+from orchestrator.scale import Capacity, Resources
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -50,7 +51,11 @@ class Launcher(Protocol):
     """
 
     async def list(self) -> Sequence[ListedPod]:
-        """Pods that run; what dead ones left behind is cleared away."""
+        """Pods that run; what dead ones left behind is cleared away.
+
+        Raises:
+            Unavailable: Whoever knows does not answer.
+        """
         ...
 
     async def start(self, pod: NewPod) -> None:
@@ -64,6 +69,14 @@ class Launcher(Protocol):
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
         """Tells a pod to publish and go, or kills it; nothing happens to one that does not run."""
+        ...
+
+    async def capacity(self) -> Capacity:
+        """What there is for pods.
+
+        Raises:
+            Unavailable: Whoever knows does not answer.
+        """
         ...
 
     def last_words(self, pod_id: str) -> str:
@@ -93,14 +106,21 @@ class Surroundings:
     """Logs and metrics of the pods."""
 
 
-Open = Callable[[Surroundings, Callable[[], None]], AbstractAsyncContextManager[Launcher]]
-"""Opens a launcher, given what its pods are told and what to call when a pod has died."""
+Opened = AbstractAsyncContextManager[Launcher]
+Open = Callable[[Surroundings, LauncherOptions, Callable[[], None]], Opened]
+"""Opens a launcher, given what its pods are told, its options, and what to call when a pod has died."""
 
 
-def _process(surroundings: Surroundings, on_death: Callable[[], None]) -> AbstractAsyncContextManager[Launcher]:
+def _process(surroundings: Surroundings, options: LauncherOptions, on_death: Callable[[], None]) -> Opened:
     from orchestrator.launchers.process import ProcessLauncher
 
     return ProcessLauncher(surroundings, on_death)
 
 
-LAUNCHERS: dict[str, Open] = {"process": _process}
+def _docker(surroundings: Surroundings, options: LauncherOptions, on_death: Callable[[], None]) -> Opened:
+    from orchestrator.launchers.docker import DockerLauncher
+
+    return DockerLauncher(surroundings, options.docker)
+
+
+LAUNCHERS: dict[str, Open] = {"process": _process, "docker": _docker}

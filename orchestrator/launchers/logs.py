@@ -16,5 +16,10 @@ def last_line(path: Path) -> str:
             tail = file.read().decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in COLOURS.sub("", tail).splitlines() if line.strip()]
+    return last_line_of(tail)
+
+
+def last_line_of(text: str) -> str:
+    """The same of a text."""
+    lines = [line.strip() for line in COLOURS.sub("", text).splitlines() if line.strip()]
     return lines[-1][:LONGEST_LINE] if lines else ""

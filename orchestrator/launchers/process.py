@@ -19,19 +19,17 @@ from typing import Any, Self
 
 import structlog
 
-from orchestrator.capacity import allowed_cpus, gpu_ids
+from orchestrator.capacity import allowed_cpus, gpu_ids, sense
 from orchestrator.launchers import ListedPod, NewPod, Surroundings
 from orchestrator.launchers.logs import last_line
 from orchestrator.launchers.nursery import Nursery
 from orchestrator.launchers.processes import Process, boot_id
-from orchestrator.scale import Resources
+from orchestrator.launchers.settings import HEAD, LAYOUTS, pod_settings
+from orchestrator.scale import Capacity, Resources
 from podrace.errors import InvalidArgument, Unavailable
-from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
-HEAD = "learner"
 POD_FILE = "pod.json"
-LAYOUT_NAMES = {tournament_pb2.LAYOUT_SEPARATE: "separate", tournament_pb2.LAYOUT_FUSED: "fused"}
 SHARED_MEMORY = Path("/dev/shm")
 MAXIMUM_SOCKET_PATH_BYTES = 107
 """Linux' sun_path, without the closing zero."""
@@ -138,6 +136,10 @@ class ProcessLauncher:
         for process in sorted(file.roles.values(), key=lambda process: process != file.roles[HEAD]):
             process.signal(signal.SIGKILL)
 
+    async def capacity(self) -> Capacity:
+        """See Launcher: this machine, as far as this process may use it."""
+        return sense()
+
     def last_words(self, pod_id: str) -> str:
         """See Launcher."""
         return last_line(self._log_path(pod_id))
@@ -146,34 +148,16 @@ class ProcessLauncher:
 
     def _order(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[int, ...]) -> dict[str, Any]:
         around = self._surroundings
+        settings = pod_settings(pod, around)
         host = around.telemetry.metrics_listen.rpartition(":")[0]
-        return {
-            "pod_id": pod.pod_id,
-            "tournament_id": pod.tournament_id,
-            "layout": LAYOUT_NAMES[pod.spec.layout],
-            "workers": pod.spec.workers,
-            # Tournaments that were stored before there was a choice do not say.
-            "learners": pod.spec.learners or 1,
-            "precision": pod.spec.precision or "float32",
-            "plane": pod.spec.plane or "auto",
-            "cores": pod.spec.cores,
-            "memory_bytes": pod.spec.memory_bytes,
+        # Every role needs a port of its own.
+        settings["telemetry"]["metrics_listen"] = f"{host}:0" if host else ""
+        return settings | {
             "cpus": cpus,
-            "threads": threads_of_a_role(pod.spec),
             "gpus": gpus,
-            "orchestrator": around.orchestrator,
-            "leaderboard": around.leaderboard,
-            "store": around.store,
             "folder": str(self._folder / pod.pod_id),
             "log_path": str(self._log_path(pod.pod_id)),
             "lifeline": around.lifeline,
-            "orphan_seconds": around.orphan_seconds,
-            "telemetry": {
-                "log_format": around.telemetry.log_format,
-                "log_level": around.telemetry.log_level,
-                # Every role needs a port of its own.
-                "metrics_listen": f"{host}:0" if host else "",
-            },
         }
 
     def _check_paths(self, pod: NewPod) -> None:
@@ -257,12 +241,6 @@ class ProcessLauncher:
         _log.info("swept", pod_id=pod_id)
 
 
-def threads_of_a_role(spec: PodSpec) -> int:
-    """Threads of torch in each role; the evaluator computes now and then only, and is niced."""
-    computing = 1 if spec.layout == tournament_pb2.LAYOUT_FUSED else (spec.learners or 1) * (1 + spec.workers)
-    return max(1, int(spec.cores / computing))
-
-
 def choose_cpus(cores: float, allowed: Sequence[int], taken: Iterable[Iterable[int]]) -> tuple[int, ...]:
     """Processors for a pod of whole cores that no other pod has; none in particular where there are too few of them."""
     occupied = {cpu for cpus in taken for cpu in cpus}
@@ -281,7 +259,7 @@ def read_pod_file(path: Path) -> PodFile | None:
                 pod_id=content["pod_id"],
                 tournament_id=content["tournament_id"],
                 start_time=content["start_time"],
-                layout={name: layout for layout, name in LAYOUT_NAMES.items()}[content["layout"]],
+                layout=LAYOUTS[content["layout"]],
                 reserved=Resources(content["cores"], content["memory_bytes"], len(gpus)),
             ),
             boot_id=content["boot_id"],

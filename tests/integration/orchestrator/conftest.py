@@ -267,9 +267,15 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
         live = Live(LEASE_SECONDS)
         await state.transact(tournaments.cancel_running, "its mesh went away; resume it", but_mesh_id=mesh_id)
         live.restore(await state.transact(remember), clock.monotonic())
+        state.follow(live.roster.note)
         board = Board(leaderboard_server.address, live.learn_best)
         capacity = [Capacity(Resources(cores, 64 * GIB, 0), 64 * GIB)]
         launcher = launcher or FakeLauncher()
+
+        async def sensed() -> Capacity:
+            return capacity[-1]
+
+        launcher.capacity = sensed
         randomness = itertools.count()
         assignments = Assignments(state, live, board, clock)
         servicer = OrchestratorServicer(
@@ -287,9 +293,7 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
             watch_pause_seconds=0.0,
         )
         limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
-        reconciler = Reconciler(
-            state, live, board, launcher, clock, sense=lambda: capacity[-1], limits=limits, period_seconds=0.01
-        )
+        reconciler = Reconciler(state, live, board, launcher, clock, limits=limits, period_seconds=0.01)
         server = await rpc.Server.start(config, [_service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)])
         async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
             stub = pb_grpc.OrchestratorServiceStub(channel)

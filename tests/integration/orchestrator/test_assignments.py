@@ -103,6 +103,29 @@ async def test_a_pod_that_hangs_up_while_it_is_given_an_agent_leaves_a_lease_tha
     assert second.assignment_id == f"{name}-a0.2"
 
 
+async def test_a_pod_that_asks_again_gets_what_it_holds_and_not_what_has_become_free(mesh: Any, name: str) -> None:
+    works = [await mesh.assigned(f"{name}-p{number}") for number in range(2)]
+    await mesh.complete(works[0], pb.OUTCOME_DRAINED)
+    assert await mesh.assigned(f"{name}-p1") == works[1]
+
+
+async def test_an_agent_that_is_finished_while_another_pod_asks_for_it_is_not_handed_out(mesh: Any, name: str) -> None:
+    work = await mesh.assigned(f"{name}-p0")
+    await mesh.look(10.0)
+    free = threading.Event()
+    busy = asyncio.create_task(mesh.state.transact(lambda transaction: free.wait(10)))
+    completion = pb.CompleteAssignmentRequest(
+        request_id="r", assignment_id=work.assignment_id, lease_epoch=1, outcome=pb.OUTCOME_FINISHED
+    )
+    completing = asyncio.create_task(mesh.assignments.complete(completion))
+    asking = asyncio.create_task(mesh.assignments.acquire(Holder(f"{name}-p1", "life"), 0.0))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    free.set()
+    await asyncio.gather(busy, completing)
+    assert (await asking).work.work_id == f"{name}-a1"
+
+
 async def test_completing_twice_does_no_harm(mesh: Any, name: str) -> None:
     work = await mesh.assigned(f"{name}-p0")
     for _ in range(2):

@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from orchestrator.launchers import NewPod, Surroundings
-from orchestrator.launchers.process import ProcessLauncher, choose_cpus, threads_of_a_role
+from orchestrator.launchers.process import ProcessLauncher, choose_cpus
 from orchestrator.launchers.processes import Process
+from orchestrator.launchers.settings import threads_of_a_role
 from podrace.errors import InvalidArgument, Unavailable
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1 import tournament_pb2

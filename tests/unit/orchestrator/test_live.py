@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from orchestrator.live import Live, Remembered
+from orchestrator.live import MOST_RENEWALS_PER_SECOND, Live, Remembered
 from orchestrator.records import AgentRecord, EvaluationRecord, WorkPhase
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -119,3 +119,39 @@ async def test_the_bell_wakes_those_who_listened_before_it_rang(live: Live) -> N
     live.bell.ring()
     assert before.is_set()
     assert not live.bell.next().is_set()
+
+
+async def test_leases_of_a_large_pool_last_longer_so_that_renewals_are_no_more_than_a_server_bears() -> None:
+    live = Live(LEASE)
+    for number in range(int(MOST_RENEWALS_PER_SECOND * LEASE / 3)):
+        live.hold(agent(agent_id=f"t-a{number}", pod_id=f"p{number}"), 0.0)
+    assert live.lease_seconds == LEASE
+    for number in range(10_000):
+        live.hold(agent(agent_id=f"t-a{number}", pod_id=f"p{number}"), 0.0)
+    assert 10_000 / (live.lease_seconds / 3) == MOST_RENEWALS_PER_SECOND
+    live.renew("t-a0", 1, steps(0), 0.0)
+    assert ("t-a0", 1) not in live.expired(live.lease_seconds - 0.1)
+
+
+async def test_a_lease_that_is_renewed_or_given_again_expires_one_duration_later_and_once(live: Live) -> None:
+    live.hold(agent(), 0.0)
+    live.renew("t-a0", 1, steps(0), 6.0)
+    live.hold(agent(), 9.0)
+    assert live.expired(18.9) == frozenset()
+    assert live.expired(19.0) == {("t-a0", 1)}
+    live.hold(agent(epoch=2, pod_id="p1"), 20.0)
+    assert live.expired(29.9) == frozenset()
+    assert live.expired(30.0) == {("t-a0", 2)}
+    live.release("t-a0", 2)
+    assert live.expired(99.0) == frozenset()
+
+
+async def test_a_pod_is_busy_while_it_holds_something_the_newest_last(live: Live) -> None:
+    live.hold(agent(), 0.0)
+    live.hold(evaluation(), 0.0)
+    live.hold(agent(), 1.0)
+    assert [lease.work_id for lease in live.leases_of("p0")] == ["t-e0", "t-a0"]
+    live.hold(agent(epoch=2, pod_id="p1"), 2.0)
+    assert [lease.work_id for lease in live.leases_of("p0")] == ["t-e0"]
+    live.release("t-e0", 1)
+    assert (live.is_busy("p0"), live.is_busy("p1")) == (False, True)

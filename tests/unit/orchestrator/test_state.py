@@ -1,3 +1,5 @@
+import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -79,3 +81,57 @@ async def test_a_request_that_failed_may_be_repeated(state: State) -> None:
     with pytest.raises(FailedPrecondition):
         await state.transact(lambda transaction: transaction.once("Cancel", "r", request, fail))
     assert await state.transact(lambda transaction: transaction.once("Cancel", "r", request, lambda: "yes")) == "yes"
+
+
+# --- following ---------------------------------------------------------------------------------------------------
+
+
+def save(transaction: Transaction, name: str) -> None:
+    transaction.saved.append(name)
+
+
+async def test_who_follows_is_told_in_order_and_before_who_asked_is_answered(state: State) -> None:
+    told: list[str] = []
+    state.follow(told.extend)
+
+    async def ask(name: str) -> list[str]:
+        await state.transact(save, name)
+        return list(told)
+
+    answers = await asyncio.gather(*map(ask, "abc"))
+    assert told == ["a", "b", "c"]
+    assert all(name in answer for name, answer in zip("abc", answers, strict=True))
+
+
+async def test_who_follows_is_not_told_what_failed(state: State) -> None:
+    told: list[str] = []
+    state.follow(told.extend)
+
+    def fail(transaction: Transaction) -> None:
+        save(transaction, "never")
+        raise FailedPrecondition("no")
+
+    with pytest.raises(FailedPrecondition):
+        await state.transact(fail)
+    await state.transact(save, "a")
+    assert told == ["a"]
+
+
+async def test_who_follows_is_told_what_was_done_for_somebody_who_has_gone_away(state: State) -> None:
+    told: list[str] = []
+    state.follow(told.extend)
+    began, free = threading.Event(), threading.Event()
+
+    def slow(transaction: Transaction) -> None:
+        began.set()
+        free.wait(10)
+        save(transaction, "slow")
+
+    asking = asyncio.create_task(state.transact(slow))
+    await asyncio.to_thread(began.wait, 10)
+    asking.cancel()
+    await asyncio.wait([asking])
+    free.set()
+    await state.transact(count_events)
+    assert asking.cancelled()
+    assert told == ["slow"]

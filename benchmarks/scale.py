@@ -1,0 +1,257 @@
+"""How many pods one orchestrator and one leaderboard carry: both real, with real databases; the pods are simulated.
+
+Pods speak the real contracts (scale_pods.py) at these rates of simulated time: assignments of 600 s, a score every
+120 s, renewals every third of a lease of 60 s or more. Time is compressed for small pools, so that every pool makes as
+many calls a second as 10,000 pods do by the clock (at most 60 times): what then differs is what the size of the pool
+costs. Processor seconds are those of the services; `without_processor` is how long their threads stood in line for a
+processor, a second: latencies are the services' own only where that is about 0.
+
+    python benchmarks/scale.py [--quick] [--pods 10 100 1000 10000] [--seconds 30] [--folder FOLDER]
+    python benchmarks/scale.py --record CURVES [--spec examples/cartpole.toml]
+    python benchmarks/scale.py --curves CURVES [--pods 1 2 8 16 32 80 1000]
+
+With --curves, simulated pods learn as real ones did, and the time to a return is told against the number of pods; the
+ideal beside it is the time that the pod that got there spent training. --record makes the curves: two short
+tournaments by the normal command, of one pod and of two, which the predictions are then held against.
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scale_mesh import Mesh, services, simulate
+from scale_record import Recorded, record
+
+from podrace import spec as specification
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+ASSIGNMENT_SECONDS = 600.0
+EVALUATION_SECONDS = 120.0
+LEASE_SECONDS = 60.0
+STEPS_PER_SECOND = 10_000.0
+PODS_PER_PROCESS = 5000
+FULL_POOL = 10_000
+MOST_SPEED = 60.0
+RAMP_PODS_PER_SECOND = 50.0
+SETTLE_SECONDS = 5.0
+ENDLESS_STEPS = 10**15
+ENDLESS_SECONDS = 1e9
+RISING = [[(0, 0.0), (1e12, 1e6 + shift)] for shift in range(7)]
+EPSILON = 1e-9
+Usage = Mapping[str, tuple[float, float, int]]
+
+
+def report(case: str, metric: str, value: float, unit: str, against: str = "", against_value: float = 0.0) -> None:
+    """Prints one line."""
+    line: dict[str, object] = {
+        "benchmark": "scale",
+        "case": case,
+        "metric": metric,
+        "value": float(f"{value:.4g}"),
+        "unit": unit,
+    }
+    if against:
+        line |= {
+            "against": against,
+            "against_value": float(f"{against_value:.4g}"),
+            "ratio": float(f"{value / max(against_value, EPSILON):.4g}"),
+        }
+    print(json.dumps(line), flush=True)
+
+
+def spec_of(pods: int, assignment_steps: int, evaluation_steps: int, **sections: Mapping[str, Any]) -> TournamentSpec:
+    """A tournament of so many pods, which a machine of any size holds."""
+    values = {
+        "environment": {"id": "CartPole-v1"},
+        "algorithms": {"ppo": {}},
+        "objective": {"environment_steps": ENDLESS_STEPS},
+        "assignment": {"environment_steps": assignment_steps},
+        "evaluation": {"every_environment_steps": evaluation_steps},
+        "pool": {"minimum_pods": pods, "maximum_pods": pods},
+        "pod": {"cores": 1.0, "memory_bytes": 1 << 26},
+        **sections,
+    }
+    return specification.resolve(specification.parse(values, source="benchmark"))
+
+
+def jobs_of(mesh: Mesh, tournament_id: str, pods: int, **settings: object) -> list[dict[str, object]]:
+    """What each process of simulated pods is told; see scale_pods.Job."""
+    return [
+        {
+            "orchestrator": mesh.orchestrator.address,
+            "leaderboard": mesh.leaderboard.address,
+            "store": str(mesh.store),
+            "tournament_id": tournament_id,
+            "first_pod": first,
+            "pods": min(PODS_PER_PROCESS, pods - first),
+            "opening_seconds": 0.0,
+            "spread": True,
+            "target_return": None,
+            "curves": RISING,
+            **settings,
+        }
+        for first in range(0, pods, PODS_PER_PROCESS)
+    ]
+
+
+# --- what a pool of some size costs ------------------------------------------------------------------------------
+
+
+async def measure(folder: Path, pods: int, seconds: float, connections: int) -> None:
+    """Measures one size of the pool."""
+    case, speed = f"pods-{pods}", min(MOST_SPEED, FULL_POOL / pods)
+    async with services(folder, LEASE_SECONDS) as mesh:
+        steps = [int(simulated * STEPS_PER_SECOND) for simulated in (ASSIGNMENT_SECONDS, EVALUATION_SECONDS)]
+        begin = time.monotonic()
+        tournament_id = await mesh.create(spec_of(pods, *steps))
+        await mesh.wait_for_pods(tournament_id, pods)
+        report(case, "pods_started_per_second", pods / (time.monotonic() - begin), "1/s")
+        ramp = max(2.0, pods / RAMP_PODS_PER_SECOND)
+        start = time.monotonic() + SETTLE_SECONDS
+        window = (start + ramp + SETTLE_SECONDS, start + ramp + SETTLE_SECONDS + seconds)
+        jobs = jobs_of(
+            mesh,
+            tournament_id,
+            pods,
+            connections=connections,
+            begin=start,
+            ramp_seconds=ramp,
+            measured_from=window[0],
+            until=window[1] + 1.0,
+            speed=speed,
+            steps_per_second=STEPS_PER_SECOND,
+        )
+        running = asyncio.create_task(simulate(jobs))
+        before, after = [await usage_at(mesh, moment) for moment in window]
+        notes = await running
+    report_calls(case, notes, json.loads(mesh.generated.read_text()), window)
+    report_usage(case, pods * speed, seconds, before, after)
+    acquired = sum(len(notes[kind]["AcquireAssignment"]) for kind in ("seconds", "ramp_seconds"))
+    for name, service in mesh.services.items():
+        # It is closed: nothing is left in the log beside it.
+        size = service.database.stat().st_size
+        report(case, f"{name}_database", size, "B")
+        report(case, f"{name}_database_per_assignment", size / max(acquired, 1), "B")
+
+
+async def usage_at(mesh: Mesh, moment: float) -> Usage:
+    """What the services have used at a monotonic moment: processor seconds, seconds without one, bytes of memory."""
+    await asyncio.sleep(moment - time.monotonic())
+    return {
+        name: (service.cpu_seconds, service.waited_seconds, service.memory_bytes)
+        for name, service in mesh.services.items()
+    }
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which a share of all values lies."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def report_calls(
+    case: str, notes: Mapping[str, Any], generated: Sequence[tuple[float, float]], window: tuple[float, float]
+) -> None:
+    """How often each method was called in the window, and how long the answers took."""
+    seconds: dict[str, list[float]] = dict(notes["seconds"])
+    seconds["GenerateAgent"] = [taken for begin, taken in generated if window[0] <= begin < window[1]]
+    decisions = 0
+    for method, values in sorted(seconds.items()):
+        if values:
+            decisions += len(values)
+            report(case, f"{method}_per_second", len(values) / (window[1] - window[0]), "1/s")
+            report(case, f"{method}_p50", percentile(values, 0.5) * 1e3, "ms")
+            report(case, f"{method}_p99", percentile(values, 0.99) * 1e3, "ms")
+    report(case, "decisions_per_second", decisions / (window[1] - window[0]), "1/s")
+    for error, count in sorted(notes["errors"].items()):
+        report(case, f"errors/{error}", count, "1")
+
+
+def report_usage(case: str, pods: float, seconds: float, before: Usage, after: Usage) -> None:
+    """What it cost; `pods` at the speed of the clock."""
+    for name in before:
+        cpu, waited = (after[name][index] - before[name][index] for index in range(2))
+        report(case, f"{name}_cores", cpu / seconds, "1")
+        report(case, f"{name}_cpu_per_pod_hour", cpu / seconds / pods * 3600, "s")
+        report(case, f"{name}_without_processor", waited / seconds, "1")
+        report(case, f"{name}_memory", after[name][2], "B")
+
+
+# --- how long a pool of some size takes --------------------------------------------------------------------------
+
+
+async def predict(folder: Path, pods: int, recorded: Recorded, connections: int, speed: float) -> None:
+    """Tells how long a pool takes to the target, and how much of that is the mesh."""
+    run = recorded.run_of(pods)
+    async with services(folder, LEASE_SECONDS) as mesh:
+        spec = spec_of(
+            pods,
+            recorded.assignment_steps,
+            recorded.evaluation_steps,
+            objective={"target_return": recorded.target_return},
+            evolution=recorded.evolution,
+        )
+        tournament_id = await mesh.create(spec)
+        await mesh.wait_for_pods(tournament_id, pods)
+        begin = time.monotonic() + SETTLE_SECONDS
+        jobs = jobs_of(
+            mesh,
+            tournament_id,
+            pods,
+            connections=connections,
+            begin=begin,
+            # Not all at once, as they would not start all at once either.
+            ramp_seconds=pods / RAMP_PODS_PER_SECOND,
+            measured_from=begin,
+            until=begin + ENDLESS_SECONDS,
+            speed=speed,
+            steps_per_second=run.steps_per_second,
+            opening_seconds=run.opening_seconds,
+            spread=False,
+            target_return=recorded.target_return,
+            curves=recorded.curves,
+        )
+        notes = await simulate(jobs)
+    _, trained, waited = notes["reached"]
+    case, ideal = f"curves/pods-{pods}", run.startup_seconds + trained
+    predicted = ideal + waited
+    report(case, "seconds_to_target", predicted, "s", "the same training without a mesh", ideal)
+    report(case, "mesh_share", notes["waited_seconds"] / (notes["waited_seconds"] + notes["trained_seconds"]), "1")
+    if run.pods == pods:
+        report(case, "seconds_to_target", predicted, "s", "podrace train", run.wall_seconds)
+
+
+def main() -> None:
+    """Measures in temporary folders, which are removed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="10 and 100 pods, under a minute")
+    parser.add_argument("--pods", type=int, nargs="+", help="sizes of the pool")
+    parser.add_argument("--seconds", type=float, default=30.0, help="measured of each size")
+    parser.add_argument("--connections", type=int, default=64, help="channels that the pods of a process share")
+    parser.add_argument("--speed", type=float, default=10.0, help="of simulated time, with --curves")
+    parser.add_argument("--curves", type=Path, help="predict from these learning curves")
+    parser.add_argument("--record", type=Path, help="record learning curves to this file")
+    parser.add_argument("--spec", type=Path, default=Path("examples/cartpole.toml"), help="what is recorded")
+    parser.add_argument("--folder", type=Path, help="where to work: its disk is what is measured")
+    options = parser.parse_args()
+    if options.record:
+        record(options.spec, options.pods or [1, 2]).write(options.record)
+        return
+    sizes = [10, 100] if options.quick else [1, 2, 8, 16, 32, 80, 1000] if options.curves else [10, 100, 1000, 10_000]
+    for pods in options.pods or sizes:
+        with tempfile.TemporaryDirectory(prefix="pr-", dir=options.folder) as folder:
+            if options.curves:
+                asyncio.run(
+                    predict(Path(folder), pods, Recorded.read(options.curves), options.connections, options.speed)
+                )
+            else:
+                seconds = 10.0 if options.quick else options.seconds
+                asyncio.run(measure(Path(folder), pods, seconds, options.connections))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Owns the processes of a simulated mesh: a real orchestrator, a real leaderboard, and those that simulate pods."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from podrace import rpc
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+HERE = Path(__file__).parent
+START_SECONDS = 60.0
+DEADLINE_SECONDS = 60.0
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+    """A service's process."""
+
+    process: asyncio.subprocess.Process
+    address: str
+    database: Path
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time it has used, all threads together."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+    @property
+    def waited_seconds(self) -> float:
+        """Time that its threads could have run and had no processor: what others on the machine cost it."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory it has touched and keeps."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """Both services."""
+
+    folder: Path
+    orchestrator: Service
+    leaderboard: Service
+
+    @property
+    def services(self) -> Mapping[str, Service]:
+        """By name."""
+        return {"orchestrator": self.orchestrator, "leaderboard": self.leaderboard}
+
+    @property
+    def store(self) -> Path:
+        """Where simulated pods publish."""
+        return self.folder / "store"
+
+    @property
+    def generated(self) -> Path:
+        """Where the orchestrator writes, when it ends, how long the leaderboard took for each agent."""
+        return self.folder / "generated.json"
+
+    async def create(self, spec: TournamentSpec) -> str:
+        """Creates a tournament and returns its id."""
+        async with rpc.connect(self.orchestrator.address, pb.DESCRIPTOR) as channel:
+            stub: Any = pb_grpc.OrchestratorServiceStub(channel)
+            request = pb.CreateTournamentRequest(request_id="benchmark", spec=spec)
+            answer = await rpc.call(stub.CreateTournament, request, deadline_seconds=DEADLINE_SECONDS)
+            return str(answer.tournament.tournament_id)
+
+    async def wait_for_pods(self, tournament_id: str, count: int) -> float:
+        """Waits until so many pods run; returns how long that took in seconds."""
+        begin = time.monotonic()
+        async with rpc.connect(self.orchestrator.address, pb.DESCRIPTOR) as channel:
+            stub: Any = pb_grpc.OrchestratorServiceStub(channel)
+            request = pb.ListPodsRequest(tournament_id=tournament_id)
+            while True:
+                answer = await rpc.call(stub.ListPods, request, deadline_seconds=DEADLINE_SECONDS)
+                if len(answer.pods) >= count:
+                    return time.monotonic() - begin
+                await asyncio.sleep(0.05 + count / 20_000)
+
+
+@contextlib.asynccontextmanager
+async def services(folder: Path, lease_seconds: float) -> AsyncIterator[Mesh]:
+    """Runs a leaderboard and an orchestrator in processes of their own."""
+    store = folder / "store"
+    board = ["-m", "leaderboard"]
+    pods = [str(HERE / "scale_orchestrator.py"), str(folder / "generated.json")]
+    async with _service(folder, "leaderboard", board, {"store": store}) as leaderboard:
+        settings = {
+            "leaderboard": leaderboard.address,
+            "store": store,
+            "launcher": "simulated",
+            "runtime_folder": folder / "run",
+            "log_folder": folder / "logs",
+            "lease_duration_seconds": lease_seconds,
+        }
+        async with _service(folder, "orchestrator", pods, settings) as orchestrator:
+            yield Mesh(folder, orchestrator, leaderboard)
+
+
+@contextlib.asynccontextmanager
+async def _service(
+    folder: Path, name: str, command: Sequence[str], settings: Mapping[str, object]
+) -> AsyncIterator[Service]:
+    address, database = f"unix:{folder}/{name}.sock", folder / f"{name}.sqlite"
+    settings = {
+        "server.listen": address,
+        "database": database,
+        "telemetry.log_format": "json",
+        "telemetry.metrics_listen": "",
+        **settings,
+    }
+    overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
+    with (folder / f"{name}.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(sys.executable, *command, *overrides, stderr=log)
+        try:
+            await rpc.wait_until_serving(address, deadline_seconds=START_SECONDS)
+            yield Service(process, address, database)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            await process.wait()
+
+
+async def simulate(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Runs the pods of each job in a process of its own; returns what all of them saw together."""
+    seen = await asyncio.gather(*map(_simulate, jobs))
+    notes: dict[str, Any] = {
+        "seconds": defaultdict(list),
+        "ramp_seconds": defaultdict(list),
+        "errors": defaultdict(int),
+    }
+    for one in seen:
+        for kind in ("seconds", "ramp_seconds"):
+            for method, values in one[kind].items():
+                notes[kind][method] += values
+        for error, count in one["errors"].items():
+            notes["errors"][error] += count
+    for name in ("trained_seconds", "waited_seconds"):
+        notes[name] = sum(one[name] for one in seen)
+    notes["reached"] = min((one["reached"] for one in seen if one["reached"] is not None), default=None)
+    return notes
+
+
+async def _simulate(job: Mapping[str, Any]) -> Any:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(HERE / "scale_pods.py"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        answer, _ = await process.communicate(json.dumps(job).encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return json.loads(answer)

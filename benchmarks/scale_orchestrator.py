@@ -1,0 +1,92 @@
+"""Runs the real orchestrator on a machine without end, with a launcher whose pods somebody else simulates.
+
+    python benchmarks/scale_orchestrator.py NOTES --set key=value ...
+
+Everything is as in `python -m orchestrator` but what starts pods and what a machine holds. When it ends it writes to
+the file NOTES how long the leaderboard took for each agent, as a JSON list of [monotonic begin, seconds].
+"""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from orchestrator.__main__ import serve
+from orchestrator.board import Board
+from orchestrator.clock import SystemClock
+from orchestrator.config import Config
+from orchestrator.launchers import LAUNCHERS, Launcher, ListedPod, NewPod, Surroundings
+from orchestrator.launchers.options import LauncherOptions
+from orchestrator.records import AgentRecord, TournamentRecord
+from orchestrator.scale import Capacity, Resources
+from podrace import service
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent
+
+ENDLESS_CORES = 1e6
+ENDLESS_BYTES = 1 << 60
+
+
+class SimulatedPods:
+    """Pods that run as soon as they are started, somewhere else. See Launcher."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, ListedPod] = {}
+
+    async def list(self) -> Sequence[ListedPod]:
+        """See Launcher."""
+        return list(self._pods.values())
+
+    async def start(self, pod: NewPod) -> None:
+        """See Launcher."""
+        reserved = Resources(pod.spec.cores, pod.spec.memory_bytes, pod.spec.gpus)
+        self._pods[pod.pod_id] = ListedPod(pod.pod_id, pod.tournament_id, time.time(), pod.spec.layout, reserved)
+
+    async def capacity(self) -> Capacity:
+        """See Launcher."""
+        return Capacity(Resources(ENDLESS_CORES, ENDLESS_BYTES, 0), ENDLESS_BYTES)
+
+    async def stop(self, pod_id: str, *, kill: bool) -> None:
+        """See Launcher."""
+        self._pods.pop(pod_id, None)
+
+    def last_words(self, pod_id: str) -> str:
+        """See Launcher."""
+        return ""
+
+
+@contextlib.asynccontextmanager
+async def _open(
+    surroundings: Surroundings, options: LauncherOptions, on_death: Callable[[], None]
+) -> AsyncIterator[Launcher]:
+    yield SimulatedPods()
+
+
+class TimedBoard(Board):
+    """The leaderboard as the orchestrator sees it, with a watch."""
+
+    notes: list[tuple[float, float]] = []  # noqa: RUF012 - one a process
+
+    async def generate(
+        self, tournament: TournamentRecord, agent: AgentRecord, *others: Sequence[str], **named: Sequence[str]
+    ) -> Agent:
+        """See Board."""
+        begin = time.monotonic()
+        made = await super().generate(tournament, agent, *others, **named)  # type: ignore[arg-type]
+        self.notes.append((begin, time.monotonic() - begin))
+        return made
+
+
+def main() -> int:
+    """Serves until SIGTERM."""
+    notes, *arguments = sys.argv[1:]
+    LAUNCHERS["simulated"] = _open
+    sys.modules["orchestrator.__main__"].Board = TimedBoard  # type: ignore[attr-defined]
+    code = service.run("orchestrator", Config, lambda config: serve(config, SystemClock()), arguments)
+    Path(notes).write_text(json.dumps(TimedBoard.notes))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,295 @@
+"""Simulated pods: they speak the real contracts over gRPC and publish real manifests, but training is a clock.
+
+    python benchmarks/scale_pods.py < JOB > NOTES
+
+What a pod does: acquire an assignment, claim its agent in the store, renew every third of the lease, publish and submit
+a score whenever an evaluation is due, complete the assignment when its budget is used up, acquire the next. Scores
+follow learning curves (scale_curves). Simulated time runs `speed` times faster than the clock: every pause, that
+between renewals too, is that much shorter; what takes time at the services takes what it takes.
+"""
+
+import asyncio
+import dataclasses
+import gc
+import json
+import os
+import random
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scale_curves import Curves, Learner
+
+from podrace import rpc
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part, Pointer
+from podrace.checkpoints.folder import FolderStore
+from podrace.checkpoints.manifest import FORMAT_VERSION, manifest_bytes
+from podrace.checkpoints.publish import advanced, claimed, read_manifest
+from podrace.checkpoints.store import digest
+from podrace.errors import PodraceError
+from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+
+WAIT_SECONDS = 5.0
+DEADLINE_SECONDS = 60.0
+RETRY_SECONDS = 0.5
+POLICY = digest(b"policy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What the pods of one process do."""
+
+    orchestrator: str
+    leaderboard: str
+    store: str
+    tournament_id: str
+    first_pod: int
+    pods: int
+    connections: int
+    """Channels to each service, shared by the pods in turn."""
+    begin: float
+    """Monotonic, as all times here: when the first pod asks for work."""
+    ramp_seconds: float
+    """Within so long all have asked."""
+    measured_from: float
+    until: float
+    speed: float
+    """Simulated seconds in a second."""
+    steps_per_second: float
+    """Environment steps a simulated second."""
+    opening_seconds: float
+    """Simulated, from an assignment to its first step."""
+    spread: bool
+    """The first assignment of a pod is anywhere between its begin and its end, as in a tournament that is under way."""
+    target_return: float | None
+    curves: Sequence[Sequence[tuple[float, float]]]
+
+
+@dataclasses.dataclass
+class Notes:
+    """What the pods of one process saw."""
+
+    seconds: dict[str, list[float]] = dataclasses.field(default_factory=lambda: defaultdict(list))
+    """Of each call within the measured time, by method."""
+    ramp_seconds: dict[str, list[float]] = dataclasses.field(default_factory=lambda: defaultdict(list))
+    """And before it."""
+    errors: dict[str, int] = dataclasses.field(default_factory=lambda: defaultdict(int))
+    reached: tuple[float, float, float] | None = None
+    """When the first score at or above the target was on the board (monotonic), and how long the pod that earned it had
+    trained and waited until then."""
+    trained_seconds: float = 0.0
+    """Simulated, over all pods."""
+    waited_seconds: float = 0.0
+    """For answers without which a pod cannot train; not compressed."""
+
+
+class Pod:
+    """One pod."""
+
+    def __init__(self, pod_id: str, job: Job, notes: Notes, store: FolderStore, stubs: tuple[Any, Any]) -> None:
+        self._pod_id, self._job, self._notes, self._store = pod_id, job, notes, store
+        self._orchestrator, self._updater = stubs
+        self._random = random.Random(pod_id)
+        self._curves = Curves(job.curves)
+        self._fresh_start = job.spread
+        self._trained_seconds = self._waited_seconds = 0.0
+
+    async def live(self, delay_seconds: float) -> None:
+        """Works until the time is up or it is told to go."""
+        await asyncio.sleep(self._job.begin + delay_seconds - time.monotonic())
+        request = pb.AcquireAssignmentRequest(pod_id=self._pod_id, incarnation="one")
+        request.wait_duration.FromNanoseconds(int(WAIT_SECONDS * 1e9))
+        while time.monotonic() < self._job.until:
+            try:
+                begin = time.monotonic()
+                answer = await self._call("AcquireAssignment", self._orchestrator.AcquireAssignment, request)
+                self._waited(begin)
+                if answer.WhichOneof("answer") == "assignment":
+                    await self._train(answer.assignment)
+                elif answer.WhichOneof("answer") == "retry_after" or "not known" in answer.drain:
+                    await asyncio.sleep(RETRY_SECONDS)
+                else:
+                    return
+            except PodraceError:
+                # Somebody else got the agent, or somebody does not answer.
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _train(self, assignment: pb.Assignment) -> None:
+        """Trains until the budget is used up, the pod is told to go, or the time is up."""
+        job, budget = self._job, assignment.spec.assignment.environment_steps
+        learner = self._learner(assignment.train, self._claim(assignment.train.agent_id, assignment.lease_epoch))
+        if self._fresh_start:
+            learner.steps += int(self._random.random() * budget)
+            self._fresh_start = False
+        await asyncio.sleep(job.opening_seconds / job.speed)
+        self._trained(job.opening_seconds)
+        renew_seconds = assignment.lease_duration.ToNanoseconds() / 1e9 / 3 / job.speed
+        now = time.monotonic()
+        next_renewal = now + renew_seconds * self._random.random()
+        while learner.steps < budget:
+            every = assignment.spec.evaluation.every_environment_steps
+            due_steps = min((learner.steps // every + 1) * every, budget)
+            due = now + (due_steps - learner.steps) / job.steps_per_second / job.speed
+            while next_renewal < min(due, job.until):
+                await asyncio.sleep(next_renewal - time.monotonic())
+                if (await self._renew(assignment, learner)).directive != pb.DIRECTIVE_CONTINUE:
+                    await self._complete(assignment, learner, pb.OUTCOME_DRAINED)
+                    return
+                next_renewal += renew_seconds
+            if due > job.until:
+                await asyncio.sleep(job.until - time.monotonic())
+                return
+            await asyncio.sleep(due - time.monotonic())
+            self._trained((due_steps - learner.steps) / job.steps_per_second)
+            learner.steps = due_steps
+            await self._submit(assignment, learner)
+            now = time.monotonic()
+        await self._complete(assignment, learner, pb.OUTCOME_FINISHED)
+        self._waited(now)
+
+    def _trained(self, seconds: float) -> None:
+        self._trained_seconds += seconds
+        self._notes.trained_seconds += seconds
+
+    def _waited(self, begin: float) -> None:
+        seconds = time.monotonic() - begin
+        self._waited_seconds += seconds
+        self._notes.waited_seconds += seconds
+
+    def _learner(self, work: Agent, pointer: Pointer) -> Learner:
+        """Where the agent stands: at what it published itself, else at its parent's checkpoint, else at nothing."""
+        steps, start = 0, None
+        if pointer.manifest_digest:
+            start = read_manifest(self._store, pointer.manifest_digest)
+            steps = start.environment_steps
+        elif work.HasField("starting_checkpoint"):
+            start = read_manifest(self._store, work.starting_checkpoint.manifest_digest)
+        lineage = start.lineage_environment_steps if start else 0
+        score = start.evaluation.mean_return if start else None
+        return Learner(self._curves.of(work.number), steps, lineage - steps, score)
+
+    # --- what is published: files whose loss would do no harm here, so that nothing waits for the disk ------------
+
+    def _claim(self, agent_id: str, lease_epoch: int) -> Pointer:
+        found = self._store.read_pointer(agent_id) or (Pointer(agent_id=agent_id), None)
+        pointer = claimed(found[0], lease_epoch)
+        self._store.swap_pointer(agent_id, pointer, found[1])
+        return pointer
+
+    async def _submit(self, assignment: pb.Assignment, learner: Learner) -> None:
+        agent = assignment.train
+        score = learner.score
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            tournament_id=agent.tournament_id,
+            agent_id=agent.agent_id,
+            algorithm=agent.algorithm,
+            parts=[Part(name="policy", digest=POLICY)],
+            environment_steps=learner.steps,
+            lineage_environment_steps=learner.lineage_steps,
+            evaluation=Evaluation(
+                mean_return=score, variance=1e-6 * max(1.0, score * score), episodes=32, policy_digest=POLICY
+            ),
+            lease_epoch=assignment.lease_epoch,
+        )
+        name = self._store.put_object(manifest_bytes(manifest))
+        found = self._store.read_pointer(agent.agent_id)
+        if found:
+            self._store.swap_pointer(agent.agent_id, advanced(found[0], assignment.lease_epoch, name), found[1])
+        request = leaderboard_pb2.SubmitCandidateRequest(
+            request_id=name,
+            checkpoint=Checkpoint(agent_id=agent.agent_id, manifest_digest=name),
+            lease_epoch=assignment.lease_epoch,
+        )
+        begin = time.monotonic()
+        await self._call("SubmitCandidate", self._updater.SubmitCandidate, request)
+        self._waited(begin)
+        target = self._job.target_return
+        if target is not None and score >= target and self._notes.reached is None:
+            self._notes.reached = time.monotonic(), self._trained_seconds, self._waited_seconds
+
+    # --- calls -----------------------------------------------------------------------------------------------------
+
+    def _progress(self, learner: Learner) -> pb.Progress:
+        return pb.Progress(
+            activity=pb.POD_ACTIVITY_TRAINING,
+            environment_steps=learner.steps,
+            policy_version=learner.steps // 2048,
+            steps_per_second=self._job.steps_per_second,
+            policy_lag=0.5,
+            training_return=learner.score,
+            score=learner.score,
+            plane="memory",
+        )
+
+    async def _renew(self, assignment: pb.Assignment, learner: Learner) -> Any:
+        request = pb.RenewAssignmentRequest(
+            assignment_id=assignment.assignment_id,
+            lease_epoch=assignment.lease_epoch,
+            progress=self._progress(learner),
+        )
+        return await self._call("RenewAssignment", self._orchestrator.RenewAssignment, request)
+
+    async def _complete(self, assignment: pb.Assignment, learner: Learner, outcome: pb.Outcome.ValueType) -> None:
+        request = pb.CompleteAssignmentRequest(
+            request_id=assignment.assignment_id,
+            assignment_id=assignment.assignment_id,
+            lease_epoch=assignment.lease_epoch,
+            outcome=outcome,
+            progress=self._progress(learner),
+        )
+        await self._call("CompleteAssignment", self._orchestrator.CompleteAssignment, request)
+
+    async def _call(self, method: str, stub: Any, request: Any) -> Any:
+        begin = time.monotonic()
+        try:
+            answer = await rpc.call(stub, request, deadline_seconds=DEADLINE_SECONDS)
+        except PodraceError as error:
+            self._notes.errors[f"{method}: {error.code}"] += 1
+            raise
+        seconds = time.monotonic() - begin
+        if not (method == "AcquireAssignment" and answer.WhichOneof("answer") != "assignment"):
+            notes = self._notes.seconds if begin >= self._job.measured_from else self._notes.ramp_seconds
+            notes[method].append(seconds)
+        return answer
+
+
+async def work(job: Job) -> Notes:
+    """Lets all pods of a job live."""
+    store, notes = FolderStore(Path(job.store)), Notes()
+    stubs = []
+    for _ in range(min(job.connections, job.pods)):
+        orchestrator = rpc.connect(job.orchestrator, pb.DESCRIPTOR)
+        leaderboard = rpc.connect(job.leaderboard, leaderboard_pb2.DESCRIPTOR)
+        stubs.append(
+            (pb_grpc.OrchestratorServiceStub(orchestrator), leaderboard_pb2_grpc.UpdaterServiceStub(leaderboard))
+        )
+    pods = [
+        Pod(f"{job.tournament_id}-p{job.first_pod + index}", job, notes, store, stubs[index % len(stubs)])
+        for index in range(job.pods)
+    ]
+    gc.freeze()
+    delays = [job.ramp_seconds * index / job.pods for index in range(job.pods)]
+    await asyncio.gather(*(pod.live(delay) for pod, delay in zip(pods, delays, strict=True)))
+    return notes
+
+
+def main() -> None:
+    """Reads a job, does it, prints what was seen."""
+    job = Job(**json.load(sys.stdin))
+    # Whoever simulates thousands of pods must not wait for the disk on behalf of each.
+    os.fsync = lambda fd: None
+    notes = asyncio.run(work(job), debug=False)
+    print(json.dumps(vars(notes)), flush=True)
+    # Channels by the thousand take long to close.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

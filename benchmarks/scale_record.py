@@ -1,0 +1,142 @@
+"""Owns the recording of learning curves: short real tournaments by the normal command, one for each number of pods."""
+
+import json
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, SubmitCandidateResponse
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+LONGEST_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a real tournament took."""
+
+    pods: int
+    wall_seconds: float
+    """From its creation until a score at or above the target was on the board."""
+    startup_seconds: float
+    """From its creation until a pod asked for the first agent."""
+    opening_seconds: float
+    """From an agent's making until its first score, without the training in between."""
+    steps_per_second: float
+    """Of a pod, its evaluations included."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Learning curves and what else a prediction needs."""
+
+    target_return: float
+    assignment_steps: int
+    evaluation_steps: int
+    evolution: Mapping[str, Any]
+    """As in a specification."""
+    runs: Sequence[Run]
+    curves: Sequence[Sequence[tuple[float, float]]]
+    """Environment steps and scores, by the agents' numbers."""
+
+    @classmethod
+    def read(cls, path: Path) -> "Recorded":
+        """Reads what `write` wrote."""
+        values = json.loads(path.read_text())
+        return cls(**{**values, "runs": [Run(**run) for run in values["runs"]]})
+
+    def write(self, path: Path) -> None:
+        """Writes JSON."""
+        path.write_text(json.dumps(asdict(self)))
+
+    def run_of(self, pods: int) -> Run:
+        """The run whose number of pods is nearest."""
+        return min(self.runs, key=lambda run: abs(run.pods - pods))
+
+
+def record(spec: Path, numbers_of_pods: Sequence[int]) -> Recorded:
+    """Runs a specification once for each number of pods.
+
+    Raises:
+        SystemExit: A tournament ended before it reached its target.
+    """
+    runs: list[Run] = []
+    curves: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for pods in numbers_of_pods:
+        with tempfile.TemporaryDirectory(prefix="pr-") as home:
+            _train(spec, pods, Path(home))
+            resolved, run = _read(Path(home), pods, curves)
+            runs.append(run)
+    return Recorded(
+        target_return=resolved.objective.target_return,
+        assignment_steps=resolved.assignment.environment_steps,
+        evaluation_steps=resolved.evaluation.every_environment_steps,
+        evolution={
+            "strategy": resolved.evolution.strategy,
+            "initial_agents": resolved.evolution.initial_agents,
+            "board_capacity": resolved.evolution.board_capacity,
+        },
+        runs=runs,
+        curves=[sorted(curves[number]) for number in sorted(curves)],
+    )
+
+
+def _train(spec: Path, pods: int, home: Path) -> None:
+    command = [sys.executable, "-m", "podrace.cli", "train", str(spec), "--json", "--home", str(home)]
+    for name in ("minimum_pods", "maximum_pods"):
+        command += ["--set", f"pool.{name}={pods}"]
+    ended = subprocess.run(command, capture_output=True, timeout=LONGEST_SECONDS, text=True)
+    if ended.returncode:
+        sys.exit(f"error: {' '.join(command)}: exit code {ended.returncode}: {ended.stderr[-500:]}")
+
+
+def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -> tuple[TournamentSpec, Run]:
+    """Adds the points of all fresh agents to the curves."""
+    with sqlite3.connect(home / "leaderboard.sqlite") as database:
+        agents = [Agent.FromString(row[0]) for row in database.execute("SELECT agent FROM agents ORDER BY number")]
+        answers = database.execute("SELECT answer FROM submissions ORDER BY sequence")
+        candidates = [SubmitCandidateResponse.FromString(row[0]).candidate for row in answers]
+    with sqlite3.connect(home / "orchestrator.sqlite") as database:
+        row = database.execute("SELECT spec, create_time FROM tournaments").fetchone()
+        spec, create_time = TournamentSpec.FromString(row[0]), float(row[1])
+    best = [one for one in candidates if one.score >= spec.objective.target_return]
+    if not best:
+        sys.exit(f"error: {pods} pods ended before they reached {spec.objective.target_return:g}; give them longer")
+    by_agent: dict[str, list[Candidate]] = defaultdict(list)
+    for candidate in candidates:
+        by_agent[candidate.agent_id].append(candidate)
+        if not candidate.parent_agent_ids:
+            curves[candidate.agent_number].append((candidate.agent_environment_steps, candidate.score))
+    rate = statistics.median(_rates(list(by_agent.values())))
+    openings = [
+        _seconds(own[0]) - agent.create_time.ToNanoseconds() / 1e9 - own[0].agent_environment_steps / rate
+        for agent in agents
+        if (own := by_agent[agent.agent_id])
+    ]
+    return spec, Run(
+        pods=pods,
+        wall_seconds=_seconds(best[0]) - create_time,
+        startup_seconds=min(agent.create_time.ToNanoseconds() for agent in agents) / 1e9 - create_time,
+        opening_seconds=max(0.0, statistics.median(openings)),
+        steps_per_second=rate,
+    )
+
+
+def _rates(agents: Sequence[Sequence[Candidate]]) -> list[float]:
+    """Steps a second of each agent between its first and its last submission."""
+    return [
+        (own[-1].agent_environment_steps - own[0].agent_environment_steps) / (_seconds(own[-1]) - _seconds(own[0]))
+        for own in agents
+        if len(own) > 1
+    ]
+
+
+def _seconds(candidate: Candidate) -> float:
+    return candidate.submit_time.ToNanoseconds() / 1e9

@@ -1,0 +1,322 @@
+"""Owns pods that are containers of a Docker Engine: a container a role, known by labels, removed when the head is dead.
+
+A pod's containers share one memory-backed volume, where its sockets, lifelines and the regions of the plane `shared`
+lie. A pod lives while its head's container runs. Whoever may talk to the engine owns its machine: give the socket to
+nobody else.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+
+from orchestrator.launchers import ListedPod, NewPod, Surroundings
+from orchestrator.launchers.logs import last_line_of
+from orchestrator.launchers.options import DockerOptions
+from orchestrator.launchers.settings import HEAD, LAYOUT_NAMES, LAYOUTS, environment, pod_settings, roles_of
+from orchestrator.scale import Capacity, Resources
+from podrace.errors import InvalidArgument, Unavailable
+
+FOLDER = "/run/podrace"
+"""Where the volume of a pod lies in its containers."""
+USER = 10001
+"""Of the images; owns the volume."""
+NANO = 1_000_000_000
+TIMEOUT_SECONDS = 30
+ROLE_RESTARTS = 3
+TAIL_LINES = 20
+CREDENTIALS = ("PODRACE_STORE_ACCESS_KEY", "PODRACE_STORE_SECRET_KEY")
+SECRET_SUFFIX = "_FILE"
+
+_log = structlog.get_logger(__name__)
+
+
+class DockerLauncher:
+    """Pods as containers. See Launcher for the verbs.
+
+    async with DockerLauncher(surroundings, options) as launcher:
+        await launcher.start(pod)
+    """
+
+    def __init__(
+        self, surroundings: Surroundings, options: DockerOptions, *, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        """Talks to nobody yet.
+
+        Args:
+            surroundings: What every pod is told; its addresses are those that containers see.
+            options: Of this launcher.
+            environ: Where the credentials of the store are found.
+        """
+        self._around, self._options, self._environ = surroundings, options, environ
+        self._last_words: dict[str, str] = {}
+        self._starting: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        """Talks to nobody yet: an engine that is away for a while is waited for."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leaves the pods as they are."""
+        if "_client" in self.__dict__:
+            await asyncio.to_thread(self._client.close)
+
+    @cached_property
+    def _client(self) -> Any:
+        import docker
+
+        return docker.from_env(timeout=TIMEOUT_SECONDS, environment=dict(self._environ))
+
+    # --- verbs ------------------------------------------------------------------------------------------------
+
+    async def list(self) -> Sequence[ListedPod]:
+        """See Launcher."""
+        listed: Sequence[ListedPod] = await self._asked(self._list)
+        return listed
+
+    async def start(self, pod: NewPod) -> None:
+        """See Launcher."""
+        if pod.spec.gpus > len(self._options.gpus):
+            raise InvalidArgument(
+                f"pod.gpus = {pod.spec.gpus}: launcher 'docker' may give away {len(self._options.gpus)} (docker.gpus)"
+            )
+        self._starting.add(pod.pod_id)
+        try:
+            await self._asked(self._start, pod)
+        finally:
+            self._starting.discard(pod.pod_id)
+
+    async def stop(self, pod_id: str, *, kill: bool) -> None:
+        """See Launcher."""
+        await self._asked(self._remove if kill else self._terminate, pod_id)
+
+    async def capacity(self) -> Capacity:
+        """See Launcher: the whole machine of the engine, but for what is spared."""
+        capacity: Capacity = await self._asked(self._sense)
+        return capacity
+
+    def last_words(self, pod_id: str) -> str:
+        """See Launcher."""
+        return self._last_words.get(pod_id, "")
+
+    async def _asked(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Asks the engine on a thread; whatever is wrong with it becomes one line."""
+        from docker.errors import DockerException, ImageNotFound
+        from requests.exceptions import RequestException
+
+        try:
+            return await asyncio.to_thread(work, *arguments)
+        except ImageNotFound:
+            raise Unavailable(
+                f"image {self._options.image!r} is not on the engine and cannot be pulled: build it, or set"
+                " docker.image"
+            ) from None
+        except (DockerException, RequestException) as error:
+            self.__dict__.pop("_client", None)
+            raise Unavailable(f"the Docker Engine refuses: {_one_line(error)}{_hint(error)}") from None
+
+    # --- what runs --------------------------------------------------------------------------------------------
+
+    def _containers(self, **labels: str) -> Sequence[Any]:
+        wanted = {"scope": self._options.scope, **labels}
+        filters = {"label": [f"podrace.{key}={value}" for key, value in wanted.items()]}
+        found: Sequence[Any] = self._client.containers.list(all=True, filters=filters, ignore_removed=True)
+        return found
+
+    def _list(self) -> Sequence[ListedPod]:
+        containers = self._containers()
+        heads = {c.labels["podrace.pod"]: c for c in containers if c.labels["podrace.role"] == HEAD}
+        living = {pod_id: head for pod_id, head in heads.items() if head.status in ("running", "created", "paused")}
+        for pod_id in {container.labels["podrace.pod"] for container in containers} - living.keys() - self._starting:
+            if pod_id in heads:
+                self._last_words[pod_id] = _last_words(heads[pod_id])
+            self._remove(pod_id)
+            _log.info("swept", pod_id=pod_id)
+        return [_listed(head) for head in living.values()]
+
+    def _remove(self, pod_id: str) -> None:
+        """Kills and removes the containers of a pod, the head first, and its volume."""
+        from docker.errors import APIError, NotFound
+
+        found = self._containers(pod=pod_id)
+        for container in sorted(found, key=lambda container: container.labels["podrace.role"] != HEAD):
+            # Somebody else may have been quicker.
+            with suppress(NotFound, APIError):
+                container.remove(force=True, v=True)
+        with suppress(NotFound, APIError):
+            self._client.volumes.get(self._volume(pod_id)).remove(force=True)
+
+    def _terminate(self, pod_id: str) -> None:
+        for head in self._containers(pod=pod_id, role=HEAD):
+            if head.status == "running":
+                head.kill(signal="SIGTERM")
+
+    def _sense(self) -> Capacity:
+        machine = self._client.info()
+        memory = max(int(machine["MemTotal"]) - self._options.spare_memory_bytes, 0)
+        total = Resources(float(machine["NCPU"]), memory, len(self._options.gpus))
+        # What others on that machine use cannot be asked; limits keep pods to what they reserved.
+        return Capacity(total, memory)
+
+    # --- starting ---------------------------------------------------------------------------------------------
+
+    def _start(self, pod: NewPod) -> None:
+        if any(head.status == "running" for head in self._containers(pod=pod.pod_id, role=HEAD)):
+            return
+        self._remove(pod.pod_id)
+        gpus = self._free_gpus(pod.spec.gpus)
+        try:
+            self._client.volumes.create(
+                self._volume(pod.pod_id),
+                driver="local",
+                driver_opts={
+                    "type": "tmpfs",
+                    "device": "tmpfs",
+                    "o": f"uid={USER},gid={USER},mode=0700,size={pod.spec.memory_bytes}",
+                },
+                labels=self._labels(pod, "", gpus),
+            )
+            for role in roles_of(pod.spec):
+                self._client.containers.run(**self._container(pod, role, gpus))
+        except BaseException:
+            self._remove(pod.pod_id)
+            raise
+
+    def _container(self, pod: NewPod, role: str, gpus: Sequence[str]) -> dict[str, Any]:
+        """What the engine is told about one role."""
+        head = f"container:{self._name(pod.pod_id, HEAD)}"
+        spec, options = pod.spec, self._options
+        told: dict[str, Any] = {
+            "image": options.image,
+            "command": [role],
+            "name": self._name(pod.pod_id, role),
+            "detach": True,
+            "labels": self._labels(pod, role, gpus),
+            "environment": self._environment(pod, gpus),
+            "volumes": [f"{self._volume(pod.pod_id)}:{FOLDER}:rw", *options.mounts],
+            "read_only": True,
+            # Kernels are compiled there; nothing else is written outside the volume.
+            "tmpfs": {"/tmp": "", "/var/cache/podrace": f"uid={USER},gid={USER},exec"},
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+            "nano_cpus": round(spec.cores * NANO),
+            "mem_limit": spec.memory_bytes or None,
+            # The others live and die by the head's lifeline.
+            "restart_policy": None if role == HEAD else {"Name": "on-failure", "MaximumRetryCount": ROLE_RESTARTS},
+        }
+        if options.network:
+            told["network"] = options.network
+        if gpus:
+            from docker.types import DeviceRequest
+
+            told["device_requests"] = [DeviceRequest(device_ids=list(gpus), capabilities=[["gpu"]])]
+            # CUDA IPC between containers wants one space of process ids.
+            told["pid_mode"] = None if role == HEAD else head
+        return told
+
+    def _environment(self, pod: NewPod, gpus: Sequence[str]) -> dict[str, str]:
+        settings = pod_settings(pod, self._around) | {
+            "folder": f"{FOLDER}/pod",
+            "plane_folder": f"{FOLDER}/planes",
+            "gpus": tuple(range(len(gpus))),
+        }
+        return environment(settings) | credentials(self._environ)
+
+    def _labels(self, pod: NewPod, role: str, gpus: Sequence[str]) -> dict[str, str]:
+        labels = {
+            "scope": self._options.scope,
+            "pod": pod.pod_id,
+            "tournament": pod.tournament_id,
+            "role": role,
+            "layout": LAYOUT_NAMES[pod.spec.layout],
+            "cores": str(pod.spec.cores),
+            "memory_bytes": str(pod.spec.memory_bytes),
+            "gpus": ",".join(gpus),
+        }
+        return {f"podrace.{key}": value for key, value in labels.items()}
+
+    def _free_gpus(self, count: int) -> Sequence[str]:
+        taken = {gpu for head in self._containers(role=HEAD) for gpu in head.labels["podrace.gpus"].split(",")}
+        free = [gpu for gpu in self._options.gpus if gpu not in taken]
+        if len(free) < count:
+            raise Unavailable(f"a pod needs {count} GPUs, {len(free)} are free")
+        return free[:count]
+
+    def _name(self, pod_id: str, role: str) -> str:
+        return f"{self._options.scope}-{pod_id}-{role}"
+
+    def _volume(self, pod_id: str) -> str:
+        return f"{self._options.scope}-{pod_id}"
+
+
+def credentials(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of the store, out of the environment or the files that it names: a pod's containers have no such files.
+
+    Raises:
+        Unavailable: A file cannot be read.
+    """
+    found = {}
+    for name in CREDENTIALS:
+        path = environ.get(f"{name}{SECRET_SUFFIX}")
+        if name in environ:
+            found[name] = environ[name]
+        elif path:
+            try:
+                found[name] = Path(path).read_text().strip()
+            except OSError as error:
+                raise Unavailable(f"{name}{SECRET_SUFFIX} = {path!r}: cannot be read: {error.strerror}") from None
+    return found
+
+
+def _listed(head: Any) -> ListedPod:
+    labels = {key.removeprefix("podrace."): value for key, value in head.labels.items()}
+    gpus = labels["gpus"].split(",") if labels["gpus"] else []
+    return ListedPod(
+        pod_id=labels["pod"],
+        tournament_id=labels["tournament"],
+        start_time=_seconds(head.attrs["Created"]),
+        layout=LAYOUTS[labels["layout"]],
+        reserved=Resources(float(labels["cores"]), int(labels["memory_bytes"]), len(gpus)),
+    )
+
+
+def _seconds(created: str) -> float:
+    """Seconds since 1970 of the engine's time, which has nanoseconds and a Z."""
+    whole = created.partition(".")[0].removesuffix("Z")
+    return datetime.fromisoformat(f"{whole}+00:00").timestamp()
+
+
+def _last_words(container: Any) -> str:
+    from docker.errors import DockerException
+
+    try:
+        said = container.logs(tail=TAIL_LINES).decode(errors="replace")
+    except DockerException:
+        said = ""
+    state = container.attrs.get("State", {})
+    end = "killed: out of memory" if state.get("OOMKilled") else f"exit code {state.get('ExitCode')}"
+    return last_line_of(said) or end
+
+
+def _one_line(error: BaseException) -> str:
+    explanation = getattr(error, "explanation", None) or error
+    return " ".join(str(explanation).split())
+
+
+def _hint(error: BaseException) -> str:
+    if "Permission denied" in str(error) or "PermissionError" in str(error):
+        return (
+            "; this user may not use its socket: run as a member of the socket's group (compose: PODRACE_DOCKER_GROUP)"
+        )
+    if "No such file" in str(error) or "FileNotFound" in str(error):
+        return "; is it running, and is its socket mounted here (or DOCKER_HOST set)?"
+    return ""

@@ -1,0 +1,64 @@
+"""What every pod is told, whatever starts it: keys of its configuration, and which roles it is made of. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.launchers import NewPod, Surroundings
+from podrace.tournament.v1 import tournament_pb2
+from podrace.tournament.v1.tournament_pb2 import PodSpec
+
+HEAD = "learner"
+LAYOUT_NAMES = {tournament_pb2.LAYOUT_SEPARATE: "separate", tournament_pb2.LAYOUT_FUSED: "fused"}
+LAYOUTS = {name: layout for layout, name in LAYOUT_NAMES.items()}
+
+
+def pod_settings(pod: NewPod, around: Surroundings) -> dict[str, Any]:
+    """Keys of the pod's configuration that depend on nothing but its specification and its surroundings."""
+    return {
+        "pod_id": pod.pod_id,
+        "tournament_id": pod.tournament_id,
+        "layout": LAYOUT_NAMES[pod.spec.layout],
+        "workers": pod.spec.workers,
+        # Tournaments that were stored before there was a choice do not say.
+        "learners": pod.spec.learners or 1,
+        "precision": pod.spec.precision or "float32",
+        "plane": pod.spec.plane or "auto",
+        "cores": pod.spec.cores,
+        "memory_bytes": pod.spec.memory_bytes,
+        "threads": threads_of_a_role(pod.spec),
+        "orchestrator": around.orchestrator,
+        "leaderboard": around.leaderboard,
+        "store": around.store,
+        "orphan_seconds": around.orphan_seconds,
+        "telemetry": {"log_format": around.telemetry.log_format, "log_level": around.telemetry.log_level},
+    }
+
+
+def threads_of_a_role(spec: PodSpec) -> int:
+    """Threads of torch in each role; the evaluator computes now and then only, and is niced."""
+    computing = 1 if spec.layout == tournament_pb2.LAYOUT_FUSED else (spec.learners or 1) * (1 + spec.workers)
+    return max(1, int(spec.cores / computing))
+
+
+def roles_of(spec: PodSpec) -> tuple[str, ...]:
+    """Names of a pod's processes, the head first, as agentpod knows them."""
+    if spec.layout == tournament_pb2.LAYOUT_FUSED:
+        return (HEAD,)
+    learners = spec.learners or 1
+    others = tuple(f"{HEAD}-{index}" for index in range(1, learners))
+    workers = tuple(f"worker-{index}" for index in range(spec.workers * learners))
+    return (HEAD, *others, *workers, "evaluator")
+
+
+def environment(settings: Mapping[str, Any], prefix: str = "PODRACE_AGENTPOD__") -> dict[str, str]:
+    """Settings as environment variables that `podrace.config` reads; nested keys are joined by two underscores."""
+    variables: dict[str, str] = {}
+    for key, value in settings.items():
+        name = f"{prefix}{key.upper()}"
+        if isinstance(value, Mapping):
+            variables |= environment(value, f"{name}__")
+        elif isinstance(value, tuple | list):
+            variables[name] = ",".join(map(str, value))
+        else:
+            variables[name] = str(value)
+    return variables

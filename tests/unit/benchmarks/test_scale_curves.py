@@ -1,0 +1,64 @@
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATH = Path(__file__).parents[3] / "benchmarks" / "scale_curves.py"
+
+
+@pytest.fixture(scope="module")
+def curves() -> Any:
+    """The module, by its path: its folder on the import path would hide packages behind benchmarks of their names."""
+    specification = importlib.util.spec_from_file_location("scale_curves", PATH)
+    assert specification
+    assert specification.loader
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_a_curve_goes_through_its_points_and_never_down(curves: Any) -> None:
+    curve = curves.Curve([(100, 5.0), (0, 1.0), (200, 3.0), (300, 9.0)])
+    assert [curve.score_at(steps) for steps in (-1, 0, 50, 100, 150, 250, 300, 999)] == [1, 1, 3, 5, 5, 7, 9, 9]
+
+
+def test_steps_to_a_score_are_those_after_which_the_curve_first_has_it(curves: Any) -> None:
+    curve = curves.Curve([(10, 1.0), (110, 5.0), (310, 9.0)])
+    for score in (1.0, 2.0, 5.0, 6.5, 9.0):
+        assert curve.score_at(curve.steps_to(score)) == score
+    assert (curve.steps_to(-3.0), curve.steps_to(99.0)) == (0.0, 310)
+
+
+def test_a_curve_without_points_is_refused(curves: Any) -> None:
+    with pytest.raises(ValueError, match="record it again"):
+        curves.Curve([])
+
+
+def test_agents_follow_the_curves_in_turn(curves: Any) -> None:
+    some = curves.Curves([[(0, 1.0)], [(0, 2.0)]])
+    assert [some.of(number).score_at(0) for number in range(5)] == [1, 2, 1, 2, 1]
+
+
+def test_a_child_begins_with_its_parents_score_and_gains_as_its_own_curve_does_from_there(curves: Any) -> None:
+    slow, fast = curves.Curve([(0, 0.0), (100, 10.0)]), curves.Curve([(0, 0.0), (100, 100.0)])
+    parent = curves.Learner(slow, 0, 0, None)
+    parent.steps = 50
+    child = curves.Learner(fast, 0, parent.lineage_steps, parent.score)
+    assert (child.score, child.lineage_steps) == (5.0, 50)
+    child.steps = 10
+    assert (child.score, child.lineage_steps) == (15.0, 60)
+
+
+def test_an_agent_that_goes_on_elsewhere_goes_on_where_it_was(curves: Any) -> None:
+    curve = curves.Curve([(0, 0.0), (100, 100.0)])
+    agent = curves.Learner(curve, 30, 70, 40.0)
+    assert agent.score == 40.0
+    agent.steps = 35
+    assert (agent.score, agent.lineage_steps) == (45.0, 105)
+
+
+def test_a_child_is_never_worse_than_its_parent(curves: Any) -> None:
+    child = curves.Learner(curves.Curve([(0, 0.0), (100, 10.0)]), 0, 0, 50.0)
+    child.steps = 40
+    assert child.score == 50.0
