@@ -104,7 +104,8 @@ class Assignments:
             async with self._generating:
                 agents = self._live.roster.agents(tournament.tournament_id)
                 for ungenerated, others in generation_order(agents, agent, synchronous=tournament.spec.synchronous):
-                    made = await self._board.generate(tournament, ungenerated, others)
+                    failed = self._live.roster.failed(tournament.tournament_id)
+                    made = await self._board.generate(tournament, ungenerated, others, failed)
                     await self._state.transact(handover.keep_agent, made)
         except InvalidArgument as error:
             await self._state.transact(

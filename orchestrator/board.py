@@ -1,7 +1,7 @@
 """Owns what is asked of the leaderboard: the best candidate of a tournament, and its next agent."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -76,7 +76,9 @@ class Board:
             self._learn(tournament_id, candidate)
         return True
 
-    async def generate(self, tournament: TournamentRecord, agent: AgentRecord, unfinished: list[str]) -> pb.Agent:
+    async def generate(
+        self, tournament: TournamentRecord, agent: AgentRecord, unfinished: Sequence[str], failed: Sequence[str]
+    ) -> pb.Agent:
         """Has an agent made, or gets the one that was made for this number before.
 
         Raises:
@@ -88,6 +90,7 @@ class Board:
             spec=tournament.spec,
             number=agent.number,
             unfinished_agent_ids=unfinished,
+            failed_agent_ids=failed,
         )
         response = await rpc.call(self._generator.GenerateAgent, request, deadline_seconds=GENERATE_DEADLINE_SECONDS)
         made: pb.Agent = response.agent

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from orchestrator import records
 from orchestrator.records import AgentRecord, EvaluationRecord, PodRecord, TournamentRecord, WorkPhase, WorkRecord
-from orchestrator.roster import Roster
+from orchestrator.roster import FAILURES_KEPT, Roster
 from orchestrator.state import Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -103,7 +103,7 @@ class Live:
 
     def restore(self, remembered: "Remembered", now: float) -> None:
         """Goes on where an earlier life ended; each lease lasts one full duration from now."""
-        self.roster.note([*remembered.tournaments, *remembered.pods, *remembered.works])
+        self.roster.note([*remembered.tournaments, *remembered.pods, *remembered.works, *remembered.failures])
         for tournament in remembered.tournaments:
             self._running_seconds[tournament.tournament_id] = tournament.running_seconds
             if tournament.best:
@@ -292,6 +292,8 @@ class Remembered:
     """By tournament."""
     pods: Sequence[PodRecord] = ()
     """Those not gone."""
+    failures: Sequence[AgentRecord] = ()
+    """The latest agents that failed, oldest first."""
 
 
 def remember(transaction: Transaction) -> Remembered:
@@ -309,4 +311,11 @@ def remember(transaction: Transaction) -> Remembered:
         {name: int(steps) for name, steps in totals},
         {name: int(agents) for name, agents in failed},
         records.live_pods(transaction),
+        [failure for name, _ in failed for failure in _latest_failures(transaction, name)],
     )
+
+
+def _latest_failures(transaction: Transaction, tournament_id: str) -> list[AgentRecord]:
+    condition = "tournament_id = ? AND phase = ? ORDER BY number DESC LIMIT ?"
+    latest = records.select(transaction, AgentRecord, condition, tournament_id, WorkPhase.FAILED, FAILURES_KEPT)
+    return latest[::-1]

@@ -5,7 +5,7 @@ renewal), reads here; what decides reads the rows it decides on in its transacti
 that grow all the time (steps, running seconds, the best candidate) are not kept up to date here: Live has them.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,6 +19,9 @@ from orchestrator.records import (
     WorkPhase,
     WorkRecord,
 )
+
+FAILURES_KEPT = 200
+"""Of each tournament, the latest: what the generator is told."""
 
 
 class Roster:
@@ -39,6 +42,7 @@ class Roster:
         self.works: dict[str, WorkRecord] = {}
         self._agents: dict[str, dict[str, AgentRecord]] = {}
         self._evaluations: dict[str, dict[str, EvaluationRecord]] = {}
+        self._failed: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=FAILURES_KEPT))
         # Ids of works: by tournament those that nobody living holds, by pod the others.
         self._free: defaultdict[str, set[str]] = defaultdict(set)
         self._held: defaultdict[str, set[str]] = defaultdict(set)
@@ -57,6 +61,10 @@ class Roster:
     def agents(self, tournament_id: str) -> dict[str, AgentRecord]:
         """Agents of a tournament that are neither finished nor failed, by id, in order; not to be changed."""
         return self._agents.get(tournament_id, {})
+
+    def failed(self, tournament_id: str) -> Sequence[str]:
+        """The agents of a tournament that failed last, by id, in the order in which they did."""
+        return tuple(self._failed.get(tournament_id, ()))
 
     def evaluations(self, tournament_id: str) -> dict[str, EvaluationRecord]:
         """Evaluations of a tournament that are not done, by id, in order; not to be changed."""
@@ -110,6 +118,9 @@ class Roster:
         if work.phase != WorkPhase.UNFINISHED:
             self.works.pop(work.work_id, None)
             same.pop(work.work_id, None)
+            failed = self._failed[work.tournament_id]
+            if isinstance(work, AgentRecord) and work.phase == WorkPhase.FAILED and work.work_id not in failed:
+                failed.append(work.work_id)
             return
         self.works[work.work_id] = same[work.work_id] = work
         if work.pod_id in self.pods:

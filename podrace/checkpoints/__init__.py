@@ -18,17 +18,21 @@ def _open_folder(uri: str, deadline_seconds: float) -> CheckpointStore:
 
 
 def _open_minio(uri: str, deadline_seconds: float) -> CheckpointStore:
+    _require_minio(uri)
+    from podrace.checkpoints.minio import open_minio
+
+    store = open_minio(uri, deadline_seconds=deadline_seconds)
+    store.remove_abandoned()
+    return store
+
+
+def _require_minio(uri: str) -> None:
     try:
         import minio  # noqa: F401  # only where it is asked for: most meshes live in a folder
     except ImportError:
         raise Unimplemented(
             f"checkpoint store {uri!r} needs the package minio: pip install 'minio>=7.2.20,<8' (podrace[minio])"
         ) from None
-    from podrace.checkpoints.minio import open_minio
-
-    store = open_minio(uri, deadline_seconds=deadline_seconds)
-    store.remove_abandoned()
-    return store
 
 
 STORES: dict[str, Callable[[str, float], CheckpointStore]] = {
@@ -67,3 +71,24 @@ def open_store(uri: str, *, deadline_seconds: float = DEADLINE_SECONDS, only_rea
     if not only_reading:
         check_store(store)
     return store
+
+
+def create_store(uri: str, *, deadline_seconds: float = DEADLINE_SECONDS) -> bool:
+    """Makes what a store lies in, if it is not there: a bucket. A folder is made when it is opened.
+
+    Args:
+        uri: As for `open_store`.
+        deadline_seconds: As for `open_store`.
+
+    Returns:
+        Whether a bucket was made.
+
+    Raises:
+        PodraceError: As `open_store`.
+    """
+    if not uri.startswith("minio"):
+        return False
+    _require_minio(uri)
+    from podrace.checkpoints.minio import create_bucket
+
+    return create_bucket(uri, deadline_seconds=deadline_seconds)

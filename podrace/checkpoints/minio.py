@@ -138,5 +138,20 @@ def open_minio(uri: str, *, deadline_seconds: float, environ: Mapping[str, str] 
         FailedPrecondition: There are no credentials.
         Unimplemented: The installed client lacks what this needs.
     """
+    return MinioStore(_bucket(uri, deadline_seconds, environ))
+
+
+def create_bucket(uri: str, *, deadline_seconds: float, environ: Mapping[str, str] = os.environ) -> bool:
+    """Makes the bucket that a URI names unless it is there; returns whether it was made.
+
+    Raises:
+        PermissionDenied: The credentials are not accepted, or may not do so.
+        Unavailable: The server cannot be reached.
+        InvalidArgument, FailedPrecondition, Unimplemented: As open_minio.
+    """
+    return _bucket(uri, deadline_seconds, environ).create()
+
+
+def _bucket(uri: str, deadline_seconds: float, environ: Mapping[str, str]) -> Bucket:
     address = parse_address(uri)
-    return MinioStore(Bucket(address, read_access(address, environ), Patience(deadline_seconds)))
+    return Bucket(address, read_access(address, environ), Patience(deadline_seconds))

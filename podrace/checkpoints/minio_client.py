@@ -115,6 +115,14 @@ class Bucket:
         """The server's clock, by which its objects grow old."""
         return time.time() + self.skew_seconds
 
+    def create(self) -> bool:
+        """Makes the bucket unless it is there; returns whether it was made."""
+        what = f"bucket {self._name}"
+        if self._try(what, lambda: self._client.bucket_exists(self._name)):
+            return False
+        self._try(what, lambda: self._client.make_bucket(self._name))
+        return True
+
     def put(self, key: str, data: bytes, sha256: str, what: str) -> None:
         """Stores an object of a known digest, whatever was there.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from podrace.checkpoints import open_store
+from podrace.checkpoints import create_store, open_store
 from podrace.checkpoints.store import PROBE_AGENT_ID, CheckpointStore, check_digest
 from podrace.cli import EXIT_FAILED, formats
 from podrace.cli.options import output_options
@@ -44,10 +44,22 @@ def store() -> None:
 
 @store.command()
 @click.argument("uri")
+@click.option("--create", is_flag=True, help="Make the bucket if it is not there.")
+@click.option(
+    "--wait",
+    "wait_seconds",
+    default=DEADLINE_SECONDS,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    metavar="SECONDS",
+    help="For a server that is starting.",
+)
 @output_options
-def check(uri: str, as_json: bool, debug: bool) -> int:
+def check(uri: str, create: bool, wait_seconds: float, as_json: bool, debug: bool) -> int:
     """Check that a store keeps what is put and honours conditions on writes, and how fast it is."""
-    opened = _open(uri, debug)  # the check itself: it raises
+    if create and create_store(uri, deadline_seconds=wait_seconds):
+        tell(f"{uri}: made the bucket")
+    opened = _open(uri, debug, deadline_seconds=wait_seconds)  # the check itself: it raises
     trial = os.urandom(TRIAL_BYTES)
     write_seconds, name = _timed(lambda: opened.put_object(trial))
     read_seconds, _ = _timed(lambda: opened.get_object(name))
@@ -164,9 +176,11 @@ def _open_existing(uri: str, debug: bool, *, only_reading: bool) -> CheckpointSt
     return _open(uri, debug, only_reading=only_reading)
 
 
-def _open(uri: str, debug: bool, *, only_reading: bool = False) -> CheckpointStore:
+def _open(
+    uri: str, debug: bool, *, only_reading: bool = False, deadline_seconds: float = DEADLINE_SECONDS
+) -> CheckpointStore:
     configure_logging(TelemetryConfig(log_level="debug" if debug else "warning", metrics_listen=""))
-    return open_store(uri, deadline_seconds=DEADLINE_SECONDS, only_reading=only_reading)
+    return open_store(uri, deadline_seconds=deadline_seconds, only_reading=only_reading)
 
 
 def _timed(action: Callable[[], object]) -> tuple[float, str]:

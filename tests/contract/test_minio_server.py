@@ -13,7 +13,7 @@ from minio.versioningconfig import VersioningConfig
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoints import open_store
-from podrace.checkpoints.minio import MinioStore
+from podrace.checkpoints.minio import MinioStore, create_bucket
 from podrace.checkpoints.minio_address import parse_address, read_access
 from podrace.checkpoints.minio_client import Bucket, Patience
 from podrace.checkpoints.store import digest
@@ -133,6 +133,13 @@ def test_an_upload_that_was_killed_is_given_up_by_a_start_an_hour_later(
     bucket.now_seconds = lambda: Bucket.now_seconds(bucket) + HOUR + 2  # type: ignore[method-assign]
     store.remove_abandoned()
     assert unfinished(s3_server, bucket.address.prefix) == []
+
+
+def test_a_bucket_is_made_once(s3_server: weed.S3Server) -> None:
+    uri = s3_server.uri("").replace(weed.BUCKET, "fresh")
+    made = [create_bucket(uri, deadline_seconds=10.0, environ=s3_server.environ) for _ in range(2)]
+    assert made == [True, False]
+    assert s3_server.client().bucket_exists("fresh")
 
 
 def test_where_the_bucket_keeps_versions_only_the_old_one_is_deleted(s3_server: weed.S3Server) -> None:

@@ -100,3 +100,11 @@ async def test_who_follows_knows_what_who_reads_the_database_knows(state: State)
     for pod_id in ("p0", "p1", "p2"):
         assert asked(followed, pod_id) == asked(read, pod_id)
     assert asked(followed, "p0") == ["t-e0", "t-a1"]
+
+
+def test_the_latest_failures_are_known_once_each_and_no_other_end(roster: Roster) -> None:
+    roster.note([replace(agent(number), phase=WorkPhase.FAILED, pod_id="") for number in (*range(300), 299)])
+    roster.note([replace(agent(300), phase=WorkPhase.FINISHED, pod_id="")])
+    failed = roster.failed("t")
+    assert (len(failed), failed[0], failed[-1]) == (200, "t-a100", "t-a299")
+    assert roster.failed("u") == ()
