@@ -15,7 +15,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[agentpod,mujoco,box2d,warp,envpool,atari,minio,stocks,pb2,plots,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[agentpod,mujoco,box2d,warp,envpool,atari,minio,docker,stocks,pb2,plots,dev]'
 	touch $@
 
 run: install
