@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 from small_worlds import Recall
 from torch import Tensor, nn
 
+from agentpod.acting import PolicyActor
 from agentpod.algorithms import ALGORITHMS, Algorithm, make
 from agentpod.algorithms.on_policy import Batch, Memories
 from agentpod.blueprint import Blueprint
@@ -141,7 +142,7 @@ def test_an_evaluation_remembers_within_episodes_and_not_across_them(greedy: boo
         return advance(observation, state)
 
     policy.advance = watched  # type: ignore[method-assign]
-    play(Recall(2), policy, 4, 0, greedy=greedy)
+    play(Recall(2), PolicyActor(policy, 2, torch.Generator(), greedy=greedy), 4, 0)
     assert [bool(state.any()) for state in states] == [False, *[True] * 5, False, *[True] * 5]
 
 
