@@ -7,7 +7,7 @@ SOURCES := podrace orchestrator leaderboard agentpod simulators
 PROTOS := $(shell find protos -name '*.proto')
 TESTS ?=
 
-.PHONY: install run test check test-slow test-gpu chaos-store bench bench-peers protos contract-image format clean
+.PHONY: install run test check test-slow test-gpu test-compose chaos-store bench bench-peers protos contract-image format clean
 
 install: $(STAMP)
 
@@ -29,6 +29,10 @@ test-slow: install
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu --timeout 600 $(TESTS)
+
+# On the Docker Engine that DOCKER_HOST names; builds the images first.
+test-compose: install
+	$(BIN)/python -m pytest -m engine tests/engine/test_compose.py
 
 # A publisher killed a thousand times at random moments, on each store; what it leaves must be whole.
 chaos-store: install

@@ -29,7 +29,8 @@ def main(arguments: list[str]) -> int:
         config = config_from_arguments(PodConfig, rest, program="agentpod")
         from agentpod import pod
 
-        config.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (config.folder, config.plane_folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Not by returning: the interpreter would wait for a simulator that hangs on the compute thread.
         code = pod.run_role(config, role)
         sys.stderr.flush()

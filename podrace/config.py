@@ -149,7 +149,9 @@ def _convert(hint: Any, value: Any, *, source: str, where: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return build(typing.cast(type[Any], hint), value, source=source, path=f"{where}.")
     if origin is tuple:
-        items = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+        if isinstance(value, str):
+            value = value.split(",") if value.strip() else []
+        items = value if isinstance(value, list | tuple) else [value]
         return tuple(_convert(typing.get_args(hint)[0], item, source=source, where=where) for item in items)
     text = isinstance(value, str)
     try:

@@ -148,3 +148,11 @@ def test_an_override_is_toml_if_it_can_be_and_else_a_string(text, value):
 
 def test_an_unknown_name_without_a_near_one_lists_all():
     assert unknown("here", "key", "zzzzzz", ["one", "two"]) == "here: unknown key 'zzzzzz'; known: one, two"
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", ()), (" ", ()), ("3", (3,)), ("3,5", (3, 5))])
+def test_a_list_in_the_environment_is_separated_by_commas_and_may_be_empty(
+    text: str, expected: tuple[int, ...]
+) -> None:
+    environ = {"PODRACE_TEST__NUMBERS": text}
+    assert config_from_arguments(Config, [], program="test", environ=environ).numbers == expected
