@@ -49,7 +49,7 @@ check: install
 	./protos/generate.sh --check
 
 bench: install
-	for benchmark in planes store leaderboard training fusion; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
+	for benchmark in planes store simulators stocks leaderboard training fusion; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
 
 bench-peers: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

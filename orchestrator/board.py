@@ -14,6 +14,7 @@ from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 
 BEST_DEADLINE_SECONDS = 2.0
 GENERATE_DEADLINE_SECONDS = 10.0
+CHAMPION_DEADLINE_SECONDS = 5.0
 PATIENCE_SECONDS = 0.25
 """A leaderboard that is away must not hold up the reconcile loop: it goes on with what it knew."""
 
@@ -95,6 +96,20 @@ class Board:
         response = await rpc.call(self._generator.GenerateAgent, request, deadline_seconds=GENERATE_DEADLINE_SECONDS)
         made: pb.Agent = response.agent
         return made
+
+    async def name_champion(
+        self, tournament_id: str, evaluations: Sequence[pb.FreshEvaluation]
+    ) -> pb.NameChampionResponse:
+        """Asks who is champion, given these fresh evaluations, and who is to be evaluated.
+
+        Raises:
+            DeadlineExceeded, Unavailable: There is no answer.
+        """
+        request = pb.NameChampionRequest(tournament_id=tournament_id, evaluations=evaluations)
+        response: pb.NameChampionResponse = await rpc.call(
+            self._leaderboard.NameChampion, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS
+        )
+        return response
 
     async def close(self) -> None:
         """Hangs up."""

@@ -93,6 +93,7 @@ class Live:
         # When each lease would have expired had it not been renewed since: looked at again then, not at each renewal.
         self._looks: list[tuple[float, str, int]] = []
         self._late: dict[str, Lease] = {}
+        self._crowned: set[str] = set()
         self._agent_steps: dict[str, int] = {}
         self._tournament_steps: defaultdict[str, int] = defaultdict(int)
         self._failed_agents: defaultdict[str, int] = defaultdict(int)
@@ -249,11 +250,16 @@ class Live:
 
     def learn_best(self, tournament_id: str, best: Candidate) -> bool:
         """Takes note of the best candidate; says whether it is another one than before."""
-        if self.best.get(tournament_id) == best:
+        if tournament_id in self._crowned or self.best.get(tournament_id) == best:
             return False
         self.best[tournament_id] = best
         self._changed_tournaments.add(tournament_id)
         return True
+
+    def crown(self, tournament_id: str, champion: Candidate) -> None:
+        """Takes note of the champion that was named; what the board says afterwards is not listened to."""
+        self.learn_best(tournament_id, champion)
+        self._crowned.add(tournament_id)
 
     def take_notes(self) -> Notes:
         """What has changed since the last time and must survive."""

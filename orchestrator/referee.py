@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from orchestrator import objective, records
 from orchestrator.board import Board
+from orchestrator.champion import Crowning
 from orchestrator.live import Live, write_down
 from orchestrator.observation import observe
 from orchestrator.records import COMPLETED, ENDING, RUNNING, TournamentRecord
@@ -22,6 +23,7 @@ class Referee:
 
     def __init__(self, state: State, live: Live, board: Board) -> None:
         self._state, self._live, self._board = state, live, board
+        self._crowning = Crowning(state, live, board)
         self._quiet_since: dict[str, float] = {}
         self._had_pods: set[str] = set()
 
@@ -66,7 +68,7 @@ class Referee:
         if self._live.is_training(name, now):
             # From here on the leaderboard has time to answer.
             self._quiet_since[name] = now
-        elif fresh or waited >= CHAMPION_PATIENCE_SECONDS:
+        elif (fresh or waited >= CHAMPION_PATIENCE_SECONDS) and await self._crowning.settled(now, tournament):
             await self._state.transact(write_down, self._live.take_notes())
             await self._state.transact(end_tournament, name, COMPLETED, tournament.reason)
             del self._quiet_since[name]

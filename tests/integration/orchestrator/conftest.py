@@ -21,7 +21,7 @@ from orchestrator.service import OrchestratorServicer
 from orchestrator.state import State
 from orchestrator.tournaments import Tournaments
 from podrace import rpc
-from podrace.errors import FailedPrecondition, PodraceError
+from podrace.errors import FailedPrecondition, PodraceError, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -80,6 +80,7 @@ class FakeLeaderboard(leaderboard_pb2_grpc.LeaderboardServiceServicer, leaderboa
         self.asked: list[leaderboard_pb2.GenerateAgentRequest] = []
         self.refusal: PodraceError | None = None
         self.away = False
+        self.contenders: list[leaderboard_pb2.Candidate] = []
 
     def score(self, tournament_id: str, score: float, agent: int = 0) -> None:
         self.best[tournament_id] = leaderboard_pb2.Candidate(
@@ -99,6 +100,29 @@ class FakeLeaderboard(leaderboard_pb2_grpc.LeaderboardServiceServicer, leaderboa
             raise FailedPrecondition("away")
         best = self.best.get(request.tournament_id)
         return leaderboard_pb2.ListCandidatesResponse(candidates=[best] if best else [])
+
+    async def NameChampion(
+        self, request: leaderboard_pb2.NameChampionRequest, context: Any
+    ) -> leaderboard_pb2.NameChampionResponse:
+        """The contender with the best fresh score."""
+        if self.away:
+            raise Unavailable("away")
+        fresh = {
+            one.candidate_id: one.evaluation.mean_return for one in request.evaluations if one.HasField("evaluation")
+        }
+        answer = leaderboard_pb2.NameChampionResponse(
+            contenders=[
+                leaderboard_pb2.Contender(candidate=candidate, episodes=50, seed=7)
+                for candidate in self.contenders
+                if candidate.candidate_id not in {one.candidate_id for one in request.evaluations}
+            ]
+        )
+        judged = [candidate for candidate in self.contenders if candidate.candidate_id in fresh]
+        if judged:
+            champion = max(judged, key=lambda candidate: fresh[candidate.candidate_id])
+            answer.champion.CopyFrom(champion)
+            answer.score, answer.standard_error, answer.reason = fresh[champion.candidate_id], 0.25, "it did best"
+        return answer
 
     async def GenerateAgent(
         self, request: leaderboard_pb2.GenerateAgentRequest, context: Any

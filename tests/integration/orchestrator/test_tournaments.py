@@ -3,10 +3,12 @@ from typing import Any
 import pytest
 
 from podrace import rpc
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
-from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import ChampionSpec, ObjectiveSpec, TournamentSpec
 
 RUNNING = tournament_pb2.TOURNAMENT_STATE_RUNNING
 ENDING = tournament_pb2.TOURNAMENT_STATE_ENDING
@@ -132,6 +134,53 @@ async def test_a_met_target_ends_the_tournament_and_names_the_champion(mesh: Any
     assert (completed.best_agent_id, completed.champion_manifest_digest) == (f"{name}-a0", "digest-of-490")
     assert completed.end_time.seconds > 0
     assert (await mesh.acquire(f"{name}-p0")).WhichOneof("answer") == "drain"
+
+
+async def ended_with_contenders(mesh: Any, spec: Any) -> str:
+    """A tournament whose only agent has met the target, and whose two best are to be evaluated again."""
+    name = await mesh.create(
+        spec(objective=ObjectiveSpec(target_return=475.0), champion=ChampionSpec(reevaluate_top=2), maximum_pods=1)
+    )
+    await mesh.look()
+    work = await mesh.assigned(f"{name}-p0")
+    mesh.leaderboard.score(name, 490.0)
+    mesh.leaderboard.contenders = [
+        Candidate(candidate_id=f"digest-{agent}", agent_id=f"{name}-a{agent}", score=490.0 - agent)
+        for agent in range(2)
+    ]
+    await mesh.look()
+    await mesh.complete(work, pb.OUTCOME_DRAINED)
+    mesh.launcher.pods.clear()
+    await mesh.look()
+    return name
+
+
+async def test_the_champion_is_who_does_best_when_evaluated_again(mesh: Any, spec: Any) -> None:
+    name = await ended_with_contenders(mesh, spec)
+    assert (await mesh.get(name)).state == ENDING
+    for score in (300.0, 480.0):
+        (pod,) = await mesh.pods(name)
+        work = await mesh.assigned(pod.pod_id)
+        assert (work.evaluate.episodes, work.evaluate.seed) == (50, 7)
+        await mesh.complete(work, evaluation=Evaluation(mean_return=score, episodes=50))
+        await mesh.look()
+    completed = await mesh.get(name)
+    assert completed.state == COMPLETED
+    assert (completed.best_agent_id, completed.champion_manifest_digest) == (f"{name}-a1", "digest-1")
+    assert (completed.best_score, completed.best_score_standard_error) == (480.0, 0.25)
+    assert (await mesh.kinds(name)).count("champion_named") == 1
+    mesh.leaderboard.score(name, 499.0)
+    await mesh.look()
+    assert (await mesh.get(name)).best_agent_id == f"{name}-a1", "a late score does not take the place of the champion"
+
+
+async def test_evaluations_that_never_come_end_no_tournament_late(mesh: Any, spec: Any) -> None:
+    name = await ended_with_contenders(mesh, spec)
+    (pod,) = await mesh.pods(name)
+    await mesh.complete(await mesh.assigned(pod.pod_id), evaluation=Evaluation(mean_return=300.0, episodes=50))
+    await mesh.look(1000.0)
+    completed = await mesh.get(name)
+    assert (completed.state, completed.best_agent_id, completed.best_score) == (COMPLETED, f"{name}-a0", 300.0)
 
 
 async def test_an_ending_tournament_waits_for_its_pods_but_not_for_dead_ones(mesh: Any, spec: Any) -> None:
