@@ -239,12 +239,6 @@ def read_board(transaction: Transaction, tournament_id: str) -> Board:
     return tuple(submission.answer.candidate for submission in board_submissions(transaction, tournament_id))
 
 
-def candidates_on_boards(transaction: Transaction) -> list[str]:
-    """Ids of the candidates on all boards."""
-    rows = transaction.execute("SELECT candidate_id FROM submissions WHERE verdict = ?", VERDICT_ACCEPTED)
-    return [row[0] for row in rows]
-
-
 def add_submission(transaction: Transaction, submission: Submission) -> None:
     """Remembers a submission that was judged."""
     candidate = submission.answer.candidate
