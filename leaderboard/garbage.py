@@ -8,7 +8,6 @@ added, because requests may cross. What an agent itself has published last is ke
 """
 
 import asyncio
-import math
 
 import prometheus_client
 import structlog
@@ -59,21 +58,19 @@ async def collect_once(
 
 def starts(transaction: Transaction, grace_seconds: float) -> set[str]:
     """Digests of the manifests that unfinished agents start from."""
-    latest = records.latest_generations(transaction, transaction.now - grace_seconds)
-    listed = {agent_id for generation in latest for agent_id in generation.unfinished_agent_ids}
-    agents = [generation.agent for generation in latest] + list(records.find_agents(transaction, listed).values())
+    agents = records.unfinished_or_new(transaction, transaction.now - grace_seconds)
     return {agent.starting_checkpoint.manifest_digest for agent in agents if agent.HasField("starting_checkpoint")}
 
 
 def tournaments(transaction: Transaction) -> list[str]:
     """Ids of the tournaments that have agents."""
-    return sorted({generation.agent.tournament_id for generation in _last_generations(transaction)})
+    return sorted({generation.agent.tournament_id for generation in records.last_generations(transaction)})
 
 
 def past(transaction: Transaction, tournament_id: str) -> Past:
     """What a tournament has come to."""
     spec = records.get_spec(transaction, tournament_id)
-    last = next(one.agent for one in _last_generations(transaction) if one.agent.tournament_id == tournament_id)
+    last = next(one.agent for one in records.last_generations(transaction) if one.agent.tournament_id == tournament_id)
     submissions = records.list_candidates(transaction, tournament_id)
     board = records.read_board(transaction, tournament_id)
     moments = [last.create_time, *(candidate.submit_time for candidate in submissions[-1:])]
@@ -84,7 +81,3 @@ def past(transaction: Transaction, tournament_id: str) -> Past:
         contenders=spec.champion.reevaluate_top,
         idle_seconds=transaction.now - max(moment.ToNanoseconds() / 1e9 for moment in moments),
     )
-
-
-def _last_generations(transaction: Transaction) -> list[records.Generation]:
-    return records.latest_generations(transaction, since=math.inf)

@@ -6,7 +6,6 @@ in the order of their numbers, those left out first, and none before every agent
 
 import asyncio
 import importlib
-from collections.abc import Collection
 
 import prometheus_client
 import structlog
@@ -106,8 +105,7 @@ def generate(transaction: Transaction, request: GenerateAgentRequest) -> tuple[A
     if spec.synchronous:
         made = _make_round(transaction, request, spec)
     else:
-        unfinished, failed = request.unfinished_agent_ids, request.failed_agent_ids
-        made = [_make(transaction, request.tournament_id, spec, request.number, unfinished, failed)]
+        made = [_make(transaction, request, spec, request.number, begin=request.number)]
     return made[-1], made
 
 
@@ -138,12 +136,9 @@ def _comparable(spec: TournamentSpec, name: str) -> object:
 def _make_round(transaction: Transaction, request: GenerateAgentRequest, spec: TournamentSpec) -> list[Agent]:
     tournament_id, begin = request.tournament_id, round_begin(spec, request.number)
     _check_earlier_rounds(transaction, request, begin)
-    made = []
-    for number in range(begin, request.number + 1):
-        if records.find_generation(transaction, agent_id_of(tournament_id, number)) is None:
-            before = [agent_id_of(tournament_id, other) for other in range(begin, number)]
-            made.append(_make(transaction, tournament_id, spec, number, before, request.failed_agent_ids))
-    return made
+    there = records.numbers_of_agents(transaction, tournament_id, begin, request.number)
+    missing = [number for number in range(begin, request.number + 1) if number not in there]
+    return [_make(transaction, request, spec, number, begin=begin) for number in missing]
 
 
 def _check_earlier_rounds(transaction: Transaction, request: GenerateAgentRequest, begin: int) -> None:
@@ -162,40 +157,41 @@ def _check_earlier_rounds(transaction: Transaction, request: GenerateAgentReques
 
 
 def _make(
-    transaction: Transaction,
-    tournament_id: str,
-    spec: TournamentSpec,
-    number: int,
-    unfinished: Collection[str],
-    failed: Collection[str],
+    transaction: Transaction, request: GenerateAgentRequest, spec: TournamentSpec, number: int, *, begin: int
 ) -> Agent:
+    """Makes one agent; of those with a number below `begin`, all have ended that the request does not list."""
+    tournament_id, position = request.tournament_id, records.next_position(transaction)
+    records.note_ended(transaction, tournament_id, request.unfinished_agent_ids, below=begin, position=position)
+    records.note_failed(transaction, tournament_id, request.failed_agent_ids, position=position)
     read = records.list_candidates if spec.synchronous else records.read_board
     board = visible_board(spec, number, read(transaction, tournament_id))
-    agents = records.find_agents(transaction, {*unfinished, *(candidate.agent_id for candidate in board)})
-    known = tuple(sorted({agent_id for agent_id in unfinished if agent_id in agents}))
-    known_failed = tuple(sorted(records.find_agents(transaction, failed)))
-    history = _read_history(transaction, tournament_id, spec, number, known, known_failed)
-    agent, depth = make(tournament_id, spec, number, board, agents, known, history)
+    ranked = {candidate.agent_id for candidate in board}
+    agent, depth = make(
+        tournament_id,
+        spec,
+        number,
+        board,
+        records.find_agents(transaction, ranked),
+        records.count_unfinished_children(transaction, tournament_id, ranked),
+        _read_history(transaction, tournament_id, spec, number),
+    )
     agent.create_time.CopyFrom(timestamp(transaction.now))
     after = records.last_sequence(transaction)
-    records.add_generation(transaction, Generation(agent, depth, after, known, known_failed))
+    records.add_generation(transaction, Generation(agent, depth, after, position))
     return agent
 
 
-def _read_history(
-    transaction: Transaction,
-    tournament_id: str,
-    spec: TournamentSpec,
-    number: int,
-    unfinished: Collection[str],
-    failed: Collection[str],
-) -> History:
+def _read_history(transaction: Transaction, tournament_id: str, spec: TournamentSpec, number: int) -> History:
     if not is_needed(spec):
         return NOTHING
-    begin = window_begin(spec, number)
-    generations = records.list_generations(transaction, tournament_id, from_number=begin)
+    generations = records.list_generations(transaction, tournament_id, from_number=window_begin(spec, number))
     # Nobody submits before it was generated.
     after = min((generation.after_sequence for generation in generations), default=0)
-    submissions = records.list_candidates(transaction, tournament_id, after_sequence=after)
-    agents = [generation.agent for generation in generations]
-    return history_of(spec, number, agents, submissions, unfinished, failed)
+    return history_of(
+        spec,
+        number,
+        [generation.agent for generation in generations],
+        records.list_candidates(transaction, tournament_id, after_sequence=after),
+        {generation.agent.agent_id for generation in generations if generation.ended is None},
+        {generation.agent.agent_id for generation in generations if generation.failed is not None},
+    )

@@ -1,10 +1,11 @@
 """Owns what the rows of the database mean. Nothing else writes SQL.
 
-Submissions and generations share one order: a generation states after which submission it was made.
+Submissions and generations share one order: a generation states after which submission it was made. That an agent has
+ended or failed is remembered once, with the first generation that knew of it: a list of the unfinished for each would
+grow with the pool.
 """
 
-import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +47,12 @@ class Generation:
     """Generations from the first fresh ancestor; 0 for a fresh agent."""
     after_sequence: int
     """Sequence number of the last submission before it, of any tournament."""
-    unfinished_agent_ids: tuple[str, ...]
-    """Agents that were unfinished then, of those that had been generated."""
-    failed_agent_ids: tuple[str, ...] = ()
-    """Agents that had failed then, of those that had been generated."""
+    position: int
+    """In the order in which agents were made, over all tournaments."""
+    ended: int | None = None
+    """Position of the first agent of the tournament at whose making this one had ended; None while unfinished."""
+    failed: int | None = None
+    """Position of the first agent of the tournament at whose making this one had failed."""
 
 
 def timestamp(seconds: float) -> Timestamp:
@@ -83,16 +86,12 @@ def add_spec(transaction: Transaction, tournament_id: str, spec: TournamentSpec)
 
 # --- agents ------------------------------------------------------------------------------------------------------
 
-_GENERATION = "agent, depth, after_sequence, unfinished"
+_GENERATION = "agent, depth, after_sequence, generation, ended, failed"
 
 
 def _generation(row: tuple[Any, ...]) -> Generation:
-    agent, depth, after_sequence, unfinished = row
-    # A list where nobody had failed, as always before that was recorded.
-    recorded = json.loads(unfinished)
-    others = recorded if isinstance(recorded, dict) else {"unfinished": recorded, "failed": []}
-    ids = tuple(others["unfinished"]), tuple(others["failed"])
-    return Generation(Agent.FromString(agent), int(depth), int(after_sequence), *ids)
+    agent, *rest = row
+    return Generation(Agent.FromString(agent), *rest)
 
 
 def find_generation(transaction: Transaction, agent_id: str) -> Generation | None:
@@ -136,14 +135,69 @@ def page_of_generations(transaction: Transaction, tournament_id: str, from_numbe
     return [_generation(row) for row in rows]
 
 
-def latest_generations(transaction: Transaction, since: float) -> list[Generation]:
-    """The last agent generated in each tournament, and all that were generated since some wall time."""
+def last_generations(transaction: Transaction) -> list[Generation]:
+    """The last agent generated in each tournament."""
     rows = transaction.execute(
-        f"SELECT {_GENERATION} FROM agents WHERE create_time >= ?"
-        " OR generation IN (SELECT max(generation) FROM agents GROUP BY tournament_id)",
-        since,
+        f"SELECT {_GENERATION} FROM agents"
+        " WHERE generation IN (SELECT max(generation) FROM agents GROUP BY tournament_id)"
     )
     return [_generation(row) for row in rows]
+
+
+def unfinished_or_new(transaction: Transaction, since: float) -> list[Agent]:
+    """Agents of all tournaments that have not ended, as far as is known, or were generated since some wall time."""
+    rows = transaction.execute("SELECT agent FROM agents WHERE ended IS NULL OR create_time >= ?", since)
+    return [Agent.FromString(data) for (data,) in rows]
+
+
+def count_unfinished_children(
+    transaction: Transaction, tournament_id: str, parent_agent_ids: Collection[str]
+) -> dict[str, int]:
+    """How many children of some agents have not ended, by the parent's id; those without any are missing."""
+    places = ", ".join("?" * len(parent_agent_ids))
+    rows = transaction.execute(
+        "SELECT parent, count(*) FROM agents WHERE tournament_id = ? AND ended IS NULL"
+        f" AND parent IN ({places}) GROUP BY parent",
+        tournament_id,
+        *parent_agent_ids,
+    )
+    return dict(rows)
+
+
+def numbers_of_agents(transaction: Transaction, tournament_id: str, begin: int, end: int) -> set[int]:
+    """Numbers from `begin` up to and without `end` for which an agent was generated."""
+    rows = transaction.execute(
+        "SELECT number FROM agents WHERE tournament_id = ? AND number >= ? AND number < ?", tournament_id, begin, end
+    )
+    return {number for (number,) in rows}
+
+
+def next_position(transaction: Transaction) -> int:
+    """Position of the agent that is made next."""
+    return int(transaction.execute("SELECT coalesce(max(generation), 0) + 1 FROM agents")[0][0])
+
+
+def note_ended(
+    transaction: Transaction, tournament_id: str, unfinished: Collection[str], *, below: int, position: int
+) -> None:
+    """Remembers that all agents with a number below `below` have ended but these; what has ended stays so."""
+    open_rows = transaction.execute(
+        "SELECT agent_id FROM agents WHERE tournament_id = ? AND ended IS NULL AND number < ?", tournament_id, below
+    )
+    # Made a set at once: a repeated field makes each text anew whenever it is looked at.
+    for agent_id in {agent_id for (agent_id,) in open_rows}.difference(unfinished):
+        transaction.execute("UPDATE agents SET ended = ? WHERE agent_id = ?", position, agent_id)
+
+
+def note_failed(transaction: Transaction, tournament_id: str, failed: Collection[str], *, position: int) -> None:
+    """Remembers that these agents have failed, of those that were generated."""
+    known = transaction.execute(
+        "SELECT agent_id FROM agents WHERE tournament_id = ? AND failed IS NOT NULL", tournament_id
+    )
+    for agent_id in set(failed).difference(agent_id for (agent_id,) in known):
+        transaction.execute(
+            "UPDATE agents SET failed = ? WHERE agent_id = ? AND tournament_id = ?", position, agent_id, tournament_id
+        )
 
 
 def count_agents_below(transaction: Transaction, tournament_id: str, number: int) -> int:
@@ -158,23 +212,18 @@ def add_generation(transaction: Transaction, generation: Generation) -> None:
     """Remembers a new agent."""
     agent = generation.agent
     transaction.execute(
-        "INSERT INTO agents (agent_id, tournament_id, number, depth, after_sequence, unfinished, create_time, agent)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO agents (generation, agent_id, tournament_id, number, depth, after_sequence, parent, create_time,"
+        " agent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        generation.position,
         agent.agent_id,
         agent.tournament_id,
         agent.number,
         generation.depth,
         generation.after_sequence,
-        json.dumps(_recorded(generation)),
+        agent.parent_agent_ids[0] if agent.parent_agent_ids else None,
         transaction.now,
         agent.SerializeToString(),
     )
-
-
-def _recorded(generation: Generation) -> object:
-    if not generation.failed_agent_ids:
-        return generation.unfinished_agent_ids
-    return {"unfinished": generation.unfinished_agent_ids, "failed": generation.failed_agent_ids}
 
 
 # --- submissions -------------------------------------------------------------------------------------------------

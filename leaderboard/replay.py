@@ -1,11 +1,11 @@
 """Owns the replay: takes every decision of a tournament again from its log and says which came out differently. Pure.
 
 Of the log, only what came from outside is believed: what was scored, in which order it arrived, and for each agent
-when it was asked for and who was unfinished then. Verdicts, ranks, reasons and agents follow from that and are
+when it was asked for and who had ended or failed by then. Verdicts, ranks, reasons and agents follow from that and are
 compared with what was recorded, so that an altered record shows as itself, and not as all that would follow from it.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -53,6 +53,12 @@ class _Course:
     arrived: list[Candidate] = field(default_factory=list)
     standings: dict[str, Standing] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
+    ends: dict[int, list[str]] = field(default_factory=dict)
+    """Who had ended when the agent of a position was made and not before."""
+    failures: dict[int, list[str]] = field(default_factory=dict)
+    unfinished: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    unfinished_children: Counter[str] = field(default_factory=Counter)
 
     @property
     def seen(self) -> Sequence[Candidate]:
@@ -63,6 +69,11 @@ class _Course:
 def differences(log: Log) -> Iterator[str]:
     """A line for every decision that comes out differently."""
     course = _Course(log)
+    for generation in log.generations:
+        if generation.ended is not None:
+            course.ends.setdefault(generation.ended, []).append(generation.agent.agent_id)
+        if generation.failed is not None:
+            course.failures.setdefault(generation.failed, []).append(generation.agent.agent_id)
     waiting = deque(log.generations)
     for submission in log.submissions:
         while waiting and waiting[0].after_sequence < submission.answer.candidate.sequence:
@@ -76,22 +87,32 @@ def differences(log: Log) -> Iterator[str]:
 def _generate_again(generation: Generation, course: _Course) -> Iterator[str]:
     recorded, spec = generation.agent, course.log.spec
     where = f"agent {recorded.agent_id}"
-    unknown = [agent_id for agent_id in generation.unfinished_agent_ids if agent_id not in course.agents]
-    if unknown:
-        yield f"{where}: {unknown[0]} was unfinished before it was generated"
+    if generation.ended is not None and generation.ended <= generation.position:
+        yield f"{where}: had ended before it was generated"
+    _note_ends(generation.position, course)
     agent, depth = make(
         course.log.tournament_id,
         spec,
         recorded.number,
         visible_board(spec, recorded.number, course.seen),
         course.agents,
-        [agent_id for agent_id in generation.unfinished_agent_ids if agent_id in course.agents],
+        course.unfinished_children,
         _history(generation, course),
     )
     course.agents[recorded.agent_id] = agent
+    course.unfinished.add(recorded.agent_id)
+    course.unfinished_children.update(agent.parent_agent_ids)
     yield from _compare(where, recorded, agent, COMPARED_OF_AGENT)
     if depth != generation.depth:
         yield f"{where}: depth was {generation.depth}, is {depth}"
+
+
+def _note_ends(position: int, course: _Course) -> None:
+    for agent_id in course.ends.get(position, ()):
+        if agent_id in course.unfinished:
+            course.unfinished.remove(agent_id)
+            course.unfinished_children.subtract(course.agents[agent_id].parent_agent_ids)
+    course.failed.update(course.failures.get(position, ()))
 
 
 def _history(generation: Generation, course: _Course) -> History:
@@ -102,8 +123,8 @@ def _history(generation: Generation, course: _Course) -> History:
         generation.agent.number,
         course.agents.values(),
         course.arrived,
-        generation.unfinished_agent_ids,
-        generation.failed_agent_ids,
+        course.unfinished,
+        course.failed,
     )
 
 

@@ -6,8 +6,10 @@ SCHEMA = """
 CREATE TABLE tournaments (tournament_id TEXT PRIMARY KEY, spec BLOB NOT NULL) STRICT;
 CREATE TABLE agents (
     generation INTEGER PRIMARY KEY, agent_id TEXT NOT NULL UNIQUE, tournament_id TEXT NOT NULL, number INTEGER NOT NULL,
-    depth INTEGER NOT NULL, after_sequence INTEGER NOT NULL, unfinished TEXT NOT NULL, create_time REAL NOT NULL,
-    agent BLOB NOT NULL, UNIQUE (tournament_id, number)) STRICT;
+    depth INTEGER NOT NULL, after_sequence INTEGER NOT NULL, parent TEXT, ended INTEGER, failed INTEGER,
+    create_time REAL NOT NULL, agent BLOB NOT NULL, UNIQUE (tournament_id, number)) STRICT;
+CREATE INDEX agents_unfinished ON agents (tournament_id, parent, number, agent_id) WHERE ended IS NULL;
+CREATE INDEX agents_failed ON agents (tournament_id, agent_id) WHERE failed IS NOT NULL;
 CREATE TABLE submissions (
     sequence INTEGER PRIMARY KEY, candidate_id TEXT NOT NULL UNIQUE, tournament_id TEXT NOT NULL,
     request_id TEXT NOT NULL, lease_epoch INTEGER NOT NULL, answer BLOB NOT NULL, verdict INTEGER NOT NULL,
@@ -16,5 +18,5 @@ CREATE INDEX submissions_by_arrival ON submissions (tournament_id, sequence);
 CREATE INDEX submissions_by_verdict ON submissions (tournament_id, verdict);
 """
 
-DATABASE_FORMAT = Format(owner="leaderboard", application_id=0x706F6C62, version=1, schema=SCHEMA)
+DATABASE_FORMAT = Format(owner="leaderboard", application_id=0x706F6C62, version=2, schema=SCHEMA)
 """The application id spells "polb"."""

@@ -6,7 +6,6 @@ lower numbers count as unfinished: the population depends on the specification a
 faster.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from leaderboard.board import Board, canonical, fold
@@ -58,7 +57,7 @@ def make(
     number: int,
     board: Board,
     agents: Mapping[str, Agent],
-    unfinished_agent_ids: Iterable[str],
+    unfinished_children: Mapping[str, int],
     history: History = NOTHING,
 ) -> tuple[Agent, int]:
     """Makes an agent, all but its `create_time`; returns it with its depth.
@@ -68,13 +67,12 @@ def make(
         spec: Its specification, resolved.
         number: Position of the agent.
         board: What the generator sees.
-        agents: Those on the board and the unfinished ones, by id.
-        unfinished_agent_ids: Those of them that are handed out and not finished.
+        agents: Those on the board, by id.
+        unfinished_children: How many children of theirs are handed out and not finished, by the parent's id.
         history: The latest agents, for strategies that look at them.
     """
-    children = Counter(parent for other in unfinished_agent_ids for parent in agents[other].parent_agent_ids)
     strategy, left = STRATEGIES[spec.evolution.strategy], left_draw(spec, history)
-    situation = Situation(spec, number, board, {**history.by_id, **agents}, children, history, left)
+    situation = Situation(spec, number, board, {**history.by_id, **agents}, unfinished_children, history, left)
     answer = strategy(situation, stream(spec.seed, "generate", number))
     agent = Agent(
         agent_id=agent_id_of(tournament_id, number),

@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -215,15 +216,19 @@ class Race:
         """The agent that would be made now, and its depth."""
         number = len(self.generations)
         history = self.history(number) if is_needed(self.spec) else NOTHING
-        return make(TOURNAMENT, self.spec, number, self.board, self.agents, list(self.training), history)
+        return make(TOURNAMENT, self.spec, number, self.board, self.agents, self.unfinished_children, history)
+
+    @property
+    def unfinished_children(self) -> Counter[str]:
+        agents = self.agents
+        return Counter(parent for agent_id in self.training for parent in agents[agent_id].parent_agent_ids)
 
     def run(self, agents: int) -> "Race":
         """Goes on until so many agents were made."""
         while len(self.generations) < agents:
             while len(self.training) < self.pods and len(self.generations) < agents:
                 agent, depth = self.next()
-                unfinished = tuple(sorted(self.training))
-                self.generations.append(Generation(agent, depth, len(self.submissions), unfinished))
+                self.generations.append(Generation(agent, depth, len(self.submissions), len(self.generations)))
                 self.training[agent.agent_id] = self.slow.get(agent.algorithm, 2)
             for agent_id in sorted(self.training):
                 self._tick(self.agents[agent_id])
@@ -238,6 +243,8 @@ class Race:
             self._submit(agent)
         if not self.training[agent.agent_id]:
             del self.training[agent.agent_id]
+            ended = replace(self.generations[agent.number], ended=len(self.generations))
+            self.generations[agent.number] = ended
 
     def _submit(self, agent: Agent) -> None:
         own = [one for one in self.candidates if one.agent_id == agent.agent_id]

@@ -32,7 +32,7 @@ def evolution(**changes: Any) -> dict[str, Any]:
 
 def test_a_fresh_agent_has_no_parents_and_the_values_of_its_number(make_spec: MakeSpec) -> None:
     spec = make_spec(seed=3)
-    agent, depth = make("t", spec, 1, (), {}, [])
+    agent, depth = make("t", spec, 1, (), {}, {})
     assert (agent.agent_id, agent.number, agent.origin, depth) == ("t-a1", 1, ORIGIN_FRESH, 0)
     assert agent.seed == agent_seed(3, 1)
     assert dict(agent.hyperparameters.items())["learning_rate"] == draw(spec, 1)[1]["learning_rate"]
@@ -46,8 +46,8 @@ def test_the_hyperparameters_of_a_fresh_agent_do_not_depend_on_what_else_there_i
 ) -> None:
     spec = make_spec(evolution=evolution(fresh_probability=1.0))
     board = (make_candidate(0, 5.0),)
-    alone = make("t", spec, 7, (), {}, [])[0]
-    crowded = make("t", spec, 7, board, parent_of(spec, board[0]), [board[0].agent_id])[0]
+    alone = make("t", spec, 7, (), {}, {})[0]
+    crowded = make("t", spec, 7, board, parent_of(spec, board[0]), {board[0].agent_id: 1})[0]
     assert alone.hyperparameters == crowded.hyperparameters
     assert alone.seed == crowded.seed
 
@@ -58,7 +58,7 @@ def test_a_child_starts_from_its_parents_candidate_one_generation_deeper(
     spec = make_spec(evolution=evolution(mutation_probability=1.0))
     board = (make_candidate(0, 5.0, depth=4),)
     agents = parent_of(spec, board[0])
-    agent, depth = make("t", spec, 1, board, agents, [])
+    agent, depth = make("t", spec, 1, board, agents, {})
     assert (agent.origin, depth) == (ORIGIN_MUTATION, 5)
     assert agent.algorithm == "ppo"
     assert list(agent.parent_agent_ids) == [board[0].agent_id]
@@ -73,7 +73,7 @@ def test_a_child_with_its_parents_hyperparameters_is_a_clone_with_a_seed_of_its_
     spec = make_spec(evolution=evolution(mutation_probability=0.0))
     board = (make_candidate(0, 5.0),)
     agents = parent_of(spec, board[0])
-    agent, _ = make("t", spec, 1, board, agents, [])
+    agent, _ = make("t", spec, 1, board, agents, {})
     assert agent.origin == ORIGIN_CLONE
     assert agent.hyperparameters == agents[board[0].agent_id].hyperparameters
     assert agent.seed == agent_seed(spec.seed, 1)
@@ -88,20 +88,20 @@ def test_a_fresh_agent_has_the_algorithm_of_its_seat(
         evolution={"strategy": "truncation", "population_size": 1},
     )
     assert turn_of(population.spec, 1).algorithm == "ppo"
-    agent, depth = make("t", population.spec, 1, (), {}, [], population.history)
+    agent, depth = make("t", population.spec, 1, (), {}, {}, population.history)
     assert (agent.algorithm, agent.seat, agent.origin, depth) == ("a2c", 0, ORIGIN_FRESH, 0)
-    assert agent.hyperparameters == make("t", population.spec, 1, (), {}, [], population.history)[0].hyperparameters
+    assert agent.hyperparameters == make("t", population.spec, 1, (), {}, {}, population.history)[0].hyperparameters
     assert agent.reason == "fresh, seat 0: nobody of a2c was ever scored; searched values drawn"
 
 
-def test_unfinished_children_are_counted_by_the_parents_that_are_stored(
+def test_a_parent_with_as_many_unfinished_children_as_it_may_have_gets_no_more(
     make_spec: MakeSpec, make_candidate: MakeCandidate
 ) -> None:
     spec = make_spec(evolution=evolution(maximum_unfinished_children=1))
     board = (make_candidate(0, 5.0),)
-    agents = parent_of(spec, board[0]) | {"t-a1": Agent(agent_id="t-a1", parent_agent_ids=[board[0].agent_id])}
-    assert make("t", spec, 2, board, agents, [])[0].parent_agent_ids
-    assert make("t", spec, 2, board, agents, ["t-a1"])[0].origin == ORIGIN_FRESH
+    agents = parent_of(spec, board[0])
+    assert make("t", spec, 2, board, agents, {})[0].parent_agent_ids
+    assert make("t", spec, 2, board, agents, {board[0].agent_id: 1})[0].origin == ORIGIN_FRESH
 
 
 def test_an_asynchronous_generator_sees_the_board_as_it_is(make_spec: MakeSpec, make_candidate: MakeCandidate) -> None:

@@ -68,9 +68,17 @@ async def test_a_parent_has_a_bounded_number_of_unfinished_children(mesh: Any, m
 
 
 async def test_unfinished_agents_that_nobody_generated_are_ignored(mesh: Any, make_spec: MakeSpec) -> None:
-    agent = await mesh.generate(make_spec(), 0, ["somebody", "cartpole-abc123-a7"])
-    generation = await mesh.state.transact(records.get_generation, agent.agent_id)
-    assert generation.unfinished_agent_ids == ()
+    made = [await mesh.generate(make_spec(), number, ["somebody", f"{TOURNAMENT}-a7"]) for number in range(2)]
+    generations = [await mesh.state.transact(records.get_generation, agent.agent_id) for agent in made]
+    assert [generation.ended for generation in generations] == [generations[1].position, None]
+
+
+async def test_who_has_ended_stays_so_whatever_a_request_that_was_late_says(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    first, later = await mesh.generate(spec, 0), await mesh.generate(spec, 2, [f"{TOURNAMENT}-a1"])
+    late = await mesh.generate(spec, 1, [first.agent_id])
+    ended = [(await mesh.state.transact(records.get_generation, one.agent_id)).ended for one in (first, later, late)]
+    assert ended == [2, None, None], "the last two were never heard of as ended"
 
 
 async def test_equal_seeds_make_equal_fresh_agents_in_every_tournament(mesh: Any, make_spec: MakeSpec) -> None:
@@ -109,7 +117,9 @@ async def test_agents_that_failed_are_remembered_with_what_was_made_of_it(mesh: 
     heir = await mesh.generate(spec, 2, failed=[agents[0].agent_id, "somebody"])
     assert heir.reason.startswith("seat 0: a0 failed; continues from the best, a1 (5 ± 0.5)")
     generation = await mesh.state.transact(records.get_generation, heir.agent_id)
-    assert generation.failed_agent_ids == (agents[0].agent_id,)
+    failed = [(await mesh.state.transact(records.get_generation, agent.agent_id)).failed for agent in agents]
+    assert failed[0] == generation.position
+    assert set(failed[1:]) == {None}
 
 
 @pytest.mark.parametrize(("replaced_share", "parent"), [(0.0, 0), (0.5, 1)])
@@ -133,7 +143,7 @@ async def test_of_the_past_exactly_the_window_is_read(
     spec = make_spec(evolution={"strategy": "truncation", "population_size": 1})
     for number in range(6):
         await mesh.judge(await mesh.generate(spec, number), float(number), 1.0)
-    seen = await mesh.state.transact(generator._read_history, TOURNAMENT, spec, 6, (), ())
+    seen = await mesh.state.transact(generator._read_history, TOURNAMENT, spec, 6)
     assert [agent.number for agent in seen.agents] == [2, 3, 4, 5]
     assert [candidate.agent_number for candidate in seen.submissions] == [2, 3, 4, 5]
 

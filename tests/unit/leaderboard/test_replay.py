@@ -47,7 +47,7 @@ async def test_every_strategy_is_replayed_from_what_the_database_remembers(
     generations = await mesh.state.transact(records.list_generations, TOURNAMENT)
     agents = [generation.agent for generation in generations]
     assert "dqn" in agents[-1].left_algorithms
-    assert any(generation.failed_agent_ids for generation in generations)
+    assert any(generation.failed is not None for generation in generations)
     assert len({agent.origin for agent in agents}) > 1
     assert await mesh.replay() == []
 
@@ -113,8 +113,8 @@ def depth(transaction: Transaction) -> None:
     transaction.execute("UPDATE agents SET depth = 77 WHERE tournament_id = ? AND number = 5", TOURNAMENT)
 
 
-def unfinished(transaction: Transaction) -> None:
-    transaction.execute("UPDATE agents SET unfinished = '[\"somebody\"]' WHERE agent_id = ?", f"{TOURNAMENT}-a5")
+def ended(transaction: Transaction) -> None:
+    transaction.execute("UPDATE agents SET ended = generation WHERE agent_id = ?", f"{TOURNAMENT}-a5")
 
 
 def change_answer(transaction: Transaction, sequence: int, change: Callable[[SubmitCandidateResponse], object]) -> None:
@@ -141,7 +141,7 @@ def change_agent(transaction: Transaction, number: int, change: Callable[[Agent]
         (parents, f"agent {TOURNAMENT}-a9: parent_agent_ids was "),
         (seed, f"agent {TOURNAMENT}-a0: seed was 1, is "),
         (depth, f"agent {TOURNAMENT}-a5: depth was 77, is "),
-        (unfinished, f"agent {TOURNAMENT}-a5: somebody was unfinished before it was generated"),
+        (ended, f"agent {TOURNAMENT}-a5: had ended before it was generated"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

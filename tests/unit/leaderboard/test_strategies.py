@@ -1,6 +1,7 @@
 """What holds for every strategy."""
 
 import copy
+import math
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ from leaderboard.evolution import STRATEGIES
 from leaderboard.evolution.agents import make
 from leaderboard.evolution.history import NOTHING, history_of, is_needed
 from leaderboard.evolution.space import Range, is_structural, plain, spaces_of
+from leaderboard.records import Generation
 from leaderboard.replay import differences
 from podrace import strategies
 from podrace.errors import InvalidArgument
@@ -91,7 +93,7 @@ def test_decisions_do_not_depend_on_the_order_of_what_is_known(raced: Any) -> No
         known = is_needed(raced.spec)
         history = history_of(raced.spec, number, agents, candidates, unfinished, []) if known else NOTHING
         by_id = {agent.agent_id: agent for agent in agents}
-        assert make(TOURNAMENT, raced.spec, number, raced.board, by_id, unfinished, history) == expected
+        assert make(TOURNAMENT, raced.spec, number, raced.board, by_id, raced.unfinished_children, history) == expected
 
 
 def test_parents_exist_and_their_files_fit(raced: Any) -> None:
@@ -141,11 +143,18 @@ def test_the_ratio_holds_among_fresh_agents_and_seats(raced: Any) -> None:
     assert {"ppo", "a2c"} == set(fresh)
 
 
+def ended_of(generation: Generation) -> float:
+    return math.inf if generation.ended is None else generation.ended
+
+
 def test_no_seat_is_taken_twice_at_a_time(raced: Any) -> None:
-    by_id = raced.agents
     for generation in raced.generations:
         if generation.agent.HasField("seat") and raced.spec.evolution.strategy != "generational":
-            taken = [by_id[agent_id].seat for agent_id in generation.unfinished_agent_ids]
+            taken = [
+                other.agent.seat
+                for other in raced.generations
+                if other.position < generation.position < ended_of(other)
+            ]
             assert generation.agent.seat not in taken
 
 
