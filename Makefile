@@ -7,7 +7,7 @@ SOURCES := podrace orchestrator leaderboard agentpod simulators
 PROTOS := $(shell find protos -name '*.proto')
 TESTS ?=
 
-.PHONY: install run test check test-slow test-gpu test-compose chaos-store bench bench-peers protos contract-image format clean
+.PHONY: install run test check manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image format clean
 
 install: $(STAMP)
 
@@ -15,7 +15,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[agentpod,mujoco,box2d,warp,envpool,atari,minio,docker,stocks,pb2,plots,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[agentpod,mujoco,box2d,warp,envpool,atari,minio,docker,kubernetes,stocks,pb2,plots,dev]'
 	touch $@
 
 run: install
@@ -34,6 +34,10 @@ test-gpu: install
 test-compose: install
 	$(BIN)/python -m pytest -m engine tests/engine/test_compose.py
 
+# On the cluster that KUBECONFIG names, with images that the Docker Engine of DOCKER_HOST builds and its nodes see.
+test-k8s: install
+	$(BIN)/python -m pytest -m engine tests/engine/test_k8s.py
+
 # A publisher killed a thousand times at random moments, on each store; what it leaves must be whole.
 chaos-store: install
 	for store in folder minio; do $(BIN)/python tests/contract/kills.py --store $$store --kills 1000 || exit 1; done
@@ -47,9 +51,16 @@ check: install
 	$(BIN)/buf format --diff --exit-code
 	$(BIN)/buf breaking --against protos/contracts.binpb
 	./protos/generate.sh --check
+	$(MAKE) manifests
+
+# What containers are made from and how clusters run them: linted, rendered in every combination, held against schemas.
+manifests: install
+	$(BIN)/hadolint deploy/Dockerfile tests/engine/*.Dockerfile
+	$(BIN)/compose-lint check --quiet deploy/compose/compose*.yaml
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/house/test_manifests.py
 
 bench: install
-	for benchmark in planes store simulators stocks leaderboard training fusion; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
+	for benchmark in planes store simulators stocks leaderboard training fusion startup; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
 
 bench-peers: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

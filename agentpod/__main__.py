@@ -1,11 +1,14 @@
-"""`python -m agentpod ROLE`: learner, worker-N, evaluator (containers), or nursery (the process launcher's parent of
-all).
+"""`python -m agentpod ROLE`: learner, worker-N, evaluator (containers), nursery (the process launcher's parent of all),
+evaluation-function (what the head of a pod starts for a tournament's own evaluator), or retrain (trains an agent again
+and tells what came of it: `podrace lineage AGENT --retrain`).
 """
 
 import os
+import socket
 import sys
+from dataclasses import replace
 
-from agentpod.config import NurseryConfig, PodConfig
+from agentpod.config import FunctionConfig, NurseryConfig, PodConfig, RetrainConfig
 from podrace import telemetry
 from podrace.config import config_from_arguments
 from podrace.errors import InvalidArgument, PodraceError
@@ -26,7 +29,19 @@ def main(arguments: list[str]) -> int:
 
             pod.preload()
             return nursery.main(nursery_config, pod.run_role)
+        if role == "evaluation-function":
+            function_config = config_from_arguments(FunctionConfig, rest, program="agentpod-function")
+            from agentpod import evaluation_function
+
+            # As below: a user's function may hang for ever.
+            os._exit(evaluation_function.run(function_config))
+        if role == "retrain":
+            retrain_config = config_from_arguments(RetrainConfig, rest, program="agentpod-retrain")
+            from agentpod import retraining
+
+            return retraining.run(retrain_config)
         config = config_from_arguments(PodConfig, rest, program="agentpod")
+        config = replace(config, pod_id=config.pod_id or socket.gethostname())
         from agentpod import pod
 
         for folder in (config.folder, config.plane_folder):

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 import structlog
+from google.protobuf.duration_pb2 import Duration
 
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -56,7 +57,21 @@ class Lease:
         self._clock = clock
         self._heard = clock()
         self._lease_seconds = assignment.lease_duration.ToTimedelta().total_seconds()
+        self._ran: tuple[float, float] | None = None
+        if assignment.HasField("running_duration"):
+            self._ran = _seconds(assignment.running_duration), self._heard
         self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def running_seconds(self) -> float | None:
+        """Time the tournament has been running, pauses left out, counted on from what the orchestrator told last.
+
+        None if it never did.
+        """
+        if self._ran is None:
+            return None
+        told, then = self._ran
+        return told + self._clock() - then
 
     async def __aenter__(self) -> Self:
         """Begins to renew."""
@@ -120,7 +135,13 @@ class Lease:
         else:
             self._heard = sent
             self._lease_seconds = response.lease_duration.ToTimedelta().total_seconds()
+            if response.HasField("running_duration"):
+                self._ran = _seconds(response.running_duration), self._clock()
             if response.directive == pb.DIRECTIVE_DRAIN:
                 self.request_stop(response.reason or "told to drain")
             elif response.directive == pb.DIRECTIVE_CANCEL:
                 self.request_stop(response.reason or "told to cancel", ours=False)
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.seconds + duration.nanos / 1e9

@@ -203,8 +203,14 @@ class PolicyRing:
     def __init__(self, plane: Plane, name: str, parameter_count: int) -> None:
         """Allocates the slots; raises as Plane.create does."""
         spec = tensor_spec(Field(POLICY, (parameter_count,), torch.float32))
-        self._slots = [PolicySlot(plane.create(f"{name}_policy_{index}", [spec])) for index in range(self.SLOTS)]
+        self._slots: list[PolicySlot] = []
         self._newest: PolicySlot | None = None
+        try:
+            for index in range(self.SLOTS):
+                self._slots.append(PolicySlot(plane.create(f"{name}_policy_{index}", [spec])))
+        except BaseException:
+            self.close()
+            raise
 
     def publish(self, flat: Tensor, version: int) -> None:
         """Copies [P] float32 into a slot that nobody reads and makes it the newest.

@@ -19,7 +19,7 @@ class PodConfig:
     """One pod."""
 
     pod_id: str
-    """Its name."""
+    """Its name; empty: that of this host."""
     orchestrator: str
     """Where assignments are acquired."""
     leaderboard: str
@@ -58,6 +58,9 @@ class PodConfig:
     """Lifeline of whoever the pod must not outlive; empty: nobody."""
     orphan_seconds: float = 60.0
     """Without an answer from the orchestrator for this long, the pod publishes and goes."""
+    standing: bool = False
+    """It came by itself and works for any tournament: told to go it gives back what it holds and asks again. Only a
+    signal ends it."""
     role_wait_seconds: float = 15.0
     """A role that was lost and does not come back within this time ends the pod."""
     plane_folder: Path = Path("/dev/shm")
@@ -117,6 +120,40 @@ class PodConfig:
     def address(self, role: str) -> str:
         """GRPC address of a role."""
         return f"unix:{self.socket(role)}"
+
+
+@dataclass(frozen=True)
+class FunctionConfig:
+    """The process that calls a user's evaluation function."""
+
+    function: str
+    """`module:function`."""
+    socket: Path
+    """Where it answers."""
+    lifeline: str
+    """Of the head, which it does not outlive."""
+    threads: int = 1
+    """torch threads."""
+    device: str = "cpu"
+    """Where it computes, in torch's words."""
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    """Logs; it has no metrics of its own."""
+
+
+@dataclass(frozen=True)
+class RetrainConfig:
+    """What trains an agent again, to compare."""
+
+    store: str
+    """Checkpoint store of the agent; only read."""
+    manifest: str
+    """Digest of the manifest of the agent's checkpoint that is to be reached."""
+    folder: Path
+    """Where everything of this training lies; removed in the end. Its name is short: Linux limits socket paths."""
+    lifeline: str = ""
+    """As in PodConfig."""
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+    """Logs."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from agentpod.algorithms.base import Memory
 from agentpod.assignment import Lease
+from agentpod.custom_evaluator import asked_of
 from agentpod.messages import with_options
 from agentpod.outline import outline
 from agentpod.policy import NetworkSpec, Policy
@@ -61,6 +62,7 @@ async def evaluate_checkpoint(roles: Roles, store: CheckpointStore, lease: Lease
         seed=work.seed,
         rollouts=0,
         members=tuple(member.network for member in members[1:]),
+        evaluator=asked_of(spec.evaluation),
     )
     spaces = await roles.open(session)
     for member, ring in zip(members, roles.rings, strict=True):
@@ -69,6 +71,7 @@ async def evaluate_checkpoint(roles: Roles, store: CheckpointStore, lease: Lease
         ring.publish(policy.flat, member.manifest.policy_version)
     held = [ring.hold() for ring in roles.rings]
     evaluation = await roles.evaluate(*held, episodes=work.episodes, seed=work.seed, greedy=not work.stochastic)
+    lease.progress.evaluator_fault = evaluation.evaluator_fault
     scored = [evaluation.policy_digest, *evaluation.member_policy_digests]
     for member, digest, found in zip(members, digests, scored, strict=True):
         if found != member.policy_digest:

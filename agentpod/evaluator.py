@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import grpc.aio
 import prometheus_client
@@ -20,11 +20,10 @@ from agentpod.compute import Compute
 from agentpod.messages import make_simulator, network_spec, policy_message
 from agentpod.policy import Policy
 from agentpod.randomness import derive_generator, derive_seed
-from agentpod.worker import NOT_OPEN
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
-from podrace.errors import Cancelled, DataLoss, FailedPrecondition, InvalidArgument
+from podrace.errors import NOT_OPEN, Cancelled, DataLoss, FailedPrecondition, InvalidArgument
 from podrace.tensors.codec import digest, encode
 from podrace.tensors.plane import Planes
 from podrace.tensors.probe import answer_probe
@@ -34,6 +33,7 @@ from simulators.messages import space_message
 MAXIMUM_EPISODE_STEPS = 100_000
 """Longer than any episode worth waiting for; an environment without an end would hold the evaluator for ever."""
 EVALUATIONS = prometheus_client.Counter("podrace_evaluator_evaluations", "Policies scored")
+BUSY = prometheus_client.Counter("podrace_evaluator_busy_seconds", "Seconds spent playing episodes")
 EPISODES = prometheus_client.Counter("podrace_evaluator_episodes", "Episodes played")
 
 
@@ -48,6 +48,16 @@ class Episodes:
 
     returns: Tensor
     lengths: Tensor
+
+
+class Play(Protocol):
+    """Plays whole episodes and returns their scores; `play` is the house's, a user may have another."""
+
+    def __call__(
+        self, simulator: Simulator, actor: Actor, episodes: int, seed: int, *, cancelled: threading.Event | None = None
+    ) -> Episodes:
+        """See `play`."""
+        ...
 
 
 def play(
@@ -168,31 +178,42 @@ class Judge:
         policies: One, or the members of an ensemble.
     """
 
-    def __init__(self, request: pb.OpenEvaluatorRequest, device: torch.device) -> None:
+    def __init__(self, request: pb.OpenEvaluatorRequest, device: torch.device, play: Play = play) -> None:
         """Makes the simulator.
 
         Raises:
             InvalidArgument: The environment cannot be made, or a policy cannot act in it.
         """
-        self.request, self._device = request, device
+        self.request, self._device, self._play = request, device, play
         self.simulator: Simulator = make_simulator(request.environment, device)
         spaces = self.simulator.observation_space, self.simulator.action_space
-        self.policies = [
-            Policy(*spaces, network_spec(policy), device=device) for policy in (request.policy, *request.members)
-        ]
+        try:
+            self.policies = [
+                Policy(*spaces, network_spec(policy), device=device) for policy in (request.policy, *request.members)
+            ]
+        except BaseException:
+            # Nobody else knows of it.
+            self.simulator.close()
+            raise
 
     def evaluate(self, request: pb.EvaluatePolicyRequest, planes: Planes, cancelled: threading.Event) -> Evaluation:
         """Scores a policy, or an ensemble.
 
         Raises:
             InvalidArgument: There are more or fewer policies than it was opened for.
-            DataLoss, Cancelled: As `play`.
+            DataLoss, Cancelled: As `play`; a policy that was changed meanwhile is DataLoss, too.
         """
+        if cancelled.is_set():
+            # Called off while it waited for its turn: the memory may be gone, and is not to be mapped again.
+            raise Cancelled("the evaluation was called off")
         started = time.monotonic()
-        digests = self._copy((request.policy, *request.members), planes)
+        self._copy((request.policy, *request.members), planes)
+        digests = self._digests()
         with torch.no_grad():
             actor = self._actor(request.seed, greedy=request.greedy)
-            episodes = play(self.simulator, actor, request.episodes, request.seed, cancelled=cancelled)
+            episodes = self._play(self.simulator, actor, request.episodes, request.seed, cancelled=cancelled)
+        if self._digests() != digests:
+            raise DataLoss("the policy was changed while it was scored: it must be left as it is")
         evaluation = score(episodes)
         add_report(evaluation, self.simulator.report())
         evaluation.seed = request.seed
@@ -201,12 +222,15 @@ class Judge:
         evaluation.wall_seconds = time.monotonic() - started
         return evaluation
 
-    def _copy(self, refs: Sequence[pb.PolicyRef], planes: Planes) -> list[str]:
-        """Takes the evaluator's own copy of each policy and returns their digests, computed from those copies."""
+    def _copy(self, refs: Sequence[pb.PolicyRef], planes: Planes) -> None:
+        """Takes the evaluator's own copy of each policy."""
         if len(refs) != len(self.policies):
             raise InvalidArgument(f"{len(refs)} policies to be scored, opened for {len(self.policies)}")
         for policy, ref in zip(self.policies, refs, strict=True):
             policy.load(planes.open([ref.tensor])[POLICY])
+
+    def _digests(self) -> list[str]:
+        """Of its own copies."""
         return [digest(encode(policy.tensors(), {})) for policy in self.policies]
 
     def _actor(self, seed: int, *, greedy: bool) -> Actor:
@@ -224,11 +248,12 @@ class Judge:
 class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     """Serves the evaluator of a pod."""
 
-    def __init__(self, planes: Planes, compute: Compute) -> None:
-        """Opens nothing yet."""
-        self._planes = planes
-        self._compute = compute
+    def __init__(self, planes: Planes, compute: Compute, play: Play = play, device: torch.device | None = None) -> None:
+        """Opens nothing yet; computes on `device`, or where the plane has its memory."""
+        self._planes, self._compute, self._play, self._device = planes, compute, play, device
         self._judge: Judge | None = None
+        self._made: Judge | None = None
+        """The last one that was made, also for a caller that did not wait for it."""
         self._opened_uris: set[str] = set()
 
     async def OpenEvaluator(
@@ -237,7 +262,7 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
         """Opens; see the contract."""
         await self._shut()
         answer = await answer_probe(self._planes, request.probe)
-        judge = self._judge = await self._compute.run(Judge, request, answer.device)
+        judge = self._judge = await self._compute.run(self._make, request, self._device or answer.device)
         simulator = judge.simulator
         return pb.OpenEvaluatorResponse(
             observation_space=space_message(simulator.observation_space),
@@ -264,10 +289,11 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
         for tensor in tensors:
             # One by one: all have the same name.
             await self._planes.pull([tensor])
-        cancelled = threading.Event()
+        cancelled, started = threading.Event(), time.monotonic()
         try:
             evaluation = await self._compute.run(judge.evaluate, request, self._planes, cancelled)
         finally:
+            BUSY.inc(time.monotonic() - started)
             # A caller that went away must not keep the compute thread.
             cancelled.set()
         EVALUATIONS.inc()
@@ -283,9 +309,19 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
         return pb.CloseEvaluatorResponse()
 
     async def _shut(self) -> None:
-        judge, self._judge = self._judge, None
-        if judge:
-            await self._compute.run(judge.simulator.close)
+        self._judge = None
+        await self._compute.run(self._close)
         for plane_uri in self._opened_uris:
             self._planes.forget(plane_uri)
         self._opened_uris.clear()
+
+    def _make(self, request: pb.OpenEvaluatorRequest, device: torch.device) -> Judge:
+        """On the compute thread, after what was asked of it before: at most one has a simulator."""
+        self._close()
+        self._made = Judge(request, device, self._play)
+        return self._made
+
+    def _close(self) -> None:
+        made, self._made = self._made, None
+        if made:
+            made.simulator.close()

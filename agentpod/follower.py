@@ -20,11 +20,10 @@ from agentpod.practice import Practice
 from agentpod.randomness import derive_seed
 from agentpod.rendezvous import RemoteRendezvous
 from agentpod.roles import RoleLost, Roles, Session
-from agentpod.worker import NOT_OPEN
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
-from podrace.errors import PodraceError, Unavailable
+from podrace.errors import NOT_OPEN, PodraceError, Unavailable
 from podrace.tensors import shared
 from podrace.tensors.plane import Plane
 

@@ -43,11 +43,13 @@ from podrace.errors import (
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc
+from podrace.spec import BAD_SPEC
 from podrace.tensors.plane import Plane
 
 _log = structlog.get_logger(__name__)
 ACQUIRE_WAIT_SECONDS = 10.0
 RETRY_SECONDS = 0.5
+REFUSED_SECONDS = 5.0
 GIVEN_UP_SECONDS = 1.0
 EXIT_DONE = 0
 EXIT_ROLE_LOST = 3
@@ -89,6 +91,9 @@ class Head:
                 if assignment is None:
                     return EXIT_DONE
                 exit_code = await self._work(assignment, stop)
+                if exit_code == EXIT_DONE and self.config.standing and not stop.done():
+                    # What ended was this assignment, or the tournament; there may be others.
+                    continue
                 if exit_code is not None:
                     return exit_code
         finally:
@@ -113,7 +118,7 @@ class Head:
                 answer = asking.result()
             except PodraceError as error:
                 silence = time.monotonic() - heard
-                if silence > self.config.orphan_seconds:
+                if silence > self.config.orphan_seconds and not self.config.standing:
                     _log.error("no orchestrator; going", error=error.message, seconds=round(silence))
                     return None
                 _log.warning("no assignment", error=error.message)
@@ -124,6 +129,11 @@ class Head:
             if kind == "assignment":
                 assignment: orchestrator_pb.Assignment = answer.assignment
                 return assignment
+            if kind == "drain" and self.config.standing:
+                # Perhaps an orchestrator that starts its pods itself; perhaps one that is configured just now.
+                _log.warning("refused; asking again", reason=answer.drain)
+                await self._pause(REFUSED_SECONDS, stop)
+                continue
             if kind == "drain":
                 _log.info("drained", reason=answer.drain)
                 return None
@@ -172,7 +182,7 @@ class Head:
 
     async def _train(self, lease: Lease) -> int | None:
         agent, epoch = lease.assignment.train, lease.assignment.lease_epoch
-        publisher = Publisher(self._store, self._updater, agent, epoch)
+        publisher = Publisher(self._store, self._updater, agent, epoch, lease.assignment.spec)
         training = self.training = Training(
             self.config, lease, agent, self.roles, self._compute, publisher, self.lobby, device=self._device
         )
@@ -247,11 +257,12 @@ def ending_of_error(error: PodraceError, *, opened: bool) -> Ending:
     Args:
         error: What ended the work.
         opened: Whether the environment could be made: an error before that would meet every other agent as well, unless
-            it is that this one's algorithm cannot act there.
+            it is that this one's algorithm cannot act there. One after it does, if it says that it is the
+            specification's.
     """
     if isinstance(error, RoleLost):
         return Ending(orchestrator_pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST, publish=True)
-    everyones = not opened and error.reason != UNSUITABLE_SPACE
+    everyones = error.reason == BAD_SPEC or (not opened and error.reason != UNSUITABLE_SPACE)
     if everyones and isinstance(error, InvalidArgument | Unimplemented | ResourceExhausted | Internal):
         return Ending(orchestrator_pb.OUTCOME_SPEC_FAILED, error.message)
     if isinstance(error, DataLoss | InvalidArgument | Unimplemented | ResourceExhausted | NotFound | Internal):

@@ -4,9 +4,8 @@ import asyncio
 from contextlib import suppress
 
 from agentpod.rendezvous import HeadRendezvous
-from agentpod.worker import NOT_OPEN
 from podrace.agentpod.v1 import agentpod_pb2 as pb
-from podrace.errors import FailedPrecondition
+from podrace.errors import NOT_OPEN, FailedPrecondition
 
 
 class Lobby:

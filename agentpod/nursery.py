@@ -3,7 +3,8 @@ of a second.
 
 It runs one selector on one thread and never creates a gRPC, CUDA or thread-pool object, which would not survive the
 fork. It outlives the orchestrator that gives it orders (its pods do, too), reaps its children, and restarts a worker or
-an evaluator that died while its head lives. Cleaning up after dead pods is the launcher's business.
+an evaluator that died while its head lives. Of a dead pod it gives the shared memory back, which is dear; the rest of
+cleaning up, and pods that have outlived their nursery, are the launcher's business.
 
 One JSON object a line, in and out:  {"pod": {<fields of PodConfig>}}  ->  {"pid": 123} | {"error": "..."}
 """
@@ -28,6 +29,7 @@ from agentpod.config import HEAD_ROLE, NurseryConfig, PodConfig
 from podrace import config as configuration
 from podrace import lifeline
 from podrace.errors import InvalidArgument, PodraceError
+from podrace.tensors import shared
 
 _log = structlog.get_logger(__name__)
 MAXIMUM_RESTARTS = 10
@@ -178,12 +180,21 @@ class Nursery:
                 elif restart and code != 0:
                     # A role that ends well was told to: its head is gone or going.
                     self._restart(child)
+                self._sweep(child.pod)
 
     def _dismiss(self, pod: PodConfig) -> None:
         """Ends the roles of a dead head that were not up yet to hold its lifeline."""
         for child in self.children.values():
             if child.pod.pod_id == pod.pod_id:
                 os.kill(child.pid, signal.SIGTERM)
+
+    def _sweep(self, pod: PodConfig) -> None:
+        """Removes what a pod has left in shared memory, once none of its roles is there to use it."""
+        if any(child.pod.pod_id == pod.pod_id for child in self.children.values()):
+            return
+        with contextlib.suppress(OSError):
+            if left := shared.sweep(pod.region_prefix, pod.plane_folder):
+                _log.warning("swept what a dead pod had left", pod_id=pod.pod_id, files=len(left))
 
     def _restart(self, child: Child) -> None:
         head_lives = any(

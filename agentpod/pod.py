@@ -109,8 +109,8 @@ def _plane(config: PodConfig, role: str, name: str) -> Plane:
     return SharedPlane(config.region_prefix, config.plane_folder)
 
 
-def _tensor_services(planes: Sequence[Plane]) -> list[Service]:
-    """What serves the regions of those planes that need it."""
+def _tensor_services(planes: Sequence[Plane], resources: ExitStack) -> list[Service]:
+    """What serves the regions of those planes that need it, until the resources are given back."""
     services = []
     for plane in planes:
         if isinstance(plane, GrpcPlane):
@@ -118,7 +118,9 @@ def _tensor_services(planes: Sequence[Plane]) -> list[Service]:
             services.append(Service(TENSOR_SERVICES["TensorService"], add_copies, TensorServicer(plane)))
         elif isinstance(plane, GroupPlane):
             add_transfers = tensor_pb2_grpc.add_TransferServiceServicer_to_server
-            services.append(Service(TENSOR_SERVICES["TransferService"], add_transfers, TransferServicer(plane)))
+            servicer = TransferServicer(plane)
+            resources.callback(servicer.close)
+            services.append(Service(TENSOR_SERVICES["TransferService"], add_transfers, servicer))
     return services
 
 
@@ -129,16 +131,15 @@ async def run_head(config: PodConfig) -> int:
         _log.warning("swept what an earlier life of this pod left behind", files=len(left))
     planes, compute = learner_planes(config, HEAD_ROLE), Compute()
     head = Head(config, planes, compute, open_store(config.store), device=config.device(HEAD_ROLE))
-    services = [
-        Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, LearnerServicer(head)),
-        *_tensor_services(planes),
-    ]
+    learner = LearnerServicer(head)
+    services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
     if config.layout == "fused":
         seen = Planes(*planes)
         services += _follower_services("worker", seen, compute) + _follower_services("evaluator", seen, compute)
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
+        services += _tensor_services(planes, resources)
         resources.enter_context(lifeline.hold(config.head_lifeline))
         server = await Server.start(ServerConfig(listen=config.address(HEAD_ROLE)), services)
         stop = asyncio.ensure_future(
@@ -163,13 +164,10 @@ async def run_other_learner(config: PodConfig, index: int) -> int:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
         resources.enter_context(lifeline.hold(config.lifeline_of(index)))
-        server = await Server.start(
-            ServerConfig(listen=config.address(role), grace_seconds=0.0), _tensor_services(planes)
-        )
+        services = _tensor_services(planes, resources)
+        server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         following = asyncio.ensure_future(Follower(config, planes, compute, index, device=device).run())
-        stopping = asyncio.ensure_future(
-            rpc.shutdown_requested(lifeline.lost(config.head_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
-        )
+        stopping = asyncio.ensure_future(_dismissed(config))
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
         following.cancel()
         stopping.cancel()
@@ -192,10 +190,22 @@ async def _run_service(config: PodConfig, role: str) -> int:
         resources.callback(planes.close)
         services = _follower_services(role.partition("-")[0], planes, compute)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
-        reason = await rpc.shutdown_requested(lifeline.lost(config.head_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
+        reason = await _dismissed(config)
         _log.info("role ends", reason=reason)
         await server.drain()
     return 0
+
+
+async def _dismissed(config: PodConfig) -> str:
+    """Waits until a process that is not the head has to go, and returns the reason in words.
+
+    While the head lives, a signal does not end it: whoever ends a whole pod signals all its processes at once, and the
+    head finishes what it is at and publishes before it goes.
+    """
+    reason = await rpc.shutdown_requested(lifeline.lost(config.head_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
+    # At once where no head lives.
+    await lifeline.lost(config.head_lifeline)
+    return reason
 
 
 def _follower_services(kind: str, planes: Planes, compute: Compute) -> list[Service]:

@@ -9,20 +9,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import prometheus_client
 import structlog
 
 from agentpod import replay_files
+from agentpod.provenance import as_struct, tell_origin
 from agentpod.replay import Replay
-from agentpod.training_files import Counters, Frozen
+from agentpod.training_files import Counters, Frozen, PolicyCopy, manifest_of
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
 from podrace.checkpoints.publish import claim, fetch, fetch_latest, publish, read_manifest
+from podrace.checkpoints.snapshots import store_snapshot
 from podrace.checkpoints.store import CheckpointStore
 from podrace.errors import DataLoss, DeadlineExceeded, InvalidArgument, NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 _log = structlog.get_logger(__name__)
+PUBLISH_SECONDS = prometheus_client.Histogram(
+    "podrace_learner_publish_seconds", "Time in which the training files of an agent were stored"
+)
 SUBMIT_DEADLINE_SECONDS = 30.0
 """Longer than a leaderboard takes to restart."""
 
@@ -54,9 +61,11 @@ class Publisher:
         updater: "pb_grpc.UpdaterServiceAsyncStub",
         agent: pb.Agent,
         lease_epoch: int,
+        spec: TournamentSpec,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Touches nothing yet."""
+        self._spec = as_struct(spec)
         self.agent = agent
         self._store, self._updater, self._epoch, self._wall_clock = store, updater, lease_epoch, wall_clock
         self._previous = ""
@@ -116,7 +125,8 @@ class Publisher:
             DataLoss: The score belongs to another policy.
             ResourceExhausted: The store is full.
         """
-        self._previous = await asyncio.to_thread(self._store_checkpoint, frozen, evaluation)
+        with PUBLISH_SECONDS.time():
+            self._previous = await asyncio.to_thread(self._store_checkpoint, frozen, evaluation)
         if evaluation:
             self._unsubmitted.append(self._previous)
             await self._submit_what_can_be()
@@ -125,8 +135,37 @@ class Publisher:
         manifest = frozen.manifest(
             self.agent, previous_manifest_digest=self._previous, evaluation=evaluation, now=self._wall_clock()
         )
+        tell_origin(manifest, self.agent, self._spec)
         pieces = replay_files.store_replay(self._store, frozen.replay) if frozen.replay else []
         return publish(self._store, self.agent.agent_id, self._epoch, frozen.parts(), manifest, stored=pieces)
+
+    async def publish_snapshot(self, copy: PolicyCopy, number: int, running_seconds: float) -> None:
+        """Stores a snapshot and tells the leaderboard of it.
+
+        Args:
+            copy: The policy.
+            number: Of the snapshot.
+            running_seconds: Time the tournament had been running when the policy was copied.
+
+        Raises:
+            PodraceError: It could not be stored, or the leaderboard does not take it, or is away.
+        """
+        agent_id = self.agent.agent_id
+        manifest_digest = await asyncio.to_thread(self._store_snapshot, copy)
+        request = pb.SubmitSnapshotRequest(
+            request_id=f"{agent_id}-snapshot-{number}",
+            checkpoint=Checkpoint(agent_id=agent_id, manifest_digest=manifest_digest),
+            lease_epoch=self._epoch,
+            number=number,
+        )
+        request.running_duration.FromNanoseconds(round(running_seconds * 1e9))
+        await rpc.call(self._updater.SubmitSnapshot, request, deadline_seconds=SUBMIT_DEADLINE_SECONDS)
+
+    def _store_snapshot(self, copy: PolicyCopy) -> str:
+        manifest = manifest_of(self.agent, copy.counters, self._wall_clock())
+        manifest.agent_id, manifest.lease_epoch = self.agent.agent_id, self._epoch
+        manifest.previous_manifest_digest = self._previous
+        return store_snapshot(self._store, copy.encoded(), manifest)
 
     async def restore_replay(self, start: Start, replay: Replay) -> None:
         """Fills an empty memory with the pieces there are, if they fit it."""

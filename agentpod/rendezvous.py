@@ -11,10 +11,9 @@ from typing import Any, Protocol
 import structlog
 
 from agentpod.fusion_rounds import HEAD, Arrival, Formation, FusionOptions, FusionRounds, Report
-from agentpod.worker import NOT_OPEN
 from podrace import lifeline, rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
-from podrace.errors import DeadlineExceeded, FailedPrecondition
+from podrace.errors import NOT_OPEN, DeadlineExceeded, FailedPrecondition
 from podrace.tensors.group import GroupStore
 
 _log = structlog.get_logger(__name__)

@@ -15,17 +15,18 @@ import structlog
 from agentpod.algorithms.base import Memory
 from agentpod.buffer import Experience, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
 from agentpod.config import PodConfig
+from agentpod.custom_evaluator import Asked, CustomEvaluator
 from agentpod.messages import policy_message
 from agentpod.networks import element_count
 from agentpod.policy import NetworkSpec, policy_shapes
 from agentpod.replay import Replay, check_memory, replay_fields, replay_rows
 from agentpod.rollout import rollout_fields
-from agentpod.worker import NOT_OPEN
 from podrace import catalog, rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import (
+    NOT_OPEN,
     DataLoss,
     DeadlineExceeded,
     FailedPrecondition,
@@ -90,6 +91,8 @@ class Session:
     rollouts: int
     members: tuple[NetworkSpec, ...] = ()
     """Networks of the other members, where an ensemble is scored."""
+    evaluator: Asked | None = None
+    """Who scores in the place of the pod's own evaluator, while it does."""
     opened: int = 1
     """Counts the times that the roles are opened for this assignment, this one included."""
 
@@ -134,6 +137,7 @@ class Roles:
         workers = self._channels[: config.workers]
         self._workers: list[Any] = [pb_grpc.WorkerServiceStub(channel) for channel in workers]
         self._evaluator: Any = pb_grpc.EvaluatorServiceStub(self._channels[-1]) if learner == 0 else None
+        self._custom: CustomEvaluator | None = None
         self._session: Session | None = None
         self._experience: Experience | None = None
         self._rings: list[PolicyRing] = []
@@ -190,6 +194,8 @@ class Roles:
         await self._wait_for_roles()
         opened = await self._open_on_a_plane(session)
         self._check_same_spaces(opened, session)
+        if self._evaluator is not None:
+            await self._engage(session, opened[-1])
         spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
         if self._experience:
             self._experience.lost()
@@ -200,6 +206,15 @@ class Roles:
             self._rings.append(PolicyRing(self._plane, name, element_count(policy_shapes(*spaces, network))))
         self._session = session
         return spaces
+
+    async def _engage(self, session: Session, opened: pb.OpenEvaluatorResponse) -> None:
+        """Gets the tournament's own evaluator ready, if it has one."""
+        if self._custom and self._custom.asked != session.evaluator:
+            await self._custom.close()
+            self._custom = None
+        if session.evaluator:
+            self._custom = self._custom or CustomEvaluator(self._config, session.evaluator)
+            self._custom.expect(session.evaluation_environment, (opened.policy, *opened.members))
 
     async def _open_on_a_plane(self, session: Session) -> list[Any]:
         """Opens on the first plane that connects all roles; once chosen, it stays."""
@@ -353,13 +368,28 @@ class Roles:
             RoleLost: The evaluator was lost.
             DataLoss: A return is not finite, or the evaluation does not end.
         """
+        slots = (held, *others)
+        try:
+            scored = None
+            if self._custom:
+                scored = await self._custom.score(slots, episodes=episodes, seed=seed, greedy=greedy)
+            return scored or await self._evaluate_here(slots, episodes, seed, greedy=greedy)
+        finally:
+            for slot in slots:
+                slot.release()
+
+    async def _evaluate_here(
+        self, slots: Sequence[PolicySlot], episodes: int, seed: int, *, greedy: bool
+    ) -> Evaluation:
+        """Has the pod's own evaluator score; raises as `evaluate`."""
+        policy, *members = (slot.ref() for slot in slots)
         request = pb.EvaluatePolicyRequest(
             session=self._require_session().name,
-            policy=held.ref(),
+            policy=policy,
             episodes=episodes,
             seed=seed,
             greedy=greedy,
-            members=[other.ref() for other in others],
+            members=members,
         )
         try:
             response = await _call(self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS)
@@ -368,15 +398,15 @@ class Roles:
                 f"an evaluation took longer than {EVALUATE_DEADLINE_SECONDS:g} s: lower evaluation.episodes, or give"
                 " the environment a shorter time limit"
             ) from None
-        finally:
-            for slot in (held, *others):
-                slot.release()
         evaluation: Evaluation = response.evaluation
+        evaluation.evaluator_fault = self._custom.fault if self._custom else ""
         return evaluation
 
     async def close(self) -> None:
         """Gives up the memory and the channels; the roles themselves end with the head's lifeline."""
         self._drop_memory()
+        if self._custom:
+            await self._custom.close()
         for channel in self._channels:
             await channel.close()
 

@@ -111,7 +111,12 @@ class Scorer:
         finally:
             self.last_seconds = self._clock() - started
             self.total_seconds += self.last_seconds
+        if evaluation.evaluator_fault:
+            # What was waited for in vain took nothing from training.
+            self.total_seconds -= self.last_seconds - evaluation.wall_seconds
+            self.last_seconds = evaluation.wall_seconds
         self._lease.progress.score = evaluation.mean_return
+        self._lease.progress.evaluator_fault = evaluation.evaluator_fault
         self._publishing = True
         try:
             await self._publisher.publish(frozen, evaluation)

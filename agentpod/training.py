@@ -21,6 +21,7 @@ from torch import Tensor
 from agentpod.assignment import Lease
 from agentpod.compute import Compute
 from agentpod.config import PodConfig
+from agentpod.custom_evaluator import asked_of
 from agentpod.fusion_member import FusionMember, fusion_options
 from agentpod.fusion_rounds import HEAD
 from agentpod.heads import UNSUITABLE_SPACE
@@ -28,16 +29,19 @@ from agentpod.lobby import Lobby
 from agentpod.messages import with_options
 from agentpod.outline import Outline, outline
 from agentpod.practice import Learned, Practice
-from agentpod.publication import Publisher
+from agentpod.publication import Publisher, Start
 from agentpod.rendezvous import HeadRendezvous
 from agentpod.replay import Replay
 from agentpod.roles import RoleLost, Roles, Session
 from agentpod.scoring import Schedule, Scorer
-from agentpod.training_files import Counters, Frozen, freeze, restore
+from agentpod.snapshots import Snapshots
+from agentpod.training_files import Counters, Frozen, copy_policy, freeze, restore
 from podrace.agentpod.v1 import agentpod_pb2 as pb_pod
-from podrace.errors import InvalidArgument
+from podrace.ancestry import KEY, tournament_of
+from podrace.errors import DataLoss, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.spec import bad
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 _log = structlog.get_logger(__name__)
@@ -73,6 +77,7 @@ class Training:
         self._roles, self._compute, self._publisher, self._lobby = roles, compute, publisher, lobby
         self._device, self._clock = device, clock
         self._scorer = Scorer(roles, publisher, lease, self._spec.evaluation, clock)
+        self._snapshots = Snapshots(publisher, lease, self._spec.evaluation)
         self._counters = Counters()
         self._practice: Practice
         self._schedule: Schedule
@@ -110,7 +115,7 @@ class Training:
             return False
         self.opened = True
         await practice.make_algorithm(self._agent, hyperparameters, self._agent.seed, spaces)
-        state = await self._compute.run(restore, practice.algorithm, start.parts) if start.parts else {}
+        state = await self._restore(practice, start) if start.parts else {}
         if self._roles.replay:
             await self._publisher.restore_replay(start, self._roles.replay)
         _log.info("training", begins_with=start.note, environment_steps=self._counters.environment_steps)
@@ -121,6 +126,16 @@ class Training:
         self._tell()
         self.prepared = True
         return True
+
+    async def _restore(self, practice: Practice, start: Start) -> Mapping[str, Tensor]:
+        try:
+            return await self._compute.run(restore, practice.algorithm, start.parts)
+        except DataLoss as error:
+            parent_id = self._agent.starting_checkpoint.agent_id
+            if tournament_of(parent_id) in ("", self._agent.tournament_id):
+                raise
+            # What fits nobody: it is the specification that names an agent of another tournament.
+            raise bad(f"{KEY} = {parent_id!r}: cannot be gone on from in this environment: {error.message}") from error
 
     def _new_practice(self, shape: Outline) -> Practice:
         spec = self._spec
@@ -134,6 +149,7 @@ class Training:
             seed=self._agent.seed,
             rollouts=self._counters.rollouts,
             opened=0,
+            evaluator=asked_of(spec.evaluation),
         )
         return Practice(
             self._roles,
@@ -170,16 +186,17 @@ class Training:
                     await self._fuse_if_due(learned)
                     self._practice.publish()
                     self._tell(learned.policy_lag)
+                    await self._snapshot_if_due()
                     await self._score_if_due()
         finally:
             await self._practice.drop_pending()
             await self._part()
         await self._finish()
+        await self._snapshots.settle()
 
     def _over(self, coming_steps: int = 0) -> bool:
         # Several learners end with a round: nobody's work since the last one is lost, and what is scored is agreed on.
-        between_rounds = self._member is not None and self._member.since.updates > 0
-        return self._lease.stop.done() or (self._used_up(coming_steps) and not between_rounds)
+        return self._lease.stop.done() or (self._used_up(coming_steps) and self._agreed)
 
     def _used_up(self, coming_steps: int = 0) -> bool:
         budget = self._spec.assignment
@@ -281,11 +298,21 @@ class Training:
         if self._member:
             await self._member.close()
 
-    # --- scoring ----------------------------------------------------------------------------------------------
+    @property
+    def _agreed(self) -> bool:
+        """Whether the policy is one that the learners have agreed on."""
+        return self._member is None or self._member.since.updates == 0
+
+    # --- snapshots and scores ---------------------------------------------------------------------------------
+
+    async def _snapshot_if_due(self) -> None:
+        number = self._snapshots.due()
+        if number and self._agreed:
+            copy = await self._compute.run(copy_policy, self._practice.algorithm, self._counters)
+            self._snapshots.take(number, copy)
 
     async def _score_if_due(self) -> None:
-        if self._member and self._member.since.updates:
-            # What is scored is what the learners have agreed on.
+        if not self._agreed:
             return
         if not self._schedule.take(self._counters.environment_steps):
             return
@@ -317,8 +344,10 @@ class Training:
     async def _finish(self) -> None:
         """The last policy of an assignment is always scored and submitted; a stop publishes it without."""
         self._lease.progress.activity = pb.POD_ACTIVITY_EVALUATING
+        await self._snapshot_if_due()
         while not self._lease.stop.done():
             await self._settle()
+            await self._snapshot_if_due()
             if self._scorer.scored_version == self._counters.policy_version:
                 await self._publisher.submit_all()
                 return
@@ -334,14 +363,17 @@ class Training:
         """Publishes the training files as they are, so that another pod can go on; not if the agent is another's."""
         await self._part()
         await self._scorer.call_off()
-        # A checkpoint that was scored on the way has no replay memory.
-        newer, replay = self._scorer.scored_version != self._counters.policy_version, self._roles.replay
-        if not (self.prepared and self._counters.rollouts and self._lease.ours):
-            return
+        if self.prepared and self._counters.rollouts and self._lease.ours:
+            await self._publish_unscored()
+        await self._snapshots.settle()
+
+    async def _publish_unscored(self) -> None:
         self._lease.progress.activity = pb.POD_ACTIVITY_PUBLISHING
-        if newer:
+        if self._scorer.scored_version != self._counters.policy_version:
             # Networks first: a pod may be killed before gigabytes of memory are stored.
             await self._publisher.publish(await self._freeze(None), None)
+        # A checkpoint that was scored on the way has no replay memory.
+        replay = self._roles.replay
         if replay:
             await self._publisher.publish(await self._freeze(replay), None)
 
@@ -349,6 +381,7 @@ class Training:
         """Lets go of the evaluation in flight after an error that forbids to publish."""
         await self._part()
         await self._scorer.call_off()
+        await self._snapshots.settle()
 
 
 @contextlib.contextmanager

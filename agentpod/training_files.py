@@ -69,6 +69,18 @@ class Counters:
 
 
 @dataclass(frozen=True)
+class PolicyCopy:
+    """A policy version alone; later updates do not touch it."""
+
+    counters: Counters
+    policy: Mapping[str, Tensor]
+
+    def encoded(self) -> bytes:
+        """The part that a snapshot has."""
+        return encode(self.policy, {})
+
+
+@dataclass(frozen=True)
 class Frozen:
     """One policy version with everything that belongs to it; later updates do not touch it."""
 
@@ -96,31 +108,43 @@ class Frozen:
                 " it scored another one: the plane between them is damaged",
                 reason="ERROR_REASON_BAD_DIGEST",
             )
-        counters = self.counters
-        publish_time = Timestamp()
-        publish_time.FromNanoseconds(int(now * 1e9))
-        return Manifest(
-            tournament_id=agent.tournament_id,
-            algorithm=agent.algorithm,
-            hyperparameters=agent.hyperparameters,
-            previous_manifest_digest=previous_manifest_digest,
-            environment_steps=counters.environment_steps,
-            lineage_environment_steps=counters.inherited_steps + counters.environment_steps,
-            policy_version=counters.policy_version,
-            rollouts=counters.rollouts,
-            seed=agent.seed,
-            evaluation=evaluation,
-            training_seconds=counters.training_seconds,
-            core_seconds=counters.core_seconds,
-            publish_time=publish_time,
-        )
+        manifest = manifest_of(agent, self.counters, now)
+        manifest.previous_manifest_digest = previous_manifest_digest
+        if evaluation:
+            manifest.evaluation.CopyFrom(evaluation)
+        return manifest
+
+
+def manifest_of(agent: Agent, counters: Counters, now: float) -> Manifest:
+    """What can be said of an agent that has come so far, at a wall time in seconds since 1970."""
+    publish_time = Timestamp()
+    publish_time.FromNanoseconds(int(now * 1e9))
+    return Manifest(
+        tournament_id=agent.tournament_id,
+        algorithm=agent.algorithm,
+        hyperparameters=agent.hyperparameters,
+        environment_steps=counters.environment_steps,
+        lineage_environment_steps=counters.inherited_steps + counters.environment_steps,
+        policy_version=counters.policy_version,
+        rollouts=counters.rollouts,
+        seed=agent.seed,
+        training_seconds=counters.training_seconds,
+        core_seconds=counters.core_seconds,
+        publish_time=publish_time,
+    )
+
+
+def copy_policy(algorithm: Algorithm, counters: Counters) -> PolicyCopy:
+    """Copies what acts."""
+    tensors = algorithm.policy.tensors()
+    return PolicyCopy(counters, {name: tensor.detach().clone() for name, tensor in tensors.items()})
 
 
 def freeze(
     algorithm: Algorithm, counters: Counters, replay: Replay | None = None, beside: Mapping[str, Tensor] | None = None
 ) -> Frozen:
     """Copies everything the algorithm knows, and live tensors `beside` it; a replay memory is referred to."""
-    policy = {name: tensor.detach().clone() for name, tensor in algorithm.policy.tensors().items()}
+    policy = copy_policy(algorithm, counters).policy
     copies = {name: tensor.detach().clone() for name, tensor in (beside or {}).items()}
     return Frozen(counters, policy, algorithm.state_dict() | copies, replay)
 

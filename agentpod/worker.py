@@ -19,7 +19,7 @@ from agentpod.randomness import derive_generator, derive_seed
 from agentpod.rollout import CollectResult, Lanes, collect
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
-from podrace.errors import FailedPrecondition
+from podrace.errors import NOT_OPEN, Cancelled, FailedPrecondition
 from podrace.tensors.boxes import Box
 from podrace.tensors.plane import Planes
 from podrace.tensors.probe import answer_probe
@@ -27,7 +27,6 @@ from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators import Simulator
 from simulators.messages import space_message
 
-NOT_OPEN = "ERROR_REASON_NOT_OPEN"
 STEPS = prometheus_client.Counter("podrace_worker_environment_steps", "Environment steps over all environments")
 BUSY = prometheus_client.Counter("podrace_worker_busy_seconds", "Seconds spent collecting rollouts")
 
@@ -51,11 +50,20 @@ class Collector:
             if previous:
                 previous.simulator.close()
             self.simulator = make_simulator(request.environment, device)
+        try:
+            self._begin()
+        except BaseException:
+            # Nobody else knows of it.
+            self.simulator.close()
+            raise
+
+    def _begin(self) -> None:
+        request, simulator = self.request, self.simulator
         self.network = network_spec(request.policy)
-        self.policy = Policy(self.simulator.observation_space, self.simulator.action_space, self.network, device=device)
+        self.policy = Policy(simulator.observation_space, simulator.action_space, self.network, device=self.device)
         # Nobody can restore what a simulator has inside; new episodes after a pause get seeds of their own.
         seed = derive_seed(request.seed, "reset", request.worker_index, request.rollouts)
-        self.lanes = Lanes.start(self.simulator.reset(seed), self.policy.state_size)
+        self.lanes = Lanes.start(simulator.reset(seed), self.policy.state_size)
 
     def makes(self, environment: EnvironmentSpec, device: torch.device) -> bool:
         """Whether its simulator is the one that would be made for these."""
@@ -63,6 +71,9 @@ class Collector:
 
     def collect(self, request: pb.CollectRolloutRequest, planes: Planes, cancelled: threading.Event) -> CollectResult:
         """Fills the slot's columns of this worker with one rollout; raises as agentpod.rollout.collect does."""
+        if cancelled.is_set():
+            # Called off while it waited for its turn: the memory may be gone, and is not to be mapped again.
+            raise Cancelled("the rollout was called off")
         slot = planes.open(request.slot.tensors)
         self.policy.load(planes.open([request.policy.tensor])[POLICY])
         generator = derive_generator(
@@ -97,6 +108,8 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         self._planes = planes
         self._compute = compute
         self._collector: Collector | None = None
+        self._made: Collector | None = None
+        """The last one that was made, also for a caller that did not wait for it."""
         self._opened_uris: set[str] = set()
 
     async def OpenWorker(
@@ -104,10 +117,10 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
     ) -> pb.OpenWorkerResponse:
         """Opens; see the contract."""
         # Whatever happens, the earlier session is over: its slots may be gone.
-        previous, self._collector = self._collector, None
+        self._collector = None
         self._forget()
         answer = await answer_probe(self._planes, request.probe)
-        self._collector = await self._compute.run(Collector, request, previous, answer.device)
+        self._collector = await self._compute.run(self._make, request, answer.device)
         simulator, policy = self._collector.simulator, self._collector.policy
         return pb.OpenWorkerResponse(
             observation_space=space_message(simulator.observation_space),
@@ -152,10 +165,21 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
     ) -> pb.CloseWorkerResponse:
         """Closes; see the contract."""
         if self._collector and self._collector.request.session == request.session:
-            collector, self._collector = self._collector, None
-            await self._compute.run(collector.simulator.close)
+            self._collector = None
+            await self._compute.run(self._close)
             self._forget()
         return pb.CloseWorkerResponse()
+
+    def _make(self, request: pb.OpenWorkerRequest, device: torch.device) -> Collector:
+        """On the compute thread, after what was asked of it before: one is made from the other."""
+        previous, self._made = self._made, None
+        self._made = Collector(request, previous, device)
+        return self._made
+
+    def _close(self) -> None:
+        made, self._made = self._made, None
+        if made:
+            made.simulator.close()
 
     def _forget(self) -> None:
         for plane_uri in self._opened_uris:

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import select
 import signal
@@ -57,6 +58,10 @@ class Request:
     """Environment steps from one evaluation to the next."""
     limit_steps: int = 0
     """Environment steps after which the target is given up."""
+    limit_seconds: float = math.inf
+    """Of training, likewise; of a curve (paper_curve.py) alone."""
+    options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """Of the environment, by what it is for (paper_curve.py); there where it is a simulator of ours."""
 
     @property
     def warm_steps(self) -> int:

@@ -9,15 +9,22 @@ processor, a second: latencies are the services' own only where that is about 0.
     python benchmarks/scale.py [--quick] [--pods 10 100 1000 10000] [--seconds 30] [--folder FOLDER]
     python benchmarks/scale.py --record CURVES [--spec examples/cartpole.toml]
     python benchmarks/scale.py --curves CURVES [--pods 1 2 8 16 32 80 1000]
+    python benchmarks/scale.py --validate CURVES [--spec SPEC] [--repetitions 3] [--pods 8 16 32 80]
 
 With --curves, simulated pods learn as real ones did, and the time to a return is told against the number of pods; the
 ideal beside it is the time that the pod that got there spent training. --record makes the curves: two short
-tournaments by the normal command, of one pod and of two, which the predictions are then held against.
+tournaments by the normal command, of one pod and of two, which the predictions are then held against. --validate does
+both, a seed at a time, and says how far predictions were off: of each run from the curves of its seed, and of two pods
+from the curves that one pod recorded, at the rate that pods had two at a time. Recordings are kept beside CURVES, so
+that the same command goes on.
 """
 
 import argparse
 import asyncio
 import json
+import signal
+import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -25,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from scale_mesh import Mesh, services, simulate
-from scale_record import Recorded, record
+from scale_record import Recorded, pooled, record
 
 from podrace import spec as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -43,6 +50,9 @@ ENDLESS_STEPS = 10**15
 ENDLESS_SECONDS = 1e9
 RISING = [[(0, 0.0), (1e12, 1e6 + shift)] for shift in range(7)]
 EPSILON = 1e-9
+VALIDATED_PODS = (1, 2)
+PREDICTED_PODS = (8, 16, 32, 80)
+AIMED_ERROR = 0.15
 Usage = Mapping[str, tuple[float, float, int]]
 
 
@@ -184,8 +194,10 @@ def report_usage(case: str, pods: float, seconds: float, before: Usage, after: U
 # --- how long a pool of some size takes --------------------------------------------------------------------------
 
 
-async def predict(folder: Path, pods: int, recorded: Recorded, connections: int, speed: float) -> None:
-    """Tells how long a pool takes to the target, and how much of that is the mesh."""
+async def predict(
+    folder: Path, pods: int, recorded: Recorded, connections: int, speed: float, label: str = "curves"
+) -> float:
+    """Tells how long a pool takes to the target, and how much of that is the mesh; returns the seconds."""
     run = recorded.run_of(pods)
     async with services(folder, LEASE_SECONDS) as mesh:
         spec = spec_of(
@@ -217,12 +229,45 @@ async def predict(folder: Path, pods: int, recorded: Recorded, connections: int,
         )
         notes = await simulate(jobs)
     _, trained, waited = notes["reached"]
-    case, ideal = f"curves/pods-{pods}", run.startup_seconds + trained
+    case, ideal = f"{label}/pods-{pods}", run.startup_seconds + trained
     predicted = ideal + waited
     report(case, "seconds_to_target", predicted, "s", "the same training without a mesh", ideal)
     report(case, "mesh_share", notes["waited_seconds"] / (notes["waited_seconds"] + notes["trained_seconds"]), "1")
     if run.pods == pods:
         report(case, "seconds_to_target", predicted, "s", "podrace train", run.wall_seconds)
+    return predicted
+
+
+def validate(options: argparse.Namespace) -> None:
+    """Holds predictions against real runs with one pod and with two, then predicts larger pools."""
+    kept: list[Recorded] = []
+    errors: dict[str, list[float]] = {}
+    for seed in range(1, options.repetitions + 1):
+        path = options.validate.with_suffix(f".seed-{seed}.json")
+        if not path.exists():
+            record(options.spec, VALIDATED_PODS, seed=seed).write(path)
+        recorded = Recorded.read(path)
+        kept.append(recorded)
+        for run in recorded.runs:
+            found = predicted(options, run.pods, recorded, f"seed-{seed}")
+            errors.setdefault(f"pods-{run.pods}", []).append(found / run.wall_seconds - 1)
+        one, two = recorded.runs
+        found = predicted(options, two.pods, recorded.curves_of(one, at=two), f"seed-{seed}/from-one-pod")
+        errors.setdefault(f"pods-{two.pods}/from-one-pod", []).append(found / two.wall_seconds - 1)
+    for case, found_errors in errors.items():
+        typical = statistics.median(map(abs, found_errors))
+        report(f"validate/{case}", "median_absolute_error", typical, "1", "aim", AIMED_ERROR)
+        within = sum(abs(error) <= AIMED_ERROR for error in found_errors)
+        report(f"validate/{case}", "runs_within_aim", within, "1", "runs", len(found_errors))
+    pooled(kept).write(options.validate)
+    for pods in options.pods or PREDICTED_PODS:
+        predicted(options, pods, pooled(kept), "curves")
+
+
+def predicted(options: argparse.Namespace, pods: int, recorded: Recorded, label: str) -> float:
+    """One prediction in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="pr-", dir=options.folder) as folder:
+        return asyncio.run(predict(Path(folder), pods, recorded, options.connections, options.speed, label))
 
 
 def main() -> None:
@@ -235,9 +280,16 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=10.0, help="of simulated time, with --curves")
     parser.add_argument("--curves", type=Path, help="predict from these learning curves")
     parser.add_argument("--record", type=Path, help="record learning curves to this file")
+    parser.add_argument("--validate", type=Path, help="record to this file, and hold predictions against real runs")
+    parser.add_argument("--repetitions", type=int, default=3, help="seeds of --validate")
     parser.add_argument("--spec", type=Path, default=Path("examples/cartpole.toml"), help="what is recorded")
     parser.add_argument("--folder", type=Path, help="where to work: its disk is what is measured")
     options = parser.parse_args()
+    # Unwinds: no service that was started stays behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if options.validate:
+        validate(options)
+        return
     if options.record:
         record(options.spec, options.pods or [1, 2]).write(options.record)
         return

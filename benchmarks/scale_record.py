@@ -8,14 +8,14 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, SubmitCandidateResponse
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
-LONGEST_SECONDS = 300.0
+LONGEST_SECONDS = 1500.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ class Recorded:
     runs: Sequence[Run]
     curves: Sequence[Sequence[tuple[float, float]]]
     """Environment steps and scores, by the agents' numbers."""
+    curves_by_pods: Mapping[str, Sequence[Sequence[tuple[float, float]]]] = field(default_factory=dict)
+    """The same, of each run apart, by its number of pods."""
 
     @classmethod
     def read(cls, path: Path) -> "Recorded":
@@ -56,24 +58,45 @@ class Recorded:
         """Writes JSON."""
         path.write_text(json.dumps(asdict(self)))
 
+    def curves_of(self, run: Run, *, at: Run) -> "Recorded":
+        """What one of the runs has learned, at the rate and the start-up of another."""
+        return replace(self, runs=[at], curves=self.curves_by_pods[str(run.pods)])
+
     def run_of(self, pods: int) -> Run:
         """The run whose number of pods is nearest."""
         return min(self.runs, key=lambda run: abs(run.pods - pods))
 
 
-def record(spec: Path, numbers_of_pods: Sequence[int]) -> Recorded:
+def pooled(recorded: Sequence[Recorded]) -> Recorded:
+    """Several recordings of one specification, seed after seed."""
+    runs = [run for one in recorded for run in one.runs]
+    curves = [curve for one in recorded for curve in one.curves]
+    return replace(recorded[0], runs=runs, curves=curves, curves_by_pods={})
+
+
+def record(spec: Path, numbers_of_pods: Sequence[int], seed: int | None = None) -> Recorded:
     """Runs a specification once for each number of pods.
+
+    Args:
+        spec: With a target return.
+        numbers_of_pods: Of each run.
+        seed: Of all runs; None: the specification's.
 
     Raises:
         SystemExit: A tournament ended before it reached its target.
     """
     runs: list[Run] = []
     curves: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    apart: dict[str, list[list[tuple[float, float]]]] = {}
     for pods in numbers_of_pods:
         with tempfile.TemporaryDirectory(prefix="pr-") as home:
-            _train(spec, pods, Path(home))
-            resolved, run = _read(Path(home), pods, curves)
+            _train(spec, pods, Path(home), seed)
+            own: dict[int, list[tuple[float, float]]] = defaultdict(list)
+            resolved, run = _read(Path(home), pods, own)
             runs.append(run)
+        apart[str(pods)] = [sorted(own[number]) for number in sorted(own)]
+        for number, points in own.items():
+            curves[number] += points
     return Recorded(
         target_return=resolved.objective.target_return,
         assignment_steps=resolved.assignment.environment_steps,
@@ -85,13 +108,16 @@ def record(spec: Path, numbers_of_pods: Sequence[int]) -> Recorded:
         },
         runs=runs,
         curves=[sorted(curves[number]) for number in sorted(curves)],
+        curves_by_pods=apart,
     )
 
 
-def _train(spec: Path, pods: int, home: Path) -> None:
+def _train(spec: Path, pods: int, home: Path, seed: int | None) -> None:
     command = [sys.executable, "-m", "podrace.cli", "train", str(spec), "--json", "--home", str(home)]
     for name in ("minimum_pods", "maximum_pods"):
         command += ["--set", f"pool.{name}={pods}"]
+    if seed is not None:
+        command += ["--set", f"seed={seed}"]
     ended = subprocess.run(command, capture_output=True, timeout=LONGEST_SECONDS, text=True)
     if ended.returncode:
         sys.exit(f"error: {' '.join(command)}: exit code {ended.returncode}: {ended.stderr[-500:]}")
@@ -114,7 +140,8 @@ def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -
         by_agent[candidate.agent_id].append(candidate)
         if not candidate.parent_agent_ids:
             curves[candidate.agent_number].append((candidate.agent_environment_steps, candidate.score))
-    rate = statistics.median(_rates(list(by_agent.values())))
+    rates = _rates(list(by_agent.values())) or _rates_with_openings(agents, by_agent)
+    rate = statistics.median(rates)
     openings = [
         _seconds(own[0]) - agent.create_time.ToNanoseconds() / 1e9 - own[0].agent_environment_steps / rate
         for agent in agents
@@ -135,6 +162,15 @@ def _rates(agents: Sequence[Sequence[Candidate]]) -> list[float]:
         (own[-1].agent_environment_steps - own[0].agent_environment_steps) / (_seconds(own[-1]) - _seconds(own[0]))
         for own in agents
         if len(own) > 1
+    ]
+
+
+def _rates_with_openings(agents: Sequence[Agent], by_agent: Mapping[str, Sequence[Candidate]]) -> list[float]:
+    """The same from an agent's making on, where none was scored twice: what opening it took is then in the rate."""
+    return [
+        own[0].agent_environment_steps / (_seconds(own[0]) - agent.create_time.ToNanoseconds() / 1e9)
+        for agent in agents
+        if (own := by_agent.get(agent.agent_id, ()))
     ]
 
 

@@ -6,6 +6,14 @@ board.py         who stands on a board, and in which order (pure)
 evolution/       who comes next: the strategies, and how values are drawn and mutated (pure)
 updater.py       reads what a learner submits, judges it, remembers it
 generator.py     makes agents, each once
+parts.py         asks custom parts, and leaves out those that fail
+connections.py   how they are reached: a service, or a child process
+imported.py      that process: serves a function of the user's
+questions.py     what they are shown
+opinions.py      what becomes of a custom updater's answer (pure)
+patience.py      how long a failing part is left out (pure)
+recent.py        statistics that are shown again and again
+shared.py        work done once for all who want it
 replay.py        takes every decision again and compares (pure)
 champion.py      who is champion, judged on fresh evaluations (pure)
 learning.py      how fast agents learn (pure)

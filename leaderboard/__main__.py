@@ -12,7 +12,9 @@ from leaderboard.arrivals import Arrivals
 from leaderboard.config import Config
 from leaderboard.garbage import collect_periodically
 from leaderboard.generator import Generator
+from leaderboard.parts import Parts
 from leaderboard.service import services
+from leaderboard.snapshots import Snapshots
 from leaderboard.state import DATABASE_FORMAT
 from leaderboard.updater import Updater
 from podrace import lifeline, service, telemetry
@@ -41,14 +43,18 @@ async def serve(config: Config) -> None:
 
 async def _serve_from(state: Database, store: CheckpointStore, config: Config) -> None:
     arrivals = Arrivals()
-    updater = Updater(state, store, arrivals)
-    server = await Server.start(config.server, services(state, arrivals, updater, Generator(state)))
+    parts = Parts(config.parts, config.runtime_folder)
+    updater, generator = Updater(state, store, arrivals, parts=parts), Generator(state, parts)
+    kept = Snapshots(state, store)
+    server = await Server.start(config.server, services(state, arrivals, updater, generator, kept))
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
     async with _collecting(state, store, config):
         reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
     _log.info("leaderboard goes", reason=reason)
     await arrivals.close()
     await server.drain()
+    for deciding in (updater, generator, parts):
+        await deciding.close()
 
 
 @contextlib.asynccontextmanager

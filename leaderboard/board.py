@@ -15,6 +15,13 @@ The rules, for a board of some capacity:
     difference, sqrt(a^2 + b^2): the simplest among what cannot be told apart (the one-standard-error rule, Breiman,
     Friedman, Olshen and Stone, "Classification and Regression Trees", 1984, section 3.4.3).
 4.  A candidate that ranks before everybody enters: the highest mean ever submitted always stands on the board.
+
+Before all that, who was scored as the tournament wants it ranks before who was not: where a custom evaluator failed and
+the pod's own stood in, the score is a number of another kind.
+
+A custom updater overrules: its opinion of a candidate (accept, refuse) comes before the rules, and a score it gives for
+the rank comes before the mean and leaves rule 3 without its exception. Who has such a score ranks before who has none,
+or a step in which the updater fails could crown a candidate by a number of another kind.
 """
 
 import math
@@ -22,6 +29,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from podrace.leaderboard.v1.leaderboard_pb2 import (
+    OPINION_ACCEPT,
+    OPINION_REFUSE,
+    OPINION_UNSPECIFIED,
     VERDICT_ACCEPTED,
     VERDICT_EVICTED,
     VERDICT_REFUSED,
@@ -54,10 +64,13 @@ class Judgement:
     """By candidate id: of those that were judged, and of those that they evicted."""
 
 
-def rank_key(candidate: Candidate) -> tuple[float, float, int, int, int]:
+def rank_key(candidate: Candidate) -> tuple[bool, bool, float, float, int, int, int]:
     """The order of a board: the smaller key ranks first."""
+    keyed = candidate.HasField("rank_score")
     return (
-        -candidate.score,
+        bool(candidate.evaluator_fault),
+        not keyed,
+        -(candidate.rank_score if keyed else candidate.score),
         candidate.standard_error,
         candidate.environment_steps,
         candidate.agent_number,
@@ -70,10 +83,21 @@ def judge(board: Board, candidate: Candidate, capacity: int) -> Judgement:
 
     Args:
         board: The board it comes to.
-        candidate: With score, standard error, steps, agent number and sequence; the score is finite.
+        candidate: With score, standard error, steps, agent number and sequence; the score is finite. With what came of
+            it, if a custom updater was asked.
         capacity: Places on the board, at least 1.
     """
     own = next((other for other in board if other.agent_id == candidate.agent_id), None)
+    if candidate.opinion == OPINION_REFUSE:
+        return _refused(board, candidate, "refused")
+    if candidate.opinion == OPINION_ACCEPT:
+        evicted = own or (board[-1] if len(board) >= capacity else None)
+        return _accepted(
+            board,
+            candidate,
+            f"took the place of {named(evicted)}" if evicted else "the board has room",
+            evicted=evicted,
+        )
     if own is not None:
         if rank_key(own) < rank_key(candidate):
             return _refused(board, candidate, f"no better than its own earlier {shown(own)}")
@@ -127,7 +151,8 @@ def rank_of(board: Board, candidate_id: str) -> int:
 def answer_of(judgement: Judgement, candidate: Candidate) -> SubmitCandidateResponse:
     """What is answered to the submission of a candidate that was judged last."""
     standing = judgement.standings[candidate.candidate_id]
-    answer = SubmitCandidateResponse(candidate=candidate, best_score=judgement.board[0].score)
+    best = max((other.score for other in judgement.board), default=0.0)
+    answer = SubmitCandidateResponse(candidate=candidate, best_score=best)
     answer.candidate.rank = rank_of(judgement.board, candidate.candidate_id)
     answer.candidate.verdict = standing.verdict
     answer.candidate.reason = standing.reason
@@ -151,6 +176,8 @@ def _why_last_stays(board: Board, candidate: Candidate) -> str:
         return f"the board is full and its last, {named(last)}, is no worse"
     if rank_key(candidate) < rank_key(board[0]):
         return ""
+    if candidate.HasField("rank_score") or last.HasField("rank_score") or last.evaluator_fault:
+        return ""
     error = math.hypot(candidate.standard_error, last.standard_error)
     if candidate.score - last.score <= error and last.environment_steps <= candidate.environment_steps:
         return (
@@ -161,7 +188,7 @@ def _why_last_stays(board: Board, candidate: Candidate) -> str:
 
 
 def _accepted(board: Board, candidate: Candidate, reason: str, *, evicted: Candidate | None = None) -> Judgement:
-    standings = {candidate.candidate_id: Standing(VERDICT_ACCEPTED, reason)}
+    standings = {candidate.candidate_id: Standing(VERDICT_ACCEPTED, _with_opinion(candidate, reason))}
     if evicted is not None:
         standings[evicted.candidate_id] = Standing(VERDICT_EVICTED, f"{named(candidate)} took its place")
     staying = (other for other in board if other is not evicted)
@@ -169,4 +196,14 @@ def _accepted(board: Board, candidate: Candidate, reason: str, *, evicted: Candi
 
 
 def _refused(board: Board, candidate: Candidate, reason: str) -> Judgement:
-    return Judgement(board, {candidate.candidate_id: Standing(VERDICT_REFUSED, reason)})
+    return Judgement(board, {candidate.candidate_id: Standing(VERDICT_REFUSED, _with_opinion(candidate, reason))})
+
+
+def _with_opinion(candidate: Candidate, reason: str) -> str:
+    """A reason after what a custom updater said, or why it was not heard; and before why a custom evaluator was not."""
+    if candidate.evaluator_fault:
+        reason += f"; ranks after all that the tournament's evaluator scored: {candidate.evaluator_fault}"
+    if not candidate.opinion_reason:
+        return reason
+    decided = "the rules of the house instead: " * (candidate.opinion == OPINION_UNSPECIFIED)
+    return f"{candidate.opinion_reason}; {decided}{reason}"

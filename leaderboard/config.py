@@ -1,11 +1,20 @@
 """Configuration of the leaderboard."""
 
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from leaderboard.retention import Retention
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
+
+
+@dataclass(frozen=True)
+class PartsConfig:
+    """What the processes of custom parts (`evolution.generator` and `updater` = `python:module:function`) may have."""
+
+    memory_bytes: int = 4 << 30
+    """Memory of each; 0: as much as there is."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,10 @@ class Config:
     """File that remembers everything; one leaderboard at a time."""
     store: str = "podrace-home/store"
     """Checkpoint store; the same that the pods publish to."""
+    runtime_folder: Path = Path(tempfile.gettempdir()) / "podrace"
+    """Where the sockets of custom parts' processes lie; short, because Linux limits socket paths to 107 bytes."""
+    parts: PartsConfig = field(default_factory=PartsConfig)
+    """Those processes."""
     lifeline: str = ""
     """Socket of whoever this service must not outlive; empty: nobody."""
     collect_period_seconds: float = 600.0

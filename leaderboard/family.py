@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from leaderboard.board import rank_key
 from leaderboard.learning import Gain, gains_of
+from podrace.ancestry import tournament_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AgentSummary, Candidate
 
 
@@ -18,7 +19,9 @@ def summaries_of(
         submissions: All submissions of the tournament, or theirs and their parents', by arrival.
     """
     seen = list(submissions)
-    gains = gains_of(agents, seen)
+    # What was scored on other data, in another tournament, is no score to gain on.
+    here = [one for one in agents if tournament_of(one.starting_checkpoint.agent_id) in ("", one.tournament_id)]
+    gains = gains_of(here, seen)
     starts = {candidate.candidate_id: candidate for candidate in seen}
     own: dict[str, list[Candidate]] = {agent.agent_id: [] for agent in agents}
     for candidate in seen:

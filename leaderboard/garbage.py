@@ -12,7 +12,7 @@ import asyncio
 import prometheus_client
 import structlog
 
-from leaderboard import records
+from leaderboard import ancestors, records, snapshots
 from leaderboard.evolution.agents import visible_board
 from leaderboard.retention import Past, Retention, kept
 from podrace.checkpoints.collect import collect
@@ -57,9 +57,10 @@ async def collect_once(
 
 
 def starts(transaction: Transaction, grace_seconds: float) -> set[str]:
-    """Digests of the manifests that unfinished agents start from."""
+    """Digests of the manifests that unfinished agents start from, or the first ones of a tournament will."""
     agents = records.unfinished_or_new(transaction, transaction.now - grace_seconds)
-    return {agent.starting_checkpoint.manifest_digest for agent in agents if agent.HasField("starting_checkpoint")}
+    begun = {agent.starting_checkpoint.manifest_digest for agent in agents if agent.HasField("starting_checkpoint")}
+    return begun | ancestors.needed(transaction)
 
 
 def tournaments(transaction: Transaction) -> list[str]:
@@ -80,4 +81,5 @@ def past(transaction: Transaction, tournament_id: str) -> Past:
         submissions=submissions,
         contenders=spec.champion.reevaluate_top,
         idle_seconds=transaction.now - max(moment.ToNanoseconds() / 1e9 for moment in moments),
+        snapshots=snapshots.manifests_of(transaction, tournament_id),
     )

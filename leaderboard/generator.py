@@ -6,19 +6,31 @@ in the order of their numbers, those left out first, and none before every agent
 
 import asyncio
 import importlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import prometheus_client
 import structlog
 
-from leaderboard import records
+from leaderboard import ancestors, questions, records
+from leaderboard.board import Board
 from leaderboard.evolution import NEEDED, STRATEGIES
 from leaderboard.evolution.agents import agent_id_of, make, round_begin, visible_board
+from leaderboard.evolution.allocation import left_draw
 from leaderboard.evolution.history import NOTHING, History, history_of, is_needed, window_begin
+from leaderboard.evolution.proposals import Proposal, adopted
+from leaderboard.evolution.strategy import Situation
+from leaderboard.parts import PROPOSAL, Parts, Prepared
+from leaderboard.recent import RecentStatistics
 from leaderboard.records import Generation, timestamp
+from leaderboard.shared import Shared
 from podrace import strategies
 from podrace.config import unknown
 from podrace.database import Database, Transaction
 from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.evolution.v1.evolution_pb2 import ProposeAgentResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, GenerateAgentRequest, Origin
 from podrace.spec import bad
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, TournamentSpec
@@ -30,8 +42,16 @@ _log = structlog.get_logger(__name__)
 class Generator:
     """Decides who comes next."""
 
-    def __init__(self, state: Database) -> None:
-        self._state = state
+    def __init__(self, state: Database, parts: Parts | None = None) -> None:
+        """Makes nothing yet.
+
+        Args:
+            state: Where everything is remembered.
+            parts: Asks custom generators; None: nobody is asked, and the strategies of the house decide.
+        """
+        self._state, self._parts = state, parts
+        self._statistics = RecentStatistics(state)
+        self._making: Shared[Agent] = Shared()
 
     async def generate(self, request: GenerateAgentRequest) -> Agent:
         """Makes an agent, or returns the one that was made for this number.
@@ -39,15 +59,41 @@ class Generator:
         Raises:
             InvalidArgument: The specification cannot work (BAD_SPEC), or is not the one the tournament began with.
             FailedPrecondition: The tournament is synchronous and the earlier rounds are not finished.
+            AlreadyExists: The request's id was used for another agent.
         """
         check(request)
         # Beside the event loop and before the transaction, because it may take seconds the first time.
         await asyncio.to_thread(load_needed, request.spec.evolution.strategy)
-        agent, made = await self._state.transact(generate, request)
+        if self._parts is not None and request.spec.evolution.generator:
+            for due in await self._state.transact(requests_due, request):
+                # Finished even if the caller gives up meanwhile: it asks again, and nobody should have to think twice.
+                await self._making.once(due.request_id, partial(self._ask_and_make, due, self._parts))
+        return await self._make(request)
+
+    async def close(self) -> None:
+        """Ends what is being made; it will be made when it is asked for again."""
+        await self._making.close()
+
+    async def _make(self, request: GenerateAgentRequest, proposal: Proposal | None = None) -> Agent:
+        agent, made = await self._state.transact(generate, request, proposal)
         for new in made:
             GENERATED.labels(Origin.Name(new.origin).removeprefix("ORIGIN_").lower()).inc()
             _log.info("agent generated", tournament_id=new.tournament_id, agent_id=new.agent_id, reason=new.reason)
         return agent
+
+    async def _ask_and_make(self, request: GenerateAgentRequest, parts: Parts) -> Agent:
+        async def prepare() -> Prepared[ProposeAgentResponse] | None:
+            shown = await self._state.transact(look, request)
+            if shown is None:
+                return None
+            tournament_id, situation = request.tournament_id, shown.situation
+            statistics = await self._statistics.of(tournament_id, situation.spec, request.number)
+            message = questions.proposal_request(tournament_id, situation, shown.unfinished, statistics)
+            return Prepared(message, lambda answer: adopted(answer, situation))
+
+        reply = await parts.ask(PROPOSAL, request.spec.evolution, prepare)
+        asked = reply.answer is not None or reply.problem
+        return await self._make(request, Proposal(reply.answer, reply.problem) if asked else None)
 
 
 def check(request: GenerateAgentRequest) -> None:
@@ -96,16 +142,74 @@ def load_needed(strategy: str) -> None:
 # --- what is remembered, in one transaction ----------------------------------------------------------------------
 
 
-def generate(transaction: Transaction, request: GenerateAgentRequest) -> tuple[Agent, list[Agent]]:
-    """Returns the agent asked for, and those that were made now; raises as Generator.generate."""
-    stored = records.find_generation(transaction, agent_id_of(request.tournament_id, request.number))
+@dataclass(frozen=True)
+class Shown:
+    """What there is to be seen when an agent is due."""
+
+    situation: Situation
+    """What a strategy would be shown."""
+    unfinished: Sequence[str]
+    """Ids of agents that are handed out and not finished."""
+
+
+def requests_due(transaction: Transaction, request: GenerateAgentRequest) -> list[GenerateAgentRequest]:
+    """The requests for the agents that are to be made for this one, in order; none if it was made before.
+
+    Each has its agent's name for its id. Raises as Generator.generate.
+    """
+    spec, tournament_id = _first_spec(transaction, request), request.tournament_id
+    begin = round_begin(spec, request.number) if spec.synchronous else request.number
+    there = records.numbers_of_agents(transaction, tournament_id, begin, request.number + 1)
+    due = []
+    for number in range(begin, request.number + 1):
+        if not there & {number, request.number}:
+            due.append(GenerateAgentRequest())
+            due[-1].CopyFrom(request)
+            due[-1].number, due[-1].request_id = number, agent_id_of(tournament_id, number)
+    return due
+
+
+def look(transaction: Transaction, request: GenerateAgentRequest) -> Shown | None:
+    """What there is to be seen for an agent; None if it was made before. Raises as Generator.generate."""
+    tournament_id, number = request.tournament_id, request.number
+    if records.find_generation(transaction, agent_id_of(tournament_id, number)):
+        return None
+    spec = _first_spec(transaction, request)
+    begin = round_begin(spec, number) if spec.synchronous else number
+    if spec.synchronous:
+        _check_earlier_rounds(transaction, request, begin)
+    board = _read_visible(transaction, tournament_id, spec, number)
+    ranked = {candidate.agent_id for candidate in board}
+    history = _read_history(transaction, tournament_id, spec, number)
+    unfinished = {*request.unfinished_agent_ids, *(agent_id_of(tournament_id, other) for other in range(begin, number))}
+    # Who has ended is noted when the agent is made: until then the request knows better than the records.
+    rows = records.unfinished_children(transaction, tournament_id, ranked)
+    children = Counter(parent for parent, child, other in rows if other >= begin or child in unfinished)
+    agents = {**history.by_id, **records.find_agents(transaction, ranked)}
+    situation = Situation(spec, number, board, agents, children, history, left_draw(spec, history))
+    return Shown(situation, sorted(unfinished))
+
+
+def generate(
+    transaction: Transaction, request: GenerateAgentRequest, proposal: Proposal | None = None
+) -> tuple[Agent, list[Agent]]:
+    """Returns the agent asked for, and those that were made now; raises as Generator.generate.
+
+    Args:
+        transaction: Where they are remembered.
+        request: Asks for it.
+        proposal: What a custom generator said of it.
+    """
+    agent_id = agent_id_of(request.tournament_id, request.number)
+    records.hold_request(transaction, "GenerateAgent", request.request_id, agent_id)
+    stored = records.find_generation(transaction, agent_id)
     if stored:
         return stored.agent, []
     spec = _first_spec(transaction, request)
     if spec.synchronous:
-        made = _make_round(transaction, request, spec)
+        made = _make_round(transaction, request, spec, proposal)
     else:
-        made = [_make(transaction, request, spec, request.number, begin=request.number)]
+        made = [_make(transaction, request, spec, request.number, begin=request.number, proposal=proposal)]
     return made[-1], made
 
 
@@ -113,6 +217,7 @@ def _first_spec(transaction: Transaction, request: GenerateAgentRequest) -> Tour
     """The specification the tournament began with; limits of the pool and the objective may have changed since."""
     spec = records.find_spec(transaction, request.tournament_id)
     if spec is None:
+        ancestors.check(transaction, request.tournament_id, request.spec)
         records.add_spec(transaction, request.tournament_id, request.spec)
         return request.spec
     for name in ("seed", "synchronous", "algorithms", "evolution"):
@@ -133,12 +238,17 @@ def _comparable(spec: TournamentSpec, name: str) -> object:
     return evolution
 
 
-def _make_round(transaction: Transaction, request: GenerateAgentRequest, spec: TournamentSpec) -> list[Agent]:
+def _make_round(
+    transaction: Transaction, request: GenerateAgentRequest, spec: TournamentSpec, proposal: Proposal | None
+) -> list[Agent]:
     tournament_id, begin = request.tournament_id, round_begin(spec, request.number)
     _check_earlier_rounds(transaction, request, begin)
     there = records.numbers_of_agents(transaction, tournament_id, begin, request.number)
     missing = [number for number in range(begin, request.number + 1) if number not in there]
-    return [_make(transaction, request, spec, number, begin=begin) for number in missing]
+    proposals = {request.number: proposal}
+    return [
+        _make(transaction, request, spec, number, begin=begin, proposal=proposals.get(number)) for number in missing
+    ]
 
 
 def _check_earlier_rounds(transaction: Transaction, request: GenerateAgentRequest, begin: int) -> None:
@@ -157,14 +267,19 @@ def _check_earlier_rounds(transaction: Transaction, request: GenerateAgentReques
 
 
 def _make(
-    transaction: Transaction, request: GenerateAgentRequest, spec: TournamentSpec, number: int, *, begin: int
+    transaction: Transaction,
+    request: GenerateAgentRequest,
+    spec: TournamentSpec,
+    number: int,
+    *,
+    begin: int,
+    proposal: Proposal | None,
 ) -> Agent:
     """Makes one agent; of those with a number below `begin`, all have ended that the request does not list."""
     tournament_id, position = request.tournament_id, records.next_position(transaction)
     records.note_ended(transaction, tournament_id, request.unfinished_agent_ids, below=begin, position=position)
     records.note_failed(transaction, tournament_id, request.failed_agent_ids, position=position)
-    read = records.list_candidates if spec.synchronous else records.read_board
-    board = visible_board(spec, number, read(transaction, tournament_id))
+    board = _read_visible(transaction, tournament_id, spec, number)
     ranked = {candidate.agent_id for candidate in board}
     agent, depth = make(
         tournament_id,
@@ -174,11 +289,20 @@ def _make(
         records.find_agents(transaction, ranked),
         records.count_unfinished_children(transaction, tournament_id, ranked),
         _read_history(transaction, tournament_id, spec, number),
+        proposal,
+        ancestor=ancestors.find(transaction, tournament_id, spec, number),
     )
     agent.create_time.CopyFrom(timestamp(transaction.now))
     after = records.last_sequence(transaction)
     records.add_generation(transaction, Generation(agent, depth, after, position))
+    if proposal is not None:
+        records.add_proposal(transaction, agent.agent_id, proposal)
     return agent
+
+
+def _read_visible(transaction: Transaction, tournament_id: str, spec: TournamentSpec, number: int) -> Board:
+    read = records.list_candidates if spec.synchronous else records.read_board
+    return visible_board(spec, number, read(transaction, tournament_id))
 
 
 def _read_history(transaction: Transaction, tournament_id: str, spec: TournamentSpec, number: int) -> History:

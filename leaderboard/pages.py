@@ -1,8 +1,8 @@
 """Owns how lists are cut into pages. Pure.
 
 A page token says which list it belongs to and where the page before ended: after which rank of a board, after which
-sequence number of the submissions, before which number of an agent. A board may change between two pages; then a
-candidate may be missed or come twice.
+sequence number of the submissions or the snapshots, before which number of an agent. A board may change between two
+pages; then a candidate may be missed or come twice.
 """
 
 import base64
@@ -11,12 +11,12 @@ import json
 from dataclasses import dataclass
 
 from podrace.errors import InvalidArgument
-from podrace.leaderboard.v1.leaderboard_pb2 import GetLineageRequest, ListCandidatesRequest
+from podrace.leaderboard.v1.leaderboard_pb2 import GetLineageRequest, ListCandidatesRequest, ListSnapshotsRequest
 
 DEFAULT_SIZE = 100
 LARGEST_SIZE = 1000
 
-Request = ListCandidatesRequest | GetLineageRequest
+Request = ListCandidatesRequest | GetLineageRequest | ListSnapshotsRequest
 
 
 @dataclass(frozen=True)
@@ -60,4 +60,6 @@ def _position(request: Request) -> int:
 def _list_of(request: Request) -> list[object]:
     if isinstance(request, GetLineageRequest):
         return [request.tournament_id, "lineage"]
+    if isinstance(request, ListSnapshotsRequest):
+        return [request.tournament_id, "snapshots"]
     return [request.tournament_id, request.all_submissions]

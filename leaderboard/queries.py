@@ -3,12 +3,13 @@
 from collections import deque
 from collections.abc import Sequence
 
-from leaderboard import pages, records
+from leaderboard import ancestors, pages, records
 from leaderboard.champion import name_champion
 from leaderboard.family import summaries_of
 from leaderboard.records import Generation, Submission
 from leaderboard.replay import Log
 from leaderboard.statistics import statistics_of
+from podrace import ancestry
 from podrace.database import Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     AlgorithmStatistics,
@@ -104,7 +105,10 @@ def _told(transaction: Transaction, generations: Sequence[Generation]) -> GetLin
         return GetLineageResponse()
     agents = [generation.agent for generation in generations]
     depths = {generation.agent.agent_id: generation.depth for generation in generations}
-    submissions = records.list_candidates(transaction, agents[0].tournament_id)
+    # An agent may have started from one of another tournament.
+    starts = (ancestry.tournament_of(agent.starting_checkpoint.agent_id) for agent in agents)
+    involved = dict.fromkeys((*(agent.tournament_id for agent in agents), *filter(None, starts)))
+    submissions = [one for name in involved for one in records.list_candidates(transaction, name)]
     return GetLineageResponse(agents=agents, summaries=summaries_of(agents, depths, submissions))
 
 
@@ -140,4 +144,6 @@ def log(transaction: Transaction, tournament_id: str) -> Log:
         records.get_spec(transaction, tournament_id),
         records.list_generations(transaction, tournament_id),
         records.list_submissions(transaction, tournament_id),
+        records.proposals_of(transaction, tournament_id),
+        ancestors.find(transaction, tournament_id, records.get_spec(transaction, tournament_id)),
     )

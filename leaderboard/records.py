@@ -12,8 +12,10 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaderboard.board import Board, Standing, rank_key
+from leaderboard.evolution.proposals import Proposal
 from podrace.database import Transaction
-from podrace.errors import NotFound
+from podrace.errors import AlreadyExists, NotFound
+from podrace.evolution.v1.evolution_pb2 import ProposeAgentResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     VERDICT_ACCEPTED,
     Agent,
@@ -144,6 +146,14 @@ def last_generations(transaction: Transaction) -> list[Generation]:
     return [_generation(row) for row in rows]
 
 
+def first_generation(transaction: Transaction, tournament_id: str) -> Generation | None:
+    """The agent that was generated first in a tournament; None if there is none yet."""
+    rows = transaction.execute(
+        f"SELECT {_GENERATION} FROM agents WHERE tournament_id = ? ORDER BY generation LIMIT 1", tournament_id
+    )
+    return _generation(rows[0]) if rows else None
+
+
 def unfinished_or_new(transaction: Transaction, since: float) -> list[Agent]:
     """Agents of all tournaments that have not ended, as far as is known, or were generated since some wall time."""
     rows = transaction.execute("SELECT agent FROM agents WHERE ended IS NULL OR create_time >= ?", since)
@@ -224,6 +234,38 @@ def add_generation(transaction: Transaction, generation: Generation) -> None:
         transaction.now,
         agent.SerializeToString(),
     )
+
+
+def add_proposal(transaction: Transaction, agent_id: str, proposal: Proposal) -> None:
+    """Remembers what a custom generator said when it was asked for an agent."""
+    answer = None if proposal.answer is None else proposal.answer.SerializeToString()
+    transaction.execute("INSERT INTO proposals VALUES (?, ?, ?)", agent_id, answer, proposal.failure)
+
+
+def proposals_of(transaction: Transaction, tournament_id: str) -> dict[str, Proposal]:
+    """What a custom generator said, by the id of the agent it was asked for."""
+    rows = transaction.execute(
+        "SELECT agent_id, answer, failure FROM proposals JOIN agents USING (agent_id) WHERE tournament_id = ?",
+        tournament_id,
+    )
+    return {
+        agent_id: Proposal(None if answer is None else ProposeAgentResponse.FromString(answer), failure)
+        for agent_id, answer, failure in rows
+    }
+
+
+def unfinished_children(
+    transaction: Transaction, tournament_id: str, parent_agent_ids: Collection[str]
+) -> list[tuple[str, str, int]]:
+    """Parent, child and its number, for the children of some agents that have not ended as far as is known."""
+    places = ", ".join("?" * len(parent_agent_ids))
+    rows = transaction.execute(
+        "SELECT parent, agent_id, number FROM agents WHERE tournament_id = ? AND ended IS NULL"
+        f" AND parent IN ({places})",
+        tournament_id,
+        *parent_agent_ids,
+    )
+    return [(parent, child, number) for parent, child, number in rows]
 
 
 # --- submissions -------------------------------------------------------------------------------------------------
@@ -316,3 +358,28 @@ def set_standing(transaction: Transaction, candidate_id: str, standing: Standing
         standing.verdict,
         standing.reason,
     )
+
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+
+def hold_request(transaction: Transaction, method: str, request_id: str, outcome: str) -> None:
+    """Remembers what a request id has led to: the id of an agent or of a candidate.
+
+    An id that is its outcome's own name, as those of our pods are, says so without a row.
+
+    Raises:
+        AlreadyExists: It has led to something else before.
+    """
+    if not request_id:
+        return
+    rows = transaction.execute("SELECT outcome FROM requests WHERE method = ? AND request_id = ?", method, request_id)
+    if rows:
+        differs = rows[0][0] != outcome
+    elif request_id == outcome:
+        differs = False
+    else:
+        differs = bool(find_submission(transaction, request_id) or find_generation(transaction, request_id))
+        transaction.execute("INSERT INTO requests VALUES (?, ?, ?)", method, request_id, outcome)
+    if differs:
+        raise AlreadyExists(f"{method}: request_id {request_id!r} was used for another request; send a new one")

@@ -1,17 +1,20 @@
 """Owns the replay: takes every decision of a tournament again from its log and says which came out differently. Pure.
 
-Of the log, only what came from outside is believed: what was scored, in which order it arrived, and for each agent
-when it was asked for and who had ended or failed by then. Verdicts, ranks, reasons and agents follow from that and are
-compared with what was recorded, so that an altered record shows as itself, and not as all that would follow from it.
+Of the log, only what came from outside is believed: what was scored, in which order it arrived, for each agent when it
+was asked for and who had ended or failed by then, and what custom parts answered. Verdicts, ranks, reasons and agents
+follow from that and are compared with what was recorded, so that an altered record shows as itself, and not as all that
+would follow from it.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leaderboard.board import Board, Standing, answer_of, judge_arrival
 from leaderboard.evolution.agents import make, visible_board
+from leaderboard.evolution.ancestor import Ancestor
 from leaderboard.evolution.history import NOTHING, History, history_of, is_needed
+from leaderboard.evolution.proposals import Proposal
 from leaderboard.records import Generation, Submission
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -42,6 +45,10 @@ class Log:
     """In the order in which they were made."""
     submissions: Sequence[Submission]
     """By arrival."""
+    proposals: Mapping[str, Proposal] = field(default_factory=dict)
+    """What a custom generator said, by the id of the agent it was asked for."""
+    ancestor: Ancestor | None = None
+    """The agent of another tournament that it starts from."""
 
 
 @dataclass
@@ -98,6 +105,8 @@ def _generate_again(generation: Generation, course: _Course) -> Iterator[str]:
         course.agents,
         course.unfinished_children,
         _history(generation, course),
+        course.log.proposals.get(recorded.agent_id),
+        course.log.ancestor,
     )
     course.agents[recorded.agent_id] = agent
     course.unfinished.add(recorded.agent_id)

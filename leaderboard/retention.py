@@ -7,7 +7,8 @@ The rules, for each tournament:
 2.  What the generator of the next agent may start from stays: in a synchronous tournament it sees the board of the
     earlier rounds, from which the running round may have evicted somebody; and strategies with a population go on from
     the last submission of any agent, on the board or not.
-3.  A board where nothing has happened for long may be cut to its best, if that is wanted.
+3.  Snapshots stay as long as the whole board does.
+4.  A board where nothing has happened for long may be cut to its best, if that is wanted.
 
 Beside them, each agent's pointer keeps its newest checkpoint and the one before, scored or not (podrace.checkpoints).
 """
@@ -47,15 +48,18 @@ class Past:
     """How many at the top of the board may be named champion."""
     idle_seconds: float
     """Time since its last agent or submission."""
+    snapshots: Sequence[str] = ()
+    """Digests of the manifests of its snapshots."""
 
 
 def kept(past: Past, retention: Retention) -> dict[str, str]:
-    """Decides which candidates keep their training files; returns their ids, each with the reason."""
+    """Decides which candidates and snapshots keep their files; returns their ids, each with the reason."""
     best = max(retention.best_of_idle_board, past.contenders, 1)
     is_cut = retention.best_of_idle_board > 0 and past.idle_seconds >= retention.idle_seconds
     on_board, why = (past.board[:best], "among the best of an idle board") if is_cut else (past.board, "on the board")
     reasons = dict.fromkeys(_ids(_last(past.submissions, max(retention.checkpoints_of_agent, 1))), "last of its agent")
     if not is_cut:
+        reasons |= dict.fromkeys(past.snapshots, "a snapshot, for curves")
         reasons |= dict.fromkeys(_ids(past.visible), "on the board that the next generator sees")
     return reasons | dict.fromkeys(_ids(on_board), why)
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import grpc.aio
 
-from leaderboard import queries, records, replay
+from leaderboard import queries, records, replay, snapshots
 from leaderboard.arrivals import Arrivals
 from leaderboard.generator import Generator
+from leaderboard.snapshots import Snapshots
 from leaderboard.updater import Updater
 from podrace.database import Database
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
@@ -23,7 +24,9 @@ LARGEST_REPORT = 1000
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def services(state: Database, arrivals: Arrivals, updater: Updater, generator: Generator) -> list[Service]:
+def services(
+    state: Database, arrivals: Arrivals, updater: Updater, generator: Generator, kept: Snapshots
+) -> list[Service]:
     """The three services of a leaderboard."""
     contract = pb.DESCRIPTOR.services_by_name
     return [
@@ -32,7 +35,9 @@ def services(state: Database, arrivals: Arrivals, updater: Updater, generator: G
             pb_grpc.add_LeaderboardServiceServicer_to_server,
             LeaderboardServicer(state, arrivals),
         ),
-        Service(contract["UpdaterService"], pb_grpc.add_UpdaterServiceServicer_to_server, UpdaterServicer(updater)),
+        Service(
+            contract["UpdaterService"], pb_grpc.add_UpdaterServiceServicer_to_server, UpdaterServicer(updater, kept)
+        ),
         Service(
             contract["GeneratorService"], pb_grpc.add_GeneratorServiceServicer_to_server, GeneratorServicer(generator)
         ),
@@ -75,6 +80,10 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
             if not page:
                 await self._arrivals.after(request.tournament_id, token)
 
+    async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
+        """Reads a page; see the contract."""
+        return await self._state.transact(snapshots.page_of_snapshots, request)
+
     async def GetStatistics(self, request: pb.GetStatisticsRequest, context: Context) -> pb.GetStatisticsResponse:
         """Reads and computes; see the contract."""
         return pb.GetStatisticsResponse(
@@ -93,14 +102,24 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
 
 
 class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
-    """Decides who enters the board."""
+    """Decides who enters the board, and keeps snapshots."""
 
-    def __init__(self, updater: Updater) -> None:
-        self._updater = updater
+    def __init__(self, updater: Updater, kept: Snapshots) -> None:
+        self._updater, self._snapshots = updater, kept
 
     async def SubmitCandidate(self, request: pb.SubmitCandidateRequest, context: Context) -> pb.SubmitCandidateResponse:
         """Judges; see the contract."""
         return await self._updater.submit(request)
+
+    async def SubmitSnapshot(self, request: pb.SubmitSnapshotRequest, context: Context) -> pb.SubmitSnapshotResponse:
+        """Keeps; see the contract."""
+        return await self._snapshots.submit(request)
+
+    async def SnapshotChampion(
+        self, request: pb.SnapshotChampionRequest, context: Context
+    ) -> pb.SnapshotChampionResponse:
+        """Keeps; see the contract."""
+        return await self._snapshots.champion(request)
 
 
 class GeneratorServicer(pb_grpc.GeneratorServiceServicer):

@@ -10,13 +10,21 @@ CREATE TABLE agents (
     create_time REAL NOT NULL, agent BLOB NOT NULL, UNIQUE (tournament_id, number)) STRICT;
 CREATE INDEX agents_unfinished ON agents (tournament_id, parent, number, agent_id) WHERE ended IS NULL;
 CREATE INDEX agents_failed ON agents (tournament_id, agent_id) WHERE failed IS NOT NULL;
+CREATE TABLE proposals (agent_id TEXT PRIMARY KEY, answer BLOB, failure TEXT NOT NULL) STRICT;
 CREATE TABLE submissions (
     sequence INTEGER PRIMARY KEY, candidate_id TEXT NOT NULL UNIQUE, tournament_id TEXT NOT NULL,
     request_id TEXT NOT NULL, lease_epoch INTEGER NOT NULL, answer BLOB NOT NULL, verdict INTEGER NOT NULL,
     reason TEXT NOT NULL) STRICT;
 CREATE INDEX submissions_by_arrival ON submissions (tournament_id, sequence);
 CREATE INDEX submissions_by_verdict ON submissions (tournament_id, verdict);
+CREATE TABLE requests (
+    method TEXT, request_id TEXT, outcome TEXT NOT NULL, PRIMARY KEY (method, request_id)) STRICT, WITHOUT ROWID;
+CREATE TABLE snapshots (
+    sequence INTEGER PRIMARY KEY, tournament_id TEXT NOT NULL, subject TEXT NOT NULL, number INTEGER NOT NULL,
+    manifest_digest TEXT NOT NULL, total_steps INTEGER, snapshot BLOB NOT NULL,
+    UNIQUE (tournament_id, subject, number)) STRICT;
+CREATE INDEX snapshots_by_arrival ON snapshots (tournament_id, sequence);
 """
 
-DATABASE_FORMAT = Format(owner="leaderboard", application_id=0x706F6C62, version=2, schema=SCHEMA)
+DATABASE_FORMAT = Format(owner="leaderboard", application_id=0x706F6C62, version=4, schema=SCHEMA)
 """The application id spells "polb"."""

@@ -1,35 +1,42 @@
 """Owns the entry to the board: reads what a learner submits, judges it, and remembers it before it answers.
 
 The idempotency key is the candidate's id, the digest of its manifest: a submission that was judged once gets the same
-answer for ever, whatever its request id, whatever became of it since.
+answer for ever, whatever its request id, whatever became of it since. A request id is never used for two candidates.
 """
 
 import asyncio
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 import prometheus_client
 import structlog
 
-from leaderboard import records
+from leaderboard import opinions, questions, records
 from leaderboard.arrivals import Arrivals
 from leaderboard.board import answer_of, judge_arrival
+from leaderboard.parts import JUDGEMENT, Parts, Prepared
 from leaderboard.records import Generation, Submission, timestamp
-from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Manifest
+from leaderboard.shared import Shared
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoints.publish import BAD_DIGEST, advanced, read_manifest
 from podrace.checkpoints.store import CheckpointStore, check_digest
 from podrace.database import Database, Transaction
 from podrace.errors import DataLoss, InvalidArgument, NotFound
+from podrace.evolution.v1.evolution_pb2 import JudgeCandidateResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
     Candidate,
     SubmitCandidateRequest,
     SubmitCandidateResponse,
+    SubmitSnapshotRequest,
     Verdict,
 )
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 NON_FINITE = "ERROR_REASON_NON_FINITE"
+SUBMIT = "SubmitCandidate"
 SUBMISSIONS = prometheus_client.Counter("podrace_leaderboard_submissions", "Submissions judged", ["verdict"])
 SUBMIT_SECONDS = prometheus_client.Histogram(
     "podrace_leaderboard_submit_seconds", "Time from a submission to its durable answer"
@@ -46,8 +53,21 @@ class Updater:
         store: CheckpointStore,
         arrivals: Arrivals,
         monotonic: Callable[[], float] = time.monotonic,
+        parts: Parts | None = None,
     ) -> None:
+        """Judges nothing yet.
+
+        Args:
+            state: Where everything is remembered.
+            store: Where manifests are read.
+            arrivals: Is told of what was judged.
+            monotonic: Seconds.
+            parts: Asks custom updaters; None: nobody is asked, and the rules of the house decide.
+        """
         self._state, self._store, self._arrivals, self._monotonic = state, store, arrivals, monotonic
+        self._parts = parts
+        self._judging: Shared[SubmitCandidateResponse] = Shared()
+        self._evolutions: dict[str, EvolutionSpec] = {}
 
     async def submit(self, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
         """Judges a published checkpoint.
@@ -58,18 +78,52 @@ class Updater:
             DataLoss: The manifest is damaged (BAD_DIGEST), its score is another policy's (BAD_DIGEST), or not finite
                 (NON_FINITE).
             FailedPrecondition: The agent was since handed to another pod (STALE_EPOCH).
+            AlreadyExists: The request's id was used for another checkpoint.
         """
         begin = self._monotonic()
         check_digest(request.checkpoint.manifest_digest)
-        known = await self._state.transact(answer_or_agent, request.checkpoint)
+        known = await self._state.transact(answer_or_agent, request)
         if isinstance(known, SubmitCandidateResponse):
             return known
         manifest = await asyncio.to_thread(read_published, self._store, request)
         candidate = candidate_of(manifest, request.checkpoint.manifest_digest, known)
+        if self._parts is not None and (evolution := await self._evolution_of(candidate.tournament_id)).updater:
+            judging = partial(self._ask_and_record, candidate, request, evolution, self._parts)
+            # Finished even if the caller gives up meanwhile: it submits again, and nobody should have to think twice.
+            answer = await self._judging.once(candidate.candidate_id, judging)
+        else:
+            answer = await self._record(candidate, request)
+        SUBMIT_SECONDS.observe(self._monotonic() - begin)
+        return answer
+
+    async def close(self) -> None:
+        """Ends what is being judged; it will be judged when it is submitted again."""
+        await self._judging.close()
+
+    async def _evolution_of(self, tournament_id: str) -> EvolutionSpec:
+        """Of a tournament that has agents; it never changes."""
+        if tournament_id not in self._evolutions:
+            self._evolutions[tournament_id] = (await self._state.transact(records.get_spec, tournament_id)).evolution
+        return self._evolutions[tournament_id]
+
+    async def _ask_and_record(
+        self, candidate: Candidate, request: SubmitCandidateRequest, evolution: EvolutionSpec, parts: Parts
+    ) -> SubmitCandidateResponse:
+        async def prepare() -> Prepared[JudgeCandidateResponse] | None:
+            message = await self._state.transact(questions.read_judgement_request, candidate)
+            return message and Prepared(message, opinions.check)
+
+        reply = await parts.ask(JUDGEMENT, evolution, prepare)
+        if reply.answer is not None:
+            candidate = opinions.with_opinion(candidate, evolution.updater, reply.answer)
+        elif reply.problem:
+            candidate = opinions.without_opinion(candidate, reply.problem)
+        return await self._record(candidate, request)
+
+    async def _record(self, candidate: Candidate, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
         answer = await self._state.transact(record, candidate, request)
         await self._arrivals.tell(answer.candidate.tournament_id, answer.candidate.sequence)
         SUBMISSIONS.labels(Verdict.Name(answer.candidate.verdict).removeprefix("VERDICT_").lower()).inc()
-        SUBMIT_SECONDS.observe(self._monotonic() - begin)
         _log.info(
             "submission judged",
             tournament_id=answer.candidate.tournament_id,
@@ -81,17 +135,21 @@ class Updater:
         return answer
 
 
-def answer_or_agent(transaction: Transaction, checkpoint: Checkpoint) -> SubmitCandidateResponse | Generation:
+def answer_or_agent(transaction: Transaction, request: SubmitCandidateRequest) -> SubmitCandidateResponse | Generation:
     """What was answered to a checkpoint that was judged before, else the agent it belongs to.
 
     Raises:
         NotFound: The agent was never generated here.
+        AlreadyExists: The request's id was used for another checkpoint.
     """
-    judged = records.find_submission(transaction, checkpoint.manifest_digest)
-    return judged.answer if judged else records.get_generation(transaction, checkpoint.agent_id)
+    judged = records.find_submission(transaction, request.checkpoint.manifest_digest)
+    if not judged:
+        return records.get_generation(transaction, request.checkpoint.agent_id)
+    records.hold_request(transaction, SUBMIT, request.request_id, judged.answer.candidate.candidate_id)
+    return judged.answer
 
 
-def read_published(store: CheckpointStore, request: SubmitCandidateRequest) -> Manifest:
+def read_published(store: CheckpointStore, request: SubmitCandidateRequest | SubmitSnapshotRequest) -> Manifest:
     """Reads a submitted manifest after asking the store whether the pod still holds the agent; blocks.
 
     Raises:
@@ -133,11 +191,13 @@ def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generatio
         core_seconds=manifest.core_seconds,
         agent_number=agent.number,
         depth=generation.depth,
+        evaluator_fault=evaluation.evaluator_fault,
     )
 
 
 def record(transaction: Transaction, draft: Candidate, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
     """Judges a candidate against the board as it is now and remembers everything that changes, in one transaction."""
+    records.hold_request(transaction, SUBMIT, request.request_id, draft.candidate_id)
     judged = records.find_submission(transaction, draft.candidate_id)
     if judged:
         return judged.answer

@@ -6,18 +6,21 @@ import sys
 
 import structlog
 
-from orchestrator import tournaments
+from orchestrator import tournaments, visitors
 from orchestrator.assignments import Assignments
 from orchestrator.board import Board
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.config import Config, check, make_folders
-from orchestrator.launchers import LAUNCHERS, Launcher, Surroundings
+from orchestrator.launchers import EXTERNAL, LAUNCHERS, Launcher, Opened, Surroundings, Witness
+from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.live import Live, remember
-from orchestrator.reconcile import Reconciler
+from orchestrator.reconcile import LAUNCHED, Reconciler
 from orchestrator.scale import Limits
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state import State
+from orchestrator.targets import PATH, Targets
 from orchestrator.tournaments import Tournaments
+from orchestrator.visitors import Visitors
 from podrace import lifeline, rpc, service, telemetry
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -33,7 +36,8 @@ async def serve(config: Config, clock: Clock) -> None:
         PodraceError: It cannot start; the message says what to do.
     """
     check(config)
-    metrics = telemetry.start(config.telemetry, service="orchestrator")
+    targets = Targets()
+    metrics = telemetry.start(config.telemetry, service="orchestrator", pages={PATH: targets.page})
     make_folders(config)
     state = State.open(config.database, clock)
     live = Live(config.lease_duration_seconds)
@@ -43,20 +47,23 @@ async def serve(config: Config, clock: Clock) -> None:
         await state.transact(tournaments.cancel_running, MESH_WENT_AWAY, but_mesh_id=config.mesh_id)
         live.restore(await state.transact(remember), clock.monotonic())
         state.follow(live.roster.note)
+        visiting = Visitors(state, live, clock) if config.launcher == EXTERNAL else None
         servicer = OrchestratorServicer(
             Tournaments(
                 state, live, mesh_id=config.mesh_id, start_pods=config.start_pods, random_bytes=secrets.token_bytes
             ),
-            Assignments(state, live, board, clock),
+            Assignments(state, live, board, clock, visitors=visiting),
             live,
             clock,
             leaderboard_address=config.leaderboard,
         )
         server = await rpc.Server.start(config.server, [_service(servicer)])
         _log.info("serving", address=server.address, metrics=metrics, mesh_id=config.mesh_id)
-        open_launcher = LAUNCHERS[config.launcher]
-        async with open_launcher(_surroundings(config, server.address), config.launchers, live.wake.set) as launcher:
-            await _work(config, _reconciler(config, state, live, board, launcher, clock), servicer, server)
+        async with _open_launcher(config, server.address, live, visiting) as launcher:
+            if isinstance(launcher, Witness):
+                state.witness(launcher.note)
+            reconciler = _reconciler(config, state, live, board, launcher, clock, targets)
+            await _work(config, reconciler, servicer, server)
     finally:
         await board.close()
         state.close()
@@ -87,6 +94,12 @@ def _service(servicer: OrchestratorServicer) -> rpc.Service:
     )
 
 
+def _open_launcher(config: Config, address: str, live: Live, visiting: Visitors | None) -> Opened:
+    if visiting:
+        return ExternalLauncher(visiting, config.launchers.external)
+    return LAUNCHERS[config.launcher](_surroundings(config, address), config.launchers, live.wake.set)
+
+
 def _surroundings(config: Config, address: str) -> Surroundings:
     return Surroundings(
         orchestrator=config.advertised or address,
@@ -100,7 +113,9 @@ def _surroundings(config: Config, address: str) -> Surroundings:
     )
 
 
-def _reconciler(config: Config, state: State, live: Live, board: Board, launcher: Launcher, clock: Clock) -> Reconciler:
+def _reconciler(
+    config: Config, state: State, live: Live, board: Board, launcher: Launcher, clock: Clock, targets: Targets
+) -> Reconciler:
     return Reconciler(
         state,
         live,
@@ -109,6 +124,8 @@ def _reconciler(config: Config, state: State, live: Live, board: Board, launcher
         clock,
         limits=Limits(config.start_pods, config.terminate_seconds, config.kill_seconds),
         period_seconds=config.reconcile_period_seconds,
+        on_list=targets.note,
+        rules=visitors.RULES if config.launcher == EXTERNAL else LAUNCHED,
     )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -17,6 +18,7 @@ from orchestrator.live import Live
 from orchestrator.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
 from orchestrator.roster import Roster
 from orchestrator.state import State
+from orchestrator.visitors import Visitors
 from podrace.errors import InvalidArgument, NotFound, PodraceError
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -45,8 +47,20 @@ Answer = Given | Later | lease.Wait | lease.Drain
 class Assignments:
     """Hands out work, keeps it alive, takes it back."""
 
-    def __init__(self, state: State, live: Live, board: Board, clock: Clock) -> None:
+    def __init__(
+        self, state: State, live: Live, board: Board, clock: Clock, *, visitors: Visitors | None = None
+    ) -> None:
+        """Hands out what `state` holds.
+
+        Args:
+            state: Where everything is remembered.
+            live: Is told who holds what.
+            board: Makes agents.
+            clock: What time it is.
+            visitors: Places pods that come by themselves; None where only those are known that were started here.
+        """
         self._state, self._live, self._board, self._clock = state, live, board, clock
+        self._visitors = visitors
         self._closing = False
         self._generating = asyncio.Semaphore(MOST_GENERATIONS)
         # What a pod holds is looked up before the transaction that gives it more.
@@ -67,6 +81,10 @@ class Assignments:
         """
         if not asking.pod_id or not asking.incarnation:
             raise InvalidArgument("AcquireAssignment: pod_id and incarnation must both be set")
+        with self._visitors.asks(asking.pod_id) if self._visitors else nullcontext():
+            return await self._acquire(asking, wait_seconds)
+
+    async def _acquire(self, asking: Holder, wait_seconds: float) -> Answer:
         deadline = self._clock.monotonic() + min(wait_seconds, LONGEST_WAIT_SECONDS)
         while True:
             change = self._live.bell.next()
@@ -88,15 +106,18 @@ class Assignments:
 
     async def _hand_out(self, asking: Holder) -> Given | lease.Wait | lease.Drain:
         async with self._turns.setdefault(asking.pod_id, asyncio.Lock()):
-            expired = self._live.expired(self._clock.monotonic())
-            works = self._live.roster.in_question(asking.pod_id, (work_id for work_id, _ in expired))
-            beliefs = handover.Beliefs(expired, dict(self._live.judged_rounds), works)
-            answer = await self._state.transact(handover.hand_out, asking, beliefs)
+            answer = await (self._visitors.hand_out(asking) if self._visitors else self._hand_to_own(asking))
         if not isinstance(answer, lease.Drain):
             self._live.asked.add(asking.pod_id)
         if isinstance(answer, Given):
             self._live.hold(answer.work, self._clock.monotonic())
         return answer
+
+    async def _hand_to_own(self, asking: Holder) -> Given | lease.Wait | lease.Drain:
+        expired = self._live.expired(self._clock.monotonic())
+        works = self._live.roster.in_question(asking.pod_id, (work_id for work_id, _ in expired))
+        beliefs = handover.Beliefs(expired, dict(self._live.judged_rounds), works)
+        return await self._state.transact(handover.hand_out, asking, beliefs)
 
     async def _generate(self, tournament: TournamentRecord, agent: AgentRecord) -> Answer:
         """Has the agent made whose number is committed already; whoever holds it next does so again if this fails."""
@@ -147,6 +168,7 @@ class Assignments:
             end_reason=held.tournament.end_reason,
         )
         if holds:
+            await self._tell_fault(work_id, progress)
             self._live.renew(work_id, lease_epoch, progress, self._clock.monotonic())
             if progress.HasField("score") and not held.useful:
                 await self._state.transact(handover.mark_useful, held.work.pod_id)
@@ -173,6 +195,7 @@ class Assignments:
         completed = await self._state.transact(handover.take_back, work_id, request)
         if completed is None:
             return
+        await self._tell_fault(work_id, request.progress)
         self._live.renew(work_id, request.lease_epoch, request.progress, self._clock.monotonic())
         self._live.release(work_id, request.lease_epoch)
         if isinstance(completed, AgentRecord):
@@ -186,6 +209,13 @@ class Assignments:
             # loop says: pods that wait for others must not all ask again at each.
             self._live.bell.ring()
         self._live.wake.set()
+
+    async def _tell_fault(self, work_id: str, progress: pb.Progress) -> None:
+        """Makes an event of a tournament's evaluator that did not score, once for each reason in a row."""
+        held = self._live.leases.get(work_id)
+        fault = progress.evaluator_fault
+        if held and fault and fault != held.progress.evaluator_fault:
+            await self._state.transact(handover.note_evaluator_fault, held.tournament_id, held.pod_id, fault)
 
 
 def generation_order(

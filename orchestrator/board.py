@@ -15,6 +15,7 @@ from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 BEST_DEADLINE_SECONDS = 2.0
 GENERATE_DEADLINE_SECONDS = 10.0
 CHAMPION_DEADLINE_SECONDS = 5.0
+SNAPSHOT_DEADLINE_SECONDS = 5.0
 PATIENCE_SECONDS = 0.25
 """A leaderboard that is away must not hold up the reconcile loop: it goes on with what it knew."""
 
@@ -40,6 +41,7 @@ class Board:
         self._channel = rpc.connect(address, pb.DESCRIPTOR)
         self._leaderboard: Any = pb_grpc.LeaderboardServiceStub(self._channel)
         self._generator: Any = pb_grpc.GeneratorServiceStub(self._channel)
+        self._updater: Any = pb_grpc.UpdaterServiceStub(self._channel)
         self._learn = learn
         self._asking: dict[str, asyncio.Task[bool]] = {}
         self._silent = False
@@ -110,6 +112,23 @@ class Board:
             self._leaderboard.NameChampion, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS
         )
         return response
+
+    async def snapshot_champion(
+        self, tournament_id: str, number: int, running_seconds: float, environment_steps: int
+    ) -> None:
+        """Has the policy of the best candidate kept as the snapshot of this number, if there is one.
+
+        Raises:
+            PodraceError: What the leaderboard answers.
+        """
+        request = pb.SnapshotChampionRequest(
+            request_id=f"{tournament_id}-snapshot-{number}",
+            tournament_id=tournament_id,
+            number=number,
+            environment_steps=environment_steps,
+        )
+        request.running_duration.FromNanoseconds(round(running_seconds * 1e9))
+        await rpc.call(self._updater.SnapshotChampion, request, deadline_seconds=SNAPSHOT_DEADLINE_SECONDS)
 
     async def close(self) -> None:
         """Hangs up."""

@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.launchers import LAUNCHERS
+from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.options import LauncherOptions
 from podrace.config import unknown
 from podrace.errors import FailedPrecondition, InvalidArgument
@@ -50,7 +50,7 @@ class Config:
     stop_grace_seconds: float = 20.0
     """When an embedded mesh ends, its pods may take this long to publish."""
     launcher: str = "process"
-    """What starts pods: `process` or `docker`."""
+    """What starts pods: `process`, `docker` or `kubernetes`; `external`: others do, and whoever asks is given work."""
     launchers: LauncherOptions = field(default_factory=LauncherOptions)
     """Options of each."""
     advertised: str = ""
@@ -71,8 +71,8 @@ def check(config: Config) -> None:
             f"kill_seconds = {config.kill_seconds:g}:"
             f" expected at least terminate_seconds = {config.terminate_seconds:g}"
         )
-    if config.launcher not in LAUNCHERS:
-        raise InvalidArgument(unknown("launcher", "launcher", config.launcher, LAUNCHERS))
+    if config.launcher not in (*LAUNCHERS, EXTERNAL):
+        raise InvalidArgument(unknown("launcher", "launcher", config.launcher, (*LAUNCHERS, EXTERNAL)))
 
 
 def make_folders(config: Config) -> None:

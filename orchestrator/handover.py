@@ -28,6 +28,8 @@ OUTCOMES = {
     pb.OUTCOME_SPEC_FAILED: (WorkPhase.UNFINISHED, "drained"),
 }
 """What becomes of an agent."""
+LONGEST_FAULT = 500
+"""Characters of a fault that are written down."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,17 @@ def hand_out(transaction: Transaction, asking: Holder, beliefs: Beliefs) -> Give
         return lease.Drain(f"pod {asking.pod_id} is not known here")
     if pod.drain_reason:
         return lease.Drain(pod.drain_reason)
-    tournament = records.find_tournament(transaction, pod.tournament_id)
+    return offer(transaction, pod.tournament_id, asking, beliefs)
+
+
+def offer(
+    transaction: Transaction, tournament_id: str, asking: Holder, beliefs: Beliefs
+) -> Given | lease.Wait | lease.Drain:
+    """Decides what a pod gets that asks for work of one tournament, and is welcome there."""
+    tournament = records.find_tournament(transaction, tournament_id)
     works = _in_question(transaction, asking, beliefs)
     situation = lease.Situation(
-        drain_reason=pod.drain_reason,
+        drain_reason="",
         end_reason=tournament.end_reason,
         evaluations=[work for record, work in works if isinstance(record, EvaluationRecord)],
         agents=[work for record, work in works if isinstance(record, AgentRecord)],
@@ -168,6 +177,21 @@ def keep_agent(transaction: Transaction, made: Agent) -> None:
         records.save(transaction, replace(agent, agent=made))
         message = f"{agent.agent_id}: {made.reason}"
         transaction.record("agent_generated", message, tournament_id=agent.tournament_id, agent_id=agent.agent_id)
+        _tell_who_left(transaction, made)
+
+
+def _tell_who_left(transaction: Transaction, made: Agent) -> None:
+    """Says once for each algorithm why no pod gets an agent of it any more; every later agent brings the same."""
+    if not made.left_algorithms:
+        return
+    rows = transaction.execute(
+        "SELECT message FROM events WHERE tournament_id = ? AND kind = 'algorithm_left'", made.tournament_id
+    )
+    told = {message.partition(" ")[0] for (message,) in rows}
+    for name, reason in sorted(made.left_algorithms.items()):
+        if name not in told:
+            message = f"{name} leaves the draw: {reason}; its pods get agents of the others as theirs end"
+            transaction.record("algorithm_left", message, tournament_id=made.tournament_id, agent_id=made.agent_id)
 
 
 def still_held(transaction: Transaction, held: AgentRecord) -> AgentRecord | None:
@@ -209,6 +233,12 @@ def mark_useful(transaction: Transaction, pod_id: str) -> None:
     tournament = records.find_tournament(transaction, pod.tournament_id)
     if tournament.pods_died_in_row:
         records.save(transaction, replace(tournament, pods_died_in_row=0))
+
+
+def note_evaluator_fault(transaction: Transaction, tournament_id: str, pod_id: str, fault: str) -> None:
+    """A pod's own evaluator scored in the place of the tournament's."""
+    reason = f"{pod_id} scores with its own evaluator for a while: {fault[:LONGEST_FAULT]}"
+    transaction.record("evaluator_replaced", reason, tournament_id=tournament_id, pod_id=pod_id)
 
 
 def take_back(transaction: Transaction, work_id: str, request: pb.CompleteAssignmentRequest) -> WorkRecord | None:

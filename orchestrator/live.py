@@ -98,6 +98,8 @@ class Live:
         self._tournament_steps: defaultdict[str, int] = defaultdict(int)
         self._failed_agents: defaultdict[str, int] = defaultdict(int)
         self._running_seconds: defaultdict[str, float] = defaultdict(float)
+        # Running now, and since when that is not counted.
+        self._uncounted_since: dict[str, float] = {}
         self._speeds: dict[str, float] = {}
         self._changed_agents: set[str] = set()
         self._changed_tournaments: set[str] = set()
@@ -185,6 +187,16 @@ class Live:
         """Whether a pod holds something."""
         return bool(self._leases_of.get(pod_id))
 
+    def standing(self, pod_id: str, now: float) -> tuple[bool, bool, float | None]:
+        """Whether a pod holds something, whether it publishes as far as it is heard of, and its agent's last score."""
+        leases = self._leases_of.get(pod_id)
+        if not leases:
+            return False, False, None
+        lease = next(iter(leases.values()))
+        told = lease.progress
+        publishing = told.activity == pb.POD_ACTIVITY_PUBLISHING and now < lease.expires
+        return True, publishing, told.score if lease.trains and told.HasField("score") else None
+
     def is_training(self, tournament_id: str, now: float) -> bool:
         """Whether a pod works on an agent of this tournament, as far as anybody can know."""
         return any(
@@ -242,11 +254,18 @@ class Live:
         """These tournaments were running for so long."""
         for tournament_id in tournament_ids:
             self._running_seconds[tournament_id] += seconds
+            if tournament_id in self._uncounted_since:
+                self._uncounted_since[tournament_id] += seconds
             self._changed_tournaments.add(tournament_id)
 
-    def running_seconds(self, tournament_id: str) -> float:
-        """How long a tournament was running, pauses left out."""
-        return self._running_seconds[tournament_id]
+    def runs_on(self, tournament_ids: Iterable[str], now: float) -> None:
+        """These tournaments, and no others, run from now on; `run` will count it."""
+        self._uncounted_since = dict.fromkeys(tournament_ids, now)
+
+    def running_seconds(self, tournament_id: str, now: float | None = None) -> float:
+        """How long a tournament was running, pauses left out: when it was looked at last, or until now."""
+        uncounted = 0.0 if now is None else max(0.0, now - self._uncounted_since.get(tournament_id, now))
+        return self._running_seconds[tournament_id] + uncounted
 
     def learn_best(self, tournament_id: str, best: Candidate) -> bool:
         """Takes note of the best candidate; says whether it is another one than before."""

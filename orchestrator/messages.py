@@ -8,7 +8,15 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from orchestrator.assignments import assignment_id
 from orchestrator.handover import Given
 from orchestrator.live import Live
-from orchestrator.records import AgentRecord, EventRecord, PodPhase, PodRecord, TournamentRecord
+from orchestrator.records import (
+    AgentRecord,
+    EvaluationRecord,
+    EventRecord,
+    PodPhase,
+    PodRecord,
+    TournamentRecord,
+    WorkPhase,
+)
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
@@ -95,8 +103,8 @@ def event_message(record: EventRecord) -> pb.Event:
     )
 
 
-def assignment_message(given: Given, lease_seconds: float) -> pb.Assignment:
-    """Work that was handed out."""
+def assignment_message(given: Given, lease_seconds: float, running_seconds: float) -> pb.Assignment:
+    """Work that was handed out; the tournament has been running for so long."""
     work = given.work
     message = pb.Assignment(
         assignment_id=assignment_id(work),
@@ -104,23 +112,37 @@ def assignment_message(given: Given, lease_seconds: float) -> pb.Assignment:
         spec=given.tournament.spec,
         lease_epoch=work.lease_epoch,
         lease_duration=duration(lease_seconds),
+        running_duration=duration(running_seconds),
     )
     if isinstance(work, AgentRecord):
         message.train.MergeFrom(work.agent or Agent())
-        return message
-    request = work.request
-    message.evaluate.CopyFrom(
-        pb.EvaluationWork(
-            evaluation_id=work.evaluation_id,
-            checkpoint=request.checkpoint,
-            members=request.members,
-            episodes=request.episodes,
-            options=request.options,
-            seed=request.seed,
-            stochastic=request.stochastic,
-        )
-    )
+    else:
+        message.evaluate.CopyFrom(_evaluation_work(work))
     return message
+
+
+def _evaluation_work(work: EvaluationRecord) -> pb.EvaluationWork:
+    request = work.request
+    return pb.EvaluationWork(
+        evaluation_id=work.evaluation_id,
+        checkpoint=request.checkpoint,
+        members=request.members,
+        episodes=request.episodes,
+        options=request.options,
+        seed=request.seed,
+        stochastic=request.stochastic,
+    )
+
+
+def evaluation_entry(record: EvaluationRecord) -> pb.EvaluationEntry:
+    """An evaluation that was asked for, in a list: without traces, which may be long."""
+    entry = pb.EvaluationEntry(
+        work=_evaluation_work(record), done=record.phase != WorkPhase.UNFINISHED, error=record.error
+    )
+    if record.result is not None:
+        entry.evaluation.CopyFrom(record.result)
+        entry.evaluation.ClearField("traces")
+    return entry
 
 
 def seconds_of(message: Duration) -> float:

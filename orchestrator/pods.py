@@ -6,12 +6,22 @@ from dataclasses import dataclass, replace
 from orchestrator import records
 from orchestrator.handover import end_evaluation, fail_tournament
 from orchestrator.launchers import ListedPod, NewPod
-from orchestrator.records import RUNNING, EvaluationRecord, PodPhase, PodRecord, TournamentRecord, WorkPhase
+from orchestrator.records import (
+    RUNNING,
+    AgentRecord,
+    EvaluationRecord,
+    PodPhase,
+    PodRecord,
+    TournamentRecord,
+    WorkPhase,
+    WorkRecord,
+)
 from orchestrator.scale import MAXIMUM_DEATHS
 from orchestrator.state import Transaction
 
 START_GRACE_SECONDS = 10.0
 """A pod that was intended by an earlier life of this service appears within this time, or never."""
+LEFT = "it asks for no more work"
 UNKNOWN = "this orchestrator does not know it"
 
 
@@ -126,6 +136,8 @@ def bury(transaction: Transaction, pod_id: str, last_words: str) -> tuple[str, i
     pod = records.find(transaction, PodRecord, pod_id)
     if pod is None or pod.phase == PodPhase.GONE:
         return "", 0
+    if pod.visits:
+        pod = _depart(transaction, pod)
     records.save(transaction, replace(pod, phase=PodPhase.GONE))
     as_told = bool(pod.drain_reason)
     said = f"; its last words: {last_words}" if last_words and not as_told else ""
@@ -139,6 +151,23 @@ def bury(transaction: Transaction, pod_id: str, last_words: str) -> tuple[str, i
     if as_told or pod.useful or tournament is None:
         return pod.tournament_id, 0
     return pod.tournament_id, _count_death(transaction, tournament, last_words)
+
+
+def _depart(transaction: Transaction, pod: PodRecord) -> PodRecord:
+    """Frees what a visitor held, which may come again under its name; one that held nothing was free to go."""
+    held = held_by(transaction, pod)
+    for work in held:
+        records.save(transaction, replace(work, pod_id="", incarnation=""))
+    return pod if held or pod.drain_reason else replace(pod, drain_reason=LEFT)
+
+
+def held_by(transaction: Transaction, pod: PodRecord) -> list[WorkRecord]:
+    """What a pod was given and has not given back."""
+    works: list[WorkRecord] = [
+        *records.unfinished(transaction, EvaluationRecord, pod.tournament_id),
+        *records.unfinished(transaction, AgentRecord, pod.tournament_id),
+    ]
+    return [work for work in works if work.pod_id == pod.pod_id]
 
 
 def _count_death(transaction: Transaction, tournament: TournamentRecord, last_words: str) -> int:

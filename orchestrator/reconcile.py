@@ -6,26 +6,24 @@ having seen an event, so that it can be killed at any moment.
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import prometheus_client
 import structlog
 
-from orchestrator import pods, records, scale, tournaments
+from orchestrator import metrics, pods, records, scale, tournaments
 from orchestrator.board import Board
 from orchestrator.clock import Clock
 from orchestrator.handover import fail_tournament
-from orchestrator.launchers import Launcher, NewPod
+from orchestrator.launchers import Launcher, ListedPod, NewPod
 from orchestrator.live import Live, write_down
 from orchestrator.observation import Observed, observe
 from orchestrator.records import RUNNING, PodRecord, TournamentRecord
 from orchestrator.referee import Referee
-from orchestrator.scale import Demand, Kill, Limits, PodView, Retire, Short, Start, Terminate
+from orchestrator.scale import Capacity, Demand, Kill, Limits, PodView, Retire, Short, Start, Terminate
+from orchestrator.snapshots import ChampionSnapshots
 from orchestrator.state import State, Transaction
 from podrace.errors import InvalidArgument, PodraceError, Unavailable
-from podrace.tournament.v1.tournament_pb2 import TournamentState
 
 NOTES_SECONDS = 2.0
 """So much progress is forgotten at most when the process is killed; pods tell it again."""
@@ -36,11 +34,24 @@ KILLED_SECONDS = 5.0
 """Processes that were killed are gone within this time."""
 STOPPED = "the mesh was stopped"
 
-PODS = prometheus_client.Gauge("podrace_orchestrator_pods", "Pods", ["tournament_id"])
-LEASES = prometheus_client.Gauge("podrace_orchestrator_leases", "Assignments held by pods")
-TOURNAMENTS = prometheus_client.Gauge("podrace_orchestrator_tournaments", "Tournaments", ["state"])
-RECONCILE = prometheus_client.Histogram("podrace_orchestrator_reconcile_seconds", "Time of one look at everything")
 _log = structlog.get_logger(__name__)
+
+Decide = Callable[[float, Capacity, Sequence[Demand], Sequence[PodView], Limits], tuple[list[scale.Action], str]]
+"""As scale.decide."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How many pods there are to be, and what is to be done about it."""
+
+    decide: Decide = scale.decide
+    """Compares what is with what should be."""
+    adapt: Callable[[Demand], Demand] = lambda demand: demand
+    """What a demand becomes before it is looked at."""
+
+
+LAUNCHED = Rules()
+"""For pods that are started here."""
 
 
 class Reconciler:
@@ -63,10 +74,14 @@ class Reconciler:
         *,
         limits: Limits,
         period_seconds: float,
+        rules: Rules = LAUNCHED,
+        on_list: Callable[[Sequence[ListedPod]], None] = lambda _: None,
     ) -> None:
         self._state, self._live, self._launcher, self._clock = state, live, launcher, clock
         self._referee = Referee(state, live, board)
-        self._limits, self._period_seconds = limits, period_seconds
+        self._snapshots = ChampionSnapshots(live, board)
+        self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
+        self._on_list = on_list
         self._stopping = self._dismissing = False
         self._looked = self._noted = clock.monotonic()
         self._running: list[str] = []
@@ -75,6 +90,7 @@ class Reconciler:
         self._absent: dict[str, float] = {}
         self._drained: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
+        self._granted: Mapping[str, scale.Grant] = {}
         self._told: set[tuple[type[scale.Action], str]] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}
         self._line = ""
@@ -109,6 +125,7 @@ class Reconciler:
     async def close(self) -> None:
         """Gives up what is being started, and writes down what must survive."""
         await self._give_up_starts()
+        await self._snapshots.close()
         await self._state.transact(write_down, self._live.take_notes())
 
     async def cycle(self) -> None:
@@ -117,20 +134,24 @@ class Reconciler:
         self._live.run(self._running, now - self._looked)
         self._looked = now
         silence = await self._settle_pods(now)
+        # Before one of them is ended by what is judged next.
+        self._snapshots.take_due(now, self._running)
         await self._referee.judge(now)
         observed = observe(self._live.roster)
         self._running = [found.tournament_id for found in observed.tournaments if found.state == RUNNING]
-        if silence:
+        self._live.runs_on(self._running, now)
+        capacity = silence or await self._capacity()
+        if isinstance(capacity, str):
             # What is there can neither grow nor shrink; what it does goes on.
             for name in self._running:
-                await self._tell_once(Short(name, silence), name, "pool_short", silence)
+                await self._tell_once(Short(name, capacity), name, "pool_short", capacity)
         else:
-            await self._scale(now, observed)
+            await self._scale(now, capacity, observed)
         self._ring_if_leases_expired(now)
         if now - self._noted >= NOTES_SECONDS:
             self._noted = now
             await self._state.transact(write_down, self._live.take_notes())
-        self._measure(observed)
+        metrics.measure(observed, self._live)
 
     # --- pods that came and went ------------------------------------------------------------------------------
 
@@ -140,6 +161,7 @@ class Reconciler:
             listed = await self._launcher.list()
         except Unavailable as error:
             return error.message
+        self._on_list(listed)
         recorded = list(self._live.roster.pods.values())
         running = {pod.pod_id for pod in listed}
         self._absent = {pod.pod_id: self._absent.get(pod.pod_id, now) for pod in recorded if pod.pod_id not in running}
@@ -162,10 +184,19 @@ class Reconciler:
 
     # --- how many pods ----------------------------------------------------------------------------------------
 
-    async def _scale(self, now: float, observed: Observed) -> None:
+    async def _capacity(self) -> Capacity | str:
+        """What there is for pods, or why nobody knows."""
+        try:
+            return await self._launcher.capacity()
+        except Unavailable as error:
+            return error.message
+
+    async def _scale(self, now: float, capacity: Capacity, observed: Observed) -> None:
         demands = [] if self._dismissing else self._demands(observed)
         views = self._views(now, observed.pods)
-        actions, line = scale.decide(now, await self._launcher.capacity(), demands, views, self._limits)
+        actions, line = self._rules.decide(now, capacity, demands, views, self._limits)
+        self._granted = scale.grant(now, capacity, demands)
+        metrics.measure_wanted(metrics.wanted(demands, views, actions))
         if line != self._line:
             _log.debug(line)
             self._line = line
@@ -179,10 +210,13 @@ class Reconciler:
 
     def _demands(self, observed: Observed) -> list[Demand]:
         return [
-            demand(
-                tournament,
-                evaluating=tournament.tournament_id in observed.evaluating,
-                not_before=self._not_before.get(tournament.tournament_id, 0.0),
+            self._rules.adapt(
+                demand(
+                    tournament,
+                    evaluating=tournament.tournament_id in observed.evaluating,
+                    not_before=self._not_before.get(tournament.tournament_id, 0.0),
+                    granted=self._granted.get(tournament.tournament_id),
+                )
             )
             for tournament in observed.tournaments
             if tournament.state == RUNNING or tournament.tournament_id in observed.evaluating
@@ -191,7 +225,7 @@ class Reconciler:
     def _views(self, now: float, recorded: Sequence[PodRecord]) -> list[PodView]:
         # What a pod's start was by the monotonic clock.
         begin = now - self._clock.wall()
-        drained, told, is_busy = self._drained, self._told, self._live.is_busy
+        drained, told = self._drained, self._told
         for pod in recorded:
             if pod.drain_reason:
                 drained.setdefault(pod.pod_id, now)
@@ -201,11 +235,14 @@ class Reconciler:
                 pod.tournament_id,
                 pod.reserved,
                 min(now, begin + pod.start_time),
-                is_busy(pod.pod_id),
+                busy,
                 drained.get(pod.pod_id),
                 pod.pod_id in drained and (Terminate, pod.pod_id) in told,
+                publishing,
+                prospect,
             )
             for pod in recorded
+            for busy, publishing, prospect in [self._live.standing(pod.pod_id, now)]
         ]
 
     async def _act(self, action: scale.Action) -> None:
@@ -255,7 +292,7 @@ class Reconciler:
 
     async def _cycle_safely(self) -> None:
         try:
-            with RECONCILE.time():
+            with metrics.RECONCILE.time():
                 await self.cycle()
         except PodraceError as error:
             _log.error("could not reconcile; trying again", error=error.message)
@@ -281,22 +318,15 @@ class Reconciler:
 
     def _ring_if_leases_expired(self, now: float) -> None:
         expired = self._live.expired(now)
-        if expired - self._expired:
+        if late := expired - self._expired:
+            metrics.EXPIRED.inc(len(late))
             self._live.bell.ring()
         self._expired = expired
 
-    def _measure(self, observed: Observed) -> None:
-        PODS.clear()
-        for tournament_id, count in Counter(pod.tournament_id for pod in observed.pods).items():
-            PODS.labels(tournament_id).set(count)
-        LEASES.set(len(self._live.leases))
-        for name, state in TournamentState.items():
-            if state:
-                word = name.removeprefix("TOURNAMENT_STATE_").lower()
-                TOURNAMENTS.labels(word).set(observed.states.get(state, 0))
 
-
-def demand(tournament: TournamentRecord, *, evaluating: bool, not_before: float) -> Demand:
+def demand(
+    tournament: TournamentRecord, *, evaluating: bool, not_before: float, granted: scale.Grant | None = None
+) -> Demand:
     """What a tournament with work asks for: its pool, or a single pod for evaluations after its end."""
     pool = tournament.spec.pool
     running = tournament.state == RUNNING
@@ -306,6 +336,9 @@ def demand(tournament: TournamentRecord, *, evaluating: bool, not_before: float)
         minimum_pods=max(pool.minimum_pods if running else 0, int(evaluating)),
         maximum_pods=(pool.maximum_pods if pool.HasField("maximum_pods") else None) if running else 1,
         not_before=not_before,
+        step_pods=pool.step_pods if pool.HasField("step_pods") else None,
+        cooldown_seconds=pool.cooldown_duration.ToNanoseconds() / 1e9,
+        granted=granted,
     )
 
 

@@ -33,6 +33,10 @@ FAILED = tournament_pb2.TOURNAMENT_STATE_FAILED
 END_STATES = (COMPLETED, CANCELLED, FAILED)
 
 
+VISITOR = -1
+"""Number of a pod that came by itself."""
+
+
 class WorkPhase(StrEnum):
     """Where an agent or an evaluation stands."""
 
@@ -142,6 +146,7 @@ class PodRecord:
     pod_id: str
     tournament_id: str
     number: int
+    """Position among the pods of its tournament; VISITOR for one that nobody here has started."""
     phase: PodPhase
     start_time: float
     layout: int
@@ -152,6 +157,11 @@ class PodRecord:
     """It has finished an assignment or scored an agent: its death is an accident, not a defect."""
     drain_reason: str
     """Why it was told to go; empty while it is to stay."""
+
+    @property
+    def visits(self) -> bool:
+        """Whether it came by itself, and will come again."""
+        return self.number == VISITOR
 
     @cached_property
     def reserved(self) -> Resources:

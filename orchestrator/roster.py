@@ -6,7 +6,7 @@ that grow all the time (steps, running seconds, the best candidate) are not kept
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from orchestrator.records import (
@@ -66,6 +66,10 @@ class Roster:
         """The agents of a tournament that failed last, by id, in the order in which they did."""
         return tuple(self._failed.get(tournament_id, ()))
 
+    def held(self, pod_id: str) -> Collection[str]:
+        """Ids of the work that a living pod was given and has not given back; not to be changed."""
+        return self._held.get(pod_id, ())
+
     def evaluations(self, tournament_id: str) -> dict[str, EvaluationRecord]:
         """Evaluations of a tournament that are not done, by id, in order; not to be changed."""
         return self._evaluations.get(tournament_id, {})
@@ -89,11 +93,13 @@ class Roster:
             expired: Works whose lease has expired.
         """
         pod = self.pods.get(pod_id)
-        if pod is None:
-            return ()
-        names = {*self._held.get(pod_id, ()), *self._free.get(pod.tournament_id, ()), *expired}
+        return () if pod is None else self.offered(pod.tournament_id, pod_id, expired)
+
+    def offered(self, tournament_id: str, pod_id: str, expired: Iterable[str]) -> Sequence[WorkRecord]:
+        """The same for a pod that may work for this tournament."""
+        names = {*self._held.get(pod_id, ()), *self._free.get(tournament_id, ()), *expired}
         works = (self.works[name] for name in names if name in self.works)
-        same = [work for work in works if work.tournament_id == pod.tournament_id]
+        same = [work for work in works if work.tournament_id == tournament_id]
         return sorted(same, key=lambda work: (isinstance(work, AgentRecord), work.number))
 
     def _note_tournament(self, tournament: TournamentRecord) -> None:

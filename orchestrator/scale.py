@@ -5,9 +5,10 @@ however busy they are. Cores may be oversubscribed by `minimum_pods`; memory and
 """
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 SETTLING_SECONDS = 30.0
@@ -34,13 +35,59 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Room:
+    """What may still be reserved: altogether, and on each node. A pod has to fit on a single one."""
+
+    total: Resources
+    nodes: tuple[Resources, ...]
+    strict: bool = False
+    """Whether cores cannot be promised twice either, because somebody else places the pods."""
+
+    def __sub__(self, pod: Resources) -> "Room":
+        fitting = (index for index, node in enumerate(self.nodes) if _covers(node, pod))
+        fullest = range(len(self.nodes))
+        chosen = next(fitting, max(fullest, key=lambda index: self.nodes[index].cores, default=None))
+        nodes = (node - pod if index == chosen else node for index, node in enumerate(self.nodes))
+        return replace(self, total=self.total - pod, nodes=tuple(nodes))
+
+    @property
+    def largest(self) -> Resources:
+        """The most of each that one node has left, though perhaps not the same one."""
+        return Resources(
+            min(self.total.cores, max((node.cores for node in self.nodes), default=0.0)),
+            min(self.total.memory_bytes, max((node.memory_bytes for node in self.nodes), default=0)),
+            min(self.total.gpus, max((node.gpus for node in self.nodes), default=0)),
+        )
+
+
+@dataclass(frozen=True)
 class Capacity:
-    """What the machine has for pods."""
+    """What the machine, or a cluster of them, has for pods."""
 
     total: Resources
     """All of it, reserved or not."""
     available_memory_bytes: int
     """Memory that could be had this moment, whoever uses the rest."""
+    nodes: tuple[Resources, ...] = ()
+    """Of a cluster: the same for each node, what others reserved there taken off; empty: one machine."""
+    free: Room | None = None
+    """Of a cluster, whose pods somebody else places: what is left, all pods that there are taken off."""
+    closed: str = ""
+    """Why no pod may be started now; empty: they may."""
+
+    @property
+    def room(self) -> Room:
+        """What there is while no pod of ours is anywhere."""
+        return Room(self.total, self.nodes or (self.total,), strict=bool(self.nodes))
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The size that a pool may have; pods that die are replaced up to it."""
+
+    pods: int
+    since: float
+    """Monotonic time at which it became this."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +101,12 @@ class Demand:
     """None: what the machine holds."""
     not_before: float = 0.0
     """Monotonic time before which no pod is started: pods died one after another."""
+    step_pods: int | None = None
+    """Pods it grows or shrinks by at a time; None: as many as it takes."""
+    cooldown_seconds: float = 0.0
+    """It keeps its size for so long after it has changed."""
+    granted: Grant | None = None
+    """Its size so far; None at first."""
 
 
 class PodView(NamedTuple):
@@ -70,6 +123,10 @@ class PodView(NamedTuple):
     """Monotonic time it was told to go; None while it is to stay."""
     terminated: bool = False
     """It was sent SIGTERM."""
+    publishing: bool = False
+    """It said so last, and its lease runs: it is not killed meanwhile."""
+    prospect: float | None = None
+    """Score of the agent it trains, as far as it was evaluated under this lease."""
 
 
 @dataclass(frozen=True)
@@ -142,36 +199,42 @@ def decide(
     Returns:
         What to do, each with its reason, and the whole in a line.
     """
-    desired = share(capacity.total, demands)
+    wanted = share(capacity.room, demands)
+    desired = {name: given.pods for name, given in grant(now, capacity, demands).items()}
     leaving = [pod for pod in pods if pod.drained_since is not None]
     staying = [pod for pod in pods if pod.drained_since is None]
     actions: list[Action] = [action for pod in leaving for action in _press(now, pod, limits)]
     counts = Counter([pod.tournament_id for pod in staying])
     actions += _retire_surplus(demands, desired, counts, staying)
     free = _free(capacity, pods)
-    if limits.start_pods:
+    if limits.start_pods and capacity.closed:
+        actions += [Short(demand.tournament_id, capacity.closed) for demand in demands]
+    elif limits.start_pods:
         young = (pod.reserved.memory_bytes for pod in pods if now - pod.start_time < SETTLING_SECONDS)
         available = capacity.available_memory_bytes - sum(young)
         actions += _start_missing(now, demands, desired, counts, free, available)
-    wanted = ", ".join(f"{name} {count}" for name, count in desired.items()) or "none"
-    reserved = capacity.total.cores - free.cores
-    return actions, f"pods wanted: {wanted}; cores reserved: {reserved:g} of {capacity.total.cores:g}"
+    shares = (f"{name} {count}" + f" of {wanted[name]}" * (count != wanted[name]) for name, count in desired.items())
+    reserved = capacity.total.cores - free.total.cores
+    return (
+        actions,
+        f"pods wanted: {', '.join(shares) or 'none'}; cores reserved: {reserved:g} of {capacity.total.cores:g}",
+    )
 
 
-def share(total: Resources, demands: Sequence[Demand]) -> Mapping[str, int]:
+def share(room: Room, demands: Sequence[Demand]) -> Mapping[str, int]:
     """How many pods each tournament is entitled to, by its id.
 
     First everybody's minimum, one pod each in turn; then one more pod for whoever has fewest, the oldest first, as long
     as it fits.
     """
-    return _share(total, tuple(demands))
+    return _share(room, tuple(demands))
 
 
 # Remembered, because it is asked for at every look and takes a step a pod.
 @functools.lru_cache(maxsize=16)
-def _share(total: Resources, demands: tuple[Demand, ...]) -> Mapping[str, int]:
+def _share(room: Room, demands: tuple[Demand, ...]) -> Mapping[str, int]:
     counts = {demand.tournament_id: 0 for demand in demands}
-    free = total
+    free = room
     for number in range(max((demand.minimum_pods for demand in demands), default=0)):
         for demand in demands:
             if number < demand.minimum_pods and _fits(demand.pod, free, oversubscribe_cores=True):
@@ -186,6 +249,26 @@ def _share(total: Resources, demands: tuple[Demand, ...]) -> Mapping[str, int]:
         free -= chosen.pod
 
 
+def grant(now: float, capacity: Capacity, demands: Sequence[Demand]) -> Mapping[str, Grant]:
+    """The size that each pool may have now, by tournament: its share, approached in its steps."""
+    wanted = share(capacity.room, demands)
+    return {demand.tournament_id: _approach(now, wanted[demand.tournament_id], demand) for demand in demands}
+
+
+def _approach(now: float, wanted: int, demand: Demand) -> Grant:
+    """One step towards what is wanted, unless the last was a moment ago: free capacity flickers, pods cost seconds."""
+    least, before = min(demand.minimum_pods, wanted), demand.granted
+    pods = least if before is None else before.pods
+    if before is None or now - before.since >= demand.cooldown_seconds:
+        step = abs(wanted - pods) if demand.step_pods is None else demand.step_pods
+        pods = min(max(wanted, pods - step), pods + step)
+    # The limits were set by a person and hold at once.
+    pods = max(pods, least)
+    if demand.maximum_pods is not None:
+        pods = min(pods, demand.maximum_pods)
+    return before if before is not None and pods == before.pods else Grant(pods, now)
+
+
 def backoff_seconds(deaths: int) -> float:
     """How long to wait before the next pod after so many useless ones in a row."""
     return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (deaths - 1)) if deaths else 0.0
@@ -195,19 +278,26 @@ def _may_grow(demand: Demand, counts: Mapping[str, int]) -> bool:
     return demand.maximum_pods is None or counts[demand.tournament_id] < demand.maximum_pods
 
 
-def _fits(pod: Resources, free: Resources, *, oversubscribe_cores: bool = False) -> bool:
-    cores = oversubscribe_cores or pod.cores <= free.cores
-    return cores and pod.memory_bytes <= free.memory_bytes and pod.gpus <= free.gpus
+def _fits(pod: Resources, free: Room, *, oversubscribe_cores: bool = False) -> bool:
+    needed = replace(pod, cores=-math.inf) if oversubscribe_cores and not free.strict else pod
+    return _covers(free.total, needed) and any(_covers(node, needed) for node in free.nodes)
 
 
-def _free(capacity: Capacity, pods: Sequence[PodView]) -> Resources:
+def _covers(free: Resources, pod: Resources) -> bool:
+    return pod.cores <= free.cores and pod.memory_bytes <= free.memory_bytes and pod.gpus <= free.gpus
+
+
+def _free(capacity: Capacity, pods: Sequence[PodView]) -> Room:
     """What no pod has reserved."""
+    if capacity.free is not None:
+        return capacity.free
     reserved = [pod.reserved for pod in pods]
-    return Resources(
+    left = Resources(
         capacity.total.cores - sum([each.cores for each in reserved]),
         capacity.total.memory_bytes - sum([each.memory_bytes for each in reserved]),
         capacity.total.gpus - sum([each.gpus for each in reserved]),
     )
+    return Room(left, (left,))
 
 
 def _press(now: float, pod: PodView, limits: Limits) -> list[Action]:
@@ -215,7 +305,7 @@ def _press(now: float, pod: PodView, limits: Limits) -> list[Action]:
     if pod.drained_since is None:
         return []
     waited = now - pod.drained_since
-    if waited >= limits.kill_seconds:
+    if waited >= limits.kill_seconds and not pod.publishing:
         return [Kill(pod.pod_id, f"still there {waited:.0f} s after it was told to go")]
     if waited >= limits.terminate_seconds and not pod.terminated:
         return [Terminate(pod.pod_id, f"still there {waited:.0f} s after it was told to go")]
@@ -225,23 +315,38 @@ def _press(now: float, pod: PodView, limits: Limits) -> list[Action]:
 def _retire_surplus(
     demands: Sequence[Demand], desired: Mapping[str, int], counts: Counter[str], staying: Sequence[PodView]
 ) -> list[Action]:
-    """Of each tournament the busy pods are kept before the idle ones, and the old before the young."""
+    """Of each tournament the pods with the weakest prospects go first.
+
+    Kept are busy pods before idle ones, those whose agent was scored before the others, by their scores, and then the
+    old before the young.
+    """
     names = {demand.tournament_id for demand in demands}
     too_many = {name for name, count in counts.items() if count > desired.get(name, 0)}
     kept: Counter[str] = Counter()
     actions: list[Action] = []
     concerned = (pod for pod in staying if pod.tournament_id in too_many) if too_many else ()
-    for pod in sorted(concerned, key=lambda pod: (not pod.busy, pod.start_time)):
+    for pod in sorted(concerned, key=_prospects):
         kept[pod.tournament_id] += 1
         if kept[pod.tournament_id] > desired.get(pod.tournament_id, 0):
             actions.append(Retire(pod.pod_id, _why_retired(pod, names, desired)))
     return actions
 
 
+def _prospects(pod: PodView) -> tuple[bool, bool, float, float]:
+    """Sorts the best prospects first."""
+    return not pod.busy, pod.prospect is None, -(pod.prospect or 0.0), pod.start_time
+
+
 def _why_retired(pod: PodView, names: set[str], desired: Mapping[str, int]) -> str:
     if pod.tournament_id not in names:
         return f"tournament {pod.tournament_id} has no work"
-    return f"the share of {pod.tournament_id} is {desired[pod.tournament_id]} now"
+    if not pod.busy:
+        weakest = "it is idle"
+    elif pod.prospect is None:
+        weakest = "its agent has no score yet"
+    else:
+        weakest = f"its agent has the lowest score, {pod.prospect:.4g}"
+    return f"the share of {pod.tournament_id} is {desired[pod.tournament_id]} now, and {weakest}"
 
 
 def _start_missing(
@@ -249,7 +354,7 @@ def _start_missing(
     demands: Sequence[Demand],
     desired: Mapping[str, int],
     counts: Counter[str],
-    free: Resources,
+    free: Room,
     available: int,
 ) -> list[Action]:
     actions: list[Action] = []
@@ -262,23 +367,26 @@ def _start_missing(
                 if needed:
                     actions.append(Short(name, why_not))
                 break
-            actions.append(Start(name, _why_started(counts[name], demand, free)))
+            actions.append(Start(name, _why_started(counts[name], demand, free.largest)))
             counts[name] += 1
             free -= demand.pod
             available -= demand.pod.memory_bytes
     return actions
 
 
-def _why_not_now(now: float, demand: Demand, free: Resources, available: int, *, needed: bool) -> str:
-    pod = demand.pod
+def _why_not_now(now: float, demand: Demand, room: Room, available: int, *, needed: bool) -> str:
+    pod, free = demand.pod, room.largest
     if now < demand.not_before:
         return "waits after pods that died at once"
     if pod.memory_bytes > min(free.memory_bytes, available):
         return f"a pod needs {_gib(pod.memory_bytes)} of memory, {_gib(min(free.memory_bytes, available))} is free"
     if pod.gpus > free.gpus:
         return f"a pod needs {pod.gpus} GPUs, {free.gpus} are free"
-    if pod.cores > free.cores and not needed:
+    if pod.cores > free.cores and (room.strict or not needed):
         return f"a pod needs {pod.cores:g} cores, {max(free.cores, 0):g} are free"
+    if not _fits(pod, room, oversubscribe_cores=needed):
+        wanted = f"{pod.cores:g} cores, {_gib(pod.memory_bytes)} and {pod.gpus} GPUs"
+        return f"a pod needs {wanted} on a single node, and none has all of it free"
     return ""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import grpc.aio
 
 from orchestrator import lease
-from orchestrator.assignments import RETRY_SECONDS, Assignments
+from orchestrator.assignments import RETRY_SECONDS, Assignments, work_of
 from orchestrator.clock import Clock
 from orchestrator.handover import Given
 from orchestrator.lease import Holder
@@ -15,6 +15,7 @@ from orchestrator.live import Live
 from orchestrator.messages import (
     assignment_message,
     duration,
+    evaluation_entry,
     event_message,
     pod_message,
     seconds_of,
@@ -134,6 +135,11 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         done = found.phase != WorkPhase.UNFINISHED
         return pb.GetEvaluationResponse(done=done, evaluation=found.result, error=found.error)
 
+    async def ListEvaluations(self, request: pb.ListEvaluationsRequest, context: Context) -> pb.ListEvaluationsResponse:
+        """Reads a page; see the contract."""
+        found, token = await self._tournaments.evaluations(request.tournament_id, request.page_size, request.page_token)
+        return pb.ListEvaluationsResponse(evaluations=map(evaluation_entry, found), next_page_token=token)
+
     async def ListPods(self, request: pb.ListPodsRequest, context: Context) -> pb.ListPodsResponse:
         """Reads; see the contract."""
         pods = self._tournaments.pods(request.tournament_id)
@@ -153,7 +159,8 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         asking = Holder(request.pod_id, request.incarnation)
         answer = await self._assignments.acquire(asking, seconds_of(request.wait_duration))
         if isinstance(answer, Given):
-            assignment = assignment_message(answer, self._live.lease_seconds)
+            running_seconds = self._running_seconds(answer.tournament.tournament_id)
+            assignment = assignment_message(answer, self._live.lease_seconds, running_seconds)
             return pb.AcquireAssignmentResponse(assignment=assignment)
         if isinstance(answer, lease.Drain):
             return pb.AcquireAssignmentResponse(drain=answer.reason)
@@ -162,9 +169,13 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     async def RenewAssignment(self, request: pb.RenewAssignmentRequest, context: Context) -> pb.RenewAssignmentResponse:
         """Prolongs; see the contract."""
         order = await self._assignments.renew(request.assignment_id, request.lease_epoch, request.progress)
-        return pb.RenewAssignmentResponse(
+        response = pb.RenewAssignmentResponse(
             directive=order.directive, lease_duration=duration(self._live.lease_seconds), reason=order.reason
         )
+        held = self._live.leases.get(work_of(request.assignment_id))
+        if held:
+            response.running_duration.CopyFrom(duration(self._running_seconds(held.tournament_id)))
+        return response
 
     async def CompleteAssignment(
         self, request: pb.CompleteAssignmentRequest, context: Context
@@ -174,6 +185,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         return pb.CompleteAssignmentResponse()
 
     # --- translation ------------------------------------------------------------------------------------------
+
+    def _running_seconds(self, tournament_id: str) -> float:
+        return self._live.running_seconds(tournament_id, self._clock.monotonic())
 
     def _tell(self, record: TournamentRecord) -> tournament_pb2.Tournament:
         return tournament_message(record, self._live, self._clock.monotonic(), self._leaderboard_address)

@@ -3,7 +3,7 @@ that are done once. Knows nothing of what the other rows mean (see records).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -41,6 +41,7 @@ CREATE TABLE events (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, tournament_id TEXT, pod_id TEXT, agent_id TEXT, kind TEXT,
     message TEXT);
 CREATE INDEX events_by_tournament ON events (tournament_id, sequence);
+CREATE INDEX algorithms_left ON events (tournament_id) WHERE kind = 'algorithm_left';
 CREATE TABLE requests (
     method TEXT, request_id TEXT, fingerprint TEXT, answer TEXT, time REAL, PRIMARY KEY (method, request_id));
 CREATE INDEX requests_by_time ON requests (time);
@@ -52,6 +53,7 @@ DATABASE_FORMAT = database.Format(owner="orchestrator", application_id=0x706F726
 _log = structlog.get_logger(__name__)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Witness = Callable[[str, str, Mapping[str, str]], None]
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class State:
     def __init__(self, opened: database.Database) -> None:
         self._database = opened
         self._follow: Callable[[Sequence[Any]], None] = lambda saved: None
+        self._witness: Witness = lambda kind, message, ids: None
 
     @classmethod
     def open(cls, path: Path, clock: Clock) -> "State":
@@ -128,6 +131,10 @@ class State:
         answered; also where he has gone away meanwhile.
         """
         self._follow = follow
+
+    def witness(self, witness: Witness) -> None:
+        """From here on, `witness(kind, message, ids)` is told each event once it is durable; it must not block."""
+        self._witness = witness
 
     async def transact(
         self,
@@ -154,6 +161,7 @@ class State:
         result, transaction = await asyncio.wrap_future(done)
         for kind, message, ids in transaction.lines:
             _log.info(message, kind=kind, **ids)
+            self._witness(kind, message, ids)
         return result
 
     def _tell(self, finished: "Future[tuple[Any, Transaction]]") -> None:

@@ -157,6 +157,15 @@ class Tournaments:
         found = await self._state.transact(records.events_after, tournament_id, after, size)
         return found, str(found[-1].sequence) if len(found) == size else ""
 
+    async def evaluations(
+        self, tournament_id: str, page_size: int, page_token: str
+    ) -> tuple[list[EvaluationRecord], str]:
+        """Evaluations, oldest first, and the token of the next page; raises InvalidArgument for a bad token."""
+        size, begin = page_limit(page_size), token_number(page_token, "ListEvaluations")
+        condition = "tournament_id = ? AND number >= ? ORDER BY number LIMIT ?"
+        found = await self._state.transact(records.select, EvaluationRecord, condition, tournament_id, begin, size)
+        return found, str(found[-1].number + 1) if len(found) == size else ""
+
     async def scene(self, tournament_id: str, after: int) -> Scene:
         """A tournament, its pods, and its events after a sequence number; raises NotFound."""
         tournament, events = await self._state.transact(scene, tournament_id, min(after, NEWEST))

@@ -47,6 +47,10 @@ class FailedPrecondition(PodraceError):
     code = "FAILED_PRECONDITION"
 
 
+NOT_OPEN = "ERROR_REASON_NOT_OPEN"
+"""Reason of FailedPrecondition where whoever is called knows nothing of the session, or the group: open it anew."""
+
+
 class ResourceExhausted(PodraceError):
     """A limit was reached: memory, disk, a quota, or a reader that is too slow."""
 

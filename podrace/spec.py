@@ -17,7 +17,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from podrace import catalog, selection, strategies
+from podrace import ancestry, catalog, custom, evaluators, selection, snapshots, strategies
 from podrace.catalog import Hyperparameter
 from podrace.config import unknown
 from podrace.errors import InvalidArgument
@@ -51,6 +51,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "environment.count": (1, 1_000_000),
     "pool.minimum_pods": (0, 10_000),
     "pool.maximum_pods": (1, 10_000),
+    "pool.step_pods": (1, 10_000),
     "pod.workers": (1, 1024),
     "pod.cores": (0.1, 1024),
     "pod.memory_bytes": (64 << 20, 1 << 44),
@@ -189,6 +190,8 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     _check_values(spec, "")
     _resolve_environment(spec)
     strategies.fill(spec.evolution)
+    custom.fill(spec.evolution)
+    evaluators.fill(spec.evaluation)
     for section, defaults in DEFAULTS.items():
         message = getattr(spec, section)
         message.SetInParent()
@@ -299,6 +302,8 @@ def _check_together(spec: pb.TournamentSpec) -> None:
             "pool.maximum_pods: missing; with synchronous = true it is the size of a round"
             " and must not depend on the machine"
         )
+    if problem := evaluators.misplaced(spec.evaluation) or snapshots.too_short(spec.evaluation):
+        raise bad(problem)
     if problem := selection.unfair(spec):
         raise bad(problem)
     if spec.fusion.mode not in catalog.FUSION_MODES:
@@ -307,8 +312,9 @@ def _check_together(spec: pb.TournamentSpec) -> None:
         raise bad(unknown("evolution.strategy", "strategy", spec.evolution.strategy, catalog.STRATEGIES))
     if spec.evolution.allocation not in strategies.ALLOCATIONS:
         raise bad(unknown("evolution.allocation", "allocation", spec.evolution.allocation, strategies.ALLOCATIONS))
-    if refusal := strategies.misplaced(spec.evolution):
-        raise bad(refusal)
+    for problem_of in (strategies.misplaced, custom.misplaced, ancestry.malformed):
+        if refusal := problem_of(spec.evolution):
+            raise bad(refusal)
 
 
 def _resolve_algorithms(spec: pb.TournamentSpec) -> None:

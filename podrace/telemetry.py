@@ -8,13 +8,17 @@ room declares its own beside the code that moves them.
 import logging
 import re
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import prometheus_client
 import structlog
 
 from podrace.errors import InvalidArgument, Unavailable
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,18 @@ class TelemetryConfig:
     """Address of the Prometheus endpoint (port 0: any free one, told in the log); empty: none."""
 
 
-def start(config: TelemetryConfig, *, service: str, **ids: str) -> str:
+Page = Callable[[], tuple[str, bytes]]
+"""Content type and body; called from a thread of the metrics endpoint."""
+
+
+def start(config: TelemetryConfig, *, service: str, pages: Mapping[str, Page] | None = None, **ids: str) -> str:
     """Sets up logging and the metrics endpoint of this process and binds `ids` to every line it logs.
+
+    Args:
+        config: What is told, and where.
+        service: What this process is, for the log.
+        pages: More that the endpoint answers, by path.
+        ids: Bound to every line.
 
     Returns:
         The address of the metrics endpoint, empty if there is none.
@@ -52,7 +66,21 @@ def start(config: TelemetryConfig, *, service: str, **ids: str) -> str:
         raise Unavailable(
             f"cannot serve metrics on {config.metrics_listen}: {error.strerror}; choose another"
         ) from None
+    if pages:
+        server.set_app(_with_pages(prometheus_client.make_wsgi_app(), pages))
     return f"{host}:{server.server_port}"
+
+
+def _with_pages(metrics: "WSGIApplication", pages: Mapping[str, Page]) -> "WSGIApplication":
+    def answer(environ: dict[str, Any], start_response: "StartResponse") -> Iterable[bytes]:
+        page = pages.get(environ["PATH_INFO"])
+        if page is None:
+            return metrics(environ, start_response)
+        content_type, body = page()
+        start_response("200 OK", [("Content-Type", content_type), ("Content-Length", str(len(body)))])
+        return [body]
+
+    return answer
 
 
 def configure_logging(config: TelemetryConfig) -> None:

@@ -1,6 +1,7 @@
 """Who comes next: the evolution strategies by the names that a specification uses. Pure, all of it.
 
 agents.py            how an agent is made of what a strategy answers
+proposals.py         what becomes of a custom generator's answer
 strategy.py          what a strategy is shown, and what it answers
 history.py           what it may know of the past beside the board
 tournament.py        the best of a few becomes the parent
@@ -13,7 +14,7 @@ pb2.py               the same, with hyperparameters that a bandit chooses
 gaussian_process.py  what the bandit believes (needs scikit-learn)
 generational.py      every generation restarts from the best
 random_search.py     the control
-allocation.py        which algorithms fresh agents and seats may still have
+allocation.py        which algorithms agents may still have
 comparison.py        how noisy scores are compared
 mutation.py          how a child's hyperparameters differ from its parent's
 fresh.py             which algorithm and which values a fresh agent has

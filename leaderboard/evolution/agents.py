@@ -7,15 +7,20 @@ faster.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from leaderboard.board import Board, canonical, fold
 from leaderboard.evolution import STRATEGIES, fresh
 from leaderboard.evolution.allocation import already_left, left_draw
+from leaderboard.evolution.ancestor import Ancestor, starts_from
 from leaderboard.evolution.fresh import Turn
 from leaderboard.evolution.history import NOTHING, History
+from leaderboard.evolution.mutation import describe_changes
+from leaderboard.evolution.proposals import Proposal, adopted, one_line
 from leaderboard.evolution.randomness import agent_seed, stream
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.errors import InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     ORIGIN_CLONE,
     ORIGIN_FRESH,
@@ -59,6 +64,8 @@ def make(
     agents: Mapping[str, Agent],
     unfinished_children: Mapping[str, int],
     history: History = NOTHING,
+    proposal: Proposal | None = None,
+    ancestor: Ancestor | None = None,
 ) -> tuple[Agent, int]:
     """Makes an agent, all but its `create_time`; returns it with its depth.
 
@@ -70,26 +77,49 @@ def make(
         agents: Those on the board, by id.
         unfinished_children: How many children of theirs are handed out and not finished, by the parent's id.
         history: The latest agents, for strategies that look at them.
+        proposal: What a custom generator said; None where there is none.
+        ancestor: Of another tournament, from which the first agents start; None where there is none.
     """
-    strategy, left = STRATEGIES[spec.evolution.strategy], left_draw(spec, history)
+    left = left_draw(spec, history)
     situation = Situation(spec, number, board, {**history.by_id, **agents}, unfinished_children, history, left)
-    answer = strategy(situation, stream(spec.seed, "generate", number))
+    answer = _decide(situation, proposal)
+    start = None
+    if isinstance(answer, Fresh) and ancestor is not None:
+        start = starts_from(answer, spec, number, answer.algorithm or situation.turn.algorithm, ancestor)
     agent = Agent(
         agent_id=agent_id_of(tournament_id, number),
         tournament_id=tournament_id,
         number=number,
         seed=agent_seed(spec.seed, number),
-        reason=answer.reason,
+        reason=start.reason if start else answer.reason,
         seat=answer.seat,
         left_algorithms=left,
     )
-    if isinstance(answer, Child):
+    if start is not None and ancestor is not None:
+        agent, depth = _as_child(agent, start, ancestor.agent)
+    elif isinstance(answer, Child):
         agent, depth = _as_child(agent, answer, situation.agents[answer.parent.agent_id])
     else:
         agent, depth = _as_fresh(agent, answer, situation)
     before = already_left(history) if left else {}
     agent.reason += "".join(f"; {name} leaves the draw: {left[name]}" for name in sorted(left) if name not in before)
     return agent, depth
+
+
+def _decide(situation: Situation, proposal: Proposal | None) -> Fresh | Child:
+    """What a custom generator proposed, if that can be; else what the strategy of the house says."""
+    evolution, problem = situation.spec.evolution, ""
+    if proposal is not None and proposal.answer is not None:
+        try:
+            answer = adopted(proposal.answer, situation)
+            return replace(answer, reason=f"{evolution.generator}: {answer.reason}")
+        except InvalidArgument as error:
+            # It could be when it was made: the board has changed since.
+            problem = f"the proposal of {evolution.generator} came too late: {one_line(error.message)}"
+    elif proposal is not None:
+        problem = proposal.failure
+    answer = STRATEGIES[evolution.strategy](situation, stream(situation.spec.seed, "generate", situation.number))
+    return replace(answer, reason=f"{problem}; {evolution.strategy} instead: {answer.reason}") if problem else answer
 
 
 def _as_child(agent: Agent, answer: Child, parent: Agent) -> tuple[Agent, int]:
@@ -107,7 +137,10 @@ def _as_fresh(agent: Agent, answer: Fresh, situation: Situation) -> tuple[Agent,
         turn = Turn(answer.algorithm, first=False)
     turn, values = fresh.draw(situation.spec, agent.number, turn)
     agent.algorithm = turn.algorithm
-    agent.hyperparameters.update(values)
+    agent.hyperparameters.update({**values, **answer.hyperparameters})
     agent.origin = ORIGIN_FRESH
-    agent.reason = f"fresh, {agent.reason}; {'values as specified' if turn.first else 'searched values drawn'}"
+    changes = describe_changes(values, {**values, **answer.hyperparameters})
+    agent.reason = f"fresh, {agent.reason}; {'values as specified' if turn.first else 'searched values drawn'}" + (
+        f" but for {changes}" if changes else ""
+    )
     return agent, 0

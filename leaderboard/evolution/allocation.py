@@ -1,6 +1,8 @@
-"""Owns which algorithms fresh agents and seats may still have, and why the others may not.
+"""Owns which algorithms agents may still have, and why the others may not.
 
-Two things make an algorithm leave the draw; who has left stays away, as every later agent's record tells.
+Two things make an algorithm leave the draw; who has left stays away, as every later agent's record tells. It gets no
+fresh agents and no seats, and its candidates no children, however well they rank: pods, which take the next agent when
+theirs has ended, go to the others. Its candidates stay on the board, and one of them may be champion.
 
 Failure. It cannot act in the environment, say: its first agents all ended without ever being scored. The turns of such
 an algorithm go to the others in their ratios.

@@ -35,7 +35,7 @@ class Situation:
     history: History = NOTHING
     """The latest agents and their scores; empty for strategies that look at the board alone."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Algorithms that have left the draw, with the reason."""
+    """Algorithms that have left the draw, with the reason; their candidates are no parents."""
 
     @property
     def turn(self) -> Turn:
@@ -58,6 +58,8 @@ class Fresh:
     """Its algorithm, if not the one whose turn its number is."""
     seat: int | None = None
     """The seat it takes, if there are seats."""
+    hyperparameters: Mapping[str, Value] = field(default_factory=dict)
+    """Values that are not to be drawn."""
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,12 @@ def descend(situation: Situation, choose: Callable[[Board], Choice], random: Ran
 
 
 def eligible(situation: Situation) -> Board:
-    """The candidates that may be parents: a parent has a bounded number of unfinished children."""
+    """The candidates that may be parents: their algorithm has not left the draw, or its share would stay with it; and a
+    parent has a bounded number of unfinished children.
+    """
     most = situation.spec.evolution.maximum_unfinished_children
-    return tuple(other for other in situation.board if situation.unfinished_children.get(other.agent_id, 0) < most)
+    staying = (other for other in situation.board if other.algorithm not in situation.left)
+    return tuple(other for other in staying if situation.unfinished_children.get(other.agent_id, 0) < most)
 
 
 def _why_fresh(situation: Situation, random: Random) -> str:

@@ -3,11 +3,11 @@
 A launcher knows pods, not tournaments; its list is the truth about what runs, whoever started it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from orchestrator.launchers.options import LauncherOptions
 from orchestrator.scale import Capacity, Resources
@@ -36,6 +36,8 @@ class ListedPod:
     layout: int
     """As in the contract's Layout."""
     reserved: Resources
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of its Prometheus endpoints, by role, as others reach them; empty where nobody can know."""
 
 
 class Launcher(Protocol):
@@ -84,6 +86,24 @@ class Launcher(Protocol):
         ...
 
 
+@runtime_checkable
+class Witness(Protocol):
+    """A launcher whose machinery has a place of its own for what the orchestrator decides.
+
+    state.witness(launcher.note)
+    """
+
+    def note(self, kind: str, message: str, ids: Mapping[str, str]) -> None:
+        """Passes an event on as well as it can; never blocks, never raises.
+
+        Args:
+            kind: As in the contract's Event.
+            message: What happened, and why.
+            ids: tournament_id, and pod_id or agent_id where it is about one.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What every pod is told."""
@@ -123,4 +143,12 @@ def _docker(surroundings: Surroundings, options: LauncherOptions, on_death: Call
     return DockerLauncher(surroundings, options.docker)
 
 
-LAUNCHERS: dict[str, Open] = {"process": _process, "docker": _docker}
+def _kubernetes(surroundings: Surroundings, options: LauncherOptions, on_death: Callable[[], None]) -> Opened:
+    from orchestrator.launchers.kubernetes import KubernetesLauncher
+
+    return KubernetesLauncher(surroundings, options.kubernetes)
+
+
+EXTERNAL = "external"
+"""The launcher that starts nothing; it is opened where the pods that come are known."""
+LAUNCHERS: dict[str, Open] = {"process": _process, "docker": _docker, "kubernetes": _kubernetes}

@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +32,8 @@ USER = 10001
 NANO = 1_000_000_000
 TIMEOUT_SECONDS = 30
 ROLE_RESTARTS = 3
+GPU_CAPABILITIES = ["gpu", "compute", "utility"]
+"""Of the driver: an image need not say itself that it wants CUDA and NVML."""
 TAIL_LINES = 20
 CREDENTIALS = ("PODRACE_STORE_ACCESS_KEY", "PODRACE_STORE_SECRET_KEY")
 SECRET_SUFFIX = "_FILE"
@@ -117,8 +120,7 @@ class DockerLauncher:
             return await asyncio.to_thread(work, *arguments)
         except ImageNotFound:
             raise Unavailable(
-                f"image {self._options.image!r} is not on the engine and cannot be pulled: build it, or set"
-                " docker.image"
+                f"image {self._options.image!r} is not on the engine: build or pull it, or set docker.image"
             ) from None
         except (DockerException, RequestException) as error:
             self.__dict__.pop("_client", None)
@@ -141,7 +143,14 @@ class DockerLauncher:
                 self._last_words[pod_id] = _last_words(heads[pod_id])
             self._remove(pod_id)
             _log.info("swept", pod_id=pod_id)
-        return [_listed(head) for head in living.values()]
+        return [replace(_listed(head), metrics=self._metrics(pod_id, containers)) for pod_id, head in living.items()]
+
+    def _metrics(self, pod_id: str, containers: Sequence[Any]) -> dict[str, str]:
+        """Where the roles of a pod serve metrics: containers find each other by name on networks that have one."""
+        roles = [c.labels["podrace.role"] for c in containers if c.labels["podrace.pod"] == pod_id]
+        if not (self._options.network and self._options.metrics_port):
+            return {}
+        return {role: f"{self._name(pod_id, role)}:{self._options.metrics_port}" for role in roles}
 
     def _remove(self, pod_id: str) -> None:
         """Kills and removes the containers of a pod, the head first, and its volume."""
@@ -173,6 +182,8 @@ class DockerLauncher:
         if any(head.status == "running" for head in self._containers(pod=pod.pod_id, role=HEAD)):
             return
         self._remove(pod.pod_id)
+        # Never pulled from here: a name that somebody forgot to build may be a stranger's on the registry.
+        self._client.images.get(self._options.image)
         gpus = self._free_gpus(pod.spec.gpus)
         try:
             self._client.volumes.create(
@@ -218,7 +229,7 @@ class DockerLauncher:
         if gpus:
             from docker.types import DeviceRequest
 
-            told["device_requests"] = [DeviceRequest(device_ids=list(gpus), capabilities=[["gpu"]])]
+            told["device_requests"] = [DeviceRequest(device_ids=list(gpus), capabilities=[GPU_CAPABILITIES])]
             # CUDA IPC between containers wants one space of process ids.
             told["pid_mode"] = None if role == HEAD else head
         return told

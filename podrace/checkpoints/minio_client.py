@@ -4,13 +4,14 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import TypeVar, cast
 from xml.etree import ElementTree
 
 import structlog
+from minio.datatypes import Object
 from minio.error import S3Error
 from minio.helpers import DictType
 
@@ -65,6 +66,8 @@ class Entry:
     """When it was last put, by the server's clock, in seconds since the epoch."""
     version_id: str = ""
     """Which version of the object this is, where the bucket keeps several."""
+    etag: str = ""
+    """Changes with the content."""
 
 
 @dataclass
@@ -157,13 +160,27 @@ class Bucket:
         """Returns an object and its tag, whatever its digest; raises NotFound."""
         return self._try(what, lambda: self._read(key, what))
 
+    def get_piece(self, entry: Entry, begin: int, size_bytes: int, what: str) -> bytes:
+        """Returns some bytes of an object that has not been put anew; raises Aborted if it has, NotFound."""
+
+        def read() -> bytes:
+            condition: DictType = {"If-Match": f'"{entry.etag}"'}
+            response = self._client.get_object(self._name, entry.key, begin, size_bytes, request_headers=condition)
+            try:
+                return response.read()
+            finally:
+                response.close()
+                response.release_conn()
+
+        return self._try(what, read)
+
     def find(self, key: str, what: str) -> Entry | None:
         """Looks at an object; None if there is none."""
         try:
             found = self._try(what, lambda: self._client.stat_object(self._name, key))
         except NotFound:
             return None
-        return Entry(key, found.size or 0, _seconds(found.last_modified), found.version_id or "")
+        return replace(_entry(key, found), version_id=found.version_id or "")
 
     def entries(self, prefix: str, what: str) -> Iterator[Entry]:
         """Lists the objects whose keys begin with a prefix, in the order of their keys."""
@@ -173,7 +190,7 @@ class Bucket:
             found = self._client.list_objects(self._name, prefix, recursive=True, start_after=after)
             # A page a call, so that a failure costs no more; `range` comes first, or `found` would ask for the next.
             return [
-                Entry(cast(str, entry.object_name), entry.size or 0, _seconds(entry.last_modified))
+                _entry(cast(str, entry.object_name), entry)
                 for _, entry in zip(range(PAGE_ENTRIES), found, strict=False)
             ]
 
@@ -317,6 +334,11 @@ class _Progress:
         if time.monotonic() >= self.next_seconds:
             self.next_seconds = time.monotonic() + PROGRESS_SECONDS
             _log.info(f"{self.verb} {self.what}", done_bytes=done_bytes, total_bytes=self.total_bytes)
+
+
+def _entry(key: str, found: Object) -> Entry:
+    etag = (found.etag or "").strip('"')
+    return Entry(key, found.size or 0, _seconds(found.last_modified), etag=etag)
 
 
 def _seconds(moment: datetime | None) -> float:

@@ -71,9 +71,9 @@ class Clients:
 
     # --- orchestrator ---
 
-    async def create_tournament(self, spec: TournamentSpec) -> Tournament:
-        """Stores a tournament and starts it."""
-        request = pb.CreateTournamentRequest(request_id=_request_id(), spec=spec)
+    async def create_tournament(self, spec: TournamentSpec, *, request_id: str = "") -> Tournament:
+        """Stores a tournament and starts it; one of the same request within a day is that one."""
+        request = pb.CreateTournamentRequest(request_id=request_id or _request_id(), spec=spec)
         return (await self._ask(self._orchestrator.CreateTournament, request, DURABLE_SECONDS)).tournament
 
     async def list_tournaments(self) -> list[Tournament]:
@@ -92,6 +92,16 @@ class Clients:
         request = pb.CancelTournamentRequest(request_id=_request_id(), tournament_id=tournament_id, reason=reason)
         return (await self._ask(self._orchestrator.CancelTournament, request, QUICK_SECONDS)).tournament
 
+    async def update_tournament(self, tournament_id: str, changes: TournamentSpec) -> Tournament:
+        """Changes the limits of the pool and the objective, as far as they are set."""
+        request = pb.UpdateTournamentRequest(
+            request_id=_request_id(),
+            tournament_id=tournament_id,
+            pool=changes.pool if changes.HasField("pool") else None,
+            objective=changes.objective if changes.HasField("objective") else None,
+        )
+        return (await self._ask(self._orchestrator.UpdateTournament, request, QUICK_SECONDS)).tournament
+
     async def resume_tournament(self, tournament_id: str) -> Tournament:
         """Goes on with a tournament that was stopped."""
         request = pb.ResumeTournamentRequest(request_id=_request_id(), tournament_id=tournament_id)
@@ -107,10 +117,11 @@ class Clients:
         seed: int = 0,
         stochastic: bool = False,
         members: Sequence[Checkpoint] = (),
+        request_id: str = "",
     ) -> str:
         """Queues an evaluation, of an ensemble if there are other members, and returns its id."""
         request = pb.CreateEvaluationRequest(
-            request_id=_request_id(),
+            request_id=request_id or _request_id(),
             tournament_id=tournament_id,
             checkpoint=checkpoint,
             episodes=episodes,
@@ -125,6 +136,12 @@ class Clients:
         """Returns where an evaluation stands."""
         request = pb.GetEvaluationRequest(evaluation_id=evaluation_id)
         return await self._ask(self._orchestrator.GetEvaluation, request, QUICK_SECONDS)
+
+    async def list_evaluations(self, tournament_id: str) -> list[pb.EvaluationEntry]:
+        """Returns every evaluation of a tournament, oldest first, without traces."""
+        request = pb.ListEvaluationsRequest(tournament_id=tournament_id, page_size=PAGE_SIZE)
+        pages = _pages(self._address, self._orchestrator.ListEvaluations, request, QUICK_SECONDS)
+        return [entry async for page in pages for entry in page.evaluations]
 
     async def list_pods(self, tournament_id: str) -> list[pb.Pod]:
         """Returns the pods of a tournament."""
@@ -153,6 +170,13 @@ class Clients:
         pages = _pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
         return [candidate async for page in pages for candidate in page.candidates]
 
+    async def list_snapshots(self, tournament: Tournament) -> list[board_pb.Snapshot]:
+        """Returns every snapshot of a tournament by arrival."""
+        request = board_pb.ListSnapshotsRequest(tournament_id=tournament.tournament_id, page_size=PAGE_SIZE)
+        method = self._leaderboard(tournament).ListSnapshots
+        pages = _pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
+        return [snapshot async for page in pages for snapshot in page.snapshots]
+
     def watch_candidates(
         self, tournament: Tournament, resume_token: int
     ) -> AsyncIterator[board_pb.WatchCandidatesResponse]:
@@ -164,6 +188,13 @@ class Clients:
         """Returns an agent and its ancestors, nearest first."""
         method, request = self._leaderboard(tournament).GetLineage, board_pb.GetLineageRequest(agent_id=agent_id)
         return list((await _call(tournament.leaderboard_address, method, request, DURABLE_SECONDS)).agents)
+
+    async def list_agents(self, tournament: Tournament) -> list[board_pb.Agent]:
+        """Returns every agent of a tournament, by number."""
+        request = board_pb.GetLineageRequest(tournament_id=tournament.tournament_id, page_size=PAGE_SIZE)
+        method = self._leaderboard(tournament).GetLineage
+        pages = _pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
+        return [agent async for page in pages for agent in page.agents]
 
     async def get_statistics(self, tournament: Tournament) -> list[board_pb.AlgorithmStatistics]:
         """Returns statistics per algorithm."""

@@ -26,7 +26,7 @@ class Member:
 
     agent_id: str
     name: str
-    """Within its tournament: a12."""
+    """Within its tournament: a12; the whole id of one of another tournament."""
     algorithm: str
     parent_id: str = ""
     """Empty when it is fresh, or its parent is not among those that are told of."""
@@ -80,27 +80,33 @@ def make_members(agents: Iterable[Agent], submissions: Iterable[Candidate]) -> d
     """Joins what the generator and the updater know; an agent that only one of them knows is there as well.
 
     Args:
-        agents: Of one tournament, in any order.
-        submissions: Of the same tournament, by arrival.
+        agents: Of one tournament, in any order; those of others, from which it started, before them, and named by their
+            whole ids.
+        submissions: Theirs, by arrival.
     """
+    agents = list(agents)
+    order = {name: place for place, name in enumerate(dict.fromkeys(agent.tournament_id for agent in agents))}
+    home = next(reversed(order), "")
     by_agent: dict[str, list[Candidate]] = {}
     steps: dict[str, int] = {}
     for entry in submissions:
         by_agent.setdefault(entry.agent_id, []).append(entry)
         steps[entry.candidate_id] = entry.environment_steps
-    born: dict[str, tuple[int, Member]] = {}
+    born: dict[str, tuple[tuple[int, int], Member]] = {}
     for agent in agents:
         start = steps.get(agent.starting_checkpoint.manifest_digest, 0)
-        born[agent.agent_id] = agent.number, _generated(agent, by_agent.get(agent.agent_id, []), start)
+        member = _generated(agent, by_agent.get(agent.agent_id, []), start, home)
+        born[agent.agent_id] = (order[agent.tournament_id], agent.number), member
     for agent_id, entries in by_agent.items():
-        born.setdefault(agent_id, (entries[0].agent_number, _submitted(entries)))
+        place = order.get(entries[0].tournament_id, len(order))
+        born.setdefault(agent_id, ((place, entries[0].agent_number), _submitted(entries)))
     return _without_strangers([member for _, member in sorted(born.values(), key=lambda entry: entry[0])])
 
 
-def _generated(agent: Agent, entries: Sequence[Candidate], start_steps: int) -> Member:
+def _generated(agent: Agent, entries: Sequence[Candidate], start_steps: int, home: str) -> Member:
     return Member(
         agent_id=agent.agent_id,
-        name=agent.agent_id.removeprefix(f"{agent.tournament_id}-"),
+        name=formats.short(agent.agent_id, home),
         algorithm=agent.algorithm or next((entry.algorithm for entry in entries), ""),
         parent_id=agent.parent_agent_ids[0] if agent.parent_agent_ids else "",
         origin=Origin.Name(agent.origin).removeprefix("ORIGIN_").lower() if agent.origin else "",

@@ -71,6 +71,11 @@ def local_time(timestamp: Timestamp) -> str:
     return datetime.fromtimestamp(timestamp.seconds).strftime("%Y-%m-%d %H:%M")
 
 
+def local_second(timestamp: Timestamp) -> str:
+    """The same to the second: 2026-11-21 11:04:09."""
+    return datetime.fromtimestamp(timestamp.seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def clock_time(timestamp: Timestamp) -> str:
     """A point in time of today on the reader's clock: 11:04:09."""
     return datetime.fromtimestamp(timestamp.seconds).strftime("%H:%M:%S")

@@ -6,7 +6,7 @@ replacement. Percentile intervals, as Agarwal et al. 2021 (section 4) report the
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,8 +14,6 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-_TAILS = (0.025, 0.975)
-"""The quantiles between which that share lies."""
 CURVE_RESAMPLES = 2_000
 """Of an interval in a picture, of which there is one at every step of the curve."""
 
@@ -60,13 +58,38 @@ def bootstrap_mean(values: Sequence[float], *, resamples: int = RESAMPLES, seed:
         resamples: Samples that are drawn.
         seed: Of the draws.
     """
-    mean = sum(values) / len(values)
+    mean = _mean(values)
     if len(values) < 2:
         return Estimate(mean, None, None)
+    return Estimate(mean, *bootstrap_interval(values, _mean, resamples=resamples, seed=seed))
+
+
+def bootstrap_interval(
+    values: Sequence[float],
+    statistic: Callable[[Sequence[float]], float],
+    *,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """The percentile bootstrap interval of any statistic, such as `statistics.median`.
+
+    Args:
+        values: At least two, or the interval is a point.
+        statistic: Of a sample as long as `values`; the order must not matter to it.
+        confidence: Share of the statistics of samples that lies within, the rest in equal parts below and above.
+        resamples: Samples that are drawn.
+        seed: Of the draws.
+    """
     draws = _draws(len(values), resamples, seed)
-    means = sorted((sum(values[index] for index in draw) / len(draw), count) for draw, count in draws.items())
-    low, high = (_quantile(means, fraction) for fraction in _TAILS)
-    return Estimate(mean, low, high)
+    found = sorted((statistic([values[index] for index in draw]), count) for draw, count in draws.items())
+    # Rounded: 1 - 0.95 is not quite 0.05 in binary.
+    tail = round((1 - confidence) / 2, 9)
+    return _quantile(found, tail), _quantile(found, 1 - tail)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 @lru_cache(maxsize=32)

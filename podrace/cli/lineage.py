@@ -8,21 +8,16 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from podrace import rpc
 from podrace.cli import EXIT_FAILED, family, family_svg, formats, resolve, session, shapes
+from podrace.cli import retrain as retraining
 from podrace.cli.clients import Clients
 from podrace.cli.family import Member, Members
 from podrace.cli.options import Settings, mesh_options
 from podrace.cli.output import show, show_json, tell
 from podrace.config import unknown
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
-from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
-from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import Tournament
-
-PAGE_SIZE = 200
-DEADLINE_SECONDS = 10.0
 
 
 @click.command()
@@ -34,16 +29,26 @@ DEADLINE_SECONDS = 10.0
 @click.option(
     "--replay", is_flag=True, help="Take every decision of the tournament again and compare; 1 if any differs."
 )
+@click.option(
+    "--retrain",
+    is_flag=True,
+    help="Train AGENT again as its manifest says and compare its training files; 1 if any differs.",
+)
 @mesh_options
-def lineage(settings: Settings, subject: str, agent: str, svg: Path | None, replay: bool) -> int:
+def lineage(settings: Settings, subject: str, agent: str, svg: Path | None, replay: bool, retrain: bool) -> int:
     """Show who descends from whom.
 
     TOURNAMENT is an id, its beginning, or `latest`, and shows all families: what each agent scored and cost, what it
     changed of its parent, and how the champion's hyperparameters came about. AGENT is <tournament>-a<number> and shows
-    its ancestors and why each was made.
+    its ancestors and why each was made. With --retrain it is trained again from where it began; the same files are
+    promised for synchronous tournaments, with the same versions on the same machine.
     """
     if replay and (agent or svg):
         raise InvalidArgument("lineage: --replay compares decisions and draws nothing; leave --agent and --svg out")
+    if retrain:
+        if replay or agent or svg:
+            raise InvalidArgument("lineage: --retrain takes AGENT alone, without --replay, --agent and --svg")
+        return _retrain(settings, subject)
 
     async def query(clients: Clients) -> int:
         tournament, agent_id = await _find(clients, subject, settings)
@@ -52,9 +57,13 @@ def lineage(settings: Settings, subject: str, agent: str, svg: Path | None, repl
         if replay:
             return await _replay(settings, clients, tournament)
         submissions = await clients.list_candidates(tournament, all_submissions=True)
-        members = family.make_members(await _list_agents(tournament), submissions)
+        agents = await clients.list_agents(tournament)
+        before = await _started_from(clients, tournament, agents)
+        there = await _submitted(clients, tournament, before)
+        members = family.make_members([*before, *agents], [*there, *submissions])
         if agent_id:
-            _show_ancestors(settings, await clients.get_lineage(tournament, agent_id), submissions)
+            kin = await clients.get_lineage(tournament, agent_id)
+            _show_ancestors(settings, kin, [*await _submitted(clients, tournament, kin), *submissions])
         chosen = _agent_id(agent, members, tournament) if agent else agent_id
         if chosen:
             members = family.relatives_of(chosen, members)
@@ -75,6 +84,44 @@ async def _find(clients: Clients, subject: str, settings: Settings) -> tuple[Tou
     if agent:
         return tournaments[agent[0]], agent[1]
     return tournaments[resolve.resolve_tournament(subject, list(tournaments), where=settings.where)], ""
+
+
+async def _started_from(clients: Clients, tournament: Tournament, agents: Sequence[Agent]) -> list[Agent]:
+    """The agents of other tournaments from which this one started."""
+    known = {agent.agent_id for agent in agents}
+    parents = dict.fromkeys(parent for agent in agents for parent in agent.parent_agent_ids if parent not in known)
+    return [(await clients.get_lineage(tournament, parent))[0] for parent in parents]
+
+
+async def _submitted(clients: Clients, tournament: Tournament, agents: Sequence[Agent]) -> list[Candidate]:
+    """What those of some agents submitted that are of other tournaments of the same leaderboard."""
+    elsewhere = {agent.agent_id: agent.tournament_id for agent in agents}
+    found: list[Candidate] = []
+    for name in dict.fromkeys(elsewhere.values()):
+        if name != tournament.tournament_id:
+            other = Tournament(tournament_id=name, leaderboard_address=tournament.leaderboard_address)
+            everything = await clients.list_candidates(other, all_submissions=True)
+            found += [entry for entry in everything if entry.agent_id in elsewhere]
+    return found
+
+
+def _retrain(settings: Settings, subject: str) -> int:
+    """Trains one agent again. The mesh is asked first and left: it must not be held for as long as that takes."""
+    asked: list[tuple[Tournament, str, list[Candidate]]] = []
+
+    async def query(clients: Clients) -> int:
+        tournament, agent_id = await _find(clients, subject, settings)
+        if not agent_id:
+            raise InvalidArgument(f"lineage: --retrain {subject}: name an agent, for instance {subject}-a0")
+        asked.append((tournament, agent_id, await clients.list_candidates(tournament, all_submissions=True)))
+        return 0
+
+    session.require_tournaments(settings)
+    code = session.run_query(settings, query)
+    if code or not asked:
+        return code
+    tournament, agent_id, candidates = asked[-1]
+    return session.run(lambda interrupts: retraining.retrain(settings, agent_id, candidates, tournament.spec))
 
 
 async def _replay(settings: Settings, clients: Clients, tournament: Tournament) -> int:
@@ -105,23 +152,6 @@ def _best_by_agent(submissions: Sequence[Candidate]) -> dict[str, Candidate]:
         if candidate.agent_id not in best or candidate.score > best[candidate.agent_id].score:
             best[candidate.agent_id] = candidate
     return best
-
-
-async def _list_agents(tournament: Tournament) -> list[Agent]:
-    """Every agent of a tournament, by number."""
-    request = board_pb.GetLineageRequest(tournament_id=tournament.tournament_id, page_size=PAGE_SIZE)
-    agents: list[Agent] = []
-    channel = rpc.connect(tournament.leaderboard_address, board_pb.DESCRIPTOR)
-    try:
-        method = board_grpc.LeaderboardServiceStub(channel).GetLineage
-        while True:
-            page = await rpc.call(method, request, deadline_seconds=DEADLINE_SECONDS)
-            agents.extend(page.agents)
-            request.page_token = page.next_page_token
-            if not request.page_token:
-                return agents
-    finally:
-        await channel.close()
 
 
 def _agent_id(text: str, members: Members, tournament: Tournament) -> str:

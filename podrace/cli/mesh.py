@@ -48,6 +48,7 @@ def service_commands(
     leaderboard = {
         "server.listen": f"unix:{folders.leaderboard_socket}",
         "database": folders.leaderboard_database,
+        "runtime_folder": folders.runtime,
     }
     orchestrator = {
         "server.listen": f"unix:{folders.orchestrator_socket}",

@@ -12,6 +12,11 @@ from podrace.leaderboard.v1.leaderboard_pb2 import AlgorithmStatistics
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod
 from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentSpec
 
+PER_STEPS = 1_000_000
+"""Environment steps to which learning speeds are told."""
+STATISTICS_NOTE = "mean and variance over the best scores of agents; speed: score gained in a million steps"
+COVARIANCE_NOTE = "+: agents with higher values scored higher; of the logarithm where a range is logarithmic"
+
 
 def overview(
     tournament: Tournament, pods: Sequence[Pod], events: Sequence[Event], statistics: Sequence[AlgorithmStatistics]
@@ -28,9 +33,12 @@ def overview(
     if pods:
         parts += [tables.pods_table(pods, tournament.tournament_id, title="pods"), Text()]
     if statistics:
-        parts += [_statistics_table(statistics), Text()]
+        notes = Text(STATISTICS_NOTE, style="dim"), *_departures(statistics)
+        parts += [_statistics_table(statistics), *notes, Text()]
+    if any(entry.hyperparameter_score_covariance for entry in statistics):
+        parts += [_covariance_table(statistics), Text(COVARIANCE_NOTE, style="dim"), Text()]
     if events:
-        parts.append(_events_table(events))
+        parts.append(tables.events_table(events, title="latest events"))
     return Group(*parts)
 
 
@@ -58,29 +66,50 @@ def _settings(spec: TournamentSpec) -> list[tuple[str, str]]:
         ("environment", f"{spec.environment.id}, {spec.environment.count} side by side"),
         ("algorithms", mix),
         ("evolution", f"{spec.evolution.strategy}, {agent}, seed {spec.seed}"),
+        *([("allocation", _allocation(spec))] if len(spec.algorithms) > 1 else []),
         ("evaluation", f"{spec.evaluation.episodes} episodes"),
     ]
 
 
+def _allocation(spec: TournamentSpec) -> str:
+    """Which algorithms the next agents have."""
+    if spec.evolution.allocation == "halving":
+        agents = formats.things(spec.evolution.halving_agents, "scored agent")
+        return f"halving: after {agents} of each the worse half of the algorithms gets no more"
+    return "ratio: fresh agents as the algorithms' ratios say"
+
+
 def _statistics_table(statistics: Sequence[AlgorithmStatistics]) -> Table:
-    numbers = "agents", "submissions", "mean of bests", "best", "steps", "core time"
+    numbers = "agents", "scores", "best", "mean", "variance", "speed", "steps", "core time"
     table = tables.plain_table("algorithm", *numbers, title="algorithms", right=numbers)
     for entry in statistics:
+        scores = entry.best_score, entry.mean_best_score, entry.best_score_variance
         table.add_row(
             entry.algorithm,
             formats.count(entry.agents),
             formats.count(entry.submissions),
-            formats.number(entry.mean_best_score) if entry.submissions else tables.NOTHING,
-            formats.number(entry.best_score) if entry.submissions else tables.NOTHING,
+            *(formats.number(score) if entry.submissions else tables.NOTHING for score in scores),
+            formats.number(entry.learning_speed * PER_STEPS) if entry.learning_speed else tables.NOTHING,
             formats.count(entry.environment_steps),
             formats.duration(entry.core_seconds),
+            style="dim" if entry.left_draw_reason else "",
         )
     return table
 
 
-def _events_table(events: Sequence[Event]) -> Table:
-    table = tables.plain_table("time", "event", "what happened", title="latest events")
-    table.columns[-1].no_wrap = False
-    for event in events:
-        table.add_row(formats.clock_time(event.time), event.kind, event.message)
+def _departures(statistics: Sequence[AlgorithmStatistics]) -> list[Text]:
+    """Why algorithms get no more agents."""
+    left = [entry for entry in statistics if entry.left_draw_reason]
+    return [Text(f"{entry.algorithm} left the draw: {entry.left_draw_reason}") for entry in left]
+
+
+def _covariance_table(statistics: Sequence[AlgorithmStatistics]) -> Table:
+    """What searched hyperparameters had to do with scores."""
+    numbers = "with best score", "with speed"
+    table = tables.plain_table("algorithm", "hyperparameter", *numbers, title="covariance over agents", right=numbers)
+    for entry in statistics:
+        speeds = entry.hyperparameter_speed_covariance
+        for name, covariance in sorted(entry.hyperparameter_score_covariance.items()):
+            speed = f"{speeds[name] * PER_STEPS:+.3g}" if name in speeds else tables.NOTHING
+            table.add_row(entry.algorithm, name, f"{covariance:+.3g}", speed)
     return table

@@ -37,7 +37,7 @@ def draw_account_value(path: Path, *, champion: Trace, baseline: Trace | None, t
     Raises:
         Unimplemented: matplotlib is not installed.
     """
-    figure = _figure(10, 5)
+    figure = new_figure(10, 5)
     axes = figure.subplots()
     axes.plot(_positions(champion), champion.values, color=CHAMPION_COLOR, label="champion")
     if baseline is not None:
@@ -63,7 +63,7 @@ def draw_backtest(path: Path, traces: Mapping[str, Trace], *, title: str) -> Non
         "drawdown": page.CHARTS[1][1],
         "share of the account": {"exposure": ("exposure", "#0072b2"), "turnover": ("turnover of a day", "#cc79a7")},
     }
-    figure = _figure(10, 9)
+    figure = new_figure(10, 9)
     all_axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=[2, 1, 1])
     for axes, (unit, names) in zip(all_axes, panels.items(), strict=True):
         for name, (label, color) in names.items():
@@ -101,7 +101,7 @@ def draw_learning_curves(path: Path, tournament: Tournament, submissions: Sequen
     Raises:
         Unimplemented: matplotlib is not installed.
     """
-    figure = _figure(12, 5)
+    figure = new_figure(12, 5)
     by_clock, by_steps = figure.subplots(1, 2, sharey=True)
     clock, unit = clock_positions(tournament, submissions)
     steps = {entry.candidate_id: float(entry.environment_steps) for entry in submissions}
@@ -188,7 +188,7 @@ def _engineering() -> object:
     return EngFormatter(sep="")
 
 
-def _figure(width_inches: float, height_inches: float) -> "Figure":
+def new_figure(width_inches: float, height_inches: float) -> "Figure":
     """A figure that knows no window system, and no state that others share."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

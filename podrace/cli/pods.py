@@ -25,6 +25,11 @@ class Role:
     """Clock ticks from boot to the start of the process (field 22 of /proc/pid/stat)."""
 
 
+def boot_id() -> str:
+    """Which boot of the machine this is."""
+    return _BOOT_ID.read_text().strip()
+
+
 def start_ticks(pid: int) -> int | None:
     """When a process was started, in clock ticks since boot; None if there is none, or only its zombie."""
     try:
@@ -52,7 +57,7 @@ def living_roles(pods: Path) -> list[Role]:
 def _roles(file: Path) -> Iterator[Role]:
     with contextlib.suppress(OSError, ValueError, KeyError, AttributeError, TypeError):
         pod = json.loads(file.read_text())
-        if pod["boot_id"] == _BOOT_ID.read_text().strip():
+        if pod["boot_id"] == boot_id():
             for role in pod["roles"].values():
                 yield Role(int(role["pid"]), int(role["start_ticks"]))
 

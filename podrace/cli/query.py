@@ -1,4 +1,4 @@
-"""`podrace ls`, `show`, `standings` and `stop`: what a mesh knows, and one thing to tell it."""
+"""`podrace ls`, `show`, `events`, `standings` and `stop`: what a mesh knows, and one thing to tell it."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from podrace.cli.options import Settings, mesh_options
 from podrace.cli.output import show as show_result
 from podrace.cli.output import show_json
 from podrace.cli.overview import overview
+from podrace.errors import InvalidArgument
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 EVENTS_SHOWN = 10
@@ -54,12 +55,40 @@ def show(settings: Settings, tournament: str) -> int:
     async def query(clients: Clients) -> int:
         found = await find_tournament(clients, tournament, settings)
         pods = await clients.list_pods(found.tournament_id)
-        events = (await clients.list_events(found.tournament_id))[-EVENTS_SHOWN:]
+        latest = (await clients.list_events(found.tournament_id))[-EVENTS_SHOWN:]
         statistics = await clients.get_statistics(found)
         if settings.as_json:
-            show_json(shapes.shown(found, _folder(settings, found), pods, events, statistics))
+            show_json(shapes.shown(found, _folder(settings, found), pods, latest, statistics))
         else:
-            show_result(overview(found, pods, events, statistics))
+            show_result(overview(found, pods, latest, statistics))
+        return 0
+
+    session.require_tournaments(settings)
+    return session.run_query(settings, query)
+
+
+@click.command()
+@click.argument("tournament")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only events of this kind; may be repeated.")
+@mesh_options
+def events(settings: Settings, tournament: str, kinds: tuple[str, ...]) -> int:
+    """Show every decision about a tournament with its reason, oldest first.
+
+    TOURNAMENT is an id, its beginning, or `latest`. Kinds are those in the list: pod_started, agent_generated,
+    algorithm_left and so on.
+    """
+
+    async def query(clients: Clients) -> int:
+        found = await find_tournament(clients, tournament, settings)
+        every = await clients.list_events(found.tournament_id)
+        there = sorted({event.kind for event in every})
+        if missing := [kind for kind in kinds if kind not in there]:
+            raise InvalidArgument(f"--kind {missing[0]}: {found.tournament_id} has {', '.join(there) or 'no events'}")
+        chosen = [event for event in every if not kinds or event.kind in kinds]
+        if settings.as_json:
+            show_json([shapes.event(event) for event in chosen])
+        else:
+            show_result(tables.events_table(chosen, dated=True) if chosen else f"{found.tournament_id} has no events")
         return 0
 
     session.require_tournaments(settings)

@@ -10,6 +10,7 @@ from google.protobuf.struct_pb2 import Struct
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli import formats
 from podrace.cli.clients import Clients
+from podrace.cli.output import tell
 from podrace.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -27,9 +28,12 @@ async def evaluated(
     seed: int = 0,
     stochastic: bool = False,
     members: Sequence[Checkpoint] = (),
+    request_id: str = "",
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> Evaluation:
     """Has a pod evaluate a checkpoint, together with the other members of an ensemble, and waits for the result.
+
+    With a request id of one's own it goes on waiting for what the same request queued within a day.
 
     Raises:
         FailedPrecondition: The pod could not; the line is its own.
@@ -43,7 +47,15 @@ async def evaluated(
         seed=seed,
         stochastic=stochastic,
         members=members,
+        request_id=request_id,
     )
+    return await awaited(clients, tournament, evaluation_id, deadline_seconds=deadline_seconds)
+
+
+async def awaited(
+    clients: Clients, tournament: Tournament, evaluation_id: str, *, deadline_seconds: float = DEADLINE_SECONDS
+) -> Evaluation:
+    """Waits for the result of an evaluation that was queued; raises as `evaluated`."""
     try:
         async with asyncio.timeout(deadline_seconds):
             return await _result(clients, evaluation_id)
@@ -62,6 +74,8 @@ async def _result(clients: Clients, evaluation_id: str) -> Evaluation:
             if answer.done and answer.error:
                 raise FailedPrecondition(f"evaluation {evaluation_id} failed: {answer.error}")
             if answer.done:
+                if fault := answer.evaluation.evaluator_fault:
+                    tell(f"{evaluation_id} was scored by the pod's own evaluator instead: {fault}")
                 return answer.evaluation
         await asyncio.sleep(POLL_SECONDS)
 

@@ -107,6 +107,16 @@ def require_tournaments(settings: Settings) -> None:
         )
 
 
+def check_remote(settings: Settings) -> None:
+    """Refuses an orchestrator that does not answer; nothing is done where none is named.
+
+    Raises:
+        Unavailable: It does not answer.
+    """
+    if settings.orchestrator:
+        asyncio.run(_check_remote(settings))
+
+
 async def _check_remote(settings: Settings) -> None:
     try:
         await rpc.wait_until_serving(settings.orchestrator, deadline_seconds=REMOTE_SECONDS)

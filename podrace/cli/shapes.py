@@ -113,9 +113,13 @@ def algorithm_statistics(entry: AlgorithmStatistics) -> dict[str, Any]:
         "submissions": entry.submissions,
         "mean_best_score": entry.mean_best_score,
         "best_score": entry.best_score,
+        "best_score_variance": entry.best_score_variance,
+        "learning_speed": entry.learning_speed,
         "environment_steps": entry.environment_steps,
         "core_seconds": entry.core_seconds,
         "hyperparameter_score_covariance": dict(sorted(entry.hyperparameter_score_covariance.items())),
+        "hyperparameter_speed_covariance": dict(sorted(entry.hyperparameter_speed_covariance.items())),
+        "left_draw_reason": entry.left_draw_reason or None,
     }
 
 

@@ -144,8 +144,8 @@ def gc(
 
     A leaderboard deletes such files by itself while it runs, and only it knows its boards. This command goes by the
     pointers of the agents: each keeps its newest checkpoint and the one before. A checkpoint with a score may be on a
-    board, or an agent may start from it, so every scored one is kept, unless you state with --boards-gone that no
-    leaderboard needs the store; then only the pointers count, and what --keep names.
+    board, or an agent may start from it, so every scored one is kept, and every snapshot, unless you state with
+    --boards-gone that no leaderboard needs the store; then only the pointers count, and what --keep names.
     """
     for manifest_digest in keep:
         check_digest(manifest_digest)

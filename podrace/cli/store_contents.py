@@ -7,6 +7,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
 from podrace.checkpoints.collect import reachable
 from podrace.checkpoints.manifest import manifest_from_bytes
 from podrace.checkpoints.publish import read_manifest, read_part
+from podrace.checkpoints.snapshots import is_snapshot
 from podrace.checkpoints.store import PROBE_AGENT_ID, PROBE_OBJECT, CheckpointStore, StoredObject, digest
 from podrace.errors import DataLoss, NotFound, Unimplemented
 
@@ -142,7 +143,7 @@ class Garbage:
 
     objects: Sequence[StoredObject]
     scored: int
-    """Manifests that are kept only because they carry a score: a board may hold them."""
+    """Manifests that are kept only because they carry a score or are snapshots: a leaderboard may need them."""
 
     @property
     def size_bytes(self) -> int:
@@ -156,8 +157,8 @@ def find_garbage(
     """Finds the objects that nobody can reach, without deleting any.
 
     Reached is what `podrace.checkpoints.collect` says, from `keep` and the pointers. What a leaderboard needs beyond
-    that are candidates on its boards and the checkpoints that agents start from, and both carry a score: unless the
-    boards are gone, every manifest with a score is kept with its parts.
+    that are candidates on its boards and the checkpoints that agents start from, and both carry a score, and snapshots,
+    which say that they are some: unless the boards are gone, all these manifests are kept with their parts.
 
     Raises:
         DataLoss, NotFound: What is to be kept cannot be read, so that its parts are unknown.
@@ -168,21 +169,21 @@ def find_garbage(
     scored = 0
     if not boards_are_gone:
         for stored in old:
-            manifest = _scored_manifest(store, stored) if stored.digest not in kept else None
+            manifest = _needed_manifest(store, stored) if stored.digest not in kept else None
             if manifest:
                 scored += 1
                 kept |= {stored.digest, *(part.digest for part in manifest.parts)}
     return Garbage([stored for stored in old if stored.digest not in kept], scored)
 
 
-def _scored_manifest(store: CheckpointStore, stored: StoredObject) -> Manifest | None:
+def _needed_manifest(store: CheckpointStore, stored: StoredObject) -> Manifest | None:
     if stored.size_bytes > MANIFEST_BYTES:
         return None
     try:
         manifest = _manifest_in(store.get_object(stored.digest))
     except (DataLoss, NotFound):
         return None  # nobody could use it
-    return manifest if manifest and manifest.HasField("evaluation") else None
+    return manifest if manifest and (manifest.HasField("evaluation") or is_snapshot(manifest)) else None
 
 
 def delete_garbage(store: CheckpointStore, garbage: Garbage, grace_seconds: float) -> list[StoredObject]:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from podrace.cli import formats
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
-from podrace.orchestrator.v1.orchestrator_pb2 import Pod, PodActivity
+from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 NOTHING = "-"
@@ -73,6 +73,16 @@ def pods_table(pods: Iterable[Pod], tournament_id: str, *, title: str = "") -> T
             f"{held.policy_lag:.2f}" if held else NOTHING,
             (held.plane if held else "") or NOTHING,
         )
+    return table
+
+
+def events_table(events: Iterable[Event], *, title: str = "", dated: bool = False) -> Table:
+    """Decisions with their reasons; `dated` for those of other days than today."""
+    table = plain_table("time", "event", "what happened", title=title)
+    table.columns[-1].no_wrap = False
+    for event in events:
+        time = formats.local_second(event.time) if dated else formats.clock_time(event.time)
+        table.add_row(time, event.kind, Text(event.message))
     return table
 
 

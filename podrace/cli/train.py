@@ -11,6 +11,7 @@ import click
 from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, formats, resolve, session, shapes
 from podrace.cli.claim import Use
 from podrace.cli.clients import Clients
+from podrace.cli.evaluate import find_checkpoint
 from podrace.cli.folders import Folders
 from podrace.cli.follow import View, follow, wait_for_pods_to_go
 from podrace.cli.interrupts import Interrupts
@@ -40,14 +41,19 @@ STOP_REASON = "stopped from the keyboard"
 @click.argument("spec", required=False, type=click.Path(path_type=Path))
 @click.option("--resume", metavar="TOURNAMENT", default="", help="Go on with a tournament that was stopped.")
 @click.option("--set", "overrides", multiple=True, metavar="A.B=C", help="Override a key of SPEC; repeatable.")
+@click.option(
+    "--ancestor", default="", metavar="AGENT", help="First agents go on from this one, or from a tournament's champion."
+)
 @click.option("--print-config", is_flag=True, help="Print the resolved specification as TOML and exit.")
 @mesh_options
-def train(settings: Settings, spec: Path | None, resume: str, overrides: Sequence[str], print_config: bool) -> int:
+def train(
+    settings: Settings, spec: Path | None, resume: str, overrides: Sequence[str], ancestor: str, print_config: bool
+) -> int:
     """Train a tournament and show it live, or go on with one.
 
     SPEC is a TOML file. Ctrl-C stops the tournament and keeps everything; Ctrl-C again does not wait for its pods.
     """
-    _check(spec, resume, overrides, print_config)
+    _check(spec, resume, [*overrides, *filter(None, [ancestor])], print_config)
     if spec is None:
         session.require_tournaments(settings)
         return session.run(functools.partial(_train, settings, resume))
@@ -55,7 +61,7 @@ def train(settings: Settings, spec: Path | None, resume: str, overrides: Sequenc
     if print_config:
         show_json(to_values(specification)) if settings.as_json else click.echo(to_toml(specification))
         return 0
-    return session.run(functools.partial(_train, settings, specification))
+    return session.run(functools.partial(_train, settings, specification, ancestor=ancestor))
 
 
 def _check(spec: Path | None, resume: str, overrides: Sequence[str], print_config: bool) -> None:
@@ -68,15 +74,22 @@ def _check(spec: Path | None, resume: str, overrides: Sequence[str], print_confi
             f"train: {spec} and --resume {resume}: a tournament keeps its specification; give only one"
         )
     if resume and (overrides or print_config):
-        raise InvalidArgument("train: --set and --print-config go with a specification, not with --resume")
+        raise InvalidArgument(
+            "train: --set and --print-config go with a specification, as does --ancestor, and not with --resume"
+        )
 
 
-async def _train(settings: Settings, wanted: TournamentSpec | str, interrupts: Interrupts) -> int:
+async def _train(
+    settings: Settings, wanted: TournamentSpec | str, interrupts: Interrupts, *, ancestor: str = ""
+) -> int:
     """Begins or goes on, follows to the end, reports; the mesh, if it is ours, ends with it."""
     # Results go there in any case: an unwritable home must not be found out at the end.
     Folders.of(settings.home).make_home()
     screen = LiveTable(console(stderr=True)) if sys.stderr.isatty() else PlainLines(tell)
     async with session.open_clients(settings, Use.TRAIN, interrupts, notify=screen.tell) as clients:
+        if ancestor and isinstance(wanted, TournamentSpec):
+            _, checkpoint = await find_checkpoint(clients, ancestor, where=settings.where)
+            wanted.evolution.ancestor_agent_id = checkpoint.agent_id
         begun = await _begin(settings, clients, wanted)
         tournament = await _follow(settings, clients, begun, screen, interrupts)
         if tournament.state == TOURNAMENT_STATE_COMPLETED and not interrupts.count:

@@ -89,9 +89,14 @@ class Block:
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
-        """Takes memory; raises ResourceExhausted where a GPU has not enough."""
+        """Takes memory; raises ResourceExhausted where there is not enough."""
         if device.type == "cpu":
-            self.memory = mapped(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            try:
+                self.memory = mapped(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            except OSError as error:
+                raise ResourceExhausted(
+                    f"this machine has no room for a region of {size} bytes ({error.strerror}): make the slots smaller"
+                ) from error
             write_header(self.memory)
             self.words = header(self.memory)
             return

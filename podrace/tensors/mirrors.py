@@ -15,7 +15,7 @@ from podrace import rpc
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
 from podrace.tensors.codec import size_bytes
-from podrace.tensors.layout import GENERATION_WORD, open_tensors
+from podrace.tensors.layout import GENERATION_WORD, check_distinct, open_tensors
 from podrace.tensors.memory import Block, MemoryPlane
 from podrace.tensors.plane import Region
 
@@ -36,6 +36,11 @@ class MirrorPlane:
         self._mirrors: dict[str, Block] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
 
+    def serve_at(self, address: str) -> None:
+        """Says where this process serves its regions, where that is found out later; before the first is created."""
+        self.address = address
+        self._own = MemoryPlane(f"{self.scheme}:{address}/", self.device)
+
     def create(self, name: str, specs: Sequence[TensorSpec]) -> Region:
         """Allocates memory for some tensors; raises as Plane.create does."""
         if not self.address:
@@ -47,11 +52,13 @@ class MirrorPlane:
 
         That a region of another process is still there, and of which generation, `pull` and `push` find out.
         """
-        if refs and all(self.address_of(ref) == self.address for ref in refs):
-            return self._own.open(refs)
-        for plane_uri, group in groupby(sorted(refs, key=_uri), key=_uri):
+        check_distinct(refs)
+        own = [ref for ref in refs if self.address_of(ref) == self.address]
+        others = [ref for ref in refs if self.address_of(ref) != self.address]
+        for plane_uri, group in groupby(sorted(others, key=_uri), key=_uri):
             self._reflect(plane_uri, list(group))
-        return open_tensors(refs, lambda uri: self._mirrors[uri].memory, lambda uri: self._mirrors[uri].words)
+        mirrored = open_tensors(others, lambda uri: self._mirrors[uri].memory, lambda uri: self._mirrors[uri].words)
+        return {**self._own.open(own), **mirrored}
 
     def open_own(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
         """Views tensors that a peer named and that must be ours; raises as Plane.open does."""

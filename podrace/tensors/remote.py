@@ -89,6 +89,8 @@ class TensorServicer(pb_grpc.TensorServiceServicer):
     ) -> AsyncIterator[ReadTensorsResponse]:
         """Streams; see the contract."""
         for ref in request.tensors:
+            # Before it is cut into pieces: what is larger than its region would be cut for ever.
+            self._view(ref)
             for box in pieces(ref, Box.whole(ref.spec.shape)):
                 # Opened for each piece: it may be handed out anew meanwhile.
                 yield ReadTensorsResponse(chunk=chunk_of(ref, self._view(ref), box))

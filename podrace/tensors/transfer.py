@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from podrace import rpc
-from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.errors import NOT_OPEN, FailedPrecondition, InvalidArgument
 from podrace.tensor.v1 import tensor_pb2 as pb
 from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
 from podrace.tensor.v1.tensor_pb2 import TensorRef
@@ -26,7 +26,6 @@ from podrace.tensors.group import Group, GroupStore
 from podrace.tensors.mirrors import MirrorPlane
 
 SCHEME = "group"
-NOT_OPEN = "ERROR_REASON_NOT_OPEN"
 OWNER, PEER = 0, 1
 """Ranks."""
 JOIN_DEADLINE_SECONDS = 10.0
@@ -203,6 +202,8 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
             await asyncio.to_thread(
                 group.broadcast_, flat_bytes([views[ref.spec.name] for ref in request.tensors]), OWNER
             )
+            # It may have been handed out anew, and written, meanwhile: what was sent is void then.
+            self._plane.open_own(request.tensors)
 
     async def ReceiveTensors(
         self, request: pb.ReceiveTensorsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -230,10 +231,11 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
     @asynccontextmanager
     async def _transfer(self, prefix: str) -> AsyncIterator[Group]:
         """Lends the group for one transfer; gives it up when that fails."""
-        link = self._links.get(prefix)
-        if link is None or link.group is None:
-            raise FailedPrecondition(f"there is no group {prefix!r} here; join one", reason=NOT_OPEN)
+        link = self._links.get(prefix) or Link()
         async with link.turn:
+            if link.group is None:
+                # Never there, or given up while this transfer waited for its turn.
+                raise FailedPrecondition(f"there is no group {prefix!r} here; join one", reason=NOT_OPEN)
             try:
                 yield await asyncio.shield(link.group)
             except (FailedPrecondition, InvalidArgument):

@@ -154,6 +154,44 @@ async def test_the_owner_works_in_place(short_folder: Path) -> None:
             ends.owner.create("slot", SPECS)
 
 
+async def test_a_stranger_that_asks_for_more_than_there_is_is_refused_at_once(short_folder: Path) -> None:
+    async with serving(short_folder) as ends:
+        (ref, *_) = ends.owner.create("slot", SPECS).refs()
+        for shape in ([2**33], [2**60, 2**3], [105, 2**20]):
+            # Cut into pieces first, it would keep the owner busy for hours.
+            ref.spec.shape[:] = shape
+            answers = rpc.stream(ends.stub.ReadTensors, pb.ReadTensorsRequest(tensors=[ref]), deadline_seconds=5.0)
+            with pytest.raises(InvalidArgument):
+                await anext(answers)
+
+
+async def test_what_is_ours_and_what_is_anothers_are_opened_together(short_folder: Path) -> None:
+    async with serving(short_folder) as ends:
+        here = GrpcPlane("unix:/nowhere/h.sock")
+        own, others = here.create("own", [STEP]), ends.owner.create("slot", [OBSERVATION])
+        own["step"].fill_(3)
+        others["observation"].fill_(4.0)
+        refs = [*own.refs(), *others.refs()]
+        await here.pull(refs)
+        views = here.open(refs)
+        assert (views["step"].item(), views["observation"].unique().item()) == (3, 4.0)
+        views["step"].fill_(5)
+        assert own["step"].item() == 5
+        here.close()
+
+
+async def test_an_address_that_is_found_out_later_is_what_references_name(short_folder: Path) -> None:
+    plane = GrpcPlane()
+    with pytest.raises(FailedPrecondition):
+        plane.create("slot", [STEP])
+    plane.serve_at("127.0.0.1:9")
+    region = plane.create("slot", [STEP])
+    assert region.plane_uri == "grpc:127.0.0.1:9/slot"
+    region["step"].fill_(2)
+    assert plane.open(region.refs())["step"].item() == 2
+    plane.close()
+
+
 async def test_an_owner_that_is_not_there_is_told(short_folder: Path) -> None:
     ref = pb.TensorRef(plane_uri=f"grpc:unix:{short_folder}/nobody.sock/slot", offset_bytes=64, spec=STEP, generation=1)
     with pytest.raises(Unavailable):

@@ -20,6 +20,7 @@ from podrace.checkpoints.minio import MinioStore
 from podrace.checkpoints.minio_address import parse_address, read_access
 from podrace.checkpoints.minio_client import Bucket, Entry, Patience
 from podrace.checkpoints.publish import claim, fetch, fetch_latest, publish
+from podrace.checkpoints.snapshots import is_snapshot, store_snapshot, store_snapshot_of
 from podrace.checkpoints.store import CheckpointStore, check_store, digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from podrace.tensors.codec import decode, encode
@@ -573,3 +574,45 @@ def test_a_predecessor_that_is_gone_does_not_stop_the_collection(harness: Harnes
     garbage = harness.store.put_object(b"garbage")
     harness.clock.now += HOUR
     assert collect(harness.store, [], HOUR) == [garbage]
+
+
+# Snapshots.
+
+
+def test_a_snapshot_is_a_policy_alone_that_no_pointer_leads_to(store: CheckpointStore) -> None:
+    stored = store_snapshot(store, b"policy 1", manifest(1))
+    found, files = fetch(store, stored)
+    assert files == {"policy": b"policy 1"}
+    assert is_snapshot(found)
+    assert found.policy_version == 1
+    assert pointer_of(store) is None
+    assert store_snapshot(store, b"policy 1", manifest(1)) == stored
+
+
+def test_a_snapshot_of_a_checkpoint_copies_nothing_and_is_the_same_each_time(store: CheckpointStore) -> None:
+    (published,) = publish_versions(store, AGENT, 1)
+    before = {stored.digest for stored in store.list_objects()}
+    checkpoint = fetch(store, published)[0]
+    kept = store_snapshot_of(store, published, checkpoint)
+    assert store_snapshot_of(store, published, checkpoint) == kept
+    assert {stored.digest for stored in store.list_objects()} - before == {kept}
+    found, files = fetch(store, kept)
+    assert files == {"policy": b"policy 1"}
+    assert is_snapshot(found)
+    assert not is_snapshot(checkpoint)
+    assert found.previous_manifest_digest == published
+
+
+def test_nothing_can_be_kept_of_a_checkpoint_without_a_policy(store: CheckpointStore) -> None:
+    with pytest.raises(InvalidArgument, match="has no part 'policy'"):
+        store_snapshot_of(store, digest(b"x"), manifest(1))
+
+
+def test_a_snapshot_outlives_the_training_files_of_its_checkpoint(harness: Harness) -> None:
+    first, _, _ = publish_versions(harness.store, AGENT, 1, 2, 3)
+    kept = store_snapshot_of(harness.store, first, fetch(harness.store, first)[0])
+    lost = store_snapshot(harness.store, b"nobody remembers it", manifest(9))
+    harness.clock.now += HOUR
+    gone = collect(harness.store, [kept], HOUR)
+    assert set(gone) == {first, digest(b"learner 1"), lost, digest(b"nobody remembers it")}
+    assert fetch(harness.store, kept)[1] == {"policy": b"policy 1"}

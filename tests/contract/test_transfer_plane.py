@@ -193,6 +193,43 @@ async def test_an_owner_that_began_anew_is_joined_anew(folder: Path) -> None:
     peer.close()
 
 
+async def test_what_was_handed_out_anew_while_it_was_sent_is_void(folder: Path, monkeypatch) -> None:
+    async with serving(folder) as ends:
+        region = filled(ends.owner)
+        await ends.peer.pull(region.refs())
+        (link,) = ends.servicer._links.values()
+        group = await link.group
+        send = group.broadcast_
+
+        def late(tensors, source):
+            send(tensors, source)
+            region.renew()
+
+        monkeypatch.setattr(group, "broadcast_", late)
+        with pytest.raises(FailedPrecondition, match="generation 2"):
+            await ends.peer.pull(region.refs())
+        monkeypatch.undo()
+        await ends.peer.pull(region.refs())
+        assert list(ends.servicer._links.values()) == [link], "the group is as good as before"
+
+
+async def test_a_transfer_whose_group_was_given_up_while_it_waited_is_told_to_join_again(folder: Path) -> None:
+    async with serving(folder) as ends:
+        region = filled(ends.owner)
+        await ends.peer.pull(region.refs())
+        ((prefix, link),) = ends.servicer._links.items()
+        request = pb.SendTensorsRequest(prefix=prefix, tensors=region.refs())
+        await link.turn.acquire()
+        sending = ends.servicer.SendTensors(request, None)
+        waiting = asyncio.ensure_future(anext(sending))
+        await asyncio.sleep(0)
+        link.drop()
+        link.turn.release()
+        with pytest.raises(FailedPrecondition, match="there is no group") as caught:
+            await waiting
+        assert caught.value.reason == "ERROR_REASON_NOT_OPEN"
+
+
 async def test_a_peer_that_failed_joins_a_new_group(folder: Path) -> None:
     async with serving(folder) as ends:
         region = filled(ends.owner)

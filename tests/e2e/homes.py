@@ -69,10 +69,11 @@ class Home:
         path.write_text(SPEC + objective + "\n" + more)
         return path
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, with_home: bool = True) -> subprocess.Popen[str]:
         """Starts a command in a session of its own."""
+        home = ["--home", str(self.path)] if with_home else []
         process = subprocess.Popen(
-            [sys.executable, "-m", "podrace.cli", *arguments, "--home", str(self.path)],
+            [sys.executable, "-m", "podrace.cli", *arguments, *home],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

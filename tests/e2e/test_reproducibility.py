@@ -55,6 +55,23 @@ def test_a_synchronous_tournament_is_the_same_again(home, tmp_path):
     assert first == second
 
 
+@pytest.mark.timeout(240)
+def test_an_agent_is_trained_again_from_its_manifest_bit_for_bit(home):
+    spec = home.spec("environment_steps = 20000", pool="maximum_pods = 1")
+    trained = home.json(
+        "train", str(spec), "--set", "evolution.initial_agents=1", "--set", "evolution.fresh_probability=0"
+    )
+    child = f"{trained['tournament_id']}-a1"
+    code, out, err = home.run("lineage", child, "--retrain", "--json")
+    assert code == 0, out + err
+    again = json.loads(out)
+    assert again["agent_id"] == child
+    assert {(file["environment_steps"], file["part"]) for file in again["files"]} == {
+        (steps, part) for steps in (4096, 8192) for part in ("policy", "learner")
+    }
+    assert all(file["recorded"] == file["again"] for file in again["files"])
+
+
 def test_the_leaderboards_log_replays_without_a_difference(home):
     trained = home.json("train", str(home.spec("environment_steps = 60000", pool="maximum_pods = 2")))
     replayed = home.json("lineage", trained["tournament_id"], "--replay")

@@ -13,6 +13,7 @@ import pytest
 from podrace import catalog, spec
 from podrace.agentpod.v1 import agentpod_pb2
 from podrace.config import read_toml
+from podrace.evolution.v1 import evolution_pb2
 from podrace.leaderboard.v1 import leaderboard_pb2
 from podrace.orchestrator.v1 import orchestrator_pb2
 from podrace.simulator.v1 import simulator_pb2
@@ -114,7 +115,7 @@ def test_the_protos_state_the_defaults_that_are_filled_in():
 
 
 def test_every_rpc_states_its_deadline_and_every_mutation_its_request_id():
-    for file in (orchestrator_pb2, leaderboard_pb2, agentpod_pb2, simulator_pb2, tensor_pb2):
+    for file in (orchestrator_pb2, leaderboard_pb2, agentpod_pb2, evolution_pb2, simulator_pb2, tensor_pb2):
         source = (REPOSITORY / "protos" / file.DESCRIPTOR.name).read_text()
         for service in file.DESCRIPTOR.services_by_name.values():
             for method in service.methods:

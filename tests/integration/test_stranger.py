@@ -3,10 +3,8 @@
 import asyncio
 import json
 import os
-import shutil
-import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +27,9 @@ SPECS = [
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Path]:
-    """A folder with the program and gRPC for Node.js, fetched anew."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("Node.js is not installed")
-    with tempfile.TemporaryDirectory(prefix="podrace-node-") as name:
-        folder = Path(name)
-        for file in SOURCES.iterdir():
-            if file.is_file():
-                shutil.copy(file, folder)
-        install = [npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
-        fetched = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-        if fetched.returncode:
-            pytest.skip(f"gRPC for Node.js cannot be fetched: {fetched.stderr.strip().splitlines()[-1:]}")
-        yield folder
+def node(node_program: Callable[[Path], Path]) -> Path:
+    """A folder with the program and gRPC for Node.js."""
+    return node_program(SOURCES)
 
 
 @pytest.fixture

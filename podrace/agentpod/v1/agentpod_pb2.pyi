@@ -478,7 +478,7 @@ class OpenEvaluatorRequest(_message.Message):
 
     @_builtins.property
     def policy(self) -> Global___PolicySpec:
-        """The policy; `tensors` is empty and answered."""
+        """The policy; `tensors` is empty and answered, or, to a tournament's own evaluator, given."""
 
     @_builtins.property
     def probe(self) -> _tensor_pb2.TensorRef:
@@ -522,7 +522,7 @@ class OpenEvaluatorResponse(_message.Message):
     """Sum of the probe's elements as read here."""
     @_builtins.property
     def observation_space(self) -> Global___Space:
-        """Of one environment's observation."""
+        """Of one environment's observation. This and the rest but `probe_sum` may be left out by a tournament's own evaluator."""
 
     @_builtins.property
     def action_space(self) -> Global___Space:
@@ -608,7 +608,10 @@ class EvaluatePolicyResponse(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def evaluation(self) -> _checkpoint_pb2.Evaluation:
-        """The score and the digest of the policy that earned it."""
+        """The score and the digest of the policy that earned it: SHA-256, in lower-case hexadecimal, of the safetensors file
+        of its tensors, sorted by name. Its header is JSON without spaces between tokens, each tensor's entry with the keys
+        `dtype` (`F32`), `shape` and `data_offsets` in that order, filled up with spaces to a multiple of 8 bytes.
+        """
 
     def __init__(
         self,

@@ -195,7 +195,17 @@ class WorkerService:
 
 
 class EvaluatorServiceStub:
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner.
+    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
+    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
+    pods call:
+    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
+    calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
+    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
+    URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
+    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
+    answered with NOT_OPEN, and the pod opens another.
+    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
+    too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
     """
 
     def __init__(self, channel):
@@ -222,7 +232,17 @@ class EvaluatorServiceStub:
 
 
 class EvaluatorServiceServicer:
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner.
+    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
+    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
+    pods call:
+    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
+    calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
+    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
+    URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
+    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
+    answered with NOT_OPEN, and the pod opens another.
+    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
+    too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
     """
 
     def OpenEvaluator(self, request, context):
@@ -274,7 +294,17 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EvaluatorService:
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner.
+    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
+    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
+    pods call:
+    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
+    calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
+    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
+    URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
+    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
+    answered with NOT_OPEN, and the pod opens another.
+    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
+    too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
     """
 
     @staticmethod

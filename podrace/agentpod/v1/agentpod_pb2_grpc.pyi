@@ -103,7 +103,18 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class EvaluatorServiceStub:
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner."""
+    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
+    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
+    pods call:
+    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
+      calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
+    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
+      URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
+    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
+      answered with NOT_OPEN, and the pod opens another.
+    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
+      too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -120,7 +131,18 @@ class EvaluatorServiceStub:
 
 @_typing.type_check_only
 class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner."""
+    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
+    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
+    pods call:
+    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
+      calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
+    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
+      URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
+    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
+      answered with NOT_OPEN, and the pod opens another.
+    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
+      too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenEvaluator: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.OpenEvaluatorRequest, _agentpod_pb2.OpenEvaluatorResponse]  # type: ignore[assignment]
@@ -133,7 +155,18 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     """Closes the environments. Deadline: 10 s."""
 
 class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner."""
+    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
+    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
+    pods call:
+    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
+      calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
+    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
+      URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
+    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
+      answered with NOT_OPEN, and the pod opens another.
+    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
+      too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
+    """
 
     @_abc_1.abstractmethod
     def OpenEvaluator(

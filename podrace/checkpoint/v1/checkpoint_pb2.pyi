@@ -109,6 +109,8 @@ class Evaluation(_message.Message):
     TRACES_FIELD_NUMBER: _builtins.int
     WALL_SECONDS_FIELD_NUMBER: _builtins.int
     MEMBER_POLICY_DIGESTS_FIELD_NUMBER: _builtins.int
+    EVALUATOR_FIELD_NUMBER: _builtins.int
+    EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
     mean_return: _builtins.float
     """Mean undiscounted return over the episodes."""
     variance: _builtins.float
@@ -123,6 +125,10 @@ class Evaluation(_message.Message):
     """SHA-256 of the `policy` part as the evaluator itself encoded its own copy; must equal the manifest's."""
     wall_seconds: _builtins.float
     """Wall-clock seconds it took."""
+    evaluator: _builtins.str
+    """What scored it, `evaluation.evaluator` of the tournament; empty: the pod's own evaluator."""
+    evaluator_fault: _builtins.str
+    """Why the pod's own evaluator scored it in the place of the tournament's; empty: it did not."""
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Domain measures the simulator reports, for instance `sharpe_ratio`."""
@@ -148,10 +154,12 @@ class Evaluation(_message.Message):
         traces: _abc.Mapping[_builtins.str, Global___Trace] | None = ...,
         wall_seconds: _builtins.float = ...,
         member_policy_digests: _abc.Iterable[_builtins.str] | None = ...,
+        evaluator: _builtins.str = ...,
+        evaluator_fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "mean_length_steps", b"mean_length_steps", "mean_return", b"mean_return", "member_policy_digests", b"member_policy_digests", "metrics", b"metrics", "policy_digest", b"policy_digest", "seed", b"seed", "traces", b"traces", "variance", b"variance", "wall_seconds", b"wall_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "evaluator", b"evaluator", "evaluator_fault", b"evaluator_fault", "mean_length_steps", b"mean_length_steps", "mean_return", b"mean_return", "member_policy_digests", b"member_policy_digests", "metrics", b"metrics", "policy_digest", b"policy_digest", "seed", b"seed", "traces", b"traces", "variance", b"variance", "wall_seconds", b"wall_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -193,6 +201,26 @@ class Manifest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class VersionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     FORMAT_VERSION_FIELD_NUMBER: _builtins.int
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
@@ -210,6 +238,10 @@ class Manifest(_message.Message):
     CORE_SECONDS_FIELD_NUMBER: _builtins.int
     LEASE_EPOCH_FIELD_NUMBER: _builtins.int
     PUBLISH_TIME_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    STARTING_MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     """Version of this layout; 1."""
     tournament_id: _builtins.str
@@ -238,6 +270,10 @@ class Manifest(_message.Message):
     """Processor-core seconds the agent was given (cores x wall clock)."""
     lease_epoch: _builtins.int
     """Lease epoch under which it was published."""
+    snapshot: _builtins.bool
+    """It is a snapshot: `policy` is its only part, and no pointer leads to it."""
+    starting_manifest_digest: _builtins.str
+    """Digest of the manifest, of its parent, that the agent started from; empty for a fresh agent."""
     @_builtins.property
     def hyperparameters(self) -> _struct_pb2.Struct:
         """Hyperparameters the agent trained with."""
@@ -253,6 +289,17 @@ class Manifest(_message.Message):
     @_builtins.property
     def publish_time(self) -> _timestamp_pb2.Timestamp:
         """When it was published."""
+
+    @_builtins.property
+    def spec(self) -> _struct_pb2.Struct:
+        """Specification of the tournament, resolved, as the JSON form of podrace.tournament.v1.TournamentSpec with the names of
+        its fields: with seed, hyperparameters and starting checkpoint all that decided how the agent was trained. Absent from
+        snapshots.
+        """
+
+    @_builtins.property
+    def versions(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Versions it was trained with: `python`, `podrace`, the packages that compute, and `machine`."""
 
     def __init__(
         self,
@@ -274,10 +321,14 @@ class Manifest(_message.Message):
         core_seconds: _builtins.float = ...,
         lease_epoch: _builtins.int = ...,
         publish_time: _timestamp_pb2.Timestamp | None = ...,
+        snapshot: _builtins.bool = ...,
+        spec: _struct_pb2.Struct | None = ...,
+        starting_manifest_digest: _builtins.str = ...,
+        versions: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "hyperparameters", b"hyperparameters", "publish_time", b"publish_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "hyperparameters", b"hyperparameters", "publish_time", b"publish_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "algorithm", b"algorithm", "core_seconds", b"core_seconds", "environment_steps", b"environment_steps", "evaluation", b"evaluation", "format_version", b"format_version", "hyperparameters", b"hyperparameters", "lease_epoch", b"lease_epoch", "lineage_environment_steps", b"lineage_environment_steps", "parts", b"parts", "policy_version", b"policy_version", "previous_manifest_digest", b"previous_manifest_digest", "publish_time", b"publish_time", "rollouts", b"rollouts", "seed", b"seed", "tournament_id", b"tournament_id", "training_seconds", b"training_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "algorithm", b"algorithm", "core_seconds", b"core_seconds", "environment_steps", b"environment_steps", "evaluation", b"evaluation", "format_version", b"format_version", "hyperparameters", b"hyperparameters", "lease_epoch", b"lease_epoch", "lineage_environment_steps", b"lineage_environment_steps", "parts", b"parts", "policy_version", b"policy_version", "previous_manifest_digest", b"previous_manifest_digest", "publish_time", b"publish_time", "rollouts", b"rollouts", "seed", b"seed", "snapshot", b"snapshot", "spec", b"spec", "starting_manifest_digest", b"starting_manifest_digest", "tournament_id", b"tournament_id", "training_seconds", b"training_seconds", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

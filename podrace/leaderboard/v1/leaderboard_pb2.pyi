@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -79,6 +80,34 @@ VERDICT_EVICTED: Verdict.ValueType  # 3
 """It stood on the board and a better one took its place."""
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
+class _Opinion:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OpinionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Opinion.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OPINION_UNSPECIFIED: _Opinion.ValueType  # 0
+    """There is no custom updater, or no answer of it could be used: the rules of the house."""
+    OPINION_ACCEPT: _Opinion.ValueType  # 1
+    """It enters the board."""
+    OPINION_REFUSE: _Opinion.ValueType  # 2
+    """It does not."""
+    OPINION_BY_RANK: _Opinion.ValueType  # 3
+    """It enters if its rank says so."""
+
+class Opinion(_Opinion, metaclass=_OpinionEnumTypeWrapper):
+    """What a custom updater (`evolution.updater`) said of a candidate; see JudgeCandidateResponse for what each does."""
+
+OPINION_UNSPECIFIED: Opinion.ValueType  # 0
+"""There is no custom updater, or no answer of it could be used: the rules of the house."""
+OPINION_ACCEPT: Opinion.ValueType  # 1
+"""It enters the board."""
+OPINION_REFUSE: Opinion.ValueType  # 2
+"""It does not."""
+OPINION_BY_RANK: Opinion.ValueType  # 3
+"""It enters if its rank says so."""
+Global___Opinion: _TypeAlias = Opinion  # noqa: Y015
+
 @_typing.final
 class Agent(_message.Message):
     """A member of the population."""
@@ -142,7 +171,7 @@ class Agent(_message.Message):
 
     @_builtins.property
     def parent_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents it descends from directly; empty when fresh."""
+        """Agents it descends from directly, of another tournament where it starts from `ancestor_agent_id`; empty when fresh."""
 
     @_builtins.property
     def starting_checkpoint(self) -> _checkpoint_pb2.Checkpoint:
@@ -209,6 +238,10 @@ class Candidate(_message.Message):
     CORE_SECONDS_FIELD_NUMBER: _builtins.int
     AGENT_NUMBER_FIELD_NUMBER: _builtins.int
     DEPTH_FIELD_NUMBER: _builtins.int
+    RANK_SCORE_FIELD_NUMBER: _builtins.int
+    OPINION_FIELD_NUMBER: _builtins.int
+    OPINION_REASON_FIELD_NUMBER: _builtins.int
+    EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
     """SHA-256 of the manifest."""
     tournament_id: _builtins.str
@@ -241,6 +274,16 @@ class Candidate(_message.Message):
     """Position of the agent in the sequence of agents."""
     depth: _builtins.int
     """Generations from the first fresh ancestor; 0 for a fresh agent."""
+    rank_score: _builtins.float
+    """What the board ranks it by before its score, if a custom updater said; higher is better."""
+    opinion: Global___Opinion.ValueType
+    """What a custom updater said when it arrived."""
+    opinion_reason: _builtins.str
+    """Why, in a custom updater's words; or why no answer of it could be used. Empty without one."""
+    evaluator_fault: _builtins.str
+    """Why the pod's own evaluator scored it in the place of the tournament's (`evaluation.evaluator`): it ranks after all
+    that were scored as the tournament wants it. Empty: it did not.
+    """
     @_builtins.property
     def parent_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Agents the agent descends from directly."""
@@ -270,14 +313,92 @@ class Candidate(_message.Message):
         core_seconds: _builtins.float = ...,
         agent_number: _builtins.int = ...,
         depth: _builtins.int = ...,
+        rank_score: _builtins.float | None = ...,
+        opinion: Global___Opinion.ValueType = ...,
+        opinion_reason: _builtins.str = ...,
+        evaluator_fault: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["submit_time", b"submit_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score", "rank_score", b"rank_score", "submit_time", b"submit_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episodes", b"episodes", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "reason", b"reason", "score", b"score", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episodes", b"episodes", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "score", b"score", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rank_score: _TypeAlias = _typing.Literal["rank_score"]  # noqa: Y015
+    _WhichOneofArgType__rank_score: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank_score) -> _WhichOneofReturnType__rank_score | None: ...
+
+Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
+
+@_typing.final
+class Snapshot(_message.Message):
+    """A policy as it stood at a fixed time of its tournament, kept for learning curves only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    ALGORITHM_FIELD_NUMBER: _builtins.int
+    CHAMPION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    RUNNING_DURATION_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    AGENT_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    TOURNAMENT_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    manifest_digest: _builtins.str
+    """SHA-256 of its manifest, whose only part is the policy. The snapshots of a champion that stayed champion share it."""
+    tournament_id: _builtins.str
+    """Tournament it belongs to."""
+    agent_id: _builtins.str
+    """Agent whose policy it is."""
+    algorithm: _builtins.str
+    """Name of the algorithm."""
+    champion: _builtins.bool
+    """The policy of the board's best at that time, whether it still trained or not; else that of an agent in training."""
+    number: _builtins.int
+    """The multiple of `evaluation.snapshot_period` at which it was due, from 1."""
+    environment_steps: _builtins.int
+    """Steps behind the policy, those of the agent's ancestors included."""
+    agent_environment_steps: _builtins.int
+    """Steps the agent itself had taken."""
+    tournament_environment_steps: _builtins.int
+    """Steps over all agents of the tournament by then; 0 where nobody knows: of an agent's, while the board was empty."""
+    sequence: _builtins.int
+    """Order of arrival at the leaderboard, from 1, over all tournaments."""
+    @_builtins.property
+    def running_duration(self) -> _duration_pb2.Duration:
+        """Time the tournament had been running when the policy was copied, pauses left out: the first moment between two
+        updates from when it was due.
+        """
+
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it arrived."""
+
+    def __init__(
+        self,
+        *,
+        manifest_digest: _builtins.str = ...,
+        tournament_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        algorithm: _builtins.str = ...,
+        champion: _builtins.bool = ...,
+        number: _builtins.int = ...,
+        running_duration: _duration_pb2.Duration | None = ...,
+        environment_steps: _builtins.int = ...,
+        agent_environment_steps: _builtins.int = ...,
+        tournament_environment_steps: _builtins.int = ...,
+        sequence: _builtins.int = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "running_duration", b"running_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "algorithm", b"algorithm", "champion", b"champion", "create_time", b"create_time", "environment_steps", b"environment_steps", "manifest_digest", b"manifest_digest", "number", b"number", "running_duration", b"running_duration", "sequence", b"sequence", "tournament_environment_steps", b"tournament_environment_steps", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
+Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
 
 @_typing.final
 class GetAgentRequest(_message.Message):
@@ -958,7 +1079,7 @@ class SubmitCandidateResponse(_message.Message):
     CANDIDATE_FIELD_NUMBER: _builtins.int
     BEST_SCORE_FIELD_NUMBER: _builtins.int
     best_score: _builtins.float
-    """Highest score on the board of the tournament."""
+    """Highest score on the board of the tournament; 0 while a custom updater keeps it empty."""
     @_builtins.property
     def candidate(self) -> Global___Candidate:
         """The candidate with its verdict, rank and reason."""
@@ -1050,3 +1171,191 @@ class GenerateAgentResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateAgentResponse: _TypeAlias = GenerateAgentResponse  # noqa: Y015
+
+@_typing.final
+class ListSnapshotsRequest(_message.Message):
+    """Chooses a page of snapshots."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    tournament_id: _builtins.str
+    """The tournament."""
+    page_size: _builtins.int
+    """At most this many; 0 means 100; never more than 1,000."""
+    page_token: _builtins.str
+    """Where the previous page ended; empty for the first."""
+    def __init__(
+        self,
+        *,
+        tournament_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSnapshotsRequest: _TypeAlias = ListSnapshotsRequest  # noqa: Y015
+
+@_typing.final
+class ListSnapshotsResponse(_message.Message):
+    """A page of snapshots."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty at the end."""
+    @_builtins.property
+    def snapshots(self) -> _containers.RepeatedCompositeFieldContainer[Global___Snapshot]:
+        """The snapshots."""
+
+    def __init__(
+        self,
+        *,
+        snapshots: _abc.Iterable[Global___Snapshot] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "snapshots", b"snapshots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSnapshotsResponse: _TypeAlias = ListSnapshotsResponse  # noqa: Y015
+
+@_typing.final
+class SubmitSnapshotRequest(_message.Message):
+    """Submits an agent's snapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    LEASE_EPOCH_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    RUNNING_DURATION_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Idempotency key; `<agent_id>-snapshot-<number>` serves."""
+    lease_epoch: _builtins.int
+    """Lease epoch under which it was taken."""
+    number: _builtins.int
+    """The multiple of `evaluation.snapshot_period` at which it was due, from 1."""
+    @_builtins.property
+    def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
+        """The stored manifest."""
+
+    @_builtins.property
+    def running_duration(self) -> _duration_pb2.Duration:
+        """Time the tournament had been running when the policy was copied, pauses left out."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        checkpoint: _checkpoint_pb2.Checkpoint | None = ...,
+        lease_epoch: _builtins.int = ...,
+        number: _builtins.int = ...,
+        running_duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "running_duration", b"running_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease_epoch", b"lease_epoch", "number", b"number", "request_id", b"request_id", "running_duration", b"running_duration"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitSnapshotRequest: _TypeAlias = SubmitSnapshotRequest  # noqa: Y015
+
+@_typing.final
+class SubmitSnapshotResponse(_message.Message):
+    """What stands for that agent and number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def snapshot(self) -> Global___Snapshot:
+        """The snapshot."""
+
+    def __init__(
+        self,
+        *,
+        snapshot: Global___Snapshot | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SubmitSnapshotResponse: _TypeAlias = SubmitSnapshotResponse  # noqa: Y015
+
+@_typing.final
+class SnapshotChampionRequest(_message.Message):
+    """Asks for a snapshot of the champion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    RUNNING_DURATION_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Idempotency key; `<tournament_id>-snapshot-<number>` serves."""
+    tournament_id: _builtins.str
+    """The tournament."""
+    number: _builtins.int
+    """The multiple of `evaluation.snapshot_period` that is due, from 1."""
+    environment_steps: _builtins.int
+    """Steps over all its agents."""
+    @_builtins.property
+    def running_duration(self) -> _duration_pb2.Duration:
+        """Time the tournament has been running, pauses left out."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        tournament_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+        running_duration: _duration_pb2.Duration | None = ...,
+        environment_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["running_duration", b"running_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment_steps", b"environment_steps", "number", b"number", "request_id", b"request_id", "running_duration", b"running_duration", "tournament_id", b"tournament_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotChampionRequest: _TypeAlias = SnapshotChampionRequest  # noqa: Y015
+
+@_typing.final
+class SnapshotChampionResponse(_message.Message):
+    """What stands for that number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def snapshot(self) -> Global___Snapshot:
+        """The snapshot; absent while the board is empty."""
+
+    def __init__(
+        self,
+        *,
+        snapshot: Global___Snapshot | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotChampionResponse: _TypeAlias = SnapshotChampionResponse  # noqa: Y015

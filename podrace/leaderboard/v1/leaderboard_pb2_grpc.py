@@ -70,6 +70,11 @@ class LeaderboardServiceStub:
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.NameChampionRequest.SerializeToString,
                 response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.NameChampionResponse.FromString,
                 _registered_method=True)
+        self.ListSnapshots = channel.unary_unary(
+                '/podrace.leaderboard.v1.LeaderboardService/ListSnapshots',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListSnapshotsRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListSnapshotsResponse.FromString,
+                _registered_method=True)
 
 
 class LeaderboardServiceServicer:
@@ -133,6 +138,14 @@ class LeaderboardServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSnapshots(self, request, context):
+        """Lists the snapshots of a tournament by arrival; it has none without `evaluation.snapshot_period`. Answers at once.
+        INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LeaderboardServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -170,6 +183,11 @@ def add_LeaderboardServiceServicer_to_server(servicer, server):
                     servicer.NameChampion,
                     request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.NameChampionRequest.FromString,
                     response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.NameChampionResponse.SerializeToString,
+            ),
+            'ListSnapshots': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSnapshots,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListSnapshotsRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListSnapshotsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -372,9 +390,36 @@ class LeaderboardService:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def ListSnapshots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.LeaderboardService/ListSnapshots',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListSnapshotsRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListSnapshotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class UpdaterServiceStub:
-    """Decides who enters the board. Called by learners.
+    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator.
     """
 
     def __init__(self, channel):
@@ -388,17 +433,47 @@ class UpdaterServiceStub:
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateRequest.SerializeToString,
                 response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateResponse.FromString,
                 _registered_method=True)
+        self.SubmitSnapshot = channel.unary_unary(
+                '/podrace.leaderboard.v1.UpdaterService/SubmitSnapshot',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitSnapshotRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitSnapshotResponse.FromString,
+                _registered_method=True)
+        self.SnapshotChampion = channel.unary_unary(
+                '/podrace.leaderboard.v1.UpdaterService/SnapshotChampion',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionResponse.FromString,
+                _registered_method=True)
 
 
 class UpdaterServiceServicer:
-    """Decides who enters the board. Called by learners.
+    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator.
     """
 
     def SubmitCandidate(self, request, context):
         """Judges a published checkpoint. Reads its manifest from the store, so the score is the one the evaluator signed
         with the policy's digest. Durable before it answers. Idempotent on the candidate: the same manifest gets the same
         answer. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong, FAILED_PRECONDITION
-        (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+        (STALE_EPOCH) if the agent has since been handed to another pod, ALREADY_EXISTS if the request's id was used for
+        another candidate. Deadline: 10 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitSnapshot(self, request, context):
+        """Takes note of an agent's snapshot, whose manifest is in the store. Called by learners. Durable before it answers.
+        Idempotent on the agent and the number: whoever takes it again, with the same policy or, after a crash, with
+        another, is answered the first. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong,
+        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SnapshotChampion(self, request, context):
+        """Takes the champion's snapshot: the policy of the board's best as of now. Called by the orchestrator, which knows the
+        time. Durable before it answers. Idempotent on the tournament and the number. Answers without a snapshot while the
+        board is empty. NOT_FOUND if the best one's manifest is not in the store. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -412,6 +487,16 @@ def add_UpdaterServiceServicer_to_server(servicer, server):
                     request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateRequest.FromString,
                     response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateResponse.SerializeToString,
             ),
+            'SubmitSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitSnapshot,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitSnapshotRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitSnapshotResponse.SerializeToString,
+            ),
+            'SnapshotChampion': grpc.unary_unary_rpc_method_handler(
+                    servicer.SnapshotChampion,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'podrace.leaderboard.v1.UpdaterService', rpc_method_handlers)
@@ -421,7 +506,7 @@ def add_UpdaterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class UpdaterService:
-    """Decides who enters the board. Called by learners.
+    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator.
     """
 
     @staticmethod
@@ -441,6 +526,60 @@ class UpdaterService:
             '/podrace.leaderboard.v1.UpdaterService/SubmitCandidate',
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateRequest.SerializeToString,
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.UpdaterService/SubmitSnapshot',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitSnapshotRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SnapshotChampion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.UpdaterService/SnapshotChampion',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -475,8 +614,10 @@ class GeneratorServiceServicer:
 
     def GenerateAgent(self, request, context):
         """Makes agent `number` of a tournament, once: a repeat returns the stored one whatever the board says by then.
-        INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy. FAILED_PRECONDITION in a synchronous tournament while an
-        agent of the previous round is unfinished. Deadline: 10 s.
+        INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy, or an ancestor from another tournament whose training files
+        cannot fit. FAILED_PRECONDITION in a synchronous tournament while an agent of the previous round is unfinished.
+        ALREADY_EXISTS if the request's id was used for another agent.
+        Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

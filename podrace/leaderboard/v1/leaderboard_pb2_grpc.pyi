@@ -61,6 +61,10 @@ class LeaderboardServiceStub:
     all contenders it was answered. Remembers nothing, so that the same evaluations get the same champion. Answers at
     once. NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
+    ListSnapshots: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListSnapshotsRequest, _leaderboard_pb2.ListSnapshotsResponse]
+    """Lists the snapshots of a tournament by arrival; it has none without `evaluation.snapshot_period`. Answers at once.
+    INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+    """
 
 @_typing.type_check_only
 class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
@@ -94,6 +98,10 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     that there are. Called by the orchestrator when a tournament ends: first without evaluations, then with those of
     all contenders it was answered. Remembers nothing, so that the same evaluations get the same champion. Answers at
     once. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    """
+    ListSnapshots: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListSnapshotsRequest, _leaderboard_pb2.ListSnapshotsResponse]  # type: ignore[assignment]
+    """Lists the snapshots of a tournament by arrival; it has none without `evaluation.snapshot_period`. Answers at once.
+    INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
     """
 
 class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -169,10 +177,20 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         once. NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
 
+    @_abc_1.abstractmethod
+    def ListSnapshots(
+        self,
+        request: _leaderboard_pb2.ListSnapshotsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.ListSnapshotsResponse, _abc.Awaitable[_leaderboard_pb2.ListSnapshotsResponse]]:
+        """Lists the snapshots of a tournament by arrival; it has none without `evaluation.snapshot_period`. Answers at once.
+        INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+        """
+
 def add_LeaderboardServiceServicer_to_server(servicer: LeaderboardServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class UpdaterServiceStub:
-    """Decides who enters the board. Called by learners."""
+    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -182,23 +200,47 @@ class UpdaterServiceStub:
     """Judges a published checkpoint. Reads its manifest from the store, so the score is the one the evaluator signed
     with the policy's digest. Durable before it answers. Idempotent on the candidate: the same manifest gets the same
     answer. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong, FAILED_PRECONDITION
-    (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+    (STALE_EPOCH) if the agent has since been handed to another pod, ALREADY_EXISTS if the request's id was used for
+    another candidate. Deadline: 10 s.
+    """
+    SubmitSnapshot: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]
+    """Takes note of an agent's snapshot, whose manifest is in the store. Called by learners. Durable before it answers.
+    Idempotent on the agent and the number: whoever takes it again, with the same policy or, after a crash, with
+    another, is answered the first. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong,
+    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+    """
+    SnapshotChampion: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.SnapshotChampionRequest, _leaderboard_pb2.SnapshotChampionResponse]
+    """Takes the champion's snapshot: the policy of the board's best as of now. Called by the orchestrator, which knows the
+    time. Durable before it answers. Idempotent on the tournament and the number. Answers without a snapshot while the
+    board is empty. NOT_FOUND if the best one's manifest is not in the store. Deadline: 5 s.
     """
 
 @_typing.type_check_only
 class UpdaterServiceAsyncStub(UpdaterServiceStub):
-    """Decides who enters the board. Called by learners."""
+    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitCandidate: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitCandidateRequest, _leaderboard_pb2.SubmitCandidateResponse]  # type: ignore[assignment]
     """Judges a published checkpoint. Reads its manifest from the store, so the score is the one the evaluator signed
     with the policy's digest. Durable before it answers. Idempotent on the candidate: the same manifest gets the same
     answer. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong, FAILED_PRECONDITION
-    (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+    (STALE_EPOCH) if the agent has since been handed to another pod, ALREADY_EXISTS if the request's id was used for
+    another candidate. Deadline: 10 s.
+    """
+    SubmitSnapshot: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]  # type: ignore[assignment]
+    """Takes note of an agent's snapshot, whose manifest is in the store. Called by learners. Durable before it answers.
+    Idempotent on the agent and the number: whoever takes it again, with the same policy or, after a crash, with
+    another, is answered the first. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong,
+    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+    """
+    SnapshotChampion: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SnapshotChampionRequest, _leaderboard_pb2.SnapshotChampionResponse]  # type: ignore[assignment]
+    """Takes the champion's snapshot: the policy of the board's best as of now. Called by the orchestrator, which knows the
+    time. Durable before it answers. Idempotent on the tournament and the number. Answers without a snapshot while the
+    board is empty. NOT_FOUND if the best one's manifest is not in the store. Deadline: 5 s.
     """
 
 class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Decides who enters the board. Called by learners."""
+    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator."""
 
     @_abc_1.abstractmethod
     def SubmitCandidate(
@@ -209,7 +251,31 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Judges a published checkpoint. Reads its manifest from the store, so the score is the one the evaluator signed
         with the policy's digest. Durable before it answers. Idempotent on the candidate: the same manifest gets the same
         answer. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong, FAILED_PRECONDITION
-        (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+        (STALE_EPOCH) if the agent has since been handed to another pod, ALREADY_EXISTS if the request's id was used for
+        another candidate. Deadline: 10 s.
+        """
+
+    @_abc_1.abstractmethod
+    def SubmitSnapshot(
+        self,
+        request: _leaderboard_pb2.SubmitSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.SubmitSnapshotResponse, _abc.Awaitable[_leaderboard_pb2.SubmitSnapshotResponse]]:
+        """Takes note of an agent's snapshot, whose manifest is in the store. Called by learners. Durable before it answers.
+        Idempotent on the agent and the number: whoever takes it again, with the same policy or, after a crash, with
+        another, is answered the first. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong,
+        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+        """
+
+    @_abc_1.abstractmethod
+    def SnapshotChampion(
+        self,
+        request: _leaderboard_pb2.SnapshotChampionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.SnapshotChampionResponse, _abc.Awaitable[_leaderboard_pb2.SnapshotChampionResponse]]:
+        """Takes the champion's snapshot: the policy of the board's best as of now. Called by the orchestrator, which knows the
+        time. Durable before it answers. Idempotent on the tournament and the number. Answers without a snapshot while the
+        board is empty. NOT_FOUND if the best one's manifest is not in the store. Deadline: 5 s.
         """
 
 def add_UpdaterServiceServicer_to_server(servicer: UpdaterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
@@ -223,8 +289,10 @@ class GeneratorServiceStub:
     def __new__(cls, channel: _aio.Channel) -> GeneratorServiceAsyncStub: ...
     GenerateAgent: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GenerateAgentRequest, _leaderboard_pb2.GenerateAgentResponse]
     """Makes agent `number` of a tournament, once: a repeat returns the stored one whatever the board says by then.
-    INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy. FAILED_PRECONDITION in a synchronous tournament while an
-    agent of the previous round is unfinished. Deadline: 10 s.
+    INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy, or an ancestor from another tournament whose training files
+    cannot fit. FAILED_PRECONDITION in a synchronous tournament while an agent of the previous round is unfinished.
+    ALREADY_EXISTS if the request's id was used for another agent.
+    Deadline: 10 s.
     """
 
 @_typing.type_check_only
@@ -234,8 +302,10 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GenerateAgent: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GenerateAgentRequest, _leaderboard_pb2.GenerateAgentResponse]  # type: ignore[assignment]
     """Makes agent `number` of a tournament, once: a repeat returns the stored one whatever the board says by then.
-    INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy. FAILED_PRECONDITION in a synchronous tournament while an
-    agent of the previous round is unfinished. Deadline: 10 s.
+    INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy, or an ancestor from another tournament whose training files
+    cannot fit. FAILED_PRECONDITION in a synchronous tournament while an agent of the previous round is unfinished.
+    ALREADY_EXISTS if the request's id was used for another agent.
+    Deadline: 10 s.
     """
 
 class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -248,8 +318,10 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.GenerateAgentResponse, _abc.Awaitable[_leaderboard_pb2.GenerateAgentResponse]]:
         """Makes agent `number` of a tournament, once: a repeat returns the stored one whatever the board says by then.
-        INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy. FAILED_PRECONDITION in a synchronous tournament while an
-        agent of the previous round is unfinished. Deadline: 10 s.
+        INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy, or an ancestor from another tournament whose training files
+        cannot fit. FAILED_PRECONDITION in a synchronous tournament while an agent of the previous round is unfinished.
+        ALREADY_EXISTS if the request's id was used for another agent.
+        Deadline: 10 s.
         """
 
 def add_GeneratorServiceServicer_to_server(servicer: GeneratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -648,6 +648,102 @@ class GetEvaluationResponse(_message.Message):
 Global___GetEvaluationResponse: _TypeAlias = GetEvaluationResponse  # noqa: Y015
 
 @_typing.final
+class ListEvaluationsRequest(_message.Message):
+    """Chooses a page of evaluations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    tournament_id: _builtins.str
+    """The tournament."""
+    page_size: _builtins.int
+    """At most this many; 0 means 100; never more than 1,000."""
+    page_token: _builtins.str
+    """Where the previous page ended; empty for the first."""
+    def __init__(
+        self,
+        *,
+        tournament_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEvaluationsRequest: _TypeAlias = ListEvaluationsRequest  # noqa: Y015
+
+@_typing.final
+class EvaluationEntry(_message.Message):
+    """An evaluation that was asked for, and what came of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORK_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    EVALUATION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    done: _builtins.bool
+    """A pod has finished with it, well or not."""
+    error: _builtins.str
+    """Why it failed, in a line for a person; empty when it went well."""
+    @_builtins.property
+    def work(self) -> Global___EvaluationWork:
+        """What is scored, and how."""
+
+    @_builtins.property
+    def evaluation(self) -> _checkpoint_pb2.Evaluation:
+        """The result without its traces, when it went well; GetEvaluation has them."""
+
+    def __init__(
+        self,
+        *,
+        work: Global___EvaluationWork | None = ...,
+        done: _builtins.bool = ...,
+        evaluation: _checkpoint_pb2.Evaluation | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "work", b"work"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "error", b"error", "evaluation", b"evaluation", "work", b"work"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvaluationEntry: _TypeAlias = EvaluationEntry  # noqa: Y015
+
+@_typing.final
+class ListEvaluationsResponse(_message.Message):
+    """A page of evaluations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVALUATIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty at the end."""
+    @_builtins.property
+    def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationEntry]:
+        """The evaluations, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        evaluations: _abc.Iterable[Global___EvaluationEntry] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluations", b"evaluations", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEvaluationsResponse: _TypeAlias = ListEvaluationsResponse  # noqa: Y015
+
+@_typing.final
 class Pod(_message.Message):
     """A pod."""
 
@@ -894,6 +990,7 @@ class Assignment(_message.Message):
     LEASE_DURATION_FIELD_NUMBER: _builtins.int
     TRAIN_FIELD_NUMBER: _builtins.int
     EVALUATE_FIELD_NUMBER: _builtins.int
+    RUNNING_DURATION_FIELD_NUMBER: _builtins.int
     assignment_id: _builtins.str
     """Unique name."""
     tournament_id: _builtins.str
@@ -916,6 +1013,12 @@ class Assignment(_message.Message):
     def evaluate(self) -> Global___EvaluationWork:
         """Score a checkpoint."""
 
+    @_builtins.property
+    def running_duration(self) -> _duration_pb2.Duration:
+        """Time the tournament had been running when this was answered, pauses left out; the pod counts on from there on its
+        own monotonic clock.
+        """
+
     def __init__(
         self,
         *,
@@ -926,10 +1029,11 @@ class Assignment(_message.Message):
         lease_duration: _duration_pb2.Duration | None = ...,
         train: _leaderboard_pb2.Agent | None = ...,
         evaluate: Global___EvaluationWork | None = ...,
+        running_duration: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "lease_duration", b"lease_duration", "spec", b"spec", "train", b"train", "work", b"work"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "lease_duration", b"lease_duration", "running_duration", b"running_duration", "spec", b"spec", "train", b"train", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluate", b"evaluate", "lease_duration", b"lease_duration", "lease_epoch", b"lease_epoch", "spec", b"spec", "tournament_id", b"tournament_id", "train", b"train", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluate", b"evaluate", "lease_duration", b"lease_duration", "lease_epoch", b"lease_epoch", "running_duration", b"running_duration", "spec", b"spec", "tournament_id", b"tournament_id", "train", b"train", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["train", "evaluate"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015
@@ -1039,6 +1143,7 @@ class Progress(_message.Message):
     TRAINING_RETURN_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     PLANE_FIELD_NUMBER: _builtins.int
+    EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
     activity: Global___PodActivity.ValueType
     """What it is doing."""
     environment_steps: _builtins.int
@@ -1055,6 +1160,8 @@ class Progress(_message.Message):
     """Last evaluation score; absent before the first."""
     plane: _builtins.str
     """Plane on which tensors travel between its processes; empty before they are connected."""
+    evaluator_fault: _builtins.str
+    """Why the pod's own evaluator earned the last score in the place of the tournament's; empty: it did not."""
     def __init__(
         self,
         *,
@@ -1066,10 +1173,11 @@ class Progress(_message.Message):
         training_return: _builtins.float | None = ...,
         score: _builtins.float | None = ...,
         plane: _builtins.str = ...,
+        evaluator_fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "score", b"score", "training_return", b"training_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "activity", b"activity", "environment_steps", b"environment_steps", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "score", b"score", "steps_per_second", b"steps_per_second", "training_return", b"training_return"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "score", b"score", "steps_per_second", b"steps_per_second", "training_return", b"training_return"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
@@ -1123,6 +1231,7 @@ class RenewAssignmentResponse(_message.Message):
     DIRECTIVE_FIELD_NUMBER: _builtins.int
     LEASE_DURATION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    RUNNING_DURATION_FIELD_NUMBER: _builtins.int
     directive: Global___Directive.ValueType
     """What to do."""
     reason: _builtins.str
@@ -1131,16 +1240,21 @@ class RenewAssignmentResponse(_message.Message):
     def lease_duration(self) -> _duration_pb2.Duration:
         """The lease lasts this long from the moment the request was sent."""
 
+    @_builtins.property
+    def running_duration(self) -> _duration_pb2.Duration:
+        """Time the tournament had been running when this was answered, pauses left out."""
+
     def __init__(
         self,
         *,
         directive: Global___Directive.ValueType = ...,
         lease_duration: _duration_pb2.Duration | None = ...,
         reason: _builtins.str = ...,
+        running_duration: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration", "running_duration", b"running_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directive", b"directive", "lease_duration", b"lease_duration", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directive", b"directive", "lease_duration", b"lease_duration", "reason", b"reason", "running_duration", b"running_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -86,6 +86,11 @@ class OrchestratorServiceStub:
                 request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationRequest.SerializeToString,
                 response_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationResponse.FromString,
                 _registered_method=True)
+        self.ListEvaluations = channel.unary_unary(
+                '/podrace.orchestrator.v1.OrchestratorService/ListEvaluations',
+                request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ListEvaluationsRequest.SerializeToString,
+                response_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ListEvaluationsResponse.FromString,
+                _registered_method=True)
         self.ListPods = channel.unary_unary(
                 '/podrace.orchestrator.v1.OrchestratorService/ListPods',
                 request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ListPodsRequest.SerializeToString,
@@ -194,6 +199,15 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEvaluations(self, request, context):
+        """Lists the evaluations of a tournament, oldest first, with what came of them: whoever needs one that was made before
+        need not have it made again. Called by people. Answers at once. INVALID_ARGUMENT for a page token that was not given
+        out. Deadline: 5 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListPods(self, request, context):
         """Lists the pods that the launcher knows. Called by people. Answers at once. Deadline: 5 s.
         """
@@ -281,6 +295,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.GetEvaluation,
                     request_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationRequest.FromString,
                     response_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationResponse.SerializeToString,
+            ),
+            'ListEvaluations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvaluations,
+                    request_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ListEvaluationsRequest.FromString,
+                    response_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ListEvaluationsResponse.SerializeToString,
             ),
             'ListPods': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPods,
@@ -558,6 +577,33 @@ class OrchestratorService:
             '/podrace.orchestrator.v1.OrchestratorService/GetEvaluation',
             podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationRequest.SerializeToString,
             podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvaluations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.orchestrator.v1.OrchestratorService/ListEvaluations',
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ListEvaluationsRequest.SerializeToString,
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ListEvaluationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

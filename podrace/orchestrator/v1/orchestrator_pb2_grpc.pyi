@@ -73,6 +73,11 @@ class OrchestratorServiceStub:
     """Returns an evaluation and, once a pod has finished it, its result. Called by people, who poll. Answers at once.
     NOT_FOUND for an unknown one. Deadline: 5 s.
     """
+    ListEvaluations: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEvaluationsRequest, _orchestrator_pb2.ListEvaluationsResponse]
+    """Lists the evaluations of a tournament, oldest first, with what came of them: whoever needs one that was made before
+    need not have it made again. Called by people. Answers at once. INVALID_ARGUMENT for a page token that was not given
+    out. Deadline: 5 s.
+    """
     ListPods: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListPodsRequest, _orchestrator_pb2.ListPodsResponse]
     """Lists the pods that the launcher knows. Called by people. Answers at once. Deadline: 5 s."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEventsRequest, _orchestrator_pb2.ListEventsResponse]
@@ -136,6 +141,11 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     GetEvaluation: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetEvaluationRequest, _orchestrator_pb2.GetEvaluationResponse]  # type: ignore[assignment]
     """Returns an evaluation and, once a pod has finished it, its result. Called by people, who poll. Answers at once.
     NOT_FOUND for an unknown one. Deadline: 5 s.
+    """
+    ListEvaluations: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEvaluationsRequest, _orchestrator_pb2.ListEvaluationsResponse]  # type: ignore[assignment]
+    """Lists the evaluations of a tournament, oldest first, with what came of them: whoever needs one that was made before
+    need not have it made again. Called by people. Answers at once. INVALID_ARGUMENT for a page token that was not given
+    out. Deadline: 5 s.
     """
     ListPods: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListPodsRequest, _orchestrator_pb2.ListPodsResponse]  # type: ignore[assignment]
     """Lists the pods that the launcher knows. Called by people. Answers at once. Deadline: 5 s."""
@@ -251,6 +261,17 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.GetEvaluationResponse, _abc.Awaitable[_orchestrator_pb2.GetEvaluationResponse]]:
         """Returns an evaluation and, once a pod has finished it, its result. Called by people, who poll. Answers at once.
         NOT_FOUND for an unknown one. Deadline: 5 s.
+        """
+
+    @_abc_1.abstractmethod
+    def ListEvaluations(
+        self,
+        request: _orchestrator_pb2.ListEvaluationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.ListEvaluationsResponse, _abc.Awaitable[_orchestrator_pb2.ListEvaluationsResponse]]:
+        """Lists the evaluations of a tournament, oldest first, with what came of them: whoever needs one that was made before
+        need not have it made again. Called by people. Answers at once. INVALID_ARGUMENT for a page token that was not given
+        out. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod

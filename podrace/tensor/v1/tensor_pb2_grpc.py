@@ -200,8 +200,8 @@ class TransferServiceServicer:
     def SendTensors(self, request, context):
         """Has the owner send tensors. The first response says that it does, and the caller receives; the stream ends when
         all is sent. Blocks as long as that takes. FAILED_PRECONDITION: the memory is not there or was handed out anew, or
-        the group is none of this process (NOT_OPEN: join again); nothing is sent then. UNAVAILABLE: a member was lost; join
-        again. Deadline: 60 s.
+        the group is none of this process (NOT_OPEN: join again); nothing is sent then, or, after the first response, what was
+        sent is void. UNAVAILABLE: a member was lost; join again. Deadline: 60 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

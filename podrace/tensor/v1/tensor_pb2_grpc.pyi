@@ -114,8 +114,8 @@ class TransferServiceStub:
     SendTensors: _grpc.UnaryStreamMultiCallable[_tensor_pb2.SendTensorsRequest, _tensor_pb2.SendTensorsResponse]
     """Has the owner send tensors. The first response says that it does, and the caller receives; the stream ends when
     all is sent. Blocks as long as that takes. FAILED_PRECONDITION: the memory is not there or was handed out anew, or
-    the group is none of this process (NOT_OPEN: join again); nothing is sent then. UNAVAILABLE: a member was lost; join
-    again. Deadline: 60 s.
+    the group is none of this process (NOT_OPEN: join again); nothing is sent then, or, after the first response, what was
+    sent is void. UNAVAILABLE: a member was lost; join again. Deadline: 60 s.
     """
     ReceiveTensors: _grpc.UnaryStreamMultiCallable[_tensor_pb2.ReceiveTensorsRequest, _tensor_pb2.ReceiveTensorsResponse]
     """Has the owner receive boxes of tensors. The first response says that it does, and the caller sends; the stream ends
@@ -138,8 +138,8 @@ class TransferServiceAsyncStub(TransferServiceStub):
     SendTensors: _aio.UnaryStreamMultiCallable[_tensor_pb2.SendTensorsRequest, _tensor_pb2.SendTensorsResponse]  # type: ignore[assignment]
     """Has the owner send tensors. The first response says that it does, and the caller receives; the stream ends when
     all is sent. Blocks as long as that takes. FAILED_PRECONDITION: the memory is not there or was handed out anew, or
-    the group is none of this process (NOT_OPEN: join again); nothing is sent then. UNAVAILABLE: a member was lost; join
-    again. Deadline: 60 s.
+    the group is none of this process (NOT_OPEN: join again); nothing is sent then, or, after the first response, what was
+    sent is void. UNAVAILABLE: a member was lost; join again. Deadline: 60 s.
     """
     ReceiveTensors: _aio.UnaryStreamMultiCallable[_tensor_pb2.ReceiveTensorsRequest, _tensor_pb2.ReceiveTensorsResponse]  # type: ignore[assignment]
     """Has the owner receive boxes of tensors. The first response says that it does, and the caller sends; the stream ends
@@ -171,8 +171,8 @@ class TransferServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_tensor_pb2.SendTensorsResponse], _abc.AsyncIterator[_tensor_pb2.SendTensorsResponse]]:
         """Has the owner send tensors. The first response says that it does, and the caller receives; the stream ends when
         all is sent. Blocks as long as that takes. FAILED_PRECONDITION: the memory is not there or was handed out anew, or
-        the group is none of this process (NOT_OPEN: join again); nothing is sent then. UNAVAILABLE: a member was lost; join
-        again. Deadline: 60 s.
+        the group is none of this process (NOT_OPEN: join again); nothing is sent then, or, after the first response, what was
+        sent is void. UNAVAILABLE: a member was lost; join again. Deadline: 60 s.
         """
 
     @_abc_1.abstractmethod

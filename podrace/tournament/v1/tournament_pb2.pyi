@@ -444,28 +444,44 @@ class PoolSpec(_message.Message):
 
     MINIMUM_PODS_FIELD_NUMBER: _builtins.int
     MAXIMUM_PODS_FIELD_NUMBER: _builtins.int
+    STEP_PODS_FIELD_NUMBER: _builtins.int
+    COOLDOWN_DURATION_FIELD_NUMBER: _builtins.int
     minimum_pods: _builtins.int
     """Pods that are kept even when the machine is busy. Default 1."""
     maximum_pods: _builtins.int
     """Pods at most. Default: what the free capacity holds."""
+    step_pods: _builtins.int
+    """Between its limits the pool grows and shrinks by this many pods at a time. Default: as many as fit."""
+    @_builtins.property
+    def cooldown_duration(self) -> _duration_pb2.Duration:
+        """Between its limits the pool keeps its size for so long after it has changed, whatever the free capacity does; a pod
+        that died is replaced at once. Default: 0, it follows at once.
+        """
+
     def __init__(
         self,
         *,
         minimum_pods: _builtins.int | None = ...,
         maximum_pods: _builtins.int | None = ...,
+        step_pods: _builtins.int | None = ...,
+        cooldown_duration: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_maximum_pods", b"_maximum_pods", "_minimum_pods", b"_minimum_pods", "maximum_pods", b"maximum_pods", "minimum_pods", b"minimum_pods"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_maximum_pods", b"_maximum_pods", "_minimum_pods", b"_minimum_pods", "_step_pods", b"_step_pods", "cooldown_duration", b"cooldown_duration", "maximum_pods", b"maximum_pods", "minimum_pods", b"minimum_pods", "step_pods", b"step_pods"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_maximum_pods", b"_maximum_pods", "_minimum_pods", b"_minimum_pods", "maximum_pods", b"maximum_pods", "minimum_pods", b"minimum_pods"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_maximum_pods", b"_maximum_pods", "_minimum_pods", b"_minimum_pods", "_step_pods", b"_step_pods", "cooldown_duration", b"cooldown_duration", "maximum_pods", b"maximum_pods", "minimum_pods", b"minimum_pods", "step_pods", b"step_pods"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__maximum_pods: _TypeAlias = _typing.Literal["maximum_pods"]  # noqa: Y015
     _WhichOneofArgType__maximum_pods: _TypeAlias = _typing.Literal["_maximum_pods", b"_maximum_pods"]  # noqa: Y015
     _WhichOneofReturnType__minimum_pods: _TypeAlias = _typing.Literal["minimum_pods"]  # noqa: Y015
     _WhichOneofArgType__minimum_pods: _TypeAlias = _typing.Literal["_minimum_pods", b"_minimum_pods"]  # noqa: Y015
+    _WhichOneofReturnType__step_pods: _TypeAlias = _typing.Literal["step_pods"]  # noqa: Y015
+    _WhichOneofArgType__step_pods: _TypeAlias = _typing.Literal["_step_pods", b"_step_pods"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__maximum_pods) -> _WhichOneofReturnType__maximum_pods | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__minimum_pods) -> _WhichOneofReturnType__minimum_pods | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step_pods) -> _WhichOneofReturnType__step_pods | None: ...
 
 Global___PoolSpec: _TypeAlias = PoolSpec  # noqa: Y015
 
@@ -649,6 +665,9 @@ class EvaluationSpec(_message.Message):
     SHARE_FIELD_NUMBER: _builtins.int
     GREEDY_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    EVALUATOR_FIELD_NUMBER: _builtins.int
+    ANSWER_DURATION_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_PERIOD_FIELD_NUMBER: _builtins.int
     episodes: _builtins.int
     """Finished episodes a score is the mean of. Default 32."""
     every_environment_steps: _builtins.int
@@ -659,9 +678,25 @@ class EvaluationSpec(_message.Message):
     """
     greedy: _builtins.bool
     """Take the most likely action (discrete) or the mean (continuous). Default true."""
+    evaluator: _builtins.str
+    """Who scores in the place of the pod's own evaluator: `python:module:function`, which each pod calls in a process of
+    its own, or `grpc://host:port`, an EvaluatorService that all pods share. What it says must be finite, of at least
+    `episodes` episodes and of the policy that was asked for; else, or when it fails or is late, the pod's own
+    evaluator scores that policy, the manifest and an event say why, and it is asked again later. Default: none.
+    """
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
         """Laid over `environment.options`, for instance the validation split."""
+
+    @_builtins.property
+    def answer_duration(self) -> _duration_pb2.Duration:
+        """Longest that `evaluator` may take for one policy, up to 1,800 s. Default 300 s."""
+
+    @_builtins.property
+    def snapshot_period(self) -> _duration_pb2.Duration:
+        """The policies of the champion and of every agent are kept as they stand at each multiple of this time since the
+        tournament began, pauses left out: for `podrace curve`. At least 1 s. Default: none is kept.
+        """
 
     def __init__(
         self,
@@ -671,13 +706,18 @@ class EvaluationSpec(_message.Message):
         share: _builtins.float | None = ...,
         greedy: _builtins.bool | None = ...,
         options: _struct_pb2.Struct | None = ...,
+        evaluator: _builtins.str | None = ...,
+        answer_duration: _duration_pb2.Duration | None = ...,
+        snapshot_period: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_every_environment_steps", b"_every_environment_steps", "_greedy", b"_greedy", "_share", b"_share", "episodes", b"episodes", "every_environment_steps", b"every_environment_steps", "greedy", b"greedy", "options", b"options", "share", b"share"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_greedy", b"_greedy", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "greedy", b"greedy", "options", b"options", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_every_environment_steps", b"_every_environment_steps", "_greedy", b"_greedy", "_share", b"_share", "episodes", b"episodes", "every_environment_steps", b"every_environment_steps", "greedy", b"greedy", "options", b"options", "share", b"share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_greedy", b"_greedy", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "greedy", b"greedy", "options", b"options", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__episodes: _TypeAlias = _typing.Literal["episodes"]  # noqa: Y015
     _WhichOneofArgType__episodes: _TypeAlias = _typing.Literal["_episodes", b"_episodes"]  # noqa: Y015
+    _WhichOneofReturnType__evaluator: _TypeAlias = _typing.Literal["evaluator"]  # noqa: Y015
+    _WhichOneofArgType__evaluator: _TypeAlias = _typing.Literal["_evaluator", b"_evaluator"]  # noqa: Y015
     _WhichOneofReturnType__every_environment_steps: _TypeAlias = _typing.Literal["every_environment_steps"]  # noqa: Y015
     _WhichOneofArgType__every_environment_steps: _TypeAlias = _typing.Literal["_every_environment_steps", b"_every_environment_steps"]  # noqa: Y015
     _WhichOneofReturnType__greedy: _TypeAlias = _typing.Literal["greedy"]  # noqa: Y015
@@ -686,6 +726,8 @@ class EvaluationSpec(_message.Message):
     _WhichOneofArgType__share: _TypeAlias = _typing.Literal["_share", b"_share"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__episodes) -> _WhichOneofReturnType__episodes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluator) -> _WhichOneofReturnType__evaluator | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__every_environment_steps) -> _WhichOneofReturnType__every_environment_steps | None: ...
     @_typing.overload
@@ -722,6 +764,10 @@ class EvolutionSpec(_message.Message):
     LEAD_SHARE_FIELD_NUMBER: _builtins.int
     ALLOCATION_FIELD_NUMBER: _builtins.int
     HALVING_AGENTS_FIELD_NUMBER: _builtins.int
+    GENERATOR_FIELD_NUMBER: _builtins.int
+    UPDATER_FIELD_NUMBER: _builtins.int
+    ANSWER_DURATION_FIELD_NUMBER: _builtins.int
+    ANCESTOR_AGENT_ID_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
     """`tournament`, `softmax`, `truncation`, `dexpbt`, `pb2`, `generational` or `random-search`. Default `tournament`."""
     board_capacity: _builtins.int
@@ -770,10 +816,28 @@ class EvolutionSpec(_message.Message):
     """`dexpbt`: share of the donor's score by which it must lead. Default 0.05."""
     allocation: _builtins.str
     """Which algorithms fresh agents and seats have: `ratio` (always those of the specification, in its ratios) or `halving`
-    (successive halving: again and again the worse half of the algorithms leaves). Default `ratio`.
+    (successive halving: again and again the worse half of the algorithms leaves, and their candidates have no more
+    children). Default `ratio`.
     """
     halving_agents: _builtins.int
     """`allocation = "halving"`: scored agents an algorithm has before each halving. Default 4."""
+    generator: _builtins.str
+    """Who proposes agents in the place of `strategy`, which stands in whenever there is no usable answer:
+    `python:module:function` (imported where the leaderboard runs: from its working folder, PYTHONPATH or an installed
+    package) or `grpc://host:port` (an EvolutionService). Default: nobody.
+    """
+    updater: _builtins.str
+    """Who judges candidates in the place of the board's own rules; as `generator`. Default: nobody."""
+    ancestor_agent_id: _builtins.str
+    """An agent of another tournament of the same leaderboard: the first agents of its algorithm, all but the last of those
+    that would be fresh before there are parents, go on with the training files of its best candidate. Refused with the
+    first agent if environment, algorithm or structural hyperparameters differ. Default: none; every first agent is
+    fresh.
+    """
+    @_builtins.property
+    def answer_duration(self) -> _duration_pb2.Duration:
+        """How long each of them may take to answer, from 50 ms to 8 s; refused without one. Default 5 s."""
+
     def __init__(
         self,
         *,
@@ -796,19 +860,27 @@ class EvolutionSpec(_message.Message):
         lead_share: _builtins.float | None = ...,
         allocation: _builtins.str | None = ...,
         halving_agents: _builtins.int | None = ...,
+        generator: _builtins.str | None = ...,
+        updater: _builtins.str | None = ...,
+        answer_duration: _duration_pb2.Duration | None = ...,
+        ancestor_agent_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_board_capacity", b"_board_capacity", "_donor_share", b"_donor_share", "_fresh_probability", b"_fresh_probability", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_strategy", b"_strategy", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "allocation", b"allocation", "board_capacity", b"board_capacity", "donor_share", b"donor_share", "fresh_probability", b"fresh_probability", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "strategy", b"strategy", "temperature", b"temperature", "tournament_size", b"tournament_size"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_donor_share", b"_donor_share", "_fresh_probability", b"_fresh_probability", "_generator", b"_generator", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_strategy", b"_strategy", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "donor_share", b"donor_share", "fresh_probability", b"fresh_probability", "generator", b"generator", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "strategy", b"strategy", "temperature", b"temperature", "tournament_size", b"tournament_size", "updater", b"updater"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_board_capacity", b"_board_capacity", "_donor_share", b"_donor_share", "_fresh_probability", b"_fresh_probability", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_strategy", b"_strategy", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "allocation", b"allocation", "board_capacity", b"board_capacity", "donor_share", b"donor_share", "fresh_probability", b"fresh_probability", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "strategy", b"strategy", "temperature", b"temperature", "tournament_size", b"tournament_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_donor_share", b"_donor_share", "_fresh_probability", b"_fresh_probability", "_generator", b"_generator", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_strategy", b"_strategy", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "donor_share", b"donor_share", "fresh_probability", b"fresh_probability", "generator", b"generator", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "strategy", b"strategy", "temperature", b"temperature", "tournament_size", b"tournament_size", "updater", b"updater"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocation: _TypeAlias = _typing.Literal["allocation"]  # noqa: Y015
     _WhichOneofArgType__allocation: _TypeAlias = _typing.Literal["_allocation", b"_allocation"]  # noqa: Y015
+    _WhichOneofReturnType__ancestor_agent_id: _TypeAlias = _typing.Literal["ancestor_agent_id"]  # noqa: Y015
+    _WhichOneofArgType__ancestor_agent_id: _TypeAlias = _typing.Literal["_ancestor_agent_id", b"_ancestor_agent_id"]  # noqa: Y015
     _WhichOneofReturnType__board_capacity: _TypeAlias = _typing.Literal["board_capacity"]  # noqa: Y015
     _WhichOneofArgType__board_capacity: _TypeAlias = _typing.Literal["_board_capacity", b"_board_capacity"]  # noqa: Y015
     _WhichOneofReturnType__donor_share: _TypeAlias = _typing.Literal["donor_share"]  # noqa: Y015
     _WhichOneofArgType__donor_share: _TypeAlias = _typing.Literal["_donor_share", b"_donor_share"]  # noqa: Y015
     _WhichOneofReturnType__fresh_probability: _TypeAlias = _typing.Literal["fresh_probability"]  # noqa: Y015
     _WhichOneofArgType__fresh_probability: _TypeAlias = _typing.Literal["_fresh_probability", b"_fresh_probability"]  # noqa: Y015
+    _WhichOneofReturnType__generator: _TypeAlias = _typing.Literal["generator"]  # noqa: Y015
+    _WhichOneofArgType__generator: _TypeAlias = _typing.Literal["_generator", b"_generator"]  # noqa: Y015
     _WhichOneofReturnType__halving_agents: _TypeAlias = _typing.Literal["halving_agents"]  # noqa: Y015
     _WhichOneofArgType__halving_agents: _TypeAlias = _typing.Literal["_halving_agents", b"_halving_agents"]  # noqa: Y015
     _WhichOneofReturnType__initial_agents: _TypeAlias = _typing.Literal["initial_agents"]  # noqa: Y015
@@ -839,14 +911,20 @@ class EvolutionSpec(_message.Message):
     _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
     _WhichOneofReturnType__tournament_size: _TypeAlias = _typing.Literal["tournament_size"]  # noqa: Y015
     _WhichOneofArgType__tournament_size: _TypeAlias = _typing.Literal["_tournament_size", b"_tournament_size"]  # noqa: Y015
+    _WhichOneofReturnType__updater: _TypeAlias = _typing.Literal["updater"]  # noqa: Y015
+    _WhichOneofArgType__updater: _TypeAlias = _typing.Literal["_updater", b"_updater"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__allocation) -> _WhichOneofReturnType__allocation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ancestor_agent_id) -> _WhichOneofReturnType__ancestor_agent_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__board_capacity) -> _WhichOneofReturnType__board_capacity | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__donor_share) -> _WhichOneofReturnType__donor_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fresh_probability) -> _WhichOneofReturnType__fresh_probability | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__generator) -> _WhichOneofReturnType__generator | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__halving_agents) -> _WhichOneofReturnType__halving_agents | None: ...
     @_typing.overload
@@ -877,6 +955,8 @@ class EvolutionSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tournament_size) -> _WhichOneofReturnType__tournament_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__updater) -> _WhichOneofReturnType__updater | None: ...
 
 Global___EvolutionSpec: _TypeAlias = EvolutionSpec  # noqa: Y015
 

@@ -29,10 +29,15 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
     after_steps: int = 0
     """The directive is given once the agent has taken so many."""
     stale: bool = False
+    running_seconds: float | None = None
+    """What a renewal says of the tournament's clock; None: nothing."""
+    refused: int = 0
+    """How often it has said drain."""
 
     async def AcquireAssignment(self, request, context):
         if self.assignments:
             return pb.AcquireAssignmentResponse(assignment=self.assignments.pop(0))
+        self.refused += 1
         return pb.AcquireAssignmentResponse(drain="nothing left")
 
     async def RenewAssignment(self, request, context):
@@ -40,11 +45,14 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
         if self.stale:
             raise FailedPrecondition("handed out again", reason="ERROR_REASON_STALE_EPOCH")
         due = request.progress.environment_steps >= self.after_steps
-        return pb.RenewAssignmentResponse(
+        response = pb.RenewAssignmentResponse(
             directive=self.directive if due else pb.DIRECTIVE_CONTINUE,
             lease_duration=Duration(nanos=300_000_000),
             reason="the script says so",
         )
+        if self.running_seconds is not None:
+            response.running_duration.FromNanoseconds(round(self.running_seconds * 1e9))
+        return response
 
     async def CompleteAssignment(self, request, context):
         self.completed.append(request)
@@ -59,6 +67,14 @@ class ScriptedLeaderboard(leaderboard_pb2_grpc.UpdaterServiceServicer):
     manifests: list[Manifest] = field(default_factory=list)
     refuse: int = 0
     missing: bool = False
+    snapshots: list[leaderboard_pb2.SubmitSnapshotRequest] = field(default_factory=list)
+    refuse_snapshots: bool = False
+
+    async def SubmitSnapshot(self, request, context):
+        if self.refuse_snapshots:
+            raise FailedPrecondition("no snapshots here")
+        self.snapshots.append(request)
+        return leaderboard_pb2.SubmitSnapshotResponse()
 
     async def SubmitCandidate(self, request, context):
         if self.refuse:

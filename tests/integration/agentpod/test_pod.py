@@ -209,6 +209,22 @@ async def test_a_child_begins_with_its_parents_files_and_its_own_hyperparameters
         assert (before[name] - after[name]).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("parent_id", "outcome"),
+    [("t-a0", pb.OUTCOME_AGENT_FAILED), ("older-abc123-a0", pb.OUTCOME_SPEC_FAILED)],
+)
+async def test_files_of_another_shape_fail_the_agent_and_of_another_tournament_the_specification(
+    mesh, make_spec, make_assignment, parent_id, outcome
+):
+    await run(mesh, make_assignment(make_spec(steps=256)))
+    parent = fetch_latest(store_of(mesh), "t-a0")
+    assert parent is not None
+    start = Checkpoint(agent_id=parent_id, manifest_digest=parent.manifest_digest)
+    await run(mesh, make_assignment(make_spec("Acrobot-v1"), number=1, starting_checkpoint=start))
+    assert mesh.orchestrator.completed[-1].outcome == outcome
+    assert "spaces or layers differ" in mesh.orchestrator.completed[-1].message
+
+
 async def test_a_higher_lease_epoch_ends_the_work_without_publishing(mesh, make_spec, make_assignment):
     claim(store_of(mesh), "t-a0", 5)
     await run(mesh, make_assignment(make_spec(), epoch=4))

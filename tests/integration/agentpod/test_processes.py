@@ -266,9 +266,8 @@ async def test_a_killed_head_takes_its_roles_with_it(mesh, make_spec, make_assig
     await until(lambda: bool(mesh.orchestrator.renewals))
     os.kill(roles["learner"], signal.SIGKILL)
     await until(lambda: not any(map(lives, roles.values())))
-    # Only the launcher, who knows that the pod is dead, may remove its memory.
-    for name in left_in_shared_memory(pod):
-        (Path("/dev/shm") / name).unlink()
+    # Whoever has seen the last of its roles end removes its memory.
+    await until(lambda: not left_in_shared_memory(pod))
 
 
 async def test_a_terminated_head_publishes_before_it_goes(mesh, make_spec, make_assignment, nursery):
@@ -282,6 +281,30 @@ async def test_a_terminated_head_publishes_before_it_goes(mesh, make_spec, make_
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_DRAINED
     assert list(mesh.folder.glob("store/pointers/*"))
     await until(lambda: not lives(roles["learner"]))
+
+
+async def test_a_signal_to_all_of_a_pod_ends_the_head_first(mesh, make_spec, make_assignment, nursery):
+    """As Kubernetes does it: the roles are signalled as well, and go when the head has published and gone."""
+    spec = make_spec(steps=10**8, evaluation={"episodes": 4, "every_environment_steps": 10**8})
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    pod = mesh.pod_config("separate")
+    roles = await nursery.start(pod)
+
+    def version() -> int:
+        return max((renewal.progress.policy_version for renewal in mesh.orchestrator.renewals), default=0)
+
+    await until(lambda: version() > 3)
+    for role in ("worker-0", "evaluator"):
+        os.kill(roles[role], signal.SIGTERM)
+    signalled = version()
+    await until(lambda: version() > signalled + 10)
+    assert pids(pod) == roles
+    assert all(map(lives, roles.values()))
+    os.kill(roles["learner"], signal.SIGTERM)
+    await until(lambda: bool(mesh.orchestrator.completed))
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_DRAINED
+    assert list(mesh.folder.glob("store/pointers/*"))
+    await until(lambda: not any(map(lives, roles.values())))
 
 
 async def test_an_order_that_makes_no_sense_is_answered_in_one_line(nursery):

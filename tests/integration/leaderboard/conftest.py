@@ -11,6 +11,7 @@ import pytest
 from leaderboard.arrivals import Arrivals
 from leaderboard.generator import Generator
 from leaderboard.service import services
+from leaderboard.snapshots import Snapshots
 from leaderboard.state import DATABASE_FORMAT
 from leaderboard.updater import Updater
 from podrace import rpc
@@ -128,7 +129,9 @@ async def client(
     state = Database.open(folder / "leaderboard.sqlite", DATABASE_FORMAT, lambda: NOW)
     updater = Updater(state, store, arrivals)
     config = rpc.ServerConfig(listen=f"unix:{folder}/leaderboard.sock", grace_seconds=0.5)
-    server = await rpc.Server.start(config, services(state, arrivals, updater, Generator(state)))
+    server = await rpc.Server.start(
+        config, services(state, arrivals, updater, Generator(state), Snapshots(state, store))
+    )
     client = make_client(server.address)
     yield client
     await client.channel.close()

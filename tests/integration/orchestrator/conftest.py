@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 
-from orchestrator import tournaments
+from orchestrator import tournaments, visitors
 from orchestrator.assignments import Assignments
 from orchestrator.board import Board
 from orchestrator.launchers import Launcher, ListedPod, NewPod
+from orchestrator.launchers.external import ExternalLauncher
+from orchestrator.launchers.options import ExternalOptions
 from orchestrator.live import Live, remember
-from orchestrator.reconcile import Reconciler
+from orchestrator.reconcile import LAUNCHED, Reconciler
 from orchestrator.scale import Capacity, Limits, Resources
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state import State
 from orchestrator.tournaments import Tournaments
+from orchestrator.visitors import Visitors
 from podrace import rpc
 from podrace.errors import FailedPrecondition, PodraceError, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
@@ -72,7 +75,11 @@ class FakeLauncher:
         return self.words
 
 
-class FakeLeaderboard(leaderboard_pb2_grpc.LeaderboardServiceServicer, leaderboard_pb2_grpc.GeneratorServiceServicer):
+class FakeLeaderboard(
+    leaderboard_pb2_grpc.LeaderboardServiceServicer,
+    leaderboard_pb2_grpc.GeneratorServiceServicer,
+    leaderboard_pb2_grpc.UpdaterServiceServicer,
+):
     """Answers what a test tells it to."""
 
     def __init__(self) -> None:
@@ -81,6 +88,8 @@ class FakeLeaderboard(leaderboard_pb2_grpc.LeaderboardServiceServicer, leaderboa
         self.refusal: PodraceError | None = None
         self.away = False
         self.contenders: list[leaderboard_pb2.Candidate] = []
+        self.snapshots: list[leaderboard_pb2.SnapshotChampionRequest] = []
+        self.snapshot_refusal: PodraceError | None = None
 
     def score(self, tournament_id: str, score: float, agent: int = 0) -> None:
         self.best[tournament_id] = leaderboard_pb2.Candidate(
@@ -123,6 +132,14 @@ class FakeLeaderboard(leaderboard_pb2_grpc.LeaderboardServiceServicer, leaderboa
             answer.champion.CopyFrom(champion)
             answer.score, answer.standard_error, answer.reason = fresh[champion.candidate_id], 0.25, "it did best"
         return answer
+
+    async def SnapshotChampion(
+        self, request: leaderboard_pb2.SnapshotChampionRequest, context: Any
+    ) -> leaderboard_pb2.SnapshotChampionResponse:
+        if self.snapshot_refusal:
+            raise self.snapshot_refusal
+        self.snapshots.append(request)
+        return leaderboard_pb2.SnapshotChampionResponse()
 
     async def GenerateAgent(
         self, request: leaderboard_pb2.GenerateAgentRequest, context: Any
@@ -281,10 +298,14 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
         mesh_id: str = "",
         start_pods: bool = True,
         leaderboard: FakeLeaderboard | None = None,
+        external: bool = False,
     ) -> AsyncIterator[Mesh]:
         leaderboard = leaderboard or FakeLeaderboard()
         module, file = leaderboard_pb2_grpc, leaderboard_pb2.DESCRIPTOR
-        services = [_service(name, file, module, leaderboard) for name in ("LeaderboardService", "GeneratorService")]
+        services = [
+            _service(name, file, module, leaderboard)
+            for name in ("LeaderboardService", "GeneratorService", "UpdaterService")
+        ]
         config = rpc.ServerConfig(grace_seconds=0.0)
         leaderboard_server = await rpc.Server.start(config, services)
         state = State.open(tmp_path / "orchestrator.sqlite", clock)
@@ -294,14 +315,16 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
         state.follow(live.roster.note)
         board = Board(leaderboard_server.address, live.learn_best)
         capacity = [Capacity(Resources(cores, 64 * GIB, 0), 64 * GIB)]
-        launcher = launcher or FakeLauncher()
+        visiting = Visitors(state, live, clock) if external else None
+        launcher = launcher or (ExternalLauncher(visiting, ExternalOptions(9090)) if visiting else FakeLauncher())
 
         async def sensed() -> Capacity:
             return capacity[-1]
 
-        launcher.capacity = sensed
+        if not external:
+            launcher.capacity = sensed
         randomness = itertools.count()
-        assignments = Assignments(state, live, board, clock)
+        assignments = Assignments(state, live, board, clock, visitors=visiting)
         servicer = OrchestratorServicer(
             Tournaments(
                 state,
@@ -317,7 +340,8 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
             watch_pause_seconds=0.0,
         )
         limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
-        reconciler = Reconciler(state, live, board, launcher, clock, limits=limits, period_seconds=0.01)
+        rules = visitors.RULES if external else LAUNCHED
+        reconciler = Reconciler(state, live, board, launcher, clock, limits=limits, period_seconds=0.01, rules=rules)
         server = await rpc.Server.start(config, [_service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)])
         async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
             stub = pb_grpc.OrchestratorServiceStub(channel)

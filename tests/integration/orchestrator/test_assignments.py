@@ -151,6 +151,24 @@ async def test_a_pod_that_nobody_started_is_drained(mesh: Any) -> None:
     assert (await mesh.acquire("stranger")).drain == "pod stranger is not known here"
 
 
+async def test_an_evaluator_that_was_replaced_is_an_event_once_for_each_reason(mesh: Any, name: str) -> None:
+    async def told() -> list[str]:
+        return [event.message for event in await mesh.events(name) if event.kind == "evaluator_replaced"]
+
+    work = await mesh.assigned(f"{name}-p0")
+    await mesh.renew(work, score=1.0)
+    assert await told() == []
+    for fault in ("it crashed", "it crashed", "", "it crashed", "it hangs"):
+        await mesh.renew(work, evaluator_fault=fault)
+    said = [f"{name}-p0 scores with its own evaluator for a while: {why}" for why in ("it crashed", "it crashed")]
+    said.append(f"{name}-p0 scores with its own evaluator for a while: it hangs")
+    assert sorted(await told()) == sorted(said)
+    # The last word of an assignment may be the only one.
+    await mesh.complete(work, progress=pb.Progress(evaluator_fault="x" * 10_000))
+    assert len(await told()) == 4
+    assert max(map(len, await told())) < 600
+
+
 async def test_progress_is_seen_by_people(mesh: Any, name: str) -> None:
     work = await mesh.assigned(f"{name}-p0")
     await mesh.renew(

@@ -44,7 +44,7 @@ async def test_two_tournaments_share_the_machine(mesh: Any, spec: Any) -> None:
     draining = [pod.pod_id for pod in await mesh.pods(first) if pod.activity == pb.POD_ACTIVITY_DRAINING]
     assert draining == [f"{first}-p1"]
     answer = await mesh.acquire(f"{first}-p1")
-    assert answer.drain == f"the share of {first} is 1 now"
+    assert answer.drain == f"the share of {first} is 1 now, and it is idle"
     mesh.launcher.pods.pop(f"{first}-p1")
     await mesh.look()
     assert [pod.pod_id for pod in await mesh.pods(second)] == [f"{second}-p0"]

@@ -1,9 +1,7 @@
 """The example of a simulator in a second language: Node.js, with nothing but the .proto files."""
 
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,21 +14,9 @@ LINE_SECONDS = 20
 
 
 @pytest.fixture(scope="module")
-def node(repository: Path) -> Iterator[Path]:
-    """A folder with the example and gRPC for Node.js, fetched anew."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("Node.js is not installed")
-    with tempfile.TemporaryDirectory(prefix="podrace-node-") as name:
-        folder = Path(name)
-        for file in (repository / "examples/custom/simulator-node").iterdir():
-            if file.is_file():
-                shutil.copy(file, folder)
-        install = [npm, "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
-        fetched = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-        if fetched.returncode:
-            pytest.skip(f"gRPC for Node.js cannot be fetched: {fetched.stderr.strip().splitlines()[-1:]}")
-        yield folder
+def node(repository: Path, node_program: Callable[[Path], Path]) -> Path:
+    """A folder with the example and gRPC for Node.js."""
+    return node_program(repository / "examples/custom/simulator-node")
 
 
 @pytest.fixture

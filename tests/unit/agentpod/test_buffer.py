@@ -99,6 +99,20 @@ def test_more_readers_than_the_ring_is_made_for_are_told(plane):
     ring.close()
 
 
+def test_a_ring_that_does_not_fit_leaves_nothing_behind(plane, monkeypatch):
+    create, room = plane.create, iter(range(PolicyRing.SLOTS - 1))
+
+    def create_while_there_is_room(name, specs):
+        if next(room, None) is None:
+            raise ResourceExhausted("full")
+        return create(name, specs)
+
+    monkeypatch.setattr(plane, "create", create_while_there_is_room)
+    with pytest.raises(ResourceExhausted, match="full"):
+        PolicyRing(plane, "s", 3)
+    assert not plane._blocks
+
+
 def test_nothing_can_be_held_before_the_first_policy(plane):
     with pytest.raises(ResourceExhausted):
         PolicyRing(plane, "s", 1).hold()

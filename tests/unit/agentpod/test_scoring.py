@@ -1,11 +1,15 @@
 """When an agent is scored, and what an error means for it."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
 from agentpod.learner import EXIT_ROLE_LOST, ending_of_error
 from agentpod.roles import RoleLost
-from agentpod.scoring import Schedule
+from agentpod.scoring import Schedule, Scorer
 from podrace import errors
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
 
@@ -40,6 +44,27 @@ def test_evaluations_stay_within_their_share():
     assert not due.affordable(100.0, 8.0, 5.0)
     # Nothing is known of the first one: it is made.
     assert due.affordable(0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("fault", "counted_seconds"), [("", 300.0), ("evaluator python:a:b: it hangs", 2.0)])
+async def test_waiting_in_vain_for_a_tournaments_evaluator_is_not_on_the_account_of_evaluation(fault, counted_seconds):
+    clock, progress, published = iter((1000.0, 1300.0)), pb.Progress(), []
+    scored = Evaluation(mean_return=5.0, wall_seconds=2.0, evaluator_fault=fault)
+
+    async def evaluate(*_, **__):
+        return scored
+
+    async def publish(frozen, evaluation):
+        published.append(evaluation)
+
+    publisher = SimpleNamespace(agent=SimpleNamespace(seed=1), publish=publish)
+    lease = SimpleNamespace(stop=asyncio.get_running_loop().create_future(), progress=progress)
+    scorer = Scorer(SimpleNamespace(evaluate=evaluate), publisher, lease, EvaluationSpec(), lambda: next(clock))
+    scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), None)
+    await scorer.settle()
+    assert published == [scored]
+    assert (progress.score, progress.evaluator_fault) == (5.0, fault)
+    assert (scorer.last_seconds, scorer.total_seconds) == (counted_seconds, counted_seconds)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,16 @@ class Known:
     board: list[Any] = field(default_factory=list)
     submissions: list[Any] = field(default_factory=list)
     lineage: list[Any] = field(default_factory=list)
+    families: dict[str, list[Any]] = field(default_factory=dict)
+    """By agent, where it is not `lineage`."""
     differences: list[str] = field(default_factory=list)
+    statistics: list[Any] = field(
+        default_factory=lambda: [
+            board_pb.AlgorithmStatistics(algorithm="ppo", agents=3, submissions=5, best_score=480.0)
+        ]
+    )
+    snapshots: list[Any] = field(default_factory=list)
+    evaluations: list[Any] = field(default_factory=list)
     evaluation: Any = field(default_factory=Evaluation)
     evaluation_error: str = ""
     end_state: str = "COMPLETED"
@@ -152,6 +161,13 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
         self._cancelled.set()
         return pb.CancelTournamentResponse(tournament=entry)
 
+    async def UpdateTournament(self, request: Any, context: Any) -> Any:
+        self._known.requests.append(request)
+        entry = self._told(self._known.find(request.tournament_id))
+        entry.spec.pool.MergeFrom(request.pool)
+        entry.spec.objective.MergeFrom(request.objective)
+        return pb.UpdateTournamentResponse(tournament=entry)
+
     async def ResumeTournament(self, request: Any, context: Any) -> Any:
         self._known.requests.append(request)
         entry = self._told(self._known.find(request.tournament_id))
@@ -166,6 +182,13 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
         if self._known.evaluation_error:
             return pb.GetEvaluationResponse(done=True, error=self._known.evaluation_error)
         return pb.GetEvaluationResponse(done=True, evaluation=self._known.evaluation)
+
+    async def ListEvaluations(self, request: Any, context: Any) -> Any:
+        begin = int(request.page_token or 0)
+        more = begin + 2 < len(self._known.evaluations)
+        return pb.ListEvaluationsResponse(
+            evaluations=self._known.evaluations[begin : begin + 2], next_page_token=str(begin + 2) if more else ""
+        )
 
     async def ListPods(self, request: Any, context: Any) -> Any:
         return pb.ListPodsResponse(pods=self._known.pods)
@@ -186,6 +209,14 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
             candidates=entries[begin : begin + 2], next_page_token=str(begin + 2) if more else ""
         )
 
+    async def ListSnapshots(self, request: Any, context: Any) -> Any:
+        entries = [one for one in self._known.snapshots if one.tournament_id == request.tournament_id]
+        begin = int(request.page_token or 0)
+        more = begin + 2 < len(entries)
+        return board_pb.ListSnapshotsResponse(
+            snapshots=entries[begin : begin + 2], next_page_token=str(begin + 2) if more else ""
+        )
+
     async def WatchCandidates(self, request: Any, context: Any) -> AsyncIterator[Any]:
         for entry in self._known.submissions:
             yield board_pb.WatchCandidatesResponse(candidate=entry, resume_token=entry.sequence)
@@ -193,12 +224,10 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
 
     async def GetLineage(self, request: Any, context: Any) -> Any:
         self._known.requests.append(request)
-        return board_pb.GetLineageResponse(agents=self._known.lineage)
+        return board_pb.GetLineageResponse(agents=self._known.families.get(request.agent_id, self._known.lineage))
 
     async def GetStatistics(self, request: Any, context: Any) -> Any:
-        return board_pb.GetStatisticsResponse(
-            algorithms=[board_pb.AlgorithmStatistics(algorithm="ppo", agents=3, submissions=5, best_score=480.0)]
-        )
+        return board_pb.GetStatisticsResponse(algorithms=self._known.statistics)
 
     async def ReplayTournament(self, request: Any, context: Any) -> Any:
         return board_pb.ReplayTournamentResponse(agents=3, submissions=5, differences=self._known.differences)

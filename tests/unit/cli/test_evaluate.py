@@ -56,6 +56,17 @@ def test_what_the_pod_says_of_a_failure_is_the_line(type_: Any, scored: Any) -> 
     assert answer.err == f"error: evaluation cartpole-abc123-e1 failed: {scored.known.evaluation_error}\n"
 
 
+def test_a_score_that_is_not_the_tournaments_evaluators_is_told(type_: Any, scored: Any) -> None:
+    scored.known.evaluation.evaluator_fault = "evaluator grpc://there:1: nobody answers at there:1"
+    answer = type_("evaluate", "latest", "--orchestrator", scored.address, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.err == (
+        "cartpole-abc123-e1 was scored by the pod's own evaluator instead: evaluator grpc://there:1: nobody answers at"
+        " there:1\n"
+    )
+    assert answer.json["mean_return"] == 450.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

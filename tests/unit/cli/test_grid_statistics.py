@@ -1,10 +1,19 @@
 import math
 import random
+import statistics
 from typing import Any
 
 import pytest
 
-from podrace.cli.grid_statistics import Estimate, Point, best_so_far, bootstrap_mean, mean_curve, running_seconds
+from podrace.cli.grid_statistics import (
+    Estimate,
+    Point,
+    best_so_far,
+    bootstrap_interval,
+    bootstrap_mean,
+    mean_curve,
+    running_seconds,
+)
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 
@@ -30,6 +39,15 @@ def test_the_interval_is_that_of_ten_thousand_resamples_drawn_one_by_one() -> No
     assert found.low == pytest.approx(means[249], abs=1e-12)
     assert found.high == pytest.approx(means[9749], abs=1e-12)
     assert found.mean == pytest.approx(sum(values) / 30)
+
+
+def test_the_interval_of_a_median_is_where_the_binomial_puts_it() -> None:
+    # The median of five draws is above the third value with the probability that three or more of them are, which is
+    # P(binomial(5, 2/5) >= 3) = 31.7 %; above the fourth: binomial(5, 1/5), 5.8 %; so the 95th percentile is the fifth.
+    values = [1.0, 2.0, 3.0, 4.0, 50.0]
+    assert bootstrap_interval(values, statistics.median, confidence=0.9) == (1.0, 50.0)
+    assert bootstrap_interval(values, statistics.median, confidence=0.8) == (2.0, 4.0)
+    assert bootstrap_interval([7.0], statistics.median) == (7.0, 7.0)
 
 
 def test_the_same_values_and_seed_have_the_same_interval_and_another_seed_another() -> None:

@@ -189,3 +189,23 @@ def test_a_picture_of_hundreds_stays_within_what_a_browser_shows_and_its_agents_
     xs = [(float(node.get("cx")), float(node.get("r"))) for node in in_first_row]
     assert all(left + radius <= right - other + 0.2 for (left, radius), (right, other) in itertools.pairwise(xs))
     assert places["a0"] == Place(0, 0)
+
+
+def test_the_agent_of_another_tournament_it_started_from_stands_above(type_: Any, mesh: Any, tmp_path: Path) -> None:
+    before = pb.Agent(agent_id="older-def456-a7", tournament_id="older-def456", number=7, algorithm="ppo")
+    before.hyperparameters.update({"epochs": 2, "learning_rate": 0.001})
+    known = mesh.known.lineage
+    known[0].parent_agent_ids.append(before.agent_id)
+    known[0].origin = pb.ORIGIN_CLONE
+    mesh.known.families[before.agent_id] = [before]
+    mesh.known.families[known[0].agent_id] = [known[0], before]
+    lines = type_("lineage", "latest", "--svg", "t.svg", "--orchestrator", mesh.address).out.splitlines()
+    assert lines[1:3] == [
+        "├── older-def456-a7  ppo  no score",
+        "│   └── a0  ppo  120.0 ± 2.5  100k steps  0.0 s of a core  epochs 2 → 4",
+    ]
+    drawn = ElementTree.parse(tmp_path / "t.svg").getroot()
+    assert any("older-def456-a7" in (text.text or "") for text in drawn.iter(f"{SVG}title"))
+    shown = type_("lineage", f"{NAME}-a0", "--orchestrator", mesh.address).out.splitlines()
+    assert [line.split()[0] for line in shown[:1]] == ["older-def456-a7"]
+    assert shown[1].startswith("└── a0  clone")

@@ -4,6 +4,7 @@ import pytest
 
 from podrace.cli import clients, session
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.orchestrator.v1.orchestrator_pb2 import Event
 
 
 def test_ls_lists_every_tournament_of_every_page(type_: Any, mesh: Any, canned: Any) -> None:
@@ -57,6 +58,63 @@ def test_show_tells_pods_events_and_statistics(type_: Any, mesh: Any) -> None:
     out = type_("show", "latest", "--orchestrator", mesh.address).out
     for expected in ("cartpole-abc123", "CartPole-v1", "training", "2 cores are free", "480.0 ± 2.5 of 475.0"):
         assert expected in out
+
+
+def test_show_says_what_steers_and_why(type_: Any, mesh: Any) -> None:
+    spec = mesh.known.tournaments[0].spec
+    spec.algorithms["a2c"].ratio = 1.0
+    spec.evolution.allocation, spec.evolution.halving_agents = "halving", 4
+    mesh.known.statistics = [
+        pb.AlgorithmStatistics(
+            algorithm="a2c", agents=7, submissions=8, best_score=77.0, left_draw_reason="halving: is behind"
+        ),
+        pb.AlgorithmStatistics(
+            algorithm="ppo",
+            agents=9,
+            submissions=21,
+            best_score=480.0,
+            mean_best_score=123.0,
+            best_score_variance=2601.0,
+            learning_speed=0.00057,
+            environment_steps=3_400_000,
+            core_seconds=62.0,
+            hyperparameter_score_covariance={"learning_rate": -1.25, "gae_lambda": 0.5},
+            hyperparameter_speed_covariance={"learning_rate": 2e-6},
+        ),
+    ]
+    out = type_("show", "latest", "--orchestrator", mesh.address).out
+    assert "halving: after 4 scored agents of each the worse half of the algorithms gets no more" in out
+    assert "a2c left the draw: halving: is behind" in out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["ppo", "9", "21", "480.0", "123.0", "2601.0", "570.0", "3.4M", "1:02"] in rows
+    assert ["ppo", "learning_rate", "-1.25", "+2"] in rows
+    assert ["ppo", "gae_lambda", "+0.5", "-"] in rows
+    assert max(map(len, out.splitlines())) <= 100
+    a2c, ppo = type_("show", "latest", "--orchestrator", mesh.address, "--json").json["algorithms"]
+    assert (a2c["left_draw_reason"], ppo["left_draw_reason"]) == ("halving: is behind", None)
+    assert (ppo["best_score_variance"], ppo["learning_speed"]) == (2601.0, 0.00057)
+    assert ppo["hyperparameter_speed_covariance"] == {"learning_rate": 2e-6}
+
+
+def test_a_tournament_of_one_algorithm_has_nothing_to_allocate(type_: Any, mesh: Any) -> None:
+    out = type_("show", "latest", "--orchestrator", mesh.address).out
+    assert "allocation" not in out
+    assert "covariance" not in out
+
+
+def test_events_tells_every_decision_or_those_of_a_kind(type_: Any, mesh: Any) -> None:
+    left = Event(sequence=9, kind="algorithm_left", message="a2c leaves the draw: is behind")
+    mesh.known.events = [*mesh.known.events, left]
+    out = type_("events", "latest", "--orchestrator", mesh.address).out
+    assert out.index("2 cores are free") < out.index("a2c leaves the draw: is behind")
+    chosen = type_("events", "latest", "--orchestrator", mesh.address, "--kind", "algorithm_left", "--json").json
+    assert [event["message"] for event in chosen] == ["a2c leaves the draw: is behind"]
+
+
+def test_events_of_a_kind_that_there_are_not_are_refused_with_those_there_are(type_: Any, mesh: Any) -> None:
+    answer = type_("events", "latest", "--orchestrator", mesh.address, "--kind", "algorithm_lost")
+    assert answer.code != 0
+    assert f"--kind algorithm_lost: cartpole-abc123 has {mesh.known.events[0].kind}" in answer.err
 
 
 def test_brackets_in_a_message_are_shown_as_they_are(type_: Any, mesh: Any) -> None:

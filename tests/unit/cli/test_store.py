@@ -7,6 +7,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest, Pointer
 from podrace.checkpoints.folder import FolderStore
 from podrace.checkpoints.manifest import manifest_bytes
 from podrace.checkpoints.publish import claim, fetch, publish
+from podrace.checkpoints.snapshots import store_snapshot
 from podrace.checkpoints.store import check_store, digest
 
 AGENT = "t-a0"
@@ -154,6 +155,15 @@ def test_a_scored_checkpoint_stays_unless_the_boards_are_gone(type_: Any, store:
     gone = type_("store", "gc", store.uri, "--grace", "0", "--boards-gone", "--delete", "--json").json
     assert champion in gone["objects"]
     assert champion not in names(store)
+
+
+def test_a_snapshot_stays_unless_the_boards_are_gone(type_: Any, store: FolderStore) -> None:
+    snapshot = store_snapshot(store, b"policy", Manifest(tournament_id="t", agent_id=AGENT, algorithm="ppo"))
+    kept = type_("store", "gc", store.uri, "--grace", "0", "--delete", "--json").json
+    assert kept["objects"] == []
+    assert fetch(store, snapshot)[1] == {"policy": b"policy"}
+    gone = type_("store", "gc", store.uri, "--grace", "0", "--boards-gone", "--delete", "--json").json
+    assert set(gone["objects"]) == {snapshot, digest(b"policy")}
 
 
 def test_nothing_is_deleted_where_what_is_to_be_kept_cannot_be_read(type_: Any, store: FolderStore) -> None:

@@ -231,3 +231,21 @@ def test_without_a_terminal_progress_comes_every_few_seconds_and_at_the_end(cann
     screen.draw(View(ended, heard=100.0))
     assert len(lines) == 3
     assert lines[1].startswith("race-1  RUNNING  0:47  return 480.0 ± 2.5 of 475.0  1.2M steps  40.0k steps/s")
+
+
+@pytest.mark.parametrize(
+    ("ancestor", "agent_id"), [("cartpole", "cartpole-abc123-a2"), ("cartpole-abc123-a1", "cartpole-abc123-a1")]
+)
+def test_an_ancestor_is_an_agent_or_the_champion_of_a_tournament(
+    type_: Any, mesh: Any, spec: str, ancestor: str, agent_id: str
+) -> None:
+    type_("train", spec, "--ancestor", ancestor, "--orchestrator", mesh.address, "--json")
+    (request,) = mesh.known.asked(pb.CreateTournamentRequest)
+    assert request.spec.evolution.ancestor_agent_id == agent_id
+
+
+def test_an_ancestor_that_is_not_known_is_refused_before_anything_is_created(type_: Any, mesh: Any, spec: str) -> None:
+    answer = type_("train", spec, "--ancestor", "nobody", "--orchestrator", mesh.address)
+    assert answer.code == 2
+    assert "unknown tournament 'nobody'" in answer.err
+    assert not mesh.known.asked(pb.CreateTournamentRequest)

@@ -86,6 +86,7 @@ class Mesh:
             variance=changes.pop("variance", 4.0),
             episodes=changes.pop("episodes", 16),
             policy_digest=changes.pop("policy_digest", digest(policy)),
+            evaluator_fault=changes.pop("evaluator_fault", ""),
         )
         steps = changes.pop("environment_steps", 1000)
         manifest = Manifest(

@@ -1,13 +1,19 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
+from leaderboard.board import fold
+from leaderboard.evolution import STRATEGIES
 from leaderboard.evolution.allocation import left_draw
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.history import history_of
+from leaderboard.evolution.strategy import Child, Fresh
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 MakePopulation = Callable[..., Any]
 Row = Callable[..., Any]
@@ -114,6 +120,33 @@ def test_those_who_stay_share_the_turns_in_their_ratios(make_population: MakePop
     turns = [turn_of(spec, number, {"dqn"}) for number in range(90)]
     assert Counter(turn.algorithm for turn in turns) == {"ppo": 60, "a2c": 30}
     assert not any(turn.first for turn in turns[6:]), "their first turns were before"
+
+
+@pytest.mark.parametrize("strategy", ["tournament", "softmax"])
+def test_candidates_of_an_algorithm_that_has_left_have_no_children(
+    make_population: MakePopulation, row: Row, strategy: str
+) -> None:
+    rows = [row(0, 50.0), row(1, 90.0, algorithm="a2c"), row(2, 80.0, algorithm="a2c"), row(3, 40.0)]
+    evolution = {"strategy": strategy, "initial_agents": 2, "fresh_probability": 0.0}
+    sections = {"algorithms": {"ppo": {}, "a2c": {}}, "evolution": evolution}
+    population = make_population(rows, **sections)
+
+    def answers(board: list[Candidate], left: dict[str, str]) -> list[Fresh | Child]:
+        shown = replace(population.situation(left), board=fold(board, capacity=4).board)
+        return [STRATEGIES[strategy](shown, Random(seed)) for seed in range(40)]
+
+    def parents(board: list[Candidate], left: dict[str, str]) -> set[int]:
+        found = answers(board, left)
+        assert all(isinstance(answer, Child) for answer in found)
+        return {answer.parent.agent_number for answer in found if isinstance(answer, Child)}
+
+    everybody = list(population.history.submissions)
+    assert {1, 2} & parents(everybody, {})
+    # Two of ppo are on the board; of three drawn the best is always a0.
+    assert parents(everybody, {"a2c": "halved"}) == ({0} if strategy == "tournament" else {0, 3})
+    assert answers(everybody[1:3], {"a2c": "halved"})[0] == Fresh(
+        "no candidate on the board may have another child now"
+    )
 
 
 @pytest.mark.parametrize("strategy", ["random-search", "tournament", "softmax", "truncation", "dexpbt", "generational"])

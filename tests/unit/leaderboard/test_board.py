@@ -96,6 +96,18 @@ def test_the_first_of_all_enters_even_within_the_error(make_candidate: Make) -> 
     assert judge((incumbent,), best, capacity=1).board == (best,)
 
 
+def test_who_was_scored_by_a_stand_in_ranks_after_all_others(make_candidate: Make) -> None:
+    stand_in = make_candidate(0, 99.0, evaluator_fault="the evaluator python:mine:evaluate crashed")
+    proper = make_candidate(1, 1.0, 5.0, environment_steps=stand_in.environment_steps + 1)
+    both = judge((stand_in,), proper, capacity=2)
+    assert [candidate.agent_number for candidate in both.board] == [1, 0]
+    alone = judge((stand_in,), proper, capacity=1)
+    assert alone.board == (proper,), "scores of two kinds are not compared"
+    refused = judge((proper,), stand_in, capacity=1).standings[stand_in.candidate_id]
+    assert refused.verdict == VERDICT_REFUSED
+    assert refused.reason.endswith("the tournament's evaluator scored: the evaluator python:mine:evaluate crashed")
+
+
 @pytest.mark.parametrize("capacity", [1, 2, 5])
 def test_any_sequence_keeps_the_highest_mean_one_place_an_agent_and_the_capacity(
     make_candidate: Make, capacity: int

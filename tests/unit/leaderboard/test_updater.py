@@ -54,6 +54,15 @@ async def test_a_score_is_the_mean_and_its_error_the_root_of_variance_over_episo
     assert answer.best_score == 431.0
 
 
+async def test_a_candidate_whose_evaluator_failed_ranks_after_who_was_scored_as_wanted(
+    mesh: Any, agents: list[Agent]
+) -> None:
+    stand_in = await mesh.submit(agents[0], 99.0, evaluator_fault="the evaluator hung")
+    assert stand_in.candidate.evaluator_fault == "the evaluator hung"
+    await mesh.submit(agents[1], 1.0)
+    assert [candidate.agent_number for candidate in await mesh.board()] == [1, 0]
+
+
 async def test_a_repeat_gets_the_same_answer_and_leaves_no_second_record(mesh: Any, agents: list[Agent]) -> None:
     request = mesh.publish(agents[0], 5.0)
     first = await mesh.updater.submit(request)

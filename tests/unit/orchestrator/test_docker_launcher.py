@@ -1,11 +1,11 @@
 """What the launcher `docker` tells its engine, and makes of what the engine says; an engine of memory here."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import docker.errors
 import pytest
+from fake_docker import GIB, Engine
 
 from orchestrator.launchers import NewPod, Surroundings
 from orchestrator.launchers.docker import DockerLauncher, credentials
@@ -14,85 +14,6 @@ from orchestrator.launchers.settings import roles_of
 from podrace.errors import InvalidArgument, Unavailable
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_FUSED, LAYOUT_SEPARATE, PodSpec
-
-GIB = 1 << 30
-
-
-@dataclass
-class Container:
-    engine: "Engine"
-    told: dict[str, Any]
-    status: str = "running"
-    signals: list[str] = field(default_factory=list)
-    said: bytes = b""
-    attrs: dict[str, Any] = field(
-        default_factory=lambda: {"Created": "2026-11-21T10:00:00.123456789Z", "State": {"ExitCode": 3}}
-    )
-
-    @property
-    def name(self) -> str:
-        return str(self.told["name"])
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return dict(self.told["labels"])
-
-    def kill(self, signal: str) -> None:
-        self.signals.append(signal)
-
-    def remove(self, *, force: bool, v: bool) -> None:
-        self.engine.removed.append(self.name)
-        del self.engine.running[self.name]
-
-    def logs(self, tail: int) -> bytes:
-        return self.said
-
-
-class Engine:
-    """As much of docker.DockerClient as is asked for."""
-
-    def __init__(self) -> None:
-        self.running: dict[str, Container] = {}
-        self.removed: list[str] = []
-        self.volume_options: dict[str, dict[str, str]] = {}
-        self.failures: dict[str, Exception] = {}
-        self.containers = self.volumes = self
-
-    def list(self, *, all: bool, filters: dict[str, Any], ignore_removed: bool) -> list[Container]:
-        self._fail("list")
-        wanted = dict(label.split("=", 1) for label in filters["label"])
-        return [c for c in self.running.values() if wanted.items() <= c.labels.items()]
-
-    def run(self, **told: Any) -> None:
-        self._fail(told["name"])
-        self.running[told["name"]] = Container(self, told)
-
-    def create(self, name: str, *, driver: str, driver_opts: dict[str, str], labels: dict[str, str]) -> None:
-        self.volume_options[name] = driver_opts
-
-    def get(self, name: str) -> "Volume":
-        if name not in self.volume_options:
-            raise docker.errors.NotFound("no such volume")
-        return Volume(self, name)
-
-    def info(self) -> dict[str, Any]:
-        return {"MemTotal": 16 * GIB, "NCPU": 8}
-
-    def close(self) -> None:
-        pass
-
-    def _fail(self, what: str) -> None:
-        if what in self.failures:
-            raise self.failures[what]
-
-
-@dataclass
-class Volume:
-    engine: Engine
-    name: str
-
-    def remove(self, *, force: bool) -> None:
-        del self.engine.volume_options[self.name]
 
 
 @pytest.fixture
@@ -167,6 +88,7 @@ async def test_a_container_is_told_what_a_pod_has_to_know(launcher: DockerLaunch
         == told["environment"]
     )
     assert told["device_requests"][0]["DeviceIDs"] == ["0"]
+    assert told["device_requests"][0]["Capabilities"] == [["gpu", "compute", "utility"]]
     assert told["pid_mode"] == "container:podrace-race-p0-learner"
 
 
@@ -189,6 +111,18 @@ async def test_a_pod_that_runs_is_listed_as_it_was_started_and_started_once(
     assert (pod.pod_id, pod.tournament_id, pod.layout) == ("race-p0", "race", LAYOUT_SEPARATE)
     assert (pod.reserved.cores, pod.reserved.memory_bytes, pod.reserved.gpus) == (2.0, GIB, 0)
     assert pod.start_time == 1795255200.0
+
+
+async def test_a_pods_metrics_are_found_by_the_names_of_its_containers(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    await launcher.start(new_pod())
+    await launcher.start(new_pod("race-p1", layout=LAYOUT_FUSED))
+    found = {pod.pod_id: pod.metrics for pod in await launcher.list()}
+    assert found["race-p1"] == {"learner": "podrace-race-p1-learner:9090"}
+    assert set(found["race-p0"]) == {"learner", "worker-0", "evaluator"}
+    launcher._options = DockerOptions(network="")
+    assert [pod.metrics for pod in await launcher.list()] == [{}, {}]
 
 
 async def test_a_pod_whose_head_is_dead_is_swept_and_its_last_words_kept(

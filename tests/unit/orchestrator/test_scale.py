@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from orchestrator.scale import (
@@ -5,16 +7,19 @@ from orchestrator.scale import (
     Action,
     Capacity,
     Demand,
+    Grant,
     Kill,
     Limits,
     PodView,
     Resources,
     Retire,
+    Room,
     Short,
     Start,
     Terminate,
     backoff_seconds,
     decide,
+    grant,
     share,
 )
 
@@ -37,8 +42,9 @@ def wants(
     maximum: int | None = None,
     pod: Resources = ONE_CORE,
     not_before: float = 0,
+    **pace: Any,
 ) -> Demand:
-    return Demand(tournament_id, pod, minimum, maximum, not_before)
+    return Demand(tournament_id, pod, minimum, maximum, not_before, **pace)
 
 
 def pod(
@@ -50,10 +56,11 @@ def pod(
     drained: float | None = None,
     terminated: bool = False,
     reserved: Resources = ONE_CORE,
+    publishing: bool = False,
+    prospect: float | None = None,
 ) -> PodView:
-    return PodView(
-        pod_id, tournament_id, reserved, NOW - age, busy, None if drained is None else NOW - drained, terminated
-    )
+    since = None if drained is None else NOW - drained
+    return PodView(pod_id, tournament_id, reserved, NOW - age, busy, since, terminated, publishing, prospect)
 
 
 def act(
@@ -113,14 +120,14 @@ def test_gpus_are_never_oversubscribed() -> None:
 
 
 def test_tournaments_share_fairly() -> None:
-    assert share(Resources(4, 16 * GIB, 0), [wants("a"), wants("b")]) == {"a": 2, "b": 2}
-    assert share(Resources(3, 16 * GIB, 0), [wants("a"), wants("b")]) == {"a": 2, "b": 1}
-    assert share(Resources(4, 16 * GIB, 0), [wants("a", maximum=1), wants("b")]) == {"a": 1, "b": 3}
+    assert share(machine(4).room, [wants("a"), wants("b")]) == {"a": 2, "b": 2}
+    assert share(machine(3).room, [wants("a"), wants("b")]) == {"a": 2, "b": 1}
+    assert share(machine(4).room, [wants("a", maximum=1), wants("b")]) == {"a": 1, "b": 3}
 
 
 def test_what_a_big_pod_cannot_use_goes_to_a_small_one() -> None:
     big = wants("big", pod=Resources(3, GIB, 0))
-    assert share(Resources(5, 16 * GIB, 0), [big, wants("small")]) == {"big": 1, "small": 2}
+    assert share(machine(5).room, [big, wants("small")]) == {"big": 1, "small": 2}
 
 
 def test_a_second_tournament_gets_its_share_of_a_full_machine() -> None:
@@ -134,6 +141,65 @@ def test_idle_pods_are_retired_before_busy_ones_and_young_before_old() -> None:
     pods = [pod("old", age=90), pod("idle", age=95, busy=False), pod("young", age=10)]
     assert retired(act(machine(), [wants(maximum=2)], pods)) == ["idle"]
     assert retired(act(machine(), [wants(maximum=1)], pods)) == ["young", "idle"]
+
+
+def test_the_weakest_prospects_go_first() -> None:
+    pods = [
+        pod("unknown", age=90),
+        pod("best", age=10, prospect=9.0),
+        pod("worst", age=80, prospect=-2.0),
+        pod("idle", busy=False),
+        pod("better", age=80, prospect=3.0),
+    ]
+    order = [set(retired(act(machine(), [wants(minimum=0, maximum=most)], pods))) for most in (4, 3, 2, 1)]
+    assert order == [
+        {"idle"},
+        {"idle", "unknown"},
+        {"idle", "unknown", "worst"},
+        {"idle", "unknown", "worst", "better"},
+    ]
+    (reason,) = [one.reason for one in act(machine(), [wants(maximum=1)], pods[1:3]) if isinstance(one, Retire)]
+    assert reason == "the share of t is 1 now, and its agent has the lowest score, -2"
+
+
+def test_who_publishes_is_not_killed_meanwhile() -> None:
+    assert act(machine(), [], [pod("p0", drained=90, terminated=True, publishing=True)]) == []
+    assert isinstance(act(machine(), [], [pod("p0", drained=90, publishing=True)])[0], Terminate)
+
+
+def test_a_pool_grows_and_shrinks_in_its_steps() -> None:
+    def granted(before: int | None, cores: float, **pace: Any) -> int:
+        size = None if before is None else Grant(before, NOW - 5)
+        return grant(NOW, machine(cores=cores), [wants(minimum=1, granted=size, **pace)])["t"].pods
+
+    assert granted(None, 8, step_pods=2) == 3, "one step beyond the minimum"
+    assert granted(3, 8, step_pods=2) == 5
+    assert granted(7, 8, step_pods=2) == 8
+    assert granted(8, 2, step_pods=2) == 6
+    assert granted(3, 2, step_pods=2) == 2
+    assert granted(3, 8) == 8, "without a step as many as fit"
+    assert granted(8, 2) == 2
+    assert granted(8, 8, maximum=4, step_pods=1) == 4, "what a person limits holds at once"
+    assert grant(NOW, machine(8), [wants(minimum=6, step_pods=1, granted=Grant(1, NOW))])["t"].pods == 6
+
+
+def test_a_pool_keeps_its_size_until_it_has_cooled_down() -> None:
+    def after(seconds: float, cores: float) -> Grant:
+        demand = wants(cooldown_seconds=30.0, granted=Grant(3, NOW - seconds))
+        return grant(NOW, machine(cores=cores), [demand])["t"]
+
+    assert after(29, cores=8) == Grant(3, NOW - 29)
+    assert after(29, cores=1) == Grant(3, NOW - 29)
+    assert after(30, cores=8) == Grant(8, NOW)
+    assert after(30, cores=1) == Grant(1, NOW)
+    assert after(99, cores=3) == Grant(3, NOW - 99), "nothing changed"
+
+
+def test_a_pod_that_died_is_replaced_while_the_pool_cools_down() -> None:
+    demand = wants(cooldown_seconds=30.0, step_pods=1, granted=Grant(3, NOW))
+    actions, line = decide(NOW, machine(cores=8), [demand], [pod("p0"), pod("p1")], LIMITS)
+    assert started(actions) == ["t"]
+    assert line == "pods wanted: t 3 of 8; cores reserved: 2 of 8"
 
 
 def test_pods_without_a_tournament_that_has_work_are_retired() -> None:
@@ -187,3 +253,68 @@ def test_the_whole_decision_comes_with_a_line() -> None:
     assert (
         decide(NOW, machine(), [wants(maximum=1)], [pod("p0")], LIMITS)[1] == "pods wanted: t 1; cores reserved: 1 of 4"
     )
+
+
+def cluster(*free_cores: float, ours: tuple[float, ...] = (), memory_gib: int = 16, closed: str = "") -> Capacity:
+    """Nodes with so many cores left, on which pods of ours have reserved others."""
+    free = tuple(Resources(cores, memory_gib * GIB, 0) for cores in free_cores)
+    nodes = tuple(
+        Resources(node.cores + cores, 2 * memory_gib * GIB, 0)
+        for node, cores in zip(free, ours or (0.0,) * len(free), strict=True)
+    )
+    return Capacity(
+        sum(nodes, Resources(0, 0, 0)),
+        1 << 50,
+        nodes=nodes,
+        free=Room(sum(free, Resources(0, 0, 0)), free, strict=True),
+        closed=closed,
+    )
+
+
+def test_a_pod_has_to_fit_on_a_single_node():
+    three = Resources(3.0, GIB, 0)
+    assert share(cluster(2.0, 2.0).room, [wants(pod=three, minimum=0)]) == {"t": 0}
+    assert share(cluster(4.0, 4.0).room, [wants(pod=three, minimum=0)]) == {"t": 2}
+    assert act(cluster(2.0, 2.0), [wants(pod=three)]) == [Short("t", "a pod needs 3 cores, 2 are free")]
+
+
+def test_what_no_single_node_has_together_is_not_enough():
+    lopsided = (Resources(8.0, GIB, 0), Resources(1.0, 16 * GIB, 0))
+    total = Resources(9.0, 17 * GIB, 0)
+    capacity = Capacity(total, 1 << 50, nodes=lopsided, free=Room(total, lopsided, strict=True))
+    (short,) = act(capacity, [wants(pod=Resources(2.0, 4 * GIB, 0))])
+    assert short == Short("t", "a pod needs 2 cores, 4.0 GiB and 0 GPUs on a single node, and none has all of it free")
+
+
+def test_each_pod_that_is_started_takes_its_place_on_a_node():
+    started = act(cluster(2.0, 3.0), [wants(pod=Resources(2.0, GIB, 0), minimum=0)])
+    assert [type(action) for action in started] == [Start, Start]
+
+
+def test_cores_of_a_cluster_are_never_promised_twice():
+    assert act(cluster(0.5), [wants(minimum=2)]) == [Short("t", "a pod needs 1 cores, 0.5 are free")]
+
+
+def test_a_quota_binds_beside_the_nodes():
+    nodes = (Resources(8.0, 16 * GIB, 0),) * 2
+    total = Resources(3.0, 32 * GIB, 0)
+    capacity = Capacity(total, 1 << 50, nodes=nodes, free=Room(total, nodes, strict=True))
+    actions = act(capacity, [wants(minimum=4, pod=Resources(2.0, GIB, 0))])
+    assert [type(action) for action in actions] == [Start, Short]
+    assert actions[1] == Short("t", "a pod needs 2 cores, 1 are free")
+
+
+def test_where_pods_stand_is_the_clusters_to_know():
+    """Of two nodes with four cores each one has its cores reserved: what is free is what the cluster says is free."""
+    capacity = cluster(4.0, 0.0, ours=(0.0, 4.0))
+    pods = [pod("t-p0", reserved=Resources(4.0, GIB, 0))]
+    started = act(capacity, [wants(pod=Resources(4.0, GIB, 0))], pods)
+    assert started == [Start("t", "free cores: 4; a pod needs 4")]
+
+
+def test_nothing_is_started_while_the_cluster_is_closed_and_everybody_hears_why():
+    capacity = cluster(8.0, closed="t-p0 waits: no node has a GPU")
+    said = "t-p0 waits: no node has a GPU"
+    assert act(capacity, [wants("a"), wants("b")]) == [Short("a", said), Short("b", said)]
+    surplus = act(capacity, [wants("a", maximum=0, minimum=0)], [pod("a-p0", "a")])
+    assert [type(action) for action in surplus] == [Retire, Short]

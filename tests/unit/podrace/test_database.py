@@ -218,7 +218,8 @@ def test_the_database_of_another_version_is_refused(path: Path, format: Format) 
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 99")
     other.close()
-    with pytest.raises(FailedPrecondition, match=r"was written by another version \(format 99, this one reads 1\)"):
+    told = rf"was written by another version \(format 99, this one reads {format.version}\)"
+    with pytest.raises(FailedPrecondition, match=told):
         Database.open(path, format, clock)
 
 

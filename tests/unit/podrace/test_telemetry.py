@@ -38,6 +38,18 @@ def test_metrics_are_served_at_the_address_that_is_returned():
         assert b"podrace_test_things_total 1.0" in response.read()
 
 
+def test_other_pages_are_served_beside_the_metrics_as_they_are_now():
+    prometheus_client.Counter("podrace_test_others", "Counted for a test").inc()
+    body = [b"[]"]
+    pages = {"/pods": lambda: ("application/json", body[-1])}
+    address = telemetry.start(TelemetryConfig(log_level="error"), service="test", pages=pages)
+    body.append(b"[1]")
+    with urllib.request.urlopen(f"http://{address}/pods", timeout=5) as response:
+        assert (response.headers["Content-Type"], response.read()) == ("application/json", b"[1]")
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as response:
+        assert b"podrace_test_others_total 1.0" in response.read()
+
+
 def test_a_metrics_port_in_use_is_refused_by_name():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

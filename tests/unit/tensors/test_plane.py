@@ -1,9 +1,10 @@
+import errno
 from pathlib import Path
 
 import pytest
 import torch
 
-from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from podrace.tensors.codec import spec_of
 from podrace.tensors.memory import MemoryPlane
 from podrace.tensors.plane import Planes
@@ -51,3 +52,15 @@ def test_closing_all_planes_closes_their_regions(tmp_path: Path) -> None:
     planes.require("shared").create("slot", [REWARD])
     planes.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_that_cannot_be_had_is_refused_with_its_size_and_leaves_the_name_free(monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    plane, spec = MemoryPlane(), spec_of("x", torch.zeros(16))
+    with monkeypatch.context() as scarce:
+        scarce.setattr("podrace.tensors.memory.mapped", full)
+        with pytest.raises(ResourceExhausted, match=r"no room for a region of 128 bytes \(Cannot allocate memory\)"):
+            plane.create("slot", [spec])
+    plane.create("slot", [spec]).close()

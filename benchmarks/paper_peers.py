@@ -1,0 +1,76 @@
+"""Owns the runs of peers for `paper.py`: each in a process of its own, one after another, a line in the runs' file.
+
+A run that was stopped begins anew: no peer's checkpoint holds its environments and normalisers alike.
+"""
+
+import importlib.util
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from paper_cases import RLLIB, SB3, PeerJob
+from peers_process import Answer, Contender
+from races import RUNS, Run, append, read
+
+from podrace.cli.output import finite
+
+SCRIPTS = {SB3: "paper_sb3.py", RLLIB: "paper_rllib.py"}
+PACKAGES = {SB3: "stable_baselines3", RLLIB: "ray"}
+DEADLINE_SECONDS = 4 * 3600.0
+
+
+def available(pythons: Mapping[str, str], *, tell: Callable[[str], None]) -> dict[str, str]:
+    """The interpreters that have their peer; says which peers are left out."""
+    found = {}
+    for peer, python in pythons.items():
+        if _has(python, PACKAGES[peer]):
+            found[peer] = python
+        else:
+            tell(f"{peer} is left out: {python} has no {PACKAGES[peer]}; see benchmarks/peers.py --help")
+    return found
+
+
+def _has(python: str, package: str) -> bool:
+    if python == sys.executable:
+        return importlib.util.find_spec(package) is not None
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
+    return subprocess.run([python, "-c", code], check=False).returncode == 0
+
+
+def run(jobs: Sequence[PeerJob], pythons: Mapping[str, str], folder: Path, *, tell: Callable[[str], None]) -> list[Run]:
+    """Runs what was not run yet, in order.
+
+    Returns:
+        What came of the jobs that have ended, failures included; of each its last attempt.
+    """
+    # Unwinds as Ctrl-C does, so that no peer stays behind; an exit would pass for the failure of one.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    done = {run["name"]: run for run in read(folder / RUNS)}
+    for job in jobs:
+        if job.peer in pythons and not done.get(job.name, {}).get("good"):
+            tell(f"{job.case}: {job.peer}, seed {job.seed}")
+            append(folder / RUNS, _run(job, pythons[job.peer]))
+    done = {run["name"]: run for run in read(folder / RUNS)}
+    return [done[job.name] for job in jobs if job.name in done]
+
+
+def _run(job: PeerJob, python: str) -> Run:
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    known = {"case": job.case, "contender": job.peer, "seed": job.seed, "name": job.name}
+    try:
+        # One thread: with two, products of small networks stall wherever anything else runs.
+        with Contender(SCRIPTS[job.peer], cpus, threads=1, python=python) as contender:
+            answer = contender.ask(job.request, DEADLINE_SECONDS)
+    except SystemExit as error:
+        return {**known, "good": False, "state": "FAILED", "reason": str(error)[-1000:], "reports": {}, "curve": []}
+    good = all(_sound(report) for report in answer["reports"].values())
+    reason = "" if good else "a report has no finite return"
+    return finite({**known, "good": good, "state": "COMPLETED", "reason": reason, "load": os.getloadavg()[0], **answer})
+
+
+def _sound(report: Answer) -> bool:
+    return math.isfinite(report["mean_return"])

@@ -1,0 +1,98 @@
+"""One process of RLlib (its new stack) for `paper.py`: a learning curve, and what its best policy does afterwards.
+
+Gymnasium's environments are made as for `peers.py`. A simulator of ours (an id with options) is given lane by lane, as
+RLlib wants environments (paper_lanes.py).
+"""
+
+import functools
+import importlib
+import statistics
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import peers_rllib
+from paper_curve import FRESH_SEED, TRAIN, VALIDATION, Curve, reports_of, told
+from paper_lanes import make_lane
+from peers_process import Answer, Measure, Request, serve
+
+OURS = "ours"
+
+
+def load(threads: int) -> Measure:
+    """Imports it."""
+    measure = peers_rllib.load(threads)
+    assert measure
+    importlib.import_module("ray.tune.registry")
+    return train
+
+
+def train(request: Request, cores: int) -> Answer:
+    """Trains until the budget is spent, then plays the reports with the best policy."""
+    with peers_rllib.ray_running(), tempfile.TemporaryDirectory(prefix="ray") as folder:
+        best: dict[str, str] = {}
+
+        def keep() -> None:
+            best["path"] = algorithm.save_to_path(tempfile.mkdtemp(dir=folder))
+
+        curve = Curve(request, lambda: peers_rllib.evaluate(algorithm), keep)
+        algorithm = make_config(request, runners=0 if cores == 1 else cores).build_algo()
+        steps = 0
+        try:
+            while not curve.over(steps):
+                steps = int(algorithm.train()["env_runners"]["num_env_steps_sampled_lifetime"])
+            algorithm.restore_from_path(best["path"])
+            reports = {
+                name: play(algorithm, request, options, episodes)
+                for name, (options, episodes) in reports_of(request).items()
+            }
+        finally:
+            algorithm.stop()
+    return curve.answer(reports)
+
+
+def make_config(request: Request, runners: int) -> Any:
+    """A configuration under its own names; of `measure` it needs to know that scores are asked for."""
+    known = replace(request, measure="target", environment=OURS if TRAIN in request.options else request.environment)
+    config = peers_rllib.make_config(known, runners)
+    if TRAIN not in request.options:
+        return config
+    from ray.tune.registry import register_env
+
+    register_env(OURS, functools.partial(make_lane, request.environment))
+    validation = {"env_config": request.options[VALIDATION]}
+    config.environment(OURS, env_config=dict(request.options[TRAIN]))
+    config.evaluation_config = {**config.evaluation_config, **validation}
+    return config
+
+
+def play(algorithm: Any, request: Request, options: Mapping[str, Any], episodes: int) -> Answer:
+    """What a restored policy does: in environments of its own kind by RLlib itself, in ours by hand."""
+    if TRAIN not in request.options:
+        returns = [peers_rllib.evaluate(algorithm) for _ in range(max(1, episodes // 32))]
+        return told([statistics.fmean(returns)])
+    import numpy as np
+    import torch
+
+    lane = make_lane(request.environment, options)
+    module = algorithm.get_module()
+    returns, seed = [], FRESH_SEED
+    for episode in range(episodes):
+        observation, _ = lane.reset(seed=seed + episode)
+        total, ended = 0.0, False
+        while not ended:
+            with torch.no_grad():
+                output = module.forward_inference({"obs": torch.as_tensor(observation).unsqueeze(0)})
+            inputs = output["action_dist_inputs"][0].numpy()
+            low, high = lane.action_space.low, lane.action_space.high
+            # The first half of a diagonal Gaussian's inputs are its means; RLlib's policies act in [-1, 1].
+            action = np.clip(inputs[: len(low)], -1, 1) * (high - low) / 2 + (high + low) / 2
+            observation, reward, terminated, truncated, _ = lane.step(action.astype(np.float32))
+            total, ended = total + reward, terminated or truncated
+        returns.append(total)
+    return told(returns, dict(lane.simulator.report().metrics))
+
+
+if __name__ == "__main__":
+    serve(load)

@@ -1,0 +1,222 @@
+"""Owns how many tournaments run one after another on one embedded mesh; each that has ended is a line in a file.
+
+    races = [Race("docking", "truncation", seed, values), ...]
+    found = run(races, folder, tell=print)                     # goes on where an earlier run of the same was ended
+
+What came of a race is kept in FOLDER/runs.jsonl under a digest of its specification: a race that has changed is another
+one. The mesh's home is FOLDER/home; a tournament that was stopped in the middle goes on with its agents.
+"""
+
+import contextlib
+import json
+import os
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podrace import spec as specification
+from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, session
+from podrace.cli.claim import Use
+from podrace.cli.folders import Folders
+from podrace.cli.grid_axes import NAME_CHARACTERS, Cell, digest
+from podrace.cli.grid_results import Grid, Outcome
+from podrace.cli.grid_run import Runner
+from podrace.cli.grid_screen import GridLines
+from podrace.cli.grid_statistics import bootstrap_interval
+from podrace.cli.interrupts import Interrupts
+from podrace.cli.options import Settings
+from podrace.cli.output import finite
+from podrace.cli.specification import to_values
+
+CONFIDENCE = 0.9
+RUNS = "runs.jsonl"
+ROOT = Path(__file__).parents[1]
+
+Run = Mapping[str, Any]
+"""What came of a race: see `record`."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """One tournament of a comparison."""
+
+    case: str
+    """What it is about; races are compared within a case."""
+    contender: str
+    """What is compared."""
+    seed: int
+    values: Mapping[str, Any]
+    """The specification as read from TOML, without name and seed."""
+
+    def cell(self) -> Cell:
+        """The tournament, named after its own digest, so that it is found again.
+
+        Raises:
+            InvalidArgument: It is no valid specification; the line names the race.
+        """
+        name = re.sub(r"[^A-Za-z0-9-]", "-", f"{self.case}-{self.contender}")[:NAME_CHARACTERS]
+        values = {"name": name, "seed": self.seed}
+        labels = {"case": self.case, "contender": self.contender, "seed": str(self.seed)}
+        source = f"{self.case}/{self.contender}/{self.seed}"
+        resolved = specification.resolve(specification.parse({**self.values, **values}, source=source))
+        resolved.name = f"{resolved.name}-{digest(to_values(resolved))}"
+        return Cell(labels, labels, resolved)
+
+
+def run(races: Sequence[Race], folder: Path, *, tell: Callable[[str], None]) -> list[Run]:
+    """Runs what was not run yet, in order; Ctrl-C stops, and the same call goes on.
+
+    Args:
+        races: All of the comparison.
+        folder: Where everything is kept.
+        tell: Takes lines for a person.
+
+    Returns:
+        What came of the races that have ended, failures included; of each its last attempt.
+    """
+    cells = [race.cell() for race in races]
+    folder.mkdir(parents=True, exist_ok=True)
+    done = {run["name"]: run for run in read(folder / RUNS)}
+    wanted = [cell for cell in cells if not done.get(cell.spec.name, {}).get("good")]
+    if wanted:
+        code = _run(wanted, folder, tell)
+        if code == EXIT_INTERRUPTED:
+            raise SystemExit(code)
+    done = {run["name"]: run for run in read(folder / RUNS)}
+    return [done[cell.spec.name] for cell in cells if cell.spec.name in done]
+
+
+def _run(cells: Sequence[Cell], folder: Path, tell: Callable[[str], None]) -> int:
+    # Pods find the tasks of benchmarks as a user's own simulator is found.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    settings = Settings((folder / "home").resolve(), orchestrator="", debug=False, as_json=False)
+    grid = Grid("races", (), tuple(cells), folder / "grid")
+
+    async def command(interrupts: Interrupts) -> int:
+        Folders.of(settings.home).make_home()
+        screen = Lines(folder / RUNS, tell)
+        async with session.open_clients(settings, Use.TRAIN, interrupts, notify=tell) as clients:
+            with interrupts.polite() as stop:
+                await Runner(settings, clients, grid, screen, stop).run(parallel=1)
+        return EXIT_INTERRUPTED if interrupts.count else 0 if grid.complete else EXIT_FAILED
+
+    return session.run(command)
+
+
+class Lines(GridLines):
+    """Says how races go, and writes a line for each that has ended."""
+
+    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
+        """Appends to `path`."""
+        super().__init__(tell)
+        self._path = path
+
+    def ended(self, cell: Cell, outcome: Outcome) -> None:
+        """Writes the line at once: whatever happens to the next race, this one is kept."""
+        super().ended(cell, outcome)
+        append(self._path, finite(record(cell, outcome)))
+
+
+def record(cell: Cell, outcome: Outcome) -> dict[str, Any]:
+    """The line of a race."""
+    return {
+        **cell.labels,
+        "seed": int(cell.labels["seed"]),
+        "name": cell.spec.name,
+        "good": outcome.good and not any("error" in report for report in outcome.reports.values()),
+        "state": outcome.state,
+        "reason": outcome.reason,
+        "selection_score": outcome.score,
+        "environment_steps": outcome.environment_steps,
+        "training_seconds": outcome.training_seconds,
+        "load": os.getloadavg()[0],
+        "reports": {
+            name: {key: value for key, value in report.items() if key != "traces"}
+            for name, report in outcome.reports.items()
+        },
+        "curve": [[point.environment_steps, point.seconds, point.score] for point in outcome.curve],
+    }
+
+
+def append(path: Path, run: Run) -> None:
+    """Adds a line; the line break comes first, so that one that a crash has torn stays alone."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n" + json.dumps(run, allow_nan=False))
+
+
+def read(path: Path) -> list[Run]:
+    """The lines of a file, by time; what was torn by a crash is left out."""
+    found = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(json.loads(text))
+    return found
+
+
+# --- what they say together --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a contender's seeds say together."""
+
+    median: float
+    low: float
+    """Of the bootstrap interval of the median: of five seeds or fewer it reaches from the least to the greatest."""
+    high: float
+    mean: float
+    mean_low: float
+    mean_high: float
+    seeds: int
+
+
+def summarise(values: Sequence[float]) -> Summary | None:
+    """Median and mean with their percentile bootstrap intervals over seeds; None without a value."""
+    if not values:
+        return None
+    low, high = bootstrap_interval(values, statistics.median, confidence=CONFIDENCE)
+    mean_low, mean_high = bootstrap_interval(values, statistics.fmean, confidence=CONFIDENCE)
+    return Summary(statistics.median(values), low, high, statistics.fmean(values), mean_low, mean_high, len(values))
+
+
+def of(runs: Iterable[Run], case: str, contender: str) -> list[Run]:
+    """The good runs of a contender."""
+    return [run for run in runs if run["case"] == case and run["contender"] == contender and run["good"]]
+
+
+def line(
+    benchmark: str, case: str, metric: str, unit: str, own: Summary, against: str = "", other: Summary | None = None
+) -> dict[str, object]:
+    """One finding, of one contender alone or beside another."""
+    found: dict[str, object] = {
+        "benchmark": benchmark,
+        "case": case,
+        "metric": metric,
+        "value": rounded(own.median),
+        "unit": unit,
+        "low": rounded(own.low),
+        "high": rounded(own.high),
+        "mean": rounded(own.mean),
+        "mean_low": rounded(own.mean_low),
+        "mean_high": rounded(own.mean_high),
+        "seeds": own.seeds,
+    }
+    if other is not None:
+        found |= {
+            "against": against,
+            "against_value": rounded(other.median),
+            "against_low": rounded(other.low),
+            "against_high": rounded(other.high),
+            "ratio": rounded(own.median / other.median) if other.median else None,
+            "interval_above": own.low > other.high,
+            "mean_interval_above": own.mean_low > other.mean_high,
+        }
+    return found
+
+
+def rounded(value: float) -> float:
+    """Four digits."""
+    return float(f"{value:.4g}")

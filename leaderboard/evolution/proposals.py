@@ -1,0 +1,118 @@
+"""Owns what becomes of a custom generator's answer: whether it can be, and which agent it stands for. Pure.
+
+    answer = adopted(proposal, situation)      # as a strategy would have answered
+
+Nothing of an answer is believed: algorithm, parent and every value are held against the specification, the catalog and
+the board, because an agent that cannot be trained would be found out only by the pod that gets it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from google.protobuf import struct_pb2
+
+from leaderboard.board import named
+from leaderboard.evolution.mutation import describe_changes
+from leaderboard.evolution.space import Choices, Range, Space, Value, is_structural, plain, spaces_of
+from leaderboard.evolution.strategy import Child, Fresh, Situation
+from podrace import catalog
+from podrace.config import unknown
+from podrace.errors import InvalidArgument
+from podrace.evolution.v1.evolution_pb2 import ChildProposal, FreshProposal, ProposeAgentResponse
+from podrace.spec import check_value
+
+LONGEST_REASON = 300
+"""Characters of a custom part's reason that are kept."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What came of asking a custom generator; recorded with the agent, and believed when decisions are replayed."""
+
+    answer: ProposeAgentResponse | None
+    """What it answered, if that could be used when it came."""
+    failure: str = ""
+    """Else what went wrong, in words that follow its name."""
+
+
+def adopted(answer: ProposeAgentResponse, situation: Situation) -> Fresh | Child:
+    """The agent that a proposal stands for.
+
+    Args:
+        answer: The proposal.
+        situation: What is known when the agent is made.
+
+    Raises:
+        InvalidArgument: It cannot be; the message names the field, its value and what would be right.
+    """
+    chosen = answer.WhichOneof("proposal")
+    if chosen == "fresh":
+        return _fresh(answer.fresh, one_line(answer.reason), situation)
+    if chosen == "child":
+        return _child(answer.child, one_line(answer.reason), situation)
+    raise InvalidArgument("proposal: neither fresh nor child is set")
+
+
+def one_line(reason: str) -> str:
+    """A stranger's reason as one line of bounded length."""
+    line = " ".join("".join(character if character.isprintable() else " " for character in reason).split())
+    return line if len(line) <= LONGEST_REASON else line[:LONGEST_REASON] + "..."
+
+
+def _fresh(fresh: FreshProposal, reason: str, situation: Situation) -> Fresh:
+    name = fresh.algorithm or situation.turn.algorithm
+    if name not in situation.spec.algorithms:
+        raise InvalidArgument(unknown("fresh.algorithm", "algorithm", name, situation.spec.algorithms))
+    values = _checked(fresh.hyperparameters, name, situation, "fresh.hyperparameters")
+    return Fresh(reason or "no reason given", name, hyperparameters=values)
+
+
+def _child(child: ChildProposal, reason: str, situation: Situation) -> Child:
+    parent = next((one for one in situation.board if one.candidate_id == child.candidate_id), None)
+    if parent is None:
+        raise InvalidArgument(f"child.candidate_id = {child.candidate_id[:80]!r}: is not on the board")
+    if child.algorithm not in ("", parent.algorithm):
+        raise InvalidArgument(
+            f"child.algorithm = {child.algorithm[:80]!r}: {named(parent)} was trained by {parent.algorithm!r}"
+        )
+    inherited = situation.values_of(parent)
+    values = _checked(child.hyperparameters, parent.algorithm, situation, "child.hyperparameters")
+    for key, value in values.items():
+        if is_structural(parent.algorithm, key) and value != inherited.get(key):
+            raise InvalidArgument(
+                f"child.hyperparameters.{key} = {value!r}: shapes the training files; expected the parent's"
+                f" {inherited.get(key)!r}"
+            )
+    changes = describe_changes(inherited, inherited | values) or "hyperparameters unchanged"
+    return Child(parent, inherited | values, f"{reason or 'no reason given'}; child of {named(parent)}; {changes}")
+
+
+def _checked(given: struct_pb2.Struct, algorithm: str, situation: Situation, where: str) -> dict[str, Value]:
+    """The values by name; raises InvalidArgument for one that the algorithm has not, or cannot have."""
+    declared = catalog.ALGORITHMS[algorithm].hyperparameters
+    spaces = spaces_of(algorithm, situation.spec.algorithms[algorithm])
+    values = {}
+    for key in sorted(given.fields):
+        if key not in declared:
+            raise InvalidArgument(unknown(f"{where}.{key[:80]}", "hyperparameter", key[:80], declared))
+        values[key] = _plain(given.fields[key], f"{where}.{key}")
+        check_value(given.fields[key], declared[key], f"{where}.{key}")
+        _check_searched(values[key], spaces, key, f"{where}.{key}")
+    return values
+
+
+def _plain(value: struct_pb2.Value, where: str) -> Value:
+    try:
+        return plain(value)
+    except ValueError:
+        raise InvalidArgument(f"{where}: holds a number that is not finite") from None
+
+
+def _check_searched(value: Value, spaces: Mapping[str, Space], key: str, where: str) -> None:
+    space = spaces.get(key)
+    if isinstance(space, Choices) and value not in space.values:
+        raise InvalidArgument(f"{where} = {value!r}: expected one of {', '.join(map(repr, space.values))}")
+    if isinstance(space, Range) and isinstance(value, float) and not space.low <= value <= space.high:
+        raise InvalidArgument(
+            f"{where} = {value:g}: expected {space.low:g} to {space.high:g}, the range of the specification"
+        )

@@ -1,0 +1,256 @@
+"""Owns the talk with a Kubernetes API server: plain objects in and out, and what is wrong with it in one line.
+
+Objects are what JSON says they are, not the client's classes: those are of one version and refuse what a newer or an
+older server says.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from podrace.errors import InvalidArgument, NotFound, PodraceError, Unavailable
+
+Object = Mapping[str, Any]
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+TIMEOUT_SECONDS = 10.0
+PAGE = 500
+RESTARTS = 3
+"""Of a list whose continuation has expired."""
+LONGEST_PAUSE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server answered."""
+
+    status: int
+    content: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Send(Protocol):
+    """Sends one request; raises OSError when nobody answers."""
+
+    def __call__(self, method: str, path: str, query: Mapping[str, str], body: Object | None) -> Answer:
+        """Blocks for TIMEOUT_SECONDS at most."""
+        ...
+
+
+class Cluster:
+    """The API server, as seen from one namespace. Every method blocks.
+
+    cluster = Cluster(*connect(""))
+    cluster.create("batch/v1", "jobs", {...})
+    for job in cluster.list("batch/v1", "jobs", labels="podrace/scope=podrace"): ...
+    cluster.delete("batch/v1", "jobs", "race-p0")
+    """
+
+    def __init__(self, send: Send, namespace: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Sends nothing yet.
+
+        Args:
+            send: To the server.
+            namespace: Where everything is that belongs to one.
+            monotonic: Clock, for servers that ask to be left alone for a while.
+        """
+        self._send, self.namespace, self._monotonic = send, namespace, monotonic
+        self._not_before = 0.0
+
+    def get(self, group: str, kind: str, name: str) -> Object | None:
+        """One object; None if there is none."""
+        answer = self._ask("GET", self._path(group, kind, name), missing=True)
+        return None if answer is None else _object(answer)
+
+    def list(
+        self, group: str, kind: str, *, labels: str = "", fields: str = "", everywhere: bool = False
+    ) -> Sequence[Object]:
+        """All objects that match, by pages; a list whose continuation has expired begins anew."""
+        query = {"limit": str(PAGE)}
+        if labels:
+            query["labelSelector"] = labels
+        if fields:
+            query["fieldSelector"] = fields
+        path = self._path(group, kind, everywhere=everywhere)
+        for _ in range(RESTARTS):
+            found = self._pages(path, query)
+            if found is not None:
+                return found
+        raise Unavailable(f"the Kubernetes API does not finish a list of {kind}: it expires again and again")
+
+    def create(self, group: str, kind: str, body: Object) -> Object | None:
+        """Makes an object; None if there is one of that name already."""
+        answer = self._ask("POST", self._path(group, kind), body=body, present=True)
+        return None if answer is None else _object(answer)
+
+    def delete(
+        self, group: str, kind: str, name: str, *, propagation: str = "", grace_seconds: int | None = None
+    ) -> None:
+        """Has an object deleted; one that is not there is fine."""
+        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if propagation:
+            options["propagationPolicy"] = propagation
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        self._ask("DELETE", self._path(group, kind, name), body=options, missing=True)
+
+    def log(self, pod: str, container: str, lines: int) -> str:
+        """The end of what a container said; empty where nobody knows any more."""
+        query = {"container": container, "tailLines": str(lines)}
+        try:
+            answer = self._ask("GET", f"{self._path('v1', 'pods', pod)}/log", query=query, missing=True)
+        except (InvalidArgument, Unavailable):
+            # It never began, its node is away, or this service may not read logs: nothing that has to be known.
+            return ""
+        return "" if answer is None else answer.content.decode(errors="replace")
+
+    # --- one request ------------------------------------------------------------------------------------------
+
+    def _pages(self, path: str, query: Mapping[str, str]) -> Sequence[Object] | None:
+        """All pages of a list; None when it has to begin anew."""
+        found: list[Object] = []
+        token = ""
+        while True:
+            answer = self._ask("GET", path, query={**query, "continue": token} if token else query, expired=True)
+            if answer is None:
+                return None
+            page = _object(answer)
+            found += page.get("items") or []
+            token = page.get("metadata", {}).get("continue", "")
+            if not token:
+                return found
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        missing: bool = False,
+        present: bool = False,
+        expired: bool = False,
+    ) -> Answer | None:
+        """Asks once; None for the answers that the caller says are fine."""
+        if self._monotonic() < self._not_before:
+            raise Unavailable("the Kubernetes API is overloaded and has asked for a pause")
+        try:
+            answer = self._send(method, path, query or {}, body)
+        except OSError as error:
+            raise Unavailable(f"the Kubernetes API does not answer: {_one_line(error)}") from None
+        if answer.status < 300:
+            return answer
+        if (missing and answer.status == 404) or (present and _exists(answer)) or (expired and answer.status == 410):
+            return None
+        if answer.status in (429, 503):
+            pause = answer.headers.get("Retry-After", "")
+            seconds = float(pause) if pause.isdigit() else 0.0
+            self._not_before = self._monotonic() + min(seconds, LONGEST_PAUSE_SECONDS)
+        raise error_of(answer, f"{method} {path}", self.namespace)
+
+    def _path(self, group: str, kind: str, name: str = "", *, everywhere: bool = False) -> str:
+        root = f"/api/{group}" if "/" not in group else f"/apis/{group}"
+        within = "" if everywhere else f"/namespaces/{self.namespace}"
+        return f"{root}{within}/{kind}" + (f"/{name}" if name else "")
+
+
+def error_of(answer: Answer, asked: str, namespace: str) -> PodraceError:
+    """What an answer means for a pod that was to be started, or for the loop that asked: one line with a way out."""
+    said = _message(answer)
+    if answer.status == 401:
+        return Unavailable(f"the Kubernetes API does not know who asks: {said}; are the credentials still valid?")
+    if answer.status == 403 and "exceeded quota" in said:
+        return Unavailable(f"a quota of namespace {namespace!r} is exhausted: {said}")
+    if answer.status == 403:
+        return Unavailable(
+            f"the Kubernetes API forbids it: {said}; give this service account the Role of deploy/k8s/base"
+        )
+    if answer.status == 404 and "namespaces" in said:
+        return Unavailable(f"there is no namespace {namespace!r}: {said}; set kubernetes.namespace")
+    if answer.status == 404:
+        return NotFound(f"{asked}: {said}")
+    if answer.status in (400, 422):
+        return InvalidArgument(f"the Kubernetes API refuses it: {said}")
+    if answer.status == 429:
+        return Unavailable(f"the Kubernetes API is overloaded: {said}")
+    return Unavailable(f"the Kubernetes API fails: {asked}: {answer.status} {said}")
+
+
+def connect(namespace: str) -> tuple[Send, str]:
+    """Finds the API server: of the cluster this runs in, or of KUBECONFIG; and the namespace, where none is given.
+
+    Raises:
+        Unavailable: There is neither.
+    """
+    from kubernetes import client
+    from kubernetes import config as untyped
+
+    config: Any = untyped
+    configuration = client.Configuration()
+    configuration.retries = 1
+    try:
+        if OWN_NAMESPACE.exists():
+            config.load_incluster_config(configuration)
+            found = OWN_NAMESPACE.read_text().strip()
+        else:
+            config.load_kube_config(client_configuration=configuration)
+            found = config.list_kube_config_contexts()[1]["context"].get("namespace", "default")
+    except (config.ConfigException, OSError) as error:
+        raise Unavailable(
+            f"no Kubernetes cluster is known: {_one_line(error)}; run in one, or set KUBECONFIG"
+        ) from None
+    return _sender(client.ApiClient(configuration)), namespace or found
+
+
+def _sender(api: Any) -> Send:
+    from kubernetes.client.exceptions import ApiException
+    from urllib3.exceptions import HTTPError
+
+    headers = {"Accept": "application/json, */*", "Content-Type": "application/json"}
+
+    def send(method: str, path: str, query: Mapping[str, str], body: Object | None) -> Answer:
+        request = api.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            response = api.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
+            return Answer(response.status, response.read(), dict(response.headers))
+        except (HTTPError, ApiException) as error:
+            raise OSError(_one_line(error)) from None
+
+    return send
+
+
+def _object(answer: Answer) -> Object:
+    try:
+        found: Object = json.loads(answer.content)
+    except ValueError:
+        raise Unavailable(f"the Kubernetes API answered what is no JSON: {answer.content[:100]!r}") from None
+    return found
+
+
+def _message(answer: Answer) -> str:
+    """What the server says is wrong: the message of its Status, or whatever stands in its place."""
+    try:
+        said = json.loads(answer.content)["message"]
+    except (ValueError, KeyError, TypeError):
+        said = answer.content.decode(errors="replace")
+    return " ".join(str(said).split())[:300]
+
+
+def _exists(answer: Answer) -> bool:
+    try:
+        return answer.status == 409 and bool(json.loads(answer.content)["reason"] == "AlreadyExists")
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

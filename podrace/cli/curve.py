@@ -1,0 +1,228 @@
+"""`podrace curve`: return against wall clock and against steps, from policies that were kept at fixed times."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
+from rich.table import Table
+
+from podrace.cli import EXIT_FAILED, curve_plots, formats, session
+from podrace.cli.claim import Use
+from podrace.cli.clients import Clients
+from podrace.cli.curve_evaluations import Manner, Results, evaluate_snapshots
+from podrace.cli.curve_plots import STEPS, SUFFIXES, WALL_CLOCK
+from podrace.cli.curve_points import (
+    AGENTS,
+    ALL,
+    CHAMPION,
+    Point,
+    chosen,
+    csv_text,
+    curve_seed,
+    curves,
+    final,
+    json_values,
+    with_totals,
+    within,
+)
+from podrace.cli.evaluate import parse_options
+from podrace.cli.interrupts import Interrupts
+from podrace.cli.options import Settings, mesh_options
+from podrace.cli.output import show, show_json, tell
+from podrace.cli.plots import new_figure
+from podrace.cli.query import find_tournament
+from podrace.cli.tables import plain_table
+from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+EPISODES = 32
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for."""
+
+    names: Sequence[str]
+    of: str
+    by: Sequence[str]
+    episodes: int
+    options: Struct
+    seed: int
+    stochastic: bool
+    csv: Path | None
+    plot: Path | None
+
+
+@click.command()
+@click.argument("tournaments", metavar="TOURNAMENT...", nargs=-1, required=True)
+@click.option(
+    "--of", type=click.Choice([CHAMPION, AGENTS, ALL]), default=CHAMPION, show_default=True, help="Whose curves."
+)
+@click.option("--by", type=click.Choice([WALL_CLOCK, STEPS]), help="Draw against this alone.  [default: both]")
+@click.option("--episodes", type=click.IntRange(min=1), default=EPISODES, show_default=True, help="Of each snapshot.")
+@click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the fresh episodes.")
+@click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely.")
+@click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Write the numbers there.")
+@click.option("--plot", "plot_file", type=_FILE, metavar="FILE.png|svg", help="Draw the curves there.")
+@mesh_options
+def curve(
+    settings: Settings,
+    tournaments: Sequence[str],
+    of: str,
+    by: str | None,
+    episodes: int,
+    options: Sequence[str],
+    seed: int,
+    stochastic: bool,
+    csv_file: Path | None,
+    plot_file: Path | None,
+) -> int:
+    """Draw learning curves from snapshots, each evaluated on fresh episodes.
+
+    TOURNAMENT is an id, its beginning, or `latest`; several are drawn on one picture. Snapshots are kept while a
+    tournament runs whose specification has evaluation.snapshot_period. Each is evaluated once, on episodes that nobody
+    was selected on, with the environment options of the tournament's evaluation and those of --option over them; what
+    was evaluated before is remembered. While a tournament runs, evaluations take turns with its training.
+    """
+    by_both = (WALL_CLOCK, STEPS) if by is None else (by,)
+    struct = parse_options(options)
+    request = Request(tournaments, of, by_both, episodes, struct, curve_seed(seed), stochastic, csv_file, plot_file)
+    check_files(request)
+    session.require_tournaments(settings)
+
+    async def command(interrupts: Interrupts) -> int:
+        async with session.open_clients(settings, Use.EVALUATE, interrupts) as clients:
+            found = [await find_tournament(clients, name, settings) for name in request.names]
+            chosen_of = {entry.tournament_id: await snapshots_of(clients, entry, of) for entry in found}
+            points: list[Point] = []
+            failures: dict[str, str] = {}
+            for tournament in {entry.tournament_id: entry for entry in found}.values():
+                snapshots = chosen_of[tournament.tournament_id]
+                manner = manner_of(request, tournament)
+                results = await evaluate_snapshots(clients, tournament, snapshots, manner, tell)
+                points += points_of(snapshots, results)
+                failures |= results.failures
+        environments = {entry.tournament_id: entry.spec.environment.id for entry in found}
+        return _answer(settings, request, points, failures, environments)
+
+    return session.run(command)
+
+
+def check_files(request: Request) -> None:
+    """Refuses files that could not be written, before anything is evaluated.
+
+    Raises:
+        InvalidArgument: A folder is not there, or a picture has another suffix.
+        Unimplemented: matplotlib is not installed.
+    """
+    for option, path in (("--csv", request.csv), ("--plot", request.plot)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InvalidArgument(f"{option} {path}: there is no folder {path.absolute().parent}; make it first")
+    if request.plot is not None:
+        if request.plot.suffix not in SUFFIXES:
+            raise InvalidArgument(f"--plot {request.plot}: expected a name that ends with {' or '.join(SUFFIXES)}")
+        new_figure(1, 1)
+
+
+async def snapshots_of(clients: Clients, tournament: Tournament, of: str) -> list[Snapshot]:
+    """The snapshots that are to be drawn.
+
+    Raises:
+        NotFound: There are none; the line says how to get some.
+    """
+    snapshots = within(await clients.list_snapshots(tournament), tournament)
+    if not chosen(snapshots, of):
+        raise NotFound(why_none(tournament, of, others=len(snapshots)))
+    end = final(tournament, await clients.list_candidates(tournament))
+    return chosen(with_totals([*snapshots, end] if end else snapshots), of)
+
+
+def why_none(tournament: Tournament, of: str, *, others: int) -> str:
+    """Why there is nothing to draw, and what to do about it."""
+    name, evaluation = tournament.tournament_id, tournament.spec.evaluation
+    if others:
+        other = AGENTS if of == CHAMPION else CHAMPION
+        return f"tournament {name} has no snapshots for --of {of}, but {others} for --of {other}"
+    if not evaluation.HasField("snapshot_period"):
+        return (
+            f"tournament {name} has no snapshots: its specification has no evaluation.snapshot_period (for instance"
+            ' "10s"); begin another with `podrace train SPEC --set evaluation.snapshot_period=\'"10s"\'`'
+        )
+    period, ran = formats.seconds(evaluation.snapshot_period), formats.seconds(tournament.running_duration)
+    return (
+        f"tournament {name} has no snapshots: the first is due after {period:g} s (evaluation.snapshot_period), that of"
+        f" the champion if there is one by then, and it has been running for {ran:.1f} s"
+    )
+
+
+def manner_of(request: Request, tournament: Tournament) -> Manner:
+    """How the snapshots of a tournament are evaluated: as it evaluates, but for what was asked for."""
+    options = Struct()
+    options.CopyFrom(tournament.spec.evaluation.options)
+    options.update(json_format.MessageToDict(request.options))
+    stochastic = request.stochastic or not tournament.spec.evaluation.greedy
+    return Manner(request.episodes, options, request.seed, stochastic)
+
+
+def points_of(snapshots: Sequence[Snapshot], results: Results) -> list[Point]:
+    """The points of those snapshots that could be evaluated."""
+    return [
+        Point(snapshot, results.evaluations[snapshot.manifest_digest])
+        for snapshot in snapshots
+        if snapshot.manifest_digest in results.evaluations
+    ]
+
+
+def _answer(
+    settings: Settings,
+    request: Request,
+    points: Sequence[Point],
+    failures: Mapping[str, str],
+    environments: Mapping[str, str],
+) -> int:
+    if not points:
+        raise FailedPrecondition(f"no snapshot could be evaluated: {next(iter(failures.values()))}")
+    for digest, error in failures.items():
+        tell(f"snapshot {digest[:12]} is left out: {error}")
+    if request.csv is not None:
+        # Written beside and renamed: whoever reads it meanwhile sees a whole file.
+        beside = request.csv.with_name(f"{request.csv.name}.incoming")
+        beside.write_text(csv_text(points))
+        beside.replace(request.csv)
+    if request.plot is not None:
+        curve_plots.draw(request.plot, points, environments=environments, by=request.by)
+    if settings.as_json:
+        show_json(json_values(points, failures))
+    else:
+        show(points_table(points))
+    for path in (request.csv, request.plot):
+        if path is not None:
+            tell(f"wrote {path}")
+    return EXIT_FAILED if failures else 0
+
+
+def points_table(points: Sequence[Point]) -> Table:
+    """The numbers as people read them: one line a point."""
+    several = len({point.snapshot.tournament_id for point in points}) > 1
+    numbers = "time", "steps", "return ± standard error", "deviation"
+    names = ("tournament", "curve") if several else ("curve",)
+    table = plain_table(*names, "agent", "algorithm", *numbers, right=numbers)
+    for (tournament_id, who), curve_points in curves(points).items():
+        for point in curve_points:
+            table.add_row(
+                *((tournament_id,) if several else ()),
+                formats.short(who, tournament_id),
+                formats.short(point.snapshot.agent_id, tournament_id),
+                point.snapshot.algorithm,
+                formats.duration(point.seconds),
+                formats.count(point.environment_steps),
+                formats.score(point.mean, point.standard_error),
+                formats.number(point.standard_deviation),
+            )
+    return table

@@ -1,0 +1,96 @@
+"""The picture of learning curves: means with a band of one standard deviation. matplotlib is imported to draw."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podrace.cli import formats
+from podrace.cli.curve_points import CHAMPION, Point, curves
+from podrace.cli.grid_plots import clock_unit
+from podrace.cli.plots import FAMILY_COLORS, OTHER_FAMILIES_COLOR, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WALL_CLOCK = "wall-clock"
+STEPS = "steps"
+SUFFIXES = (".png", ".svg")
+_MOST_BANDS = len(FAMILY_COLORS)
+"""Bands of more curves hide each other, and are left out."""
+_LARGEST_LEGEND = 32
+
+
+def draw(path: Path, points: Sequence[Point], *, environments: Mapping[str, str], by: Sequence[str]) -> None:
+    """Draws curves against wall clock, against environment steps, or both side by side.
+
+    Args:
+        path: PNG or SVG file, by its suffix.
+        points: Those of a curve in order.
+        environments: Ids of the environments, by tournament.
+        by: `wall-clock`, `steps`, or both.
+
+    Raises:
+        Unimplemented: matplotlib is not installed.
+    """
+    figure = new_figure(7 if len(by) == 1 else 12, 5.5)
+    all_axes = figure.subplots(1, len(by), sharey=True, squeeze=False)[0]
+    size, unit = clock_unit(point.seconds for point in points)
+    for axes, against in zip(all_axes, by, strict=True):
+        if against == WALL_CLOCK:
+            _draw_curves(axes, points, lambda point: point.seconds / size)
+            axes.set(title="Return against wall clock", xlabel=f"time the tournament had been running ({unit})")
+        else:
+            _draw_curves(axes, points, lambda point: float(point.environment_steps))
+            axes.set(title="Return against steps", xlabel=_steps_label(points))
+            axes.xaxis.set_major_formatter(lambda steps, _: formats.count(steps))
+        axes.set_xlim(left=0.0)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    all_axes[0].set_ylabel("episodic return")
+    figure.suptitle(_title(points, environments))
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    if handles:
+        shown = handles[:_LARGEST_LEGEND], labels[:_LARGEST_LEGEND]
+        figure.legend(*shown, loc="outside lower center", ncols=min(3, len(handles)), frameon=False)
+    # Written beside and renamed: whoever looks at the folder sees whole pictures.
+    beside = path.with_suffix(f".incoming{path.suffix}")
+    figure.savefig(beside, dpi=130)
+    beside.replace(path)
+
+
+def _draw_curves(axes: "Axes", points: Sequence[Point], position: Callable[[Point], float]) -> None:
+    found = curves(points)
+    names = {tournament_id for tournament_id, _ in found}
+    for number, ((tournament_id, who), curve) in enumerate(found.items()):
+        color = FAMILY_COLORS[number] if number < len(FAMILY_COLORS) else OTHER_FAMILIES_COLOR
+        label = formats.short(who, tournament_id) if len(names) == 1 else _label(tournament_id, who)
+        positions = [position(point) for point in curve]
+        means = [point.mean for point in curve]
+        width = 1.8 if who == CHAMPION else 1.0
+        axes.plot(positions, means, marker=".", color=color, linewidth=width, label=label)
+        if len(found) <= _MOST_BANDS:
+            lows = [point.mean - point.standard_deviation for point in curve]
+            highs = [point.mean + point.standard_deviation for point in curve]
+            axes.fill_between(positions, lows, highs, color=color, alpha=0.15, linewidth=0)
+
+
+def _label(tournament_id: str, who: str) -> str:
+    return tournament_id if who == CHAMPION else who
+
+
+def _steps_label(points: Sequence[Point]) -> str:
+    champions = {point.snapshot.champion for point in points}
+    if champions == {True}:
+        return "environment steps of all agents"
+    if champions == {False}:
+        return "environment steps behind the policy, its ancestors' included"
+    return "environment steps (champion: of all agents; agent: behind its policy)"
+
+
+def _title(points: Sequence[Point], environments: Mapping[str, str]) -> str:
+    names = list(dict.fromkeys(point.snapshot.tournament_id for point in points))
+    where = ", ".join(dict.fromkeys(environments[name] for name in names))
+    episodes = sorted({point.evaluation.episodes for point in points})
+    over = formats.things(episodes[0], "episode") if len(episodes) == 1 else "episodes"
+    subject = names[0] if len(names) == 1 else f"{len(names)} tournaments"
+    return f"{subject} on {where}: mean over {over}, band of one standard deviation"

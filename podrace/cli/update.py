@@ -1,0 +1,66 @@
+"""`podrace update`: changes the limits of a pool, or the objective, of a tournament that runs."""
+
+import click
+
+from podrace import config, spec
+from podrace.cli import formats, session, shapes
+from podrace.cli.clients import Clients
+from podrace.cli.folders import Folders
+from podrace.cli.options import Settings, mesh_options
+from podrace.cli.output import show as show_result
+from podrace.cli.output import show_json
+from podrace.cli.query import find_tournament
+from podrace.errors import InvalidArgument
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+CHANGEABLE = ("pool", "objective")
+
+
+@click.command()
+@click.argument("tournament")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    required=True,
+    metavar="KEY=VALUE",
+    help="A key of pool or objective, for instance pool.maximum_pods=3; may be repeated.",
+)
+@mesh_options
+def update(settings: Settings, tournament: str, overrides: tuple[str, ...]) -> int:
+    """Change the limits of the pool, or the objective, of a tournament that runs.
+
+    TOURNAMENT is an id, its beginning, or `latest`. Pods that are too many publish and give back what they hold.
+    """
+    changes = read_changes(overrides)
+
+    async def query(clients: Clients) -> int:
+        found = await find_tournament(clients, tournament, settings)
+        changed = await clients.update_tournament(found.tournament_id, changes)
+        if settings.as_json:
+            folder = Folders.of(settings.home).tournament(changed.tournament_id)
+            show_json(shapes.listed(changed, folder))
+        else:
+            pool = changed.spec.pool
+            most = f"at most {pool.maximum_pods}" if pool.HasField("maximum_pods") else "as many as there is room for"
+            pods = f"{formats.things(pool.minimum_pods, 'pod')} at least, {most}"
+            show_result(f"{changed.tournament_id} is changed: {pods}; {'; '.join(overrides)}")
+        return 0
+
+    session.require_tournaments(settings)
+    return session.run_query(settings, query)
+
+
+def read_changes(overrides: tuple[str, ...]) -> TournamentSpec:
+    """What is to be changed, everything else unset.
+
+    Raises:
+        InvalidArgument: A key that cannot be changed while a tournament runs, or a value that a key cannot have.
+    """
+    values: dict[str, object] = {}
+    for override in overrides:
+        config.assign(values, *config.split_override(override))
+    others = [key for key in values if key not in CHANGEABLE]
+    if others:
+        raise InvalidArgument(f"--set {others[0]}: only {' and '.join(CHANGEABLE)} can be changed while it runs")
+    return spec.parse(values, source="--set")

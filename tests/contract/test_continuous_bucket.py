@@ -1,0 +1,104 @@
+"""Data that continuous training watches on a real S3 server."""
+
+import io
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import weed
+
+from podrace.cli import continuous_bucket
+from podrace.cli.continuous_dataset import Source, open_source, take_version
+from podrace.errors import Aborted, FailedPrecondition, PermissionDenied
+
+
+@pytest.fixture
+def put(s3_server: weed.S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes], None]:
+    """Puts an object below a prefix that nobody else uses; `s3://` means this server."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{s3_server.endpoint}")
+    monkeypatch.setattr(continuous_bucket, "DEADLINE_SECONDS", 5.0)
+    monkeypatch.setattr(continuous_bucket, "PIECE_BYTES", 100)
+    return lambda key, data: s3_server.client().put_object(weed.BUCKET, key, io.BytesIO(data), len(data)) and None
+
+
+@pytest.fixture
+def root() -> str:
+    return f"data-{uuid.uuid4().hex[:12]}"
+
+
+def source_of(key: str) -> Source:
+    return open_source(f"s3://{weed.BUCKET}/{key}", os.environ)
+
+
+def test_an_object_is_a_version_read_in_pieces(put: Callable[[str, bytes], None], root: str, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 3
+    put(f"{root}/prices.npz", data)
+    source = source_of(f"{root}/prices.npz")
+    first = take_version(source, tmp_path, cancelled=lambda: False)
+    assert first.path.name == "prices.npz"
+    assert first.path.read_bytes() == data
+    looked = source.look()
+    assert source.look() == looked
+    put(f"{root}/prices.npz", data[::-1])
+    assert source.look() != looked
+    second = take_version(source, tmp_path, cancelled=lambda: False)
+    assert second.path.read_bytes() == data[::-1]
+    assert first.path.read_bytes() == data
+
+
+def test_a_prefix_is_all_below_it_and_nothing_beside(
+    put: Callable[[str, bytes], None], root: str, tmp_path: Path
+) -> None:
+    for name in ("prices/a", "prices/sub/b", "prices-old/c"):
+        put(f"{root}/{name}", name.encode())
+    for written in (f"{root}/prices", f"{root}/prices/"):
+        version = take_version(source_of(written), tmp_path, cancelled=lambda: False)
+        found = {path.relative_to(version.path).as_posix() for path in version.path.rglob("*") if path.is_file()}
+        assert found == {"a", "sub/b"}
+        assert version.path.name == "prices"
+
+
+def test_the_same_data_is_the_same_version_in_a_folder_and_on_a_server(
+    put: Callable[[str, bytes], None], root: str, tmp_path: Path
+) -> None:
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "a").write_bytes(b"one")
+    put(f"{root}/a", b"one")
+    folder = tmp_path / "versions"
+    folder.mkdir()
+    there = take_version(source_of(root), folder, cancelled=lambda: False)
+    assert (
+        take_version(open_source(str(tmp_path / "local"), {}), folder, cancelled=lambda: False).digest == there.digest
+    )
+
+
+def test_an_object_that_is_put_anew_while_it_is_read_is_no_version(
+    put: Callable[[str, bytes], None], root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(f"{root}/a", b"x" * 500)
+    source = source_of(root)
+    assert isinstance(source, continuous_bucket.BucketSource)
+    piece = source.bucket.get_piece
+
+    def change(*arguments: object) -> bytes:
+        data = piece(*arguments)  # type: ignore[arg-type]
+        put(f"{root}/a", b"y" * 500)
+        return data
+
+    monkeypatch.setattr(source.bucket, "get_piece", change)
+    with pytest.raises(Aborted):
+        take_version(source, tmp_path, cancelled=lambda: False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_looked_at_is_said_in_a_line(
+    put: Callable[[str, bytes], None], root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert source_of(root).look() == ()
+    with pytest.raises(FailedPrecondition, match="no-such-bucket"):
+        open_source("s3://no-such-bucket/x", os.environ).look()
+    monkeypatch.setenv("PODRACE_STORE_SECRET_KEY", "wrong")
+    with pytest.raises(PermissionDenied):
+        source_of(root).look()

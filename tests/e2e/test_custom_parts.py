@@ -1,0 +1,26 @@
+"""A tournament whose generator and updater are a user's own functions."""
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+EXAMPLE = Path(__file__).parents[2] / "examples/custom/evolution.toml"
+SMALL = {
+    "objective.environment_steps": 20_000,
+    "assignment.environment_steps": 4000,
+    "evaluation.every_environment_steps": 4000,
+    "evaluation.episodes": 8,
+}
+
+
+def test_a_users_own_generator_and_updater_run_a_tournament(home):
+    overrides = [argument for key, value in SMALL.items() for argument in ("--set", f"{key}={value}")]
+    trained = home.json("train", str(EXAMPLE), *overrides)
+    assert trained["state"] == "COMPLETED"
+    assert not home.left_behind()
+    log = (home.folders.logs / "leaderboard.log").read_text()
+    assert "python:examples.custom.generator:propose: rank 1 has a free hand; child of a" in log
+    assert "python:examples.custom.updater:judge: surely " in log
+    code, out, _ = home.run("lineage", trained["tournament_id"], "--replay")
+    assert (code, ", 0 differences" in out) == (0, True), out

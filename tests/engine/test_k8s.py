@@ -1,0 +1,386 @@
+"""The mesh on a real cluster: the overlay `local` trains, survives what clusters do to pods, and leaves nothing behind.
+
+Needs KUBECONFIG with the rights of an administrator, a cluster whose service addresses can be reached from here, and
+the Docker Engine that its nodes run images of. Run by `make test-k8s`; prints a JSON line for each time it measures.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from podrace import rpc
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.spec import parse
+from podrace.tournament.v1 import tournament_pb2
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
+REPOSITORY = Path(__file__).parents[2]
+KUBECTL = str(Path(sys.executable).parent / "kubectl")
+ADDRESS = "10.96.0.51"
+PATIENCE_SECONDS = 120.0
+AGENT_PODS = "app.kubernetes.io/component=agentpod"
+Tell = Callable[[str, float], None]
+COMPLETED = tournament_pb2.TOURNAMENT_STATE_COMPLETED
+
+
+@dataclass
+class Mesh:
+    """The overlay `local` in a namespace of its own, and a client of its orchestrator."""
+
+    namespace: str
+    stub: Any
+
+    def kubectl(self, *arguments: str, check: bool = True) -> str:
+        done = subprocess.run([KUBECTL, "-n", self.namespace, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0 or not check, f"kubectl {' '.join(arguments)}: {done.stderr[-2000:]}"
+        return done.stdout
+
+    def names(self, kind: str, labels: str) -> list[str]:
+        return [name.partition("/")[2] for name in self.kubectl("get", kind, "-l", labels, "-o", "name").split()]
+
+    def uid(self, pod: str) -> str:
+        return self.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}", check=False)
+
+    def running(self) -> list[str]:
+        found = json.loads(self.kubectl("get", "pods", "-l", AGENT_PODS, "-o", "json"))["items"]
+        living = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        return [pod["metadata"]["name"] for pod in living if pod["status"]["phase"] == "Running"]
+
+    async def call(self, method: str, request: Any) -> Any:
+        return await rpc.call(getattr(self.stub, method), request, deadline_seconds=10.0)
+
+    async def create(self, **changes: Any) -> str:
+        values = tomllib.loads((REPOSITORY / "examples" / "cartpole.toml").read_text())
+        for path, value in changes.items():
+            section, _, key = path.partition("__")
+            values.setdefault(section, {})[key] = value
+        spec = parse(values, source="test")
+        response = await self.call(
+            "CreateTournament", pb.CreateTournamentRequest(request_id=uuid.uuid4().hex, spec=spec)
+        )
+        tournament_id: str = response.tournament.tournament_id
+        return tournament_id
+
+    async def get(self, tournament_id: str) -> Any:
+        return (await self.call("GetTournament", pb.GetTournamentRequest(tournament_id=tournament_id))).tournament
+
+    async def cancel_all(self) -> bool:
+        listed = await self.call("ListTournaments", pb.ListTournamentsRequest(page_size=100))
+        for tournament in listed.tournaments:
+            if tournament.state == tournament_pb2.TOURNAMENT_STATE_RUNNING:
+                request = pb.CancelTournamentRequest(
+                    request_id=uuid.uuid4().hex, tournament_id=tournament.tournament_id
+                )
+                await self.call("CancelTournament", request)
+        return True
+
+    async def steps(self, tournament_id: str) -> int:
+        return int((await self.get(tournament_id)).environment_steps)
+
+    async def events(self, tournament_id: str, kind: str) -> list[str]:
+        response = await self.call("ListEvents", pb.ListEventsRequest(tournament_id=tournament_id, page_size=1000))
+        return [event.message for event in response.events if event.kind == kind]
+
+
+async def until(condition: Callable[[], Any], what: str, *, seconds: float = PATIENCE_SECONDS) -> float:
+    """Waits for a condition, plain or awaited; returns how long it took."""
+    begin = time.monotonic()
+    while True:
+        found = condition()
+        if asyncio.iscoroutine(found):
+            try:
+                found = await found
+            except rpc.errors.PodraceError:
+                # The orchestrator is being replaced.
+                found = None
+        if found:
+            return time.monotonic() - begin
+        assert time.monotonic() - begin < seconds, f"waited {seconds:g} s for {what}"
+        await asyncio.sleep(0.2)
+
+
+@pytest.fixture
+def tell(capfd: pytest.CaptureFixture[str]) -> Tell:
+    """Prints what was measured, as benchmarks do."""
+
+    def told(metric: str, seconds: float) -> None:
+        value = {"metric": metric, "value": round(seconds, 1), "unit": "s"}
+        with capfd.disabled():
+            print(json.dumps({"benchmark": "elasticity", "case": "kubernetes", **value}), flush=True)
+
+    return told
+
+
+@pytest.fixture(scope="module")
+def namespace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if not os.environ.get("KUBECONFIG"):
+        pytest.skip("no cluster: set KUBECONFIG")
+    if subprocess.run([KUBECTL, "get", "--raw", "/readyz"], capture_output=True).returncode:
+        pytest.skip("the cluster of KUBECONFIG does not answer")
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
+        pytest.skip("no Docker Engine answers: set DOCKER_HOST to the one of the cluster's nodes")
+    build = ["docker", "compose", "--file", str(REPOSITORY / "tests/engine/images.yaml"), "build"]
+    # PODRACE_IMAGES=there: as the last run has built them.
+    wanted = (
+        [] if os.environ.get("PODRACE_IMAGES") == "there" else [["orchestrator", "leaderboard", "store"], ["agentpod"]]
+    )
+    for services in wanted:
+        done = subprocess.run([*build, *services], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+    name, folder = f"podrace-test-{os.getpid()}", tmp_path_factory.mktemp("k8s")
+    data = folder / "data"
+    data.mkdir(mode=0o755)
+    write_overlay(folder, name, data)
+    apply = subprocess.run([KUBECTL, "apply", "-k", str(folder)], capture_output=True, text=True)
+    try:
+        assert apply.returncode == 0, apply.stderr
+        for service in ("store", "leaderboard", "orchestrator"):
+            wait = ["rollout", "status", f"statefulset/podrace-{service}", "--timeout=180s"]
+            subprocess.run([KUBECTL, "-n", name, *wait], check=True, capture_output=True)
+        if socket.socket().connect_ex((ADDRESS, 50051)):
+            pytest.skip(f"service addresses of the cluster ({ADDRESS}) cannot be reached from here")
+        yield name
+    finally:
+        subprocess.run([KUBECTL, "delete", "--ignore-not-found", "-k", str(folder)], capture_output=True)
+
+
+def write_overlay(folder: Path, name: str, data: Path) -> None:
+    """The overlay `local` with a namespace, images and folders of this test's own."""
+
+    def image(service: str) -> dict[str, str]:
+        return {"name": f"podrace/{service}", "newName": f"podrace-test/{service}", "newTag": "local"}
+
+    def renamed(kind: str) -> dict[str, Any]:
+        change = json.dumps([{"op": "replace", "path": "/metadata/name", "value": name}])
+        return {"target": {"kind": kind}, "patch": change, "options": {"allowNameChange": True}}
+
+    def moved(service: str) -> dict[str, Any]:
+        volume = {"name": "data", "hostPath": {"path": str(data / service), "type": "DirectoryOrCreate"}}
+        patch = {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": f"podrace-{service}"},
+            "spec": {"template": {"spec": {"volumes": [volume]}}},
+        }
+        return {"patch": json.dumps(patch)}
+
+    services = ("orchestrator", "leaderboard", "store")
+    overlay = {
+        "namespace": name,
+        "resources": [os.path.relpath(REPOSITORY / "deploy/k8s/overlays/local", folder)],
+        "images": [image(service) for service in (*services, "agentpod")],
+        "patches": [renamed("ClusterRole"), renamed("ClusterRoleBinding"), *map(moved, services)],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+
+
+@pytest.fixture
+async def mesh(namespace: str) -> AsyncIterator[Mesh]:
+    channel = rpc.connect(f"{ADDRESS}:50051", pb.DESCRIPTOR)
+    made = Mesh(namespace, pb_grpc.OrchestratorServiceStub(channel))
+    try:
+        yield made
+    finally:
+        await until(made.cancel_all, "the orchestrator to answer")
+        await until(lambda: not made.names("jobs", "podrace/scope=podrace"), "the Jobs to be gone")
+        await channel.close()
+
+
+SMALL = {"pod__cores": 0.5, "pod__memory_bytes": 800_000_000}
+ENDLESS = {"objective__target_return": 501.0, "objective__wall_clock_duration": "10m"}
+
+
+async def test_two_pods_train_cartpole_and_everything_is_cleared_away(mesh: Mesh, tell: Tell) -> None:
+    tournament = await mesh.create(pool__minimum_pods=2, pool__maximum_pods=2, **SMALL)
+    tell("create_tournament_to_first_environment_step", await until(lambda: mesh.steps(tournament), "steps"))
+    await until(lambda: len(mesh.running()) == 2, "two pods")
+
+    async def over() -> bool:
+        return bool((await mesh.get(tournament)).state == COMPLETED)
+
+    await until(over, "the tournament to end", seconds=300.0)
+    ended = await mesh.get(tournament)
+    assert ended.best_score >= 475.0, ended.reason
+    await until(lambda: not mesh.names("jobs", "podrace/scope=podrace"), "the Jobs to be deleted")
+    await until(lambda: not mesh.names("pods", AGENT_PODS), "the pods to be deleted")
+    told = json.loads(mesh.kubectl("get", "events", "--field-selector", "involvedObject.kind=ConfigMap", "-o", "json"))
+    reasons = {event["reason"] for event in told["items"]}
+    assert {"PodStarted", "PodGone", "TournamentCompleted"} <= reasons
+    await until(lambda: not mesh.names("configmaps", "podrace/scope=podrace"), "the ConfigMap to be deleted")
+
+
+async def test_killed_pods_are_replaced_and_a_killed_orchestrator_takes_them_up_again(mesh: Mesh) -> None:
+    tournament = await mesh.create(pool__minimum_pods=2, pool__maximum_pods=2, **SMALL, **ENDLESS)
+    await until(lambda: len(mesh.running()) == 2, "two pods")
+    await until(lambda: mesh.steps(tournament), "steps")
+    before = mesh.running()
+    first = mesh.uid("podrace-orchestrator-0")
+    mesh.kubectl("delete", "pod", "podrace-orchestrator-0", "--grace-period=0", "--force", "--wait=false")
+    await until(lambda: mesh.uid("podrace-orchestrator-0") not in ("", first), "another orchestrator")
+    # What it knows of steps is what was written down; from there on it grows again.
+    await until(lambda: mesh.steps(tournament), "it to answer")
+    seen = await mesh.steps(tournament)
+    await until(lambda: grown(mesh, tournament, seen), "training to go on")
+    assert sorted(mesh.running()) == sorted(before), "its pods outlived it"
+    victim = mesh.running()[0]
+    mesh.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
+    await until(lambda: len(mesh.running()) == 2 and victim not in mesh.running(), "another pod")
+    assert not await mesh.events(tournament, "tournament_failed")
+
+
+async def handed_back(mesh: Mesh, tournament: str) -> bool:
+    """Whether the agent was given back by its pod, rather than missed when the lease expired."""
+    first, *later = await mesh.events(tournament, "agent_assigned")
+    return "the next new agent" in first and len(later) == 1 and "nobody holds it" in later[0]
+
+
+async def grown(mesh: Mesh, tournament: str, beyond: int) -> bool:
+    return await mesh.steps(tournament) > beyond
+
+
+async def test_a_drained_node_hands_the_agent_back_and_a_pod_waits_for_room(mesh: Mesh, tell: Tell) -> None:
+    """Eviction, cordon, and the reason in the events; then the node takes pods again."""
+    tournament = await mesh.create(
+        pool__minimum_pods=1,
+        pool__maximum_pods=1,
+        pod__layout="separate",
+        pod__cores=1,
+        pod__memory_bytes=1 << 30,
+        **ENDLESS,
+    )
+    await until(lambda: mesh.steps(tournament), "steps")
+    node = json.loads(mesh.kubectl("get", "pod", mesh.running()[0], "-o", "json"))["spec"]["nodeName"]
+    try:
+        mesh.kubectl("cordon", node)
+        selector = f"--pod-selector={AGENT_PODS}"
+        mesh.kubectl(
+            "drain", node, selector, "--delete-emptydir-data", "--force", "--timeout=90s", "--ignore-daemonsets"
+        )
+        assert not mesh.running()
+
+        async def short() -> bool:
+            return bool(await mesh.events(tournament, "pool_short"))
+
+        await until(short, "the reason in the events")
+        (reason, *_) = await mesh.events(tournament, "pool_short")
+        assert "no node takes it" in reason or "cores" in reason, reason
+        published = await mesh.steps(tournament)
+    finally:
+        mesh.kubectl("uncordon", node)
+    tell("capacity_to_a_pod_training", await until(lambda: grown(mesh, tournament, published), "training to go on"))
+    assert await handed_back(mesh, tournament)
+
+
+async def test_an_evicted_pod_trains_on_elsewhere(mesh: Mesh, tell: Tell) -> None:
+    """One node only: elsewhere is another pod on it."""
+    tournament = await mesh.create(pool__minimum_pods=1, pool__maximum_pods=1, **SMALL, **ENDLESS)
+    await until(lambda: mesh.steps(tournament), "steps")
+    (victim,) = mesh.running()
+    seen = await mesh.steps(tournament)
+    begin = time.monotonic()
+    mesh.kubectl("delete", "pod", victim)
+    await until(lambda: victim not in mesh.running() and mesh.running(), "another pod")
+    await until(lambda: grown(mesh, tournament, seen), "training to go on")
+    tell("pod_evicted_to_its_agent_training_again", time.monotonic() - begin)
+    assert await handed_back(mesh, tournament)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pod__gpus": 1}, "a pod needs 1 GPUs, 0 are free"),
+        ({"pod__cores": 1000}, "a pod needs 1000 cores"),
+    ],
+)
+async def test_what_the_cluster_does_not_have_is_told_and_waited_for(
+    mesh: Mesh, changes: dict[str, Any], said: str
+) -> None:
+    tournament = await mesh.create(pool__minimum_pods=1, **{**SMALL, **changes}, **ENDLESS)
+
+    async def short() -> bool:
+        return any(said in message for message in await mesh.events(tournament, "pool_short"))
+
+    await until(short, f"{said!r} in the events")
+    assert (await mesh.get(tournament)).state == tournament_pb2.TOURNAMENT_STATE_RUNNING
+
+
+async def test_an_image_that_is_missing_is_told_and_waited_for(mesh: Mesh) -> None:
+    def take(image: str) -> None:
+        containers = [{"name": "agentpod", "image": image}]
+        patch = {"template": {"spec": {"containers": containers}}}
+        mesh.kubectl("patch", "podtemplate", "podrace-agentpod", "--type=strategic", "-p", json.dumps(patch))
+
+    take("podrace-test/nobody-built-this:local")
+    try:
+        tournament = await mesh.create(pool__minimum_pods=1, **SMALL, **ENDLESS)
+
+        async def short() -> bool:
+            return bool(await mesh.events(tournament, "pool_short"))
+
+        await until(short, "the reason in the events")
+        (reason, *_) = await mesh.events(tournament, "pool_short")
+        assert "image 'podrace-test/nobody-built-this:local' cannot be had (ErrImageNeverPull)" in reason
+    finally:
+        take("podrace-test/agentpod:local")
+
+
+async def test_a_quota_is_told_and_waited_for(mesh: Mesh) -> None:
+    quota = {
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight"}, "spec": {"hard": {"pods": "3"}},
+    }  # fmt: skip
+    subprocess.run([KUBECTL, "-n", mesh.namespace, "apply", "-f", "-"], input=json.dumps(quota), text=True, check=True)
+    try:
+        await asyncio.sleep(3.0)
+        tournament = await mesh.create(pool__minimum_pods=1, **SMALL, **ENDLESS)
+
+        async def short() -> bool:
+            return bool(await mesh.events(tournament, "pool_short"))
+
+        await until(short, "the reason in the events")
+    finally:
+        mesh.kubectl("delete", "resourcequota", "tight")
+    await until(lambda: mesh.steps(tournament), "steps once the quota is gone")
+
+
+@pytest.mark.parametrize(
+    ("account", "verb", "what"),
+    [
+        ("orchestrator", "get", "secrets"),
+        ("orchestrator", "create", "pods"),
+        ("orchestrator", "create", "pods/exec"),
+        ("orchestrator", "patch", "podtemplates"),
+        ("orchestrator", "get", "podtemplates/another"),
+        ("orchestrator", "create", "rolebindings"),
+        ("orchestrator", "impersonate", "serviceaccounts"),
+        ("orchestrator", "patch", "nodes"),
+        ("agentpod", "list", "pods"),
+        ("agentpod", "get", "secrets"),
+        ("agentpod", "create", "jobs"),
+        ("leaderboard", "list", "pods"),
+        ("leaderboard", "get", "configmaps"),
+    ],
+)
+def test_service_accounts_may_not(mesh: Mesh, account: str, verb: str, what: str) -> None:
+    who = f"--as=system:serviceaccount:{mesh.namespace}:podrace-{account}"
+    assert mesh.kubectl("auth", "can-i", verb, what, who, check=False).strip() == "no"
+
+
+def test_the_orchestrator_may_not_start_jobs_elsewhere_and_may_here(mesh: Mesh) -> None:
+    who = f"--as=system:serviceaccount:{mesh.namespace}:podrace-orchestrator"
+    assert mesh.kubectl("auth", "can-i", "create", "jobs", who, check=False).strip() == "yes"
+    assert mesh.kubectl("auth", "can-i", "create", "jobs", who, "-n", "kube-system", check=False).strip() == "no"

@@ -1,0 +1,56 @@
+"""Evaluation functions that misbehave in chosen ways, reached as `python:tests.integration.agentpod.scorers:<name>`."""
+
+import ctypes
+import math
+import sys
+
+from torch import Tensor
+
+from agentpod.evaluator import play
+
+
+def tenfold(simulator, actor, episodes, seed) -> Tensor:
+    return 10.0 * play(simulator, actor, episodes, seed).returns
+
+
+def raising(simulator, actor, episodes, seed):
+    raise ZeroDivisionError("of nothing")
+
+
+def exiting(simulator, actor, episodes, seed):
+    sys.exit(5)
+
+
+def crashing(simulator, actor, episodes, seed):
+    ctypes.string_at(0)
+
+
+def hanging(simulator, actor, episodes, seed):
+    # Without letting go of the interpreter: nothing else of its process runs any more.
+    ctypes.PyDLL(None).sleep(10**6)
+
+
+def endless(simulator, actor, episodes, seed):
+    while True:
+        play(simulator, actor, episodes, seed)
+
+
+def not_finite(simulator, actor, episodes, seed):
+    return [math.nan] * episodes
+
+
+def too_few(simulator, actor, episodes, seed):
+    return play(simulator, actor, episodes, seed).returns[1:]
+
+
+def tampering(simulator, actor, episodes, seed):
+    actor._policy.flat.add_(1.0)
+    return play(simulator, actor, episodes, seed).returns
+
+
+def seeded(simulator, actor, episodes, seed):
+    """What the seed says: one process misbehaves in all ways."""
+    return BY_SEED.get(seed, tenfold)(simulator, actor, episodes, seed)
+
+
+BY_SEED = {1: raising, 2: exiting, 3: not_finite, 4: too_few, 5: tampering, 6: crashing, 7: hanging, 8: endless}

@@ -1,0 +1,246 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leaderboard import snapshots
+from leaderboard.garbage import collect_once
+from leaderboard.retention import Retention
+from leaderboard.snapshots import Snapshots
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Manifest
+from podrace.checkpoints.publish import claim, read_manifest, read_part
+from podrace.checkpoints.snapshots import store_snapshot
+from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import (
+    Agent,
+    ListSnapshotsRequest,
+    Snapshot,
+    SnapshotChampionRequest,
+    SubmitSnapshotRequest,
+)
+
+MakeSpec = Callable[..., Any]
+TOURNAMENT = "cartpole-abc123"
+HOUR = 3600.0
+ABSENT = 64 * "0"
+
+
+@pytest.fixture
+def kept(mesh: Any) -> Snapshots:
+    return Snapshots(mesh.state, mesh.store)
+
+
+def stored(mesh: Any, agent: Agent, policy: bytes, **changes: Any) -> str:
+    manifest = Manifest(
+        tournament_id=agent.tournament_id,
+        agent_id=agent.agent_id,
+        algorithm=agent.algorithm,
+        environment_steps=100,
+        lineage_environment_steps=700,
+    )
+    for name, value in changes.items():
+        setattr(manifest, name, value)
+    return store_snapshot(mesh.store, policy, manifest)
+
+
+def request(agent: Agent, manifest_digest: str, number: int, *, epoch: int = 1, at: float = 0.0) -> Any:
+    made = SubmitSnapshotRequest(
+        request_id="r",
+        checkpoint=Checkpoint(agent_id=agent.agent_id, manifest_digest=manifest_digest),
+        lease_epoch=epoch,
+        number=number,
+    )
+    made.running_duration.FromMilliseconds(round(1000 * (at or 10.0 * number)))
+    return made
+
+
+def champions(number: int, steps: int = 5000, at: float = 0.0) -> SnapshotChampionRequest:
+    made = SnapshotChampionRequest(request_id="r", tournament_id=TOURNAMENT, number=number, environment_steps=steps)
+    made.running_duration.FromMilliseconds(round(1000 * (at or 10.0 * number)))
+    return made
+
+
+async def listed(mesh: Any, size: int = 1000, token: str = "") -> list[Snapshot]:
+    page = ListSnapshotsRequest(tournament_id=TOURNAMENT, page_size=size, page_token=token)
+    answer = await mesh.state.transact(snapshots.page_of_snapshots, page)
+    more = await listed(mesh, size, answer.next_page_token) if answer.next_page_token else []
+    return [*answer.snapshots, *more]
+
+
+async def first_agent(mesh: Any, make_spec: MakeSpec, number: int = 0) -> Agent:
+    agent: Agent = await mesh.generate(make_spec(), number)
+    claim(mesh.store, agent.agent_id, 1)
+    return agent
+
+
+# --- of agents ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_snapshot_is_kept_with_its_time_and_its_steps(mesh: Any, kept: Snapshots, make_spec: MakeSpec) -> None:
+    agent = await first_agent(mesh, make_spec)
+    digest = stored(mesh, agent, b"policy")
+    answer = (await kept.submit(request(agent, digest, 3, at=30.25))).snapshot
+    assert (answer.agent_id, answer.algorithm, answer.number, answer.champion) == (agent.agent_id, "ppo", 3, False)
+    assert answer.running_duration.ToMilliseconds() == 30_250
+    assert (answer.environment_steps, answer.agent_environment_steps) == (700, 100)
+    assert await listed(mesh) == [answer]
+
+
+async def test_what_stands_for_an_agent_and_a_number_stands_for_ever(
+    mesh: Any, kept: Snapshots, make_spec: MakeSpec
+) -> None:
+    agent = await first_agent(mesh, make_spec)
+    first = await kept.submit(request(agent, stored(mesh, agent, b"policy"), 3, at=30.0))
+    assert await kept.submit(request(agent, stored(mesh, agent, b"policy"), 3, at=30.0)) == first
+    # Another pod went on from an earlier checkpoint, and took it again.
+    claim(mesh.store, agent.agent_id, 2)
+    again = await kept.submit(request(agent, stored(mesh, agent, b"another policy"), 3, epoch=2, at=31.0))
+    assert again == first
+    fourth = await kept.submit(request(agent, stored(mesh, agent, b"another policy"), 4, epoch=2))
+    assert await listed(mesh) == [first.snapshot, fourth.snapshot]
+
+
+async def test_who_lost_the_agent_has_no_snapshots_any_more(mesh: Any, kept: Snapshots, make_spec: MakeSpec) -> None:
+    agent = await first_agent(mesh, make_spec)
+    claim(mesh.store, agent.agent_id, 2)
+    with pytest.raises(FailedPrecondition, match="epoch 1 is stale"):
+        await kept.submit(request(agent, stored(mesh, agent, b"policy"), 1))
+    assert not await listed(mesh)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"agent_id": "t-a9"}, "agent_id = 't-a9': expected"),
+        ({"tournament_id": "u"}, "tournament_id = 'u': expected"),
+        ({"algorithm": "sac"}, "algorithm = 'sac': expected 'ppo'"),
+    ],
+)
+async def test_another_agents_snapshot_is_refused(
+    mesh: Any, kept: Snapshots, make_spec: MakeSpec, changes: dict[str, str], line: str
+) -> None:
+    agent = await first_agent(mesh, make_spec)
+    with pytest.raises(InvalidArgument, match=line):
+        await kept.submit(request(agent, stored(mesh, agent, b"policy", **changes), 1))
+
+
+async def test_a_checkpoint_is_no_snapshot(mesh: Any, kept: Snapshots, make_spec: MakeSpec) -> None:
+    agent = await first_agent(mesh, make_spec)
+    digest = mesh.publish(agent, 5.0).checkpoint.manifest_digest
+    with pytest.raises(InvalidArgument, match="is no snapshot"):
+        await kept.submit(request(agent, digest, 1))
+
+
+async def test_a_bad_submission_is_refused_and_leaves_nothing(mesh: Any, kept: Snapshots, make_spec: MakeSpec) -> None:
+    agent = await first_agent(mesh, make_spec)
+    digest = stored(mesh, agent, b"policy")
+    stranger = Agent(agent_id="t-a9")
+    for wrong, error in [
+        (request(agent, ABSENT, 1), NotFound),
+        (request(agent, "nonsense", 1), InvalidArgument),
+        (request(agent, digest, 0), InvalidArgument),
+        (request(agent, digest, 1, at=-1.0), InvalidArgument),
+        (request(stranger, digest, 1), NotFound),
+    ]:
+        with pytest.raises(error):
+            await kept.submit(wrong)
+    path = mesh.store._object_path(digest)
+    path.write_bytes(path.read_bytes()[:-1] + b"~")
+    with pytest.raises(DataLoss):
+        await kept.submit(request(agent, digest, 1))
+    assert not await listed(mesh)
+
+
+# --- of the champion ---------------------------------------------------------------------------------------------
+
+
+async def test_the_champions_snapshot_is_the_policy_of_the_best_at_that_time(
+    mesh: Any, kept: Snapshots, make_spec: MakeSpec
+) -> None:
+    first, second = [await mesh.generate(make_spec(), number) for number in range(2)]
+    assert not (await kept.champion(champions(1))).HasField("snapshot")
+    best = (await mesh.submit(first, 5.0, environment_steps=800)).candidate
+    early = (await kept.champion(champions(2, steps=1800))).snapshot
+    assert (early.agent_id, early.champion, early.number) == (first.agent_id, True, 2)
+    assert (early.environment_steps, early.tournament_environment_steps) == (800, 1800)
+    await mesh.submit(second, 9.0)
+    assert (await kept.champion(champions(2, steps=99))).snapshot == early, "that time has passed"
+    late = (await kept.champion(champions(3))).snapshot
+    assert late.agent_id == second.agent_id
+    manifest = read_manifest(mesh.store, early.manifest_digest)
+    assert [part.name for part in manifest.parts] == ["policy"]
+    assert manifest.parts == read_manifest(mesh.store, best.candidate_id).parts
+    assert not manifest.HasField("evaluation")
+    assert [one.number for one in await listed(mesh)] == [2, 3]
+
+
+async def test_a_champion_that_stays_has_one_manifest_however_often_it_is_kept(
+    mesh: Any, kept: Snapshots, make_spec: MakeSpec
+) -> None:
+    agent = await mesh.generate(make_spec(), 0)
+    await mesh.submit(agent, 5.0)
+    digests = [(await kept.champion(champions(number))).snapshot.manifest_digest for number in (1, 2, 3)]
+    assert len(set(digests)) == 1
+    assert len(await listed(mesh)) == 3
+
+
+async def test_an_agents_snapshot_tells_the_steps_of_all_that_the_champions_of_its_number_knew(
+    mesh: Any, kept: Snapshots, make_spec: MakeSpec
+) -> None:
+    agent = await mesh.generate(make_spec(), 0)
+    await mesh.submit(agent, 5.0)
+    for number in (1, 2, 3):
+        await kept.submit(request(agent, stored(mesh, agent, b"%d" % number), number))
+    await kept.champion(champions(2, steps=4321))
+    found = {(one.champion, one.number): one.tournament_environment_steps for one in await listed(mesh)}
+    assert found == {(False, 1): 0, (False, 2): 4321, (False, 3): 0, (True, 2): 4321}
+
+
+@pytest.mark.parametrize("number", [0])
+async def test_a_champions_snapshot_needs_a_number(kept: Snapshots, number: int) -> None:
+    with pytest.raises(InvalidArgument, match="number = 0"):
+        await kept.champion(champions(number))
+
+
+# --- lists and garbage -------------------------------------------------------------------------------------------
+
+
+async def test_pages_together_are_the_whole_list(mesh: Any, kept: Snapshots, make_spec: MakeSpec) -> None:
+    agent = await first_agent(mesh, make_spec)
+    for number in range(1, 6):
+        await kept.submit(request(agent, stored(mesh, agent, b"%d" % number), number))
+    whole = await listed(mesh)
+    assert [one.number for one in whole] == [1, 2, 3, 4, 5]
+    assert [one.sequence for one in whole] == [1, 2, 3, 4, 5]
+    for size in (1, 2, 4, 5):
+        assert await listed(mesh, size) == whole
+    with pytest.raises(InvalidArgument, match="is not one of this list"):
+        await listed(mesh, 1, "nonsense")
+
+
+async def test_snapshots_stay_as_long_as_the_board_and_without_training_files(
+    mesh: Any, kept: Snapshots, make_spec: MakeSpec
+) -> None:
+    one_place = {"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 1}
+    first, second = [await mesh.generate(make_spec(evolution=one_place), number) for number in range(2)]
+    evicted = (await mesh.submit(first, 5.0)).candidate.candidate_id
+    crowned = (await kept.champion(champions(1))).snapshot.manifest_digest
+    own = (await kept.submit(request(first, stored(mesh, first, b"own"), 1))).snapshot.manifest_digest
+    lost = stored(mesh, first, b"nobody was told of this one")
+    await mesh.submit(second, 9.0)
+    for attempt in range(3):
+        await mesh.submit(first, -1.0 - attempt)
+    mesh.clock.now += 2 * HOUR
+    await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=Retention())
+    for digest in (crowned, own):
+        for part in read_manifest(mesh.store, digest).parts:
+            read_part(mesh.store, part)
+    for digest in (evicted, lost):
+        with pytest.raises(NotFound):
+            read_manifest(mesh.store, digest)
+    mesh.clock.now += 48 * HOUR
+    cut = Retention(best_of_idle_board=1, idle_seconds=24 * HOUR)
+    await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=cut)
+    for digest in (crowned, own):
+        with pytest.raises(NotFound):
+            read_manifest(mesh.store, digest)

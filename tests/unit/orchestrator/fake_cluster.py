@@ -1,0 +1,155 @@
+"""An API server of memory that answers as recorded ones do, as far as the launcher `kubernetes` asks."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.launchers.cluster import Answer
+
+NAMESPACE = "mesh"
+GIB = 1 << 30
+PATH = re.compile(
+    r"/apis?/(?P<group>[a-z0-9]+/v1|v1)(/namespaces/(?P<namespace>[^/]+))?/(?P<kind>[a-z]+)"
+    r"(/(?P<name>[^/]+))?(?P<log>/log)?"
+)
+
+TEMPLATE: dict[str, Any] = {
+    "metadata": {
+        "name": "podrace-agentpod",
+        "labels": {"kueue.x-k8s.io/queue-name": "team"},
+        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "note": "kept"},
+    },
+    "template": {
+        "metadata": {"labels": {"team": "races"}},
+        "spec": {
+            "terminationGracePeriodSeconds": 60,
+            "containers": [
+                {
+                    "name": "agentpod",
+                    "image": "podrace/agentpod:1",
+                    "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
+                    "resources": {"limits": {"rdma/shared": "1"}},
+                    "volumeMounts": [{"name": "cache", "mountPath": "/var/cache/podrace"}],
+                }
+            ],
+            "volumes": [{"name": "cache", "emptyDir": {}}],
+        },
+    },
+}
+
+
+def node(name: str = "n1", cores: str = "8", memory: str = "16Gi", gpus: int = 0, **spec: Any) -> dict[str, Any]:
+    allocatable = {"cpu": cores, "memory": memory, "pods": "110"}
+    if gpus:
+        allocatable["nvidia.com/gpu"] = str(gpus)
+    return {
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "spec": spec,
+        "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def failure(status: int, message: str, reason: str = "", **headers: str) -> Answer:
+    said = {"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": status}
+    return Answer(status, json.dumps(said).encode(), headers)
+
+
+@dataclass
+class FakeCluster:
+    """What the server has, by kind and name; what it was asked; what it is to fail at."""
+
+    objects: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    asked: list[tuple[str, str, Mapping[str, str], Any]] = field(default_factory=list)
+    failures: dict[tuple[str, str], Answer | OSError] = field(default_factory=dict)
+    """By method and kind."""
+    logs: dict[str, str] = field(default_factory=dict)
+    page: int = 500
+    expired_once: bool = False
+
+    def __post_init__(self) -> None:
+        self.put("podtemplates", json.loads(json.dumps(TEMPLATE)))
+        self.put("nodes", node())
+
+    def put(self, kind: str, item: dict[str, Any]) -> dict[str, Any]:
+        item["metadata"].setdefault("uid", f"uid-of-{item['metadata']['name']}")
+        self.objects.setdefault(kind, {})[item["metadata"]["name"]] = item
+        return item
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        return self.objects.get("jobs", {})
+
+    def give_pod(self, job: str, phase: str = "Running", *, at: str = "n1", **status: Any) -> dict[str, Any]:
+        """Does what the Job controller, the scheduler and a kubelet would do."""
+        template = self.jobs()[job]["spec"]["template"]
+        number = len(self.objects.get("pods", {}))
+        return self.put(
+            "pods",
+            {
+                "metadata": {
+                    "name": f"{job}-{number:05}",
+                    "namespace": NAMESPACE,
+                    "labels": template["metadata"]["labels"],
+                    "creationTimestamp": f"2026-11-21T10:00:{number:02}Z",
+                },
+                "spec": template["spec"] | ({"nodeName": at} if at else {}),
+                "status": {"phase": phase, **status},
+            },
+        )
+
+    def end(self, job: str, condition: str) -> None:
+        self.jobs()[job]["status"] = {"conditions": [{"type": condition, "status": "True"}]}
+
+    def __call__(self, method: str, path: str, query: Mapping[str, str], body: Any) -> Answer:
+        self.asked.append((method, path, query, body))
+        match = PATH.fullmatch(path)
+        assert match, path
+        kind, name = match["kind"], match["name"]
+        trouble = self.failures.get((method, kind))
+        if isinstance(trouble, OSError):
+            raise trouble
+        if trouble:
+            return trouble
+        held = self.objects.setdefault(kind, {})
+        if match["log"]:
+            return Answer(200, self.logs.get(name, "").encode())
+        if method == "GET" and not name:
+            return self._list(held, query)
+        if method == "POST":
+            return self._create(kind, held, body)
+        if name not in held:
+            return failure(404, f'{kind} "{name}" not found', "NotFound")
+        if method == "DELETE":
+            self._delete(kind, held, name, body)
+            return Answer(200, b"{}")
+        return Answer(200, json.dumps(held[name]).encode())
+
+    def _list(self, held: dict[str, dict[str, Any]], query: Mapping[str, str]) -> Answer:
+        wanted = dict(each.split("=") for each in query.get("labelSelector", "").split(",") if each)
+        found = [item for item in held.values() if wanted.items() <= (item["metadata"].get("labels") or {}).items()]
+        begin = int(query.get("continue", "0"))
+        if begin and self.expired_once:
+            self.expired_once = False
+            return failure(410, "The provided continue parameter is too old", "Expired")
+        more = {"continue": str(begin + self.page)} if len(found) > begin + self.page else {}
+        return Answer(200, json.dumps({"items": found[begin : begin + self.page], "metadata": more}).encode())
+
+    def _create(self, kind: str, held: dict[str, dict[str, Any]], body: dict[str, Any]) -> Answer:
+        body = json.loads(json.dumps(body))
+        name = body["metadata"].setdefault("name", f"{body['metadata'].get('generateName', '')}{len(held)}")
+        if name in held:
+            return failure(409, f'{kind} "{name}" already exists', "AlreadyExists")
+        body["metadata"]["creationTimestamp"] = "2026-11-21T10:00:00Z"
+        return Answer(201, json.dumps(self.put(kind, body)).encode())
+
+    def _delete(self, kind: str, held: dict[str, dict[str, Any]], name: str, options: Mapping[str, Any]) -> None:
+        if options.get("propagationPolicy") == "Foreground":
+            held[name]["metadata"]["deletionTimestamp"] = "2026-11-21T10:01:00Z"
+            return
+        del held[name]
+        if kind == "jobs":
+            pods = self.objects.get("pods", {})
+            for pod in [pod for pod, item in pods.items() if item["metadata"]["labels"]["podrace/pod"] == name]:
+                # The collector does it, with the pod's own grace.
+                pods[pod]["metadata"]["deletionTimestamp"] = "2026-11-21T10:01:00Z"

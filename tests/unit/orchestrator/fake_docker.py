@@ -1,0 +1,95 @@
+"""An engine of memory: as much of docker.DockerClient as the launcher asks for."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import docker.errors
+
+GIB = 1 << 30
+
+
+@dataclass
+class Container:
+    engine: "Engine"
+    told: dict[str, Any]
+    status: str = "running"
+    signals: list[str] = field(default_factory=list)
+    said: bytes = b""
+    attrs: dict[str, Any] = field(
+        default_factory=lambda: {"Created": "2026-11-21T10:00:00.123456789Z", "State": {"ExitCode": 3}}
+    )
+
+    @property
+    def name(self) -> str:
+        return str(self.told["name"])
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return dict(self.told["labels"])
+
+    def kill(self, signal: str) -> None:
+        self.signals.append(signal)
+
+    def remove(self, *, force: bool, v: bool) -> None:
+        self.engine.removed.append(self.name)
+        del self.engine.running[self.name]
+
+    def logs(self, tail: int) -> bytes:
+        return self.said
+
+
+@dataclass
+class Images:
+    engine: "Engine"
+
+    def get(self, name: str) -> None:
+        self.engine._fail(f"image {name}")
+
+
+class Engine:
+    """As much of docker.DockerClient as is asked for."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, Container] = {}
+        self.removed: list[str] = []
+        self.volume_options: dict[str, dict[str, str]] = {}
+        self.failures: dict[str, Exception] = {}
+        self.containers = self.volumes = self
+        self.images = Images(self)
+
+    def list(self, *, all: bool, filters: dict[str, Any], ignore_removed: bool) -> list[Container]:
+        self._fail("list")
+        wanted = dict(label.split("=", 1) for label in filters["label"])
+        return [c for c in self.running.values() if wanted.items() <= c.labels.items()]
+
+    def run(self, **told: Any) -> None:
+        self._fail("run")
+        self._fail(told["name"])
+        self.running[told["name"]] = Container(self, told)
+
+    def create(self, name: str, *, driver: str, driver_opts: dict[str, str], labels: dict[str, str]) -> None:
+        self.volume_options[name] = driver_opts
+
+    def get(self, name: str) -> "Volume":
+        if name not in self.volume_options:
+            raise docker.errors.NotFound("no such volume")
+        return Volume(self, name)
+
+    def info(self) -> dict[str, Any]:
+        return {"MemTotal": 16 * GIB, "NCPU": 8}
+
+    def close(self) -> None:
+        pass
+
+    def _fail(self, what: str) -> None:
+        if what in self.failures:
+            raise self.failures[what]
+
+
+@dataclass
+class Volume:
+    engine: Engine
+    name: str
+
+    def remove(self, *, force: bool) -> None:
+        del self.engine.volume_options[self.name]
