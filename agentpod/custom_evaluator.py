@@ -166,16 +166,20 @@ class CustomEvaluator:
     # --- asking -----------------------------------------------------------------------------------------------
 
     async def _ask(self, slots: Sequence[PolicySlot], request: pb.EvaluatePolicyRequest) -> Evaluation:
+        begin = self._clock()
         try:
-            return await self._ask_once(slots, request)
+            return await self._ask_once(slots, request, self.asked.answer_seconds)
         except (Unavailable, FailedPrecondition, NotFound):
-            if self._process:
+            left_seconds = self.asked.answer_seconds - (self._clock() - begin)
+            if self._process or left_seconds <= 0:
                 raise
             # It was restarted, or has dropped the session.
             self._leave()
-            return await self._ask_once(slots, request)
+            return await self._ask_once(slots, request, left_seconds)
 
-    async def _ask_once(self, slots: Sequence[PolicySlot], request: pb.EvaluatePolicyRequest) -> Evaluation:
+    async def _ask_once(
+        self, slots: Sequence[PolicySlot], request: pb.EvaluatePolicyRequest, answer_seconds: float
+    ) -> Evaluation:
         stub = await self._connected()
         if not self._session:
             await self._open(stub)
@@ -189,7 +193,7 @@ class CustomEvaluator:
         whole = pb.EvaluatePolicyRequest(session=self._session, policy=policy, members=members)
         whole.MergeFrom(request)
         try:
-            response = await rpc.call(stub.EvaluatePolicy, whole, deadline_seconds=self.asked.answer_seconds)
+            response = await rpc.call(stub.EvaluatePolicy, whole, deadline_seconds=answer_seconds)
         except DeadlineExceeded:
             raise DeadlineExceeded(
                 f"it took longer than evaluation.answer_duration = {self.asked.answer_seconds:g} s"

@@ -14,14 +14,9 @@ should give the same numbers: `seed` is all the randomness there is.
 """
 
 import asyncio
-import ctypes
-import importlib
 import os
-import signal
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import structlog
@@ -32,7 +27,7 @@ from agentpod.acting import Actor
 from agentpod.compute import Compute
 from agentpod.config import FunctionConfig
 from agentpod.evaluator import Episodes, EvaluatorServicer
-from podrace import lifeline, rpc, telemetry
+from podrace import functions, lifeline, rpc, telemetry
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import DataLoss, Internal, InvalidArgument
@@ -45,7 +40,6 @@ from simulators.wrappers.wrapper import Wrapper
 _log = structlog.get_logger(__name__)
 NICENESS = 5
 """Never at the expense of training."""
-PR_SET_PDEATHSIG = 1
 
 
 class Watched(Wrapper):
@@ -97,24 +91,13 @@ class FunctionPlay:
             DataLoss: There are fewer numbers than episodes, or one is not finite.
         """
         watched = Watched(simulator)
+        module_name, _, name = self._path.partition(":")
+        function = functions.load(module_name, name)
         try:
-            returned = load(self._path)(watched, actor, episodes, seed)
+            returned = function(watched, actor, episodes, seed)
         except SystemExit as error:
             raise Internal(f"{self._path} called sys.exit({error.code!r})") from error
         return Episodes(numbers(self._path, returned, episodes), torch.tensor(watched.lengths or [0]))
-
-
-def load(path: str) -> Callable[..., object]:
-    """Imports a function; raises InvalidArgument where `module:function` leads nowhere."""
-    module_name, _, name = path.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InvalidArgument(f"module {module_name!r} cannot be imported ({error}); is it on PYTHONPATH?") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise InvalidArgument(f"module {module_name!r} has no function {name!r}")
-    return function  # type: ignore[no-any-return]
 
 
 def numbers(path: str, returned: object, episodes: int) -> Tensor:
@@ -138,12 +121,8 @@ def run(config: FunctionConfig) -> int:
     Raises:
         Unavailable: The socket cannot be bound.
     """
-    # The lifeline is read between two calls of the function; one that never returns must not outlive the head either.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    functions.confine()
     os.nice(NICENESS)
-    with suppress(OSError):
-        # Where memory runs out, it goes first, and its pod trains on.
-        Path("/proc/self/oom_score_adj").write_text("1000")
     torch.set_num_threads(config.threads)
     telemetry.configure_logging(config.telemetry)
     structlog.contextvars.bind_contextvars(service="evaluation-function", function=config.function)

@@ -50,6 +50,8 @@ class FunctionProcess:
             [sys.executable, "-m", "agentpod", "evaluation-function", *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
+            # What the function starts can be killed with it.
+            start_new_session=True,
         )
 
     def ended(self, wait_seconds: float = 0.0) -> str:
@@ -65,10 +67,10 @@ class FunctionProcess:
         return f"its process ended with exit code {code}"
 
     def end(self) -> None:
-        """Kills it, whatever it does."""
+        """Kills it with all it has started, whatever it does."""
         process, self._process = self._process, None
-        if process:
-            process.kill()
+        if process and process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
             # Within a call of a driver it may go later; then nobody waits for it.
             with suppress(subprocess.TimeoutExpired):
                 process.wait(EXIT_WAIT_SECONDS)

@@ -29,7 +29,7 @@ from podrace.checkpoints.folder import FolderStore
 from podrace.checkpoints.manifest import canonical_json
 from podrace.checkpoints.publish import read_manifest
 from podrace.checkpoints.store import CheckpointStore, check_digest
-from podrace.errors import FailedPrecondition, NotFound
+from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -48,8 +48,15 @@ _log = structlog.get_logger(__name__)
 
 
 def run(config: RetrainConfig) -> int:
-    """Trains the agent again and prints what came of it; raises PodraceError as retrain."""
+    """Trains the agent again and prints what came of it.
+
+    Raises:
+        InvalidArgument: The folder holds something already.
+        PodraceError: As retrain.
+    """
     telemetry.configure_logging(config.telemetry)
+    if config.folder.is_dir() and any(config.folder.iterdir()):
+        raise InvalidArgument(f"folder = {config.folder}: is not empty, and is removed in the end; name another")
     try:
         print(json.dumps(asyncio.run(retrain(config))), flush=True)
     finally:

@@ -53,7 +53,7 @@ def name_champion(spec: TournamentSpec, board: Board, evaluations: Sequence[Fres
             if candidate.candidate_id not in given
         ]
     )
-    results = {key: fresh_of(one.evaluation) for key, one in given.items() if usable(one)}
+    results = {key: fresh_of(one.evaluation) for key, one in _comparable(given).items()}
     judged = [candidate for candidate in contenders if candidate.candidate_id in results]
     if judged:
         _name_judged(answer, judged, results)
@@ -70,6 +70,13 @@ def usable(one: FreshEvaluation) -> bool:
     """Whether an evaluation has a result that can be compared."""
     result = one.evaluation
     return result.episodes > 0 and math.isfinite(result.mean_return) and 0 <= result.variance < math.inf
+
+
+def _comparable(given: Mapping[str, FreshEvaluation]) -> dict[str, FreshEvaluation]:
+    """The results that count: those that a pod's own evaluator scored in the tournament's place only if all are."""
+    results = {key: one for key, one in given.items() if usable(one)}
+    as_wanted = {key: one for key, one in results.items() if not one.evaluation.evaluator_fault}
+    return as_wanted or results
 
 
 def fresh_of(evaluation: Evaluation) -> Fresh:

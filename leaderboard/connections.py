@@ -129,15 +129,18 @@ class ChildConnection:
         settings = {**self._settings, "server.listen": f"unix:{self._socket}", "lifeline": self._lifeline}
         overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
         # A session of its own: what the function starts can be killed with it. It prints into our log.
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "leaderboard.imported",
-            *overrides,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=2,
-            start_new_session=True,
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "leaderboard.imported",
+                *overrides,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=2,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Unavailable(f"cannot be started: {error.strerror}") from None
 
     async def failed(self, error: PodraceError) -> str:
         """As Connection. One that still starts may go on with it; one that hangs, or has nothing to offer, may not."""

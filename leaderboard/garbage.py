@@ -47,10 +47,12 @@ async def collect_once(
     state: Database, store: CheckpointStore, *, grace_seconds: float, retention: Retention
 ) -> list[str]:
     """Deletes what nobody can reach any more and returns the digests of what was deleted; raises as collect does."""
-    needed = await state.transact(starts, grace_seconds)
+    needed: set[str] = set()
     # A transaction each, so that no submission waits for the reading of all tournaments.
     for tournament_id in await state.transact(tournaments):
         needed |= kept(await state.transact(past, tournament_id), retention).keys()
+    # Last: an agent may have been generated meanwhile from what has lost its place since.
+    needed |= await state.transact(starts, grace_seconds)
     deleted = await asyncio.to_thread(collect, store, needed, grace_seconds)
     COLLECTED.inc(len(deleted))
     return deleted

@@ -6,24 +6,18 @@ sees a service that failed, kills it and starts another.
 """
 
 import asyncio
-import ctypes
-import importlib
 import os
-import resource
-import signal
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import structlog
 from google.protobuf.message import Message
 
-from podrace import custom, lifeline, service, telemetry
+from podrace import custom, functions, lifeline, service, telemetry
 from podrace.errors import FailedPrecondition, Internal, InvalidArgument, Unimplemented
 from podrace.evolution.v1 import evolution_pb2 as pb
 from podrace.evolution.v1 import evolution_pb2_grpc as pb_grpc
@@ -32,9 +26,6 @@ from podrace.telemetry import TelemetryConfig
 
 _log = structlog.get_logger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
-PR_SET_PDEATHSIG = 1
-FIRST_TO_DIE = 1000
-"""Where memory runs out, the kernel ends the process with the highest of these first."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,7 @@ class ImportedServicer(pb_grpc.EvolutionServiceServicer):
         """Imports nothing yet."""
         self._address, self._part = address, part
         self._thread = ThreadPoolExecutor(1, "function")
-        self._function: Callable[[Message], object] | None = None
+        self._function: Callable[..., object] | None = None
         self._refusal = ""
 
     async def load(self) -> None:
@@ -94,14 +85,9 @@ class ImportedServicer(pb_grpc.EvolutionServiceServicer):
         if not isinstance(found, custom.Imported):
             return f"{self._address!r} is no import path"
         try:
-            module = importlib.import_module(found.module)
-        except BaseException as error:  # a module may call sys.exit, too
-            _log.error("the module cannot be imported", exc_info=error)
-            return f"module {found.module!r} cannot be imported ({_shown(error)}); is it on PYTHONPATH?"
-        function = getattr(module, found.function, None)
-        if not callable(function):
-            return f"module {found.module!r} has no function {found.function!r}"
-        self._function = function
+            self._function = functions.load(found.module, found.function)
+        except InvalidArgument as error:
+            return error.message
         return ""
 
     def _call(self, request: Message) -> object:
@@ -110,24 +96,7 @@ class ImportedServicer(pb_grpc.EvolutionServiceServicer):
             return self._function(request)
         except BaseException as error:  # sys.exit in a thread would end nothing, and answer nobody
             _log.error("the function failed", exc_info=error)
-            raise Internal(_shown(error)) from None
-
-
-def _shown(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def confine(memory_bytes: int) -> None:
-    """Sees to it that this process dies with its parent, however that dies, and before it where memory runs out."""
-    if sys.platform == "linux":
-        # The lifeline is noticed by Python; a function that never lets go of the interpreter would outlive it.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        with suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_DIE))
-        if memory_bytes:
-            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+            raise Internal(functions.shown(error)) from None
 
 
 async def serve(config: Config) -> None:
@@ -136,7 +105,7 @@ async def serve(config: Config) -> None:
     Raises:
         PodraceError: It cannot start.
     """
-    confine(config.memory_bytes)
+    functions.confine(config.memory_bytes)
     telemetry.start(config.telemetry, service=f"{config.part} {config.address}")
     going = asyncio.ensure_future(shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else [])))
     servicer = ImportedServicer(config.address, config.part)

@@ -30,9 +30,12 @@ from podrace.evolution.v1.evolution_pb2 import JudgeCandidateResponse, ProposeAg
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 STEP_SECONDS = 9.0
-"""All that a question may cost: the wait for its turn, a start, and the answer. Whoever waits for us waits 10 s."""
+"""All that a question may cost beside its making: the wait for its turn, a start, and the answer. Whoever waits for us
+waits 10 s."""
 LARGEST_ANSWER_BYTES = 1 << 16
 """Answers are kept for ever."""
+ROOT = 0
+"""User id of whoever makes the folders of a container."""
 IDLE_SECONDS = 600.0
 """A part that was not asked for this long is hung up on, its process ended."""
 
@@ -146,20 +149,24 @@ class Parts:
             line = self._line(question.part, address)
         except PodraceError as error:
             return Reply(None, error.message), "failed"
+        # No longer than leaves it all its time to answer: it would be blamed, and killed, for that of others.
+        turn_seconds = min(answer_seconds, STEP_SECONDS - answer_seconds)
         try:
-            async with asyncio.timeout(answer_seconds):
+            async with asyncio.timeout(turn_seconds):
                 await line.turn.acquire()
         except TimeoutError:
-            return Reply(None, f"was busy with other questions for {answer_seconds:g} s"), "busy"
+            return Reply(None, f"was busy with other questions for {turn_seconds:g} s"), "busy"
         try:
             if line.patience.rests(self._monotonic()):
                 failures, last = line.patience.failures, line.patience.last
                 return Reply(
                     None, f"is left out after {failures} failures in a row; the last time it {last}"
                 ), "left out"
+            begin = time.monotonic()
             prepared = await prepare()
             if prepared is None:
                 return Reply(None), "nothing to ask"
+            give_up += time.monotonic() - begin
             answer, problem = await _answer_of(line.connection, question, answer_seconds, give_up, prepared)
             self._learn(line, question.part, address, problem)
             return Reply(answer, problem), "failed" if problem else "used"
@@ -208,6 +215,9 @@ class Parts:
             path = self._folder / f"parts-{os.getpid()}-{id(self):x}.lifeline"
             try:
                 self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                # Whoever could put a socket there could pretend to be the part.
+                if self._folder.stat().st_uid not in (os.getuid(), ROOT):
+                    raise PermissionError(0, "belongs to somebody else")
                 sweep(self._folder)
                 self._held.enter_context(lifeline.hold(path))
             except OSError as error:

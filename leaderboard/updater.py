@@ -87,12 +87,9 @@ class Updater:
             return known
         manifest = await asyncio.to_thread(read_published, self._store, request)
         candidate = candidate_of(manifest, request.checkpoint.manifest_digest, known)
-        if self._parts is not None and (evolution := await self._evolution_of(candidate.tournament_id)).updater:
-            judging = partial(self._ask_and_record, candidate, request, evolution, self._parts)
-            # Finished even if the caller gives up meanwhile: it submits again, and nobody should have to think twice.
-            answer = await self._judging.once(candidate.candidate_id, judging)
-        else:
-            answer = await self._record(candidate, request)
+        # Finished even if the caller gives up meanwhile: it submits again and need not think twice, and whoever watches
+        # is told of what is durable.
+        answer = await self._judging.once(candidate.candidate_id, partial(self._judge, candidate, request))
         SUBMIT_SECONDS.observe(self._monotonic() - begin)
         return answer
 
@@ -106,19 +103,22 @@ class Updater:
             self._evolutions[tournament_id] = (await self._state.transact(records.get_spec, tournament_id)).evolution
         return self._evolutions[tournament_id]
 
-    async def _ask_and_record(
-        self, candidate: Candidate, request: SubmitCandidateRequest, evolution: EvolutionSpec, parts: Parts
-    ) -> SubmitCandidateResponse:
+    async def _judge(self, candidate: Candidate, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
+        if self._parts is not None and (evolution := await self._evolution_of(candidate.tournament_id)).updater:
+            candidate = await self._with_opinion(candidate, evolution, self._parts)
+        return await self._record(candidate, request)
+
+    async def _with_opinion(self, candidate: Candidate, evolution: EvolutionSpec, parts: Parts) -> Candidate:
+        """The candidate with what the custom updater says of it, or why that is not known."""
+
         async def prepare() -> Prepared[JudgeCandidateResponse] | None:
             message = await self._state.transact(questions.read_judgement_request, candidate)
             return message and Prepared(message, opinions.check)
 
         reply = await parts.ask(JUDGEMENT, evolution, prepare)
         if reply.answer is not None:
-            candidate = opinions.with_opinion(candidate, evolution.updater, reply.answer)
-        elif reply.problem:
-            candidate = opinions.without_opinion(candidate, reply.problem)
-        return await self._record(candidate, request)
+            return opinions.with_opinion(candidate, evolution.updater, reply.answer)
+        return opinions.without_opinion(candidate, reply.problem) if reply.problem else candidate
 
     async def _record(self, candidate: Candidate, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
         answer = await self._state.transact(record, candidate, request)

@@ -78,6 +78,7 @@ def fresh_evaluation(
         episodes=contender.episodes,
         options=tournament.spec.evaluation.options,
         seed=contender.seed,
+        stochastic=not tournament.spec.evaluation.greedy,
     )
     evaluation_id = tournaments.create_evaluation(transaction, request)
     found = records.find(transaction, EvaluationRecord, evaluation_id)

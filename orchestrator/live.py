@@ -12,9 +12,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator import records
-from orchestrator.records import AgentRecord, EvaluationRecord, PodRecord, TournamentRecord, WorkPhase, WorkRecord
+from orchestrator.records import (
+    COMPLETED,
+    AgentRecord,
+    EvaluationRecord,
+    PodRecord,
+    TournamentRecord,
+    WorkPhase,
+    WorkRecord,
+)
 from orchestrator.roster import FAILURES_KEPT, Roster
-from orchestrator.state import Transaction
+from orchestrator.state import State, Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -111,6 +119,9 @@ class Live:
             self._running_seconds[tournament.tournament_id] = tournament.running_seconds
             if tournament.best:
                 self.best[tournament.tournament_id] = tournament.best
+                # Named before the end: the first of the board may be somebody else.
+                if tournament.state == COMPLETED and tournament.spec.champion.reevaluate_top:
+                    self._crowned.add(tournament.tournament_id)
         self._tournament_steps.update(remembered.steps)
         self._failed_agents.update(remembered.failed_agents)
         for work in remembered.works:
@@ -290,9 +301,23 @@ class Live:
             {tournament_id: self.best[tournament_id] for tournament_id in tournaments if tournament_id in self.best},
         )
 
+    def give_back(self, notes: Notes) -> None:
+        """These notes were taken and not written."""
+        self._changed_agents.update(notes.agent_steps)
+        self._changed_tournaments.update(notes.running_seconds)
 
-def write_down(transaction: Transaction, notes: Notes) -> None:
-    """Makes notes durable."""
+
+async def write_down(state: State, live: Live) -> None:
+    """Makes what has changed and must survive durable; what cannot be written now is in the next notes."""
+    notes = live.take_notes()
+    try:
+        await state.transact(_write, notes)
+    except BaseException:
+        live.give_back(notes)
+        raise
+
+
+def _write(transaction: Transaction, notes: Notes) -> None:
     for agent_id, steps in notes.agent_steps.items():
         transaction.execute("UPDATE agents SET environment_steps = ? WHERE agent_id = ?", steps, agent_id)
     for tournament_id, seconds in notes.running_seconds.items():

@@ -6,6 +6,7 @@ having seen an event, so that it can be killed at any moment.
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -92,6 +93,7 @@ class Reconciler:
         self._not_before: dict[str, float] = {}
         self._granted: Mapping[str, scale.Grant] = {}
         self._told: set[tuple[type[scale.Action], str]] = set()
+        self._short: dict[str, set[str]] = {}
         self._starts: dict[str, asyncio.Task[None]] = {}
         self._line = ""
 
@@ -126,7 +128,7 @@ class Reconciler:
         """Gives up what is being started, and writes down what must survive."""
         await self._give_up_starts()
         await self._snapshots.close()
-        await self._state.transact(write_down, self._live.take_notes())
+        await write_down(self._state, self._live)
 
     async def cycle(self) -> None:
         """Looks at everything once: observes, decides, acts."""
@@ -144,13 +146,13 @@ class Reconciler:
         if isinstance(capacity, str):
             # What is there can neither grow nor shrink; what it does goes on.
             for name in self._running:
-                await self._tell_once(Short(name, capacity), name, "pool_short", capacity)
+                await self._tell_short(name, capacity)
         else:
             await self._scale(now, capacity, observed)
         self._ring_if_leases_expired(now)
         if now - self._noted >= NOTES_SECONDS:
             self._noted = now
-            await self._state.transact(write_down, self._live.take_notes())
+            await write_down(self._state, self._live)
         metrics.measure(observed, self._live)
 
     # --- pods that came and went ------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ class Reconciler:
             _log.debug(line)
             self._line = line
         short = {action.tournament_id for action in actions if isinstance(action, Short)}
-        self._told = {told for told in self._told if told[0] is not Short or told[1] in short}
+        self._short = {name: said for name, said in self._short.items() if name in short}
         # Together: many changes share a commit.
         await asyncio.gather(*map(self._act, actions))
         if any(isinstance(action, Retire) for action in actions):
@@ -252,7 +254,7 @@ class Reconciler:
         elif isinstance(action, Retire):
             await self._state.transact(pods.retire, action.pod_id, action.reason)
         elif isinstance(action, Short):
-            await self._tell_once(action, action.tournament_id, "pool_short", action.reason)
+            await self._tell_short(action.tournament_id, action.reason)
         else:
             kill = isinstance(action, Kill)
             word = "killed" if kill else "terminated"
@@ -280,6 +282,14 @@ class Reconciler:
             task.cancel()
         await asyncio.gather(*starts.values(), return_exceptions=True)
         return list(starts)
+
+    async def _tell_short(self, tournament_id: str, reason: str) -> None:
+        """Records why a pool is short, unless the same, but for its numbers, was said since it is."""
+        said = self._short.setdefault(tournament_id, set())
+        words = re.sub(r"[\d.]+", "#", reason)
+        if words not in said:
+            said.add(words)
+            await self._state.transact(tell, "pool_short", tournament_id, reason)
 
     async def _tell_once(self, action: scale.Action, name: str, kind: str, message: str) -> None:
         """Records an event unless the same is going on still."""

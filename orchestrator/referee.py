@@ -69,7 +69,7 @@ class Referee:
             # From here on the leaderboard has time to answer.
             self._quiet_since[name] = now
         elif (fresh or waited >= CHAMPION_PATIENCE_SECONDS) and await self._crowning.settled(now, tournament):
-            await self._state.transact(write_down, self._live.take_notes())
+            await write_down(self._state, self._live)
             await self._state.transact(end_tournament, name, COMPLETED, tournament.reason)
             del self._quiet_since[name]
             self._live.bell.ring()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from orchestrator import records
+from orchestrator.changes import describe_changes
 from orchestrator.live import Live
 from orchestrator.records import (
     CANCELLED,
@@ -254,7 +255,8 @@ def update(transaction: Transaction, request: pb.UpdateTournamentRequest) -> Tou
                 "pool.maximum_pods: is the size of a round of this synchronous tournament and cannot be changed"
             )
         records.save(transaction, replace(tournament, spec=spec))
-        transaction.record("tournament_updated", "new limits or objective", tournament_id=tournament.tournament_id)
+        changes = describe_changes(tournament.spec, spec)
+        transaction.record("tournament_updated", changes, tournament_id=tournament.tournament_id)
 
     return _once(transaction, "UpdateTournament", request, change)
 

@@ -17,10 +17,13 @@ _RETRY_SECONDS = 0.02
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[None]:
     """Holds a lifeline at `path` until the block or the process ends; one that a dead holder left is replaced."""
-    path.unlink(missing_ok=True)
-    os.mkfifo(path, 0o600)
+    # Under its name only when it is held: whoever saw it before would take its holder for dead.
+    incoming = path.with_name(f"{path.name}.incoming")
+    incoming.unlink(missing_ok=True)
+    os.mkfifo(incoming, 0o600)
     # Reading as well: an end that only writes cannot be opened while nobody reads.
-    descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(incoming, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    incoming.replace(path)
     try:
         yield
     finally:

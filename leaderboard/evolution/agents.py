@@ -82,7 +82,7 @@ def make(
     """
     left = left_draw(spec, history)
     situation = Situation(spec, number, board, {**history.by_id, **agents}, unfinished_children, history, left)
-    answer = _decide(situation, proposal)
+    answer, fault = _decide(situation, proposal)
     start = None
     if isinstance(answer, Fresh) and ancestor is not None:
         start = starts_from(answer, spec, number, answer.algorithm or situation.turn.algorithm, ancestor)
@@ -94,6 +94,7 @@ def make(
         reason=start.reason if start else answer.reason,
         seat=answer.seat,
         left_algorithms=left,
+        generator_fault=fault,
     )
     if start is not None and ancestor is not None:
         agent, depth = _as_child(agent, start, ancestor.agent)
@@ -106,20 +107,22 @@ def make(
     return agent, depth
 
 
-def _decide(situation: Situation, proposal: Proposal | None) -> Fresh | Child:
-    """What a custom generator proposed, if that can be; else what the strategy of the house says."""
+def _decide(situation: Situation, proposal: Proposal | None) -> tuple[Fresh | Child, str]:
+    """What a custom generator proposed, if that can be; else what the strategy of the house says, and why it does."""
     evolution, problem = situation.spec.evolution, ""
     if proposal is not None and proposal.answer is not None:
         try:
             answer = adopted(proposal.answer, situation)
-            return replace(answer, reason=f"{evolution.generator}: {answer.reason}")
+            return replace(answer, reason=f"{evolution.generator}: {answer.reason}"), ""
         except InvalidArgument as error:
             # It could be when it was made: the board has changed since.
             problem = f"the proposal of {evolution.generator} came too late: {one_line(error.message)}"
     elif proposal is not None:
         problem = proposal.failure
     answer = STRATEGIES[evolution.strategy](situation, stream(situation.spec.seed, "generate", situation.number))
-    return replace(answer, reason=f"{problem}; {evolution.strategy} instead: {answer.reason}") if problem else answer
+    if problem:
+        answer = replace(answer, reason=f"{problem}; {evolution.strategy} instead: {answer.reason}")
+    return answer, problem
 
 
 def _as_child(agent: Agent, answer: Child, parent: Agent) -> tuple[Agent, int]:

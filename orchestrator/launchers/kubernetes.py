@@ -131,7 +131,7 @@ class KubernetesLauncher:
         self._reserved = {_name(job): listed_of(job).reserved for job in living}
         self._waiting = self._reasons(living, states, pods)
         for job in living:
-            self._end_what_lingers(job, states[_name(job)], pods[_name(job)])
+            self._end_what_is_broken(job, states[_name(job)])
         names = {_name(job) for job in jobs}
         self._since = {key: since for key, since in self._since.items() if key[0] == "unused" or key[1] in names}
         self._owners_used = {job["metadata"]["labels"].get("podrace/tournament", "") for job in jobs}
@@ -172,8 +172,12 @@ class KubernetesLauncher:
                 found[listed_of(job).pod_id] = reason
         return found
 
-    def _end_what_lingers(self, job: Object, state: JobState, pods: Sequence[Object]) -> None:
-        """Kills what is past its time: its node may be gone, and with it whoever would have ended it."""
+    def _end_what_is_broken(self, job: Object, state: JobState) -> None:
+        """Has a pod go that has lost a role, and kills what is past its time: its node may be gone, and its kubelet."""
+        if state.role_lost and not state.leaving:
+            # The head publishes what it has, instead of waiting for what never comes back.
+            self._last_words[_name(job)] = state.role_lost
+            self._terminate(_name(job))
         template = job["spec"]["template"]["spec"]
         grace = float(template.get("terminationGracePeriodSeconds") or LINGER_SECONDS)
         stays = self._lasts("leaving", _name(job), state.leaving, grace + LINGER_SECONDS)
@@ -199,13 +203,17 @@ class KubernetesLauncher:
 
     def _terminate(self, name: str) -> None:
         # The Job stays until its pod has gone, so that it is listed as long as it publishes.
-        self._cluster().delete(*JOBS, name, propagation="Foreground")
+        self._delete(name, "Foreground", None)
 
     def _kill(self, name: str) -> None:
+        self._delete(name, "Background", 0)
+
+    def _delete(self, name: str, propagation: str, grace_seconds: int | None) -> None:
+        """Deletes a Job, so that nothing replaces its pod, then the pod: the collector would do that too, some time."""
         cluster = self._cluster()
-        cluster.delete(*JOBS, name, propagation="Background")
+        cluster.delete(*JOBS, name, propagation=propagation)
         for pod in cluster.list(*PODS, labels=f"podrace/pod={name}"):
-            cluster.delete(*PODS, _name(pod), grace_seconds=0)
+            cluster.delete(*PODS, _name(pod), grace_seconds=grace_seconds)
 
     # --- what there is ----------------------------------------------------------------------------------------
 

@@ -43,7 +43,8 @@ def capacity_of(
 ) -> Capacity:
     """What there is for agent pods.
 
-    A node that takes no new pods counts with what ours have there: cordoned, it keeps what runs.
+    A node that takes no new pods counts with what ours have there: cordoned, it keeps what runs. A pod that no node has
+    room for counts as well: it keeps its place in the pool, and whoever adds nodes to the cluster sees it wait.
 
     Args:
         seen: The cluster.
@@ -70,7 +71,11 @@ def capacity_of(
     quota = quota_left(seen.quotas, gpu_resource)
     room = Room(_least(_sum(free), quota), tuple(free), strict=True)
     for resources in coming:
-        room -= resources
+        held += resources
+        if any(_least(node, resources) == resources for node in room.nodes):
+            room -= resources
+        else:
+            totals.append(resources)
     return Capacity(
         total=_least(_sum(totals), held + quota),
         # Requests are what counts here; what pods have not touched yet is reserved all the same.

@@ -23,8 +23,10 @@ class JobState:
     """Why it does not run; empty: it does, or is about to."""
     head_ended: bool
     """The head has, but the pod has not."""
+    role_lost: str
+    """Which other container has ended while the head lives, and how; empty: none."""
     leaving: bool
-    """It was told to go."""
+    """It was told to go: the Job, or every pod it has. One that another takes the place of may take its time."""
 
 
 def state_of(job: Object, pods: Sequence[Object]) -> JobState:
@@ -40,9 +42,10 @@ def state_of(job: Object, pods: Sequence[Object]) -> JobState:
         over=bool(ended),
         failed="Failed" in ended,
         waiting=waiting,
-        head_ended=any(_head_ended(pod) for pod in current),
+        head_ended=any(_ended(pod, HEAD) for pod in current),
+        role_lost=next((lost for lost in map(_role_lost, current) if lost), ""),
         leaving="deletionTimestamp" in job["metadata"]
-        or any("deletionTimestamp" in pod["metadata"] for pod in current),
+        or (bool(current) and all("deletionTimestamp" in pod["metadata"] for pod in current)),
     )
 
 
@@ -87,15 +90,30 @@ def end_of(pods: Sequence[Object]) -> str:
         for container in status.get("containerStatuses") or []:
             ended = (container.get("state") or {}).get("terminated")
             if container["name"] == HEAD and ended:
-                if ended.get("reason") == "OOMKilled":
-                    return "killed: out of memory"
-                return f"exit code {ended.get('exitCode')}"
+                return _how(ended)
     return ""
 
 
-def _head_ended(pod: Object) -> bool:
+def _how(ended: Object) -> str:
+    return "killed: out of memory" if ended.get("reason") == "OOMKilled" else f"exit code {ended.get('exitCode')}"
+
+
+def _ended(pod: Object, name: str) -> Object | None:
+    """How a container has ended; None: it has not."""
     statuses = pod.get("status", {}).get("containerStatuses") or []
-    return any(each["name"] == HEAD and (each.get("state") or {}).get("terminated") for each in statuses)
+    ended = ((each.get("state") or {}).get("terminated") for each in statuses if each["name"] == name)
+    return next(ended, None)
+
+
+def _role_lost(pod: Object) -> str:
+    """A pod dies as one, but Kubernetes leaves its other containers alone."""
+    if _ended(pod, HEAD):
+        return ""
+    for role in (container["name"] for container in pod["spec"].get("containers") or []):
+        ended = _ended(pod, role)
+        if ended:
+            return f"{role} ended: {_how(ended)}"
+    return ""
 
 
 def _container_statuses(status: Object) -> Sequence[Object]:

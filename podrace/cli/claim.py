@@ -84,7 +84,7 @@ async def _take_or_join(descriptor: int, use: Use, folders: Folders, deadline_se
         answer = decide(use, holder.use) if holder else Answer.WAIT
         if holder and answer is Answer.REFUSE:
             raise FailedPrecondition(
-                f"a mesh is running on {folders.home} (pid {holder.pid}, podrace {holder.use.value}); use another"
+                f"a mesh is running on {folders.home} (pid {holder.pid}, to {holder.use.value}); use another"
                 f" --home, or --orchestrator unix:{folders.orchestrator_socket}"
             )
         if answer is Answer.JOIN and listens(folders.orchestrator_socket):

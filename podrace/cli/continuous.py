@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from podrace import spec as specifications
 from podrace.cli import EXIT_INTERRUPTED, continuous_process, continuous_state, continuous_tables, session
@@ -47,7 +48,7 @@ def continuous() -> None:
     """The commands `podrace continuous ...`."""
 
 
-@continuous.command()
+@continuous.command(short_help="Train on each new version of a dataset, in the background.")
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--watch", "reference", required=True, metavar="REF", help="File, folder, or s3://BUCKET/KEY-OR-PREFIX.")
 @click.option("--name", default="", help="Of this training.  [default: the specification's]")
@@ -255,6 +256,22 @@ def _only_running(settings: Settings) -> str:
 def _values(memory: Memory, folder: Path) -> dict[str, Any]:
     """What `--json` prints."""
     process = continuous_process.running(folder)
-    values = asdict(memory)
+    values: dict[str, Any] = _with_readable_times(asdict(memory))
     del values["format"]
     return {"state": continuous_tables.state(memory, process), "pid": process.pid if process else None} | values
+
+
+def _with_readable_times(value: Any) -> Any:
+    """The same with each moment as the other commands tell it: 2026-11-21T11:04:09.5Z instead of seconds."""
+    if isinstance(value, list | tuple):
+        return [_with_readable_times(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    told = {key: _with_readable_times(one) for key, one in value.items()}
+    return told | {key: _moment(one) for key, one in value.items() if key.endswith("_time")}
+
+
+def _moment(seconds: float) -> str:
+    stamp = Timestamp()
+    stamp.FromMilliseconds(round(seconds * 1000))
+    return stamp.ToJsonString()

@@ -200,19 +200,25 @@ class Keeper:
                 self._arrived.clear()
                 await _first(self._arrived.wait(), self._stop.wait())
                 continue
-            if memory.work is None and memory.pending is not None:
-                number = 1 + max((one.number for one in memory.history), default=0)
-                ancestor = memory.champion.agent_id if memory.champion else ""
-                self._diary.change(pending=None, work=Work(number, memory.pending, ancestor))
             try:
-                await self._do()
-            except _FruitlessError as error:
-                self._fail(error.message)
+                await self._step()
             except PodraceError as error:
                 self._note("work", error.message)
                 await self._pause(RETRY_SECONDS)
             else:
                 self._note("work", "")
+
+    async def _step(self) -> None:
+        """Takes up the version that waits, if none is trained on, and goes on with it as far as it goes."""
+        memory = self._diary.memory
+        if memory.work is None and memory.pending is not None:
+            number = 1 + max((one.number for one in memory.history), default=0)
+            ancestor = memory.champion.agent_id if memory.champion else ""
+            self._diary.change(pending=None, work=Work(number, memory.pending, ancestor))
+        try:
+            await self._do()
+        except _FruitlessError as error:
+            self._fail(error.message)
 
     async def _do(self) -> None:
         """Goes on with the version that is trained on, from wherever it stands."""
@@ -319,9 +325,9 @@ class Keeper:
         """Gives a version up; the champion stays."""
         work, memory = self._work_now(), self._diary.memory
         self._failed_here.add(work.version.digest)
-        self._tell(f"version {_short(work.version.digest)} came to nothing: {reason}")
         entry = self._entry(work, FAILED, reason, work.challenger, None)
         self._diary.change(work=None, history=(*memory.history, entry))
+        self._tell(f"version {_short(work.version.digest)} came to nothing: {reason}")
         self._tidy()
 
     def _entry(

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.clients import Clients
 from podrace.cli.continuous_decisions import Score
 from podrace.cli.continuous_state import Contestant
@@ -30,14 +30,20 @@ async def scores_of(
     Raises:
         PodraceError: The mesh does not answer; an evaluation that fails is in the answer instead.
     """
-    new = await _scored(clients, tournament, challenger)
-    return new, await _scored(clients, tournament, incumbent) if incumbent else (None, "")
+    new = await _evaluation_of(clients, tournament, challenger)
+    old = await _evaluation_of(clients, tournament, incumbent) if incumbent else ""
+    faults = [one.evaluator_fault for one in (new, old) if isinstance(one, Evaluation)]
+    if len(faults) == 2 and bool(faults[0]) != bool(faults[1]):
+        # Numbers of two kinds: neither is known to be the better policy.
+        return _scored(new), (None, f"one of the two was scored by its pod's own evaluator: {faults[0] or faults[1]}")
+    return _scored(new), _scored(old)
 
 
-async def _scored(clients: Clients, tournament: Tournament, one: Contestant) -> Scored:
+async def _evaluation_of(clients: Clients, tournament: Tournament, one: Contestant) -> Evaluation | str:
+    """The evaluation of one of them, or why there is none."""
     named = hashlib.sha256(f"continuous {tournament.tournament_id}".encode()).digest()
     try:
-        evaluation = await evaluated(
+        return await evaluated(
             clients,
             tournament,
             Checkpoint(agent_id=one.agent_id, manifest_digest=one.manifest_digest),
@@ -48,5 +54,10 @@ async def _scored(clients: Clients, tournament: Tournament, one: Contestant) -> 
             request_id=f"{tournament.tournament_id}-continuous-{one.agent_id}",
         )
     except FailedPrecondition as error:
-        return None, error.message
-    return Score(evaluation.mean_return, standard_error(evaluation), evaluation.episodes), ""
+        return error.message
+
+
+def _scored(made: Evaluation | str) -> Scored:
+    if isinstance(made, str):
+        return None, made
+    return Score(made.mean_return, standard_error(made), made.episodes), ""

@@ -1,6 +1,6 @@
 """Continuous training for a person: where it stands, who is champion, what came of each version."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from rich.console import Group, RenderableType
@@ -35,7 +35,8 @@ def overview(memory: Memory, process: Identity | None) -> RenderableType:
         table.add_row(f"  {label}", text)
     parts: list[RenderableType] = [Text(memory.name, style="bold"), table]
     if memory.history:
-        parts += [Text(), _history(memory.history)]
+        shown = memory.history[: -SHOWN_VERSIONS - 1 : -1]
+        parts += [Text(), _history(shown), Text(), *(_why(entry) for entry in shown)]
     return Group(*parts, Text())
 
 
@@ -63,11 +64,10 @@ def _facts(memory: Memory, process: Identity | None) -> dict[str, str]:
     return facts
 
 
-def _history(history: tuple[Entry, ...]) -> Table:
+def _history(newest_first: Sequence[Entry]) -> Table:
     numbers = "challenger's score", "champion's score"
     table = tables.plain_table("arrived", "version", "verdict", "tournament", *numbers, right=numbers)
-    table.add_column("why", overflow="fold", header_style="dim")
-    for entry in reversed(history[-SHOWN_VERSIONS:]):
+    for entry in newest_first:
         table.add_row(
             _moment(entry.arrive_time),
             entry.digest[:DIGEST_CHARACTERS],
@@ -75,10 +75,14 @@ def _history(history: tuple[Entry, ...]) -> Table:
             entry.tournament_id or tables.NOTHING,
             _score(entry.challenger),
             _score(entry.incumbent),
-            entry.reason,
             style="bold" if entry.verdict in (FIRST, REPLACED) else "",
         )
     return table
+
+
+def _why(entry: Entry) -> Text:
+    """In a line of its own: a column would be a word wide."""
+    return Text.assemble((entry.digest[:DIGEST_CHARACTERS], "dim"), f"  {entry.verdict}: {entry.reason}")
 
 
 def _score(one: Contestant | None) -> str:

@@ -29,6 +29,7 @@ from podrace.cli.curve_points import (
     within,
 )
 from podrace.cli.evaluate import parse_options
+from podrace.cli.files import check_file, whole_file
 from podrace.cli.interrupts import Interrupts
 from podrace.cli.options import Settings, mesh_options
 from podrace.cli.output import show, show_json, tell
@@ -118,12 +119,12 @@ def check_files(request: Request) -> None:
     """Refuses files that could not be written, before anything is evaluated.
 
     Raises:
-        InvalidArgument: A folder is not there, or a picture has another suffix.
+        InvalidArgument: A folder is not there, a dash stands for a file, or a picture has another suffix.
         Unimplemented: matplotlib is not installed.
     """
     for option, path in (("--csv", request.csv), ("--plot", request.plot)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InvalidArgument(f"{option} {path}: there is no folder {path.absolute().parent}; make it first")
+        if path is not None:
+            check_file(path, option)
     if request.plot is not None:
         if request.plot.suffix not in SUFFIXES:
             raise InvalidArgument(f"--plot {request.plot}: expected a name that ends with {' or '.join(SUFFIXES)}")
@@ -191,12 +192,11 @@ def _answer(
     for digest, error in failures.items():
         tell(f"snapshot {digest[:12]} is left out: {error}")
     if request.csv is not None:
-        # Written beside and renamed: whoever reads it meanwhile sees a whole file.
-        beside = request.csv.with_name(f"{request.csv.name}.incoming")
-        beside.write_text(csv_text(points))
-        beside.replace(request.csv)
+        with whole_file(request.csv, "--csv") as place:
+            place.write_text(csv_text(points))
     if request.plot is not None:
-        curve_plots.draw(request.plot, points, environments=environments, by=request.by)
+        with whole_file(request.plot, "--plot") as place:
+            curve_plots.draw(place, points, environments=environments, by=request.by)
     if settings.as_json:
         show_json(json_values(points, failures))
     else:

@@ -54,11 +54,17 @@ class Results:
 def known(entries: Sequence[EvaluationEntry], manner: Manner) -> dict[str, EvaluationEntry]:
     """What was asked for in this manner before and did not fail, by digest of the manifest; what is done comes first.
 
+    What a pod's own evaluator scored in the tournament's place is a number of another kind: it is asked for anew.
+
     Args:
         entries: Of one tournament, in any order.
         manner: As wanted now.
     """
-    usable = [entry for entry in entries if manner.made(entry.work) and not entry.error]
+    usable = [
+        entry
+        for entry in entries
+        if manner.made(entry.work) and not entry.error and not entry.evaluation.evaluator_fault
+    ]
     return {entry.work.checkpoint.manifest_digest: entry for entry in sorted(usable, key=lambda entry: entry.done)}
 
 

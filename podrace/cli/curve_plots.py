@@ -1,5 +1,6 @@
 """The picture of learning curves: means with a band of one standard deviation. matplotlib is imported to draw."""
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ SUFFIXES = (".png", ".svg")
 _MOST_BANDS = len(FAMILY_COLORS)
 """Bands of more curves hide each other, and are left out."""
 _LARGEST_LEGEND = 32
+_PANEL_CHARACTERS = 60
+"""Of the title, as wide as a panel."""
 
 
 def draw(path: Path, points: Sequence[Point], *, environments: Mapping[str, str], by: Sequence[str]) -> None:
@@ -47,15 +50,12 @@ def draw(path: Path, points: Sequence[Point], *, environments: Mapping[str, str]
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     all_axes[0].set_ylabel("episodic return")
-    figure.suptitle(_title(points, environments))
+    figure.suptitle(title(points, environments, panels=len(by)))
     handles, labels = all_axes[0].get_legend_handles_labels()
     if handles:
         shown = handles[:_LARGEST_LEGEND], labels[:_LARGEST_LEGEND]
         figure.legend(*shown, loc="outside lower center", ncols=min(3, len(handles)), frameon=False)
-    # Written beside and renamed: whoever looks at the folder sees whole pictures.
-    beside = path.with_suffix(f".incoming{path.suffix}")
-    figure.savefig(beside, dpi=130)
-    beside.replace(path)
+    figure.savefig(path, dpi=130)
 
 
 def _draw_curves(axes: "Axes", points: Sequence[Point], position: Callable[[Point], float]) -> None:
@@ -87,10 +87,12 @@ def _steps_label(points: Sequence[Point]) -> str:
     return "environment steps (champion: of all agents; agent: behind its policy)"
 
 
-def _title(points: Sequence[Point], environments: Mapping[str, str]) -> str:
+def title(points: Sequence[Point], environments: Mapping[str, str], *, panels: int) -> str:
+    """What is drawn, in lines that fit above so many panels."""
     names = list(dict.fromkeys(point.snapshot.tournament_id for point in points))
     where = ", ".join(dict.fromkeys(environments[name] for name in names))
     episodes = sorted({point.evaluation.episodes for point in points})
     over = formats.things(episodes[0], "episode") if len(episodes) == 1 else "episodes"
     subject = names[0] if len(names) == 1 else f"{len(names)} tournaments"
-    return f"{subject} on {where}: mean over {over}, band of one standard deviation"
+    line = f"{subject} on {where}: mean over {over}, band of one standard deviation"
+    return textwrap.fill(line, _PANEL_CHARACTERS * panels, break_long_words=False, break_on_hyphens=False)

@@ -35,7 +35,7 @@ def data() -> None:
     """
 
 
-@data.command()
+@data.command(short_help="Make an array file of raw bars: prices and volume.")
 @click.argument("source")
 @click.option("--output", required=True, metavar="FILE", help="Array file to write (.npz).")
 @click.option("--calendar", default="XNYS", show_default=True, help="The exchange's; none: the days of the data.")
@@ -62,7 +62,7 @@ def build(symbols: str, as_json: bool, debug: bool, **options: Any) -> int:
     return _answer({"verb": "build", "symbols": wanted, **options}, as_json)
 
 
-@data.command()
+@data.command(short_help="Show what an array file holds; 1 if it looks wrong.")
 @click.argument("file")
 @output_options
 def check(file: str, as_json: bool, debug: bool) -> int:
@@ -70,7 +70,7 @@ def check(file: str, as_json: bool, debug: bool) -> int:
     return _answer({"verb": "check", "file": file}, as_json)
 
 
-@data.command()
+@data.command(short_help="Make minute bars that nobody traded.")
 @click.option("--output", required=True, metavar="FILE", help="Array file to write (.npz).")
 @click.option("--symbols", default=10, show_default=True, help="Number of stocks.")
 @click.option("--days", default=60, show_default=True, help="Number of trading days.")

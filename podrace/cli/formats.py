@@ -76,6 +76,11 @@ def local_second(timestamp: Timestamp) -> str:
     return datetime.fromtimestamp(timestamp.seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def is_today(timestamp: Timestamp) -> bool:
+    """Whether a point in time is of today on the reader's clock."""
+    return datetime.fromtimestamp(timestamp.seconds).date() == datetime.now().date()
+
+
 def clock_time(timestamp: Timestamp) -> str:
     """A point in time of today on the reader's clock: 11:04:09."""
     return datetime.fromtimestamp(timestamp.seconds).strftime("%H:%M:%S")

@@ -12,6 +12,7 @@ from podrace.cli import EXIT_FAILED, family, family_svg, formats, resolve, sessi
 from podrace.cli import retrain as retraining
 from podrace.cli.clients import Clients
 from podrace.cli.family import Member, Members
+from podrace.cli.files import check_file, whole_file
 from podrace.cli.options import Settings, mesh_options
 from podrace.cli.output import show, show_json, tell
 from podrace.config import unknown
@@ -45,6 +46,8 @@ def lineage(settings: Settings, subject: str, agent: str, svg: Path | None, repl
     """
     if replay and (agent or svg):
         raise InvalidArgument("lineage: --replay compares decisions and draws nothing; leave --agent and --svg out")
+    if svg is not None:
+        check_file(svg, "--svg")
     if retrain:
         if replay or agent or svg:
             raise InvalidArgument("lineage: --retrain takes AGENT alone, without --replay, --agent and --svg")
@@ -230,7 +233,7 @@ def _schedule_table(line: Sequence[Member]) -> Table:
 
 
 def _draw(path: Path, members: Members, tournament: Tournament) -> None:
-    """Writes the picture beside and renames it: whoever looks sees a whole one.
+    """Writes the picture.
 
     Raises:
         FailedPrecondition: There is nobody to draw, or the file cannot be written.
@@ -240,12 +243,8 @@ def _draw(path: Path, members: Members, tournament: Tournament) -> None:
     line = family.line_of(tournament.best_agent_id, members)
     title = f"{tournament.tournament_id} on {tournament.spec.environment.id}"
     text = family_svg.draw(members, family.lay_out(members, line), line, title=title)
-    try:
-        incoming = path.with_name(f"{path.name}.incoming")
-        incoming.write_text(text, encoding="utf-8")
-        incoming.replace(path)
-    except OSError as error:
-        raise FailedPrecondition(f"--svg {path}: cannot be written: {error.strerror}") from None
+    with whole_file(path, "--svg") as place:
+        place.write_text(text, encoding="utf-8")
     tell(f"the family tree is in {path}")
 
 

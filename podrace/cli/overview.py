@@ -8,6 +8,7 @@ from rich.text import Text
 
 from podrace.cli import formats, tables
 from podrace.cli.progress import progress
+from podrace.cli.unheard import Unheard, named_parts
 from podrace.leaderboard.v1.leaderboard_pb2 import AlgorithmStatistics
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod
 from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentSpec
@@ -19,7 +20,11 @@ COVARIANCE_NOTE = "+: agents with higher values scored higher; of the logarithm 
 
 
 def overview(
-    tournament: Tournament, pods: Sequence[Pod], events: Sequence[Event], statistics: Sequence[AlgorithmStatistics]
+    tournament: Tournament,
+    pods: Sequence[Pod],
+    events: Sequence[Event],
+    statistics: Sequence[AlgorithmStatistics],
+    left: Sequence[Unheard] = (),
 ) -> RenderableType:
     """Draws a tournament.
 
@@ -28,8 +33,11 @@ def overview(
         pods: All of its pods.
         events: The latest, oldest first.
         statistics: One an algorithm.
+        left: Custom parts that the house stood in for.
     """
     parts: list[RenderableType] = [_facts(tournament), Text()]
+    if left:
+        parts += [*(Text(one.line, style="yellow") for one in left), Text()]
     if pods:
         parts += [tables.pods_table(pods, tournament.tournament_id, title="pods"), Text()]
     if statistics:
@@ -38,7 +46,7 @@ def overview(
     if any(entry.hyperparameter_score_covariance for entry in statistics):
         parts += [_covariance_table(statistics), Text(COVARIANCE_NOTE, style="dim"), Text()]
     if events:
-        parts.append(tables.events_table(events, title="latest events"))
+        parts.append(tables.events_table(events, tournament.tournament_id, title="latest events"))
     return Group(*parts)
 
 
@@ -68,6 +76,7 @@ def _settings(spec: TournamentSpec) -> list[tuple[str, str]]:
         ("evolution", f"{spec.evolution.strategy}, {agent}, seed {spec.seed}"),
         *([("allocation", _allocation(spec))] if len(spec.algorithms) > 1 else []),
         ("evaluation", f"{spec.evaluation.episodes} episodes"),
+        *named_parts(spec).items(),
     ]
 
 

@@ -12,6 +12,7 @@ from podrace.cli.options import Settings, mesh_options
 from podrace.cli.output import show as show_result
 from podrace.cli.output import show_json
 from podrace.cli.overview import overview
+from podrace.cli.unheard import scored_by_the_house
 from podrace.errors import InvalidArgument
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -57,10 +58,11 @@ def show(settings: Settings, tournament: str) -> int:
         pods = await clients.list_pods(found.tournament_id)
         latest = (await clients.list_events(found.tournament_id))[-EVENTS_SHOWN:]
         statistics = await clients.get_statistics(found)
+        left = await clients.unheard(found)
         if settings.as_json:
-            show_json(shapes.shown(found, _folder(settings, found), pods, latest, statistics))
+            show_json(shapes.shown(found, _folder(settings, found), pods, latest, statistics, left))
         else:
-            show_result(overview(found, pods, latest, statistics))
+            show_result(overview(found, pods, latest, statistics, left))
         return 0
 
     session.require_tournaments(settings)
@@ -88,7 +90,8 @@ def events(settings: Settings, tournament: str, kinds: tuple[str, ...]) -> int:
         if settings.as_json:
             show_json([shapes.event(event) for event in chosen])
         else:
-            show_result(tables.events_table(chosen, dated=True) if chosen else f"{found.tournament_id} has no events")
+            table = tables.events_table(chosen, found.tournament_id, dated=True)
+            show_result(table if chosen else f"{found.tournament_id} has no events")
         return 0
 
     session.require_tournaments(settings)
@@ -111,6 +114,8 @@ def standings(settings: Settings, tournament: str) -> int:
             show_json([shapes.candidate(candidate) for candidate in board])
         elif board:
             show_result(tables.standings_table(board, found.tournament_id, title=found.tournament_id))
+            if note := scored_by_the_house(board, found.tournament_id):
+                show_result(note)
         else:
             show_result(f"the board of {found.tournament_id} is empty")
         return 0

@@ -1,5 +1,6 @@
 """What `--json` prints: one function a shape. Scripts rely on these keys; they are added to, never renamed."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from podrace.cli import formats
 from podrace.cli.progress import objectives
 from podrace.cli.scoring import standard_error
 from podrace.cli.specification import to_values, whole
+from podrace.cli.unheard import Unheard
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate, Origin
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
 from podrace.tournament.v1.tournament_pb2 import Layout, Tournament
@@ -52,6 +54,7 @@ def shown(
     pods: list[Pod],
     events: list[Event],
     statistics: list[AlgorithmStatistics],
+    left: list[Unheard],
 ) -> dict[str, Any]:
     """`show`: all about a tournament."""
     return listed(tournament, folder) | {
@@ -59,6 +62,7 @@ def shown(
         "pods": [pod(entry) for entry in pods],
         "events": [event(entry) for entry in events],
         "algorithms": [algorithm_statistics(entry) for entry in statistics],
+        "unheard_parts": [asdict(entry) for entry in left],
     }
 
 
@@ -74,6 +78,7 @@ def candidate(entry: Candidate) -> dict[str, Any]:
         "episodes": entry.episodes,
         "environment_steps": entry.environment_steps,
         "parent_agent_ids": list(entry.parent_agent_ids),
+        "evaluator_fault": entry.evaluator_fault or None,
     }
 
 

@@ -42,7 +42,7 @@ def store() -> None:
     """
 
 
-@store.command()
+@store.command(short_help="Check that a store keeps what it promises, and how fast.")
 @click.argument("uri")
 @click.option("--create", is_flag=True, help="Make the bucket if it is not there.")
 @click.option(
@@ -84,7 +84,7 @@ def check(uri: str, create: bool, wait_seconds: float, as_json: bool, debug: boo
     return 0
 
 
-@store.command()
+@store.command(short_help="List the agents whose training files are there.")
 @click.argument("uri")
 @output_options
 def ls(uri: str, as_json: bool, debug: bool) -> int:
@@ -99,7 +99,7 @@ def ls(uri: str, as_json: bool, debug: bool) -> int:
     return 0
 
 
-@store.command(name="verify")
+@store.command(name="verify", short_help="Compare every manifest and part with its digest.")
 @click.argument("uri")
 @output_options
 def verify_command(uri: str, as_json: bool, debug: bool) -> int:

@@ -76,13 +76,15 @@ def pods_table(pods: Iterable[Pod], tournament_id: str, *, title: str = "") -> T
     return table
 
 
-def events_table(events: Iterable[Event], *, title: str = "", dated: bool = False) -> Table:
-    """Decisions with their reasons; `dated` for those of other days than today."""
+def events_table(events: Sequence[Event], tournament_id: str, *, title: str = "", dated: bool = False) -> Table:
+    """Decisions with their reasons; with the day if `dated`, or if any is of another than today."""
+    dated = dated or not all(formats.is_today(event.time) for event in events)
     table = plain_table("time", "event", "what happened", title=title)
     table.columns[-1].no_wrap = False
     for event in events:
         time = formats.local_second(event.time) if dated else formats.clock_time(event.time)
-        table.add_row(time, event.kind, Text(event.message))
+        # Within their tournament: a7 instead of stocks-x2k4qz-a7, which would fill half of the line.
+        table.add_row(time, event.kind, Text(event.message.replace(f"{tournament_id}-", "")))
     return table
 
 

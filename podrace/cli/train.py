@@ -136,6 +136,8 @@ async def _report(settings: Settings, clients: Clients, tournament: Tournament) 
     tournament_id, folder = tournament.tournament_id, _folder(settings, tournament)
     tell(f"{tournament_id} is complete: {tournament.reason}")
     await _tell_failures(clients, tournament)
+    for left in await clients.unheard(tournament):
+        tell(left.line)
     if not tournament.champion_manifest_digest:
         tell("no agent was scored before the end: nothing to report")
         return

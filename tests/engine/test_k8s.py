@@ -35,6 +35,12 @@ ADDRESS = "10.96.0.51"
 PATIENCE_SECONDS = 120.0
 AGENT_PODS = "app.kubernetes.io/component=agentpod"
 Tell = Callable[[str, float], None]
+KILL_WORKER = """
+import os, pathlib
+for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    if path.read_bytes().split(b"\\0")[:4] == [b"python", b"-m", b"agentpod", b"worker-0"]:
+        os.kill(int(path.parent.name), 9)
+"""
 COMPLETED = tournament_pb2.TOURNAMENT_STATE_COMPLETED
 
 
@@ -202,7 +208,12 @@ async def mesh(namespace: str) -> AsyncIterator[Mesh]:
 
 
 SMALL = {"pod__cores": 0.5, "pod__memory_bytes": 800_000_000}
-ENDLESS = {"objective__target_return": 501.0, "objective__wall_clock_duration": "10m"}
+ENDLESS = {
+    "objective__target_return": 501.0,
+    "objective__wall_clock_duration": "10m",
+    "assignment__environment_steps": 10**9,
+    "evaluation__every_environment_steps": 10**6,
+}
 
 
 async def test_two_pods_train_cartpole_and_everything_is_cleared_away(mesh: Mesh, tell: Tell) -> None:
@@ -286,6 +297,24 @@ async def test_a_drained_node_hands_the_agent_back_and_a_pod_waits_for_room(mesh
     assert await handed_back(mesh, tournament)
 
 
+async def test_a_pod_that_lost_a_role_publishes_and_is_replaced(mesh: Mesh) -> None:
+    tournament = await mesh.create(
+        pool__minimum_pods=1,
+        pool__maximum_pods=1,
+        pod__layout="separate",
+        pod__cores=1,
+        pod__memory_bytes=1 << 30,
+        **ENDLESS,
+    )
+    await until(lambda: mesh.steps(tournament), "steps")
+    (broken,) = mesh.running()
+    mesh.kubectl("exec", broken, "-c", "worker-0", "--", "python", "-c", KILL_WORKER, check=False)
+    await until(lambda: broken not in mesh.running() and mesh.running(), "another pod")
+    (death,) = await mesh.events(tournament, "pod_died")
+    assert "worker-0 ended" in death, death
+    await until(lambda: handed_back(mesh, tournament), "its agent to go on")
+
+
 async def test_an_evicted_pod_trains_on_elsewhere(mesh: Mesh, tell: Tell) -> None:
     """One node only: elsewhere is another pod on it."""
     tournament = await mesh.create(pool__minimum_pods=1, pool__maximum_pods=1, **SMALL, **ENDLESS)
@@ -337,6 +366,22 @@ async def test_an_image_that_is_missing_is_told_and_waited_for(mesh: Mesh) -> No
         assert "image 'podrace-test/nobody-built-this:local' cannot be had (ErrImageNeverPull)" in reason
     finally:
         take("podrace-test/agentpod:local")
+
+
+async def test_rights_that_are_missing_are_told_and_waited_for(mesh: Mesh) -> None:
+    role = mesh.kubectl("get", "role", "podrace-orchestrator", "-o", "json")
+    mesh.kubectl("patch", "role", "podrace-orchestrator", "--type=merge", "-p", '{"rules": []}')
+    try:
+        tournament = await mesh.create(pool__minimum_pods=1, **SMALL, **ENDLESS)
+
+        async def short() -> bool:
+            return any("forbids it" in message for message in await mesh.events(tournament, "pool_short"))
+
+        await until(short, "the reason in the events")
+    finally:
+        patch = json.dumps({"rules": json.loads(role)["rules"]})
+        mesh.kubectl("patch", "role", "podrace-orchestrator", "--type=merge", "-p", patch)
+    await until(lambda: mesh.steps(tournament), "steps once it may again")
 
 
 async def test_a_quota_is_told_and_waited_for(mesh: Mesh) -> None:

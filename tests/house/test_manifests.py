@@ -15,6 +15,13 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from orchestrator.launchers import NewPod, Surroundings
+from orchestrator.launchers.announcer import event_of
+from orchestrator.launchers.jobs import job_of, owner_of
+from orchestrator.launchers.options import KubernetesOptions
+from podrace.telemetry import TelemetryConfig
+from podrace.tournament.v1.tournament_pb2 import LAYOUT_FUSED, LAYOUT_SEPARATE, PodSpec
+
 REPOSITORY = Path(__file__).parents[2]
 KUBERNETES = REPOSITORY / "deploy" / "k8s"
 VERSION = "1.37"
@@ -128,6 +135,21 @@ def test_nobody_but_the_orchestrator_is_given_a_token() -> None:
     objects = rendered(KUBERNETES / "base")
     with_token = [name for name, spec in pod_specs(objects) if spec.get("automountServiceAccountToken") is not False]
     assert with_token == ["podrace-orchestrator"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("layout", [LAYOUT_SEPARATE, LAYOUT_FUSED])
+def test_the_jobs_that_the_launcher_makes_of_each_template_are_what_kubernetes_takes(overlay: str, layout: Any) -> None:
+    template = named(rendered(KUBERNETES / "overlays" / overlay), "PodTemplate", "podrace-agentpod")
+    spec = PodSpec(layout=layout, workers=1, learners=1, cores=2.0, memory_bytes=1 << 30, gpus=1)
+    around = Surroundings("o:1", "l:2", "minio+http://s:9000/p", Path(), Path(), "", 60.0, TelemetryConfig())
+    owner = owner_of("podrace", "race")
+    owner["metadata"]["uid"] = "0"
+    job = job_of(NewPod("race-p0", "race", spec), around, KubernetesOptions(), template, owner)
+    validate([job, owner, event_of("pod_started", "race-p0: why", owner, "podrace")])
+    (pod,) = [each for _, each in pod_specs([job])]
+    assert pod["automountServiceAccountToken"] is False
+    assert all(container["securityContext"]["readOnlyRootFilesystem"] for container in pod["containers"])
 
 
 def test_the_orchestrator_may_do_what_its_launcher_asks_for_and_no_more() -> None:

@@ -147,6 +147,7 @@ class Agent(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     SEAT_FIELD_NUMBER: _builtins.int
     LEFT_ALGORITHMS_FIELD_NUMBER: _builtins.int
+    GENERATOR_FAULT_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Unique name, `<tournament_id>-a<number>`."""
     tournament_id: _builtins.str
@@ -164,6 +165,10 @@ class Agent(_message.Message):
     seat: _builtins.int
     """Seat of the population that it takes, from 0; absent where the strategy has none. Who sat there before it is its
     predecessor, and its parent unless it was replaced by a better one.
+    """
+    generator_fault: _builtins.str
+    """Why the strategy of the house made it in the place of the custom generator (`evolution.generator`); empty: it did
+    not.
     """
     @_builtins.property
     def hyperparameters(self) -> _struct_pb2.Struct:
@@ -203,10 +208,11 @@ class Agent(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         seat: _builtins.int | None = ...,
         left_algorithms: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        generator_fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seat", b"_seat", "create_time", b"create_time", "hyperparameters", b"hyperparameters", "seat", b"seat", "starting_checkpoint", b"starting_checkpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seat", b"_seat", "agent_id", b"agent_id", "algorithm", b"algorithm", "create_time", b"create_time", "hyperparameters", b"hyperparameters", "left_algorithms", b"left_algorithms", "number", b"number", "origin", b"origin", "parent_agent_ids", b"parent_agent_ids", "reason", b"reason", "seat", b"seat", "seed", b"seed", "starting_checkpoint", b"starting_checkpoint", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seat", b"_seat", "agent_id", b"agent_id", "algorithm", b"algorithm", "create_time", b"create_time", "generator_fault", b"generator_fault", "hyperparameters", b"hyperparameters", "left_algorithms", b"left_algorithms", "number", b"number", "origin", b"origin", "parent_agent_ids", b"parent_agent_ids", "reason", b"reason", "seat", b"seat", "seed", b"seed", "starting_checkpoint", b"starting_checkpoint", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seat: _TypeAlias = _typing.Literal["seat"]  # noqa: Y015
     _WhichOneofArgType__seat: _TypeAlias = _typing.Literal["_seat", b"_seat"]  # noqa: Y015

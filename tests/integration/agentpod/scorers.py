@@ -2,7 +2,10 @@
 
 import ctypes
 import math
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 from torch import Tensor
 
@@ -33,6 +36,14 @@ def hanging(simulator, actor, episodes, seed):
 def endless(simulator, actor, episodes, seed):
     while True:
         play(simulator, actor, episodes, seed)
+
+
+def starting(simulator, actor, episodes, seed):
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    started = Path(os.environ["SCORERS_CHILD"])
+    started.with_suffix(".incoming").write_text(str(child.pid))
+    started.with_suffix(".incoming").rename(started)
+    endless(simulator, actor, episodes, seed)
 
 
 def not_finite(simulator, actor, episodes, seed):

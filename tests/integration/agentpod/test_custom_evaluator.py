@@ -1,12 +1,14 @@
 """A tournament's own evaluator, in a process or at an address: what it scores, and what becomes of its faults."""
 
 import asyncio
+import contextlib
 import math
 import os
 import re
+import select
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import prometheus_client
@@ -148,6 +150,25 @@ async def test_a_function_that_is_called_off_goes_at_once(pod: Pod) -> None:
     assert custom.fault == "", "whoever was called off has no fault"
 
 
+async def test_what_a_function_has_started_goes_with_it(
+    pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "child"
+    monkeypatch.setenv("SCORERS_CHILD", str(started))
+    scoring = asyncio.create_task(pod.score(pod.custom(f"{SCORERS}:starting")))
+    while not started.exists():
+        await asyncio.sleep(0.01)
+    child = os.pidfd_open(int(started.read_text()))
+    try:
+        scoring.cancel()
+        await asyncio.wait([scoring])
+        assert select.select([child], [], [], 5.0)[0], "it outlives the function"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(child, signal.SIGKILL)
+        os.close(child)
+
+
 async def test_a_process_that_ended_between_two_scores_is_started_anew(pod: Pod) -> None:
     custom = pod.custom(f"{SCORERS}:tenfold")
     first = await pod.score(custom)
@@ -174,6 +195,7 @@ class Stranger(EvaluatorServicer):
         self.closed: list[str] = []
         self.error: Exception | None = None
         self.silent = False
+        self.on_question: Callable[[], None] = lambda: None
 
     async def OpenEvaluator(self, request, context):
         self.sessions.append(request.session)
@@ -181,6 +203,7 @@ class Stranger(EvaluatorServicer):
         return pb.OpenEvaluatorResponse(probe_sum=response.probe_sum + bool(self.changes.get("probe")))
 
     async def EvaluatePolicy(self, request, context):
+        self.on_question()
         if self.silent:
             await asyncio.Event().wait()
         error, self.error = self.error, None
@@ -273,6 +296,16 @@ async def test_a_stranger_that_has_forgotten_the_session_is_opened_anew(pod: Pod
     servicer.error = error
     assert await pod.score(custom) is not None, custom.fault
     assert len(servicer.sessions) == 2
+
+
+async def test_a_stranger_that_goes_away_is_not_given_its_time_twice(pod: Pod, stranger) -> None:
+    servicer, name = stranger
+    servicer.error = Unavailable("restarting")
+    servicer.on_question = lambda: setattr(pod, "now", 30.0)
+    custom = pod.custom(name, answer_seconds=30.0)
+    assert await pod.score(custom) is None
+    assert "restarting" in custom.fault
+    assert len(servicer.sessions) == 1
 
 
 async def test_an_address_where_nobody_is_is_named(pod: Pod, monkeypatch) -> None:

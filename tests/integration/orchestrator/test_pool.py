@@ -2,7 +2,7 @@ import asyncio
 import dataclasses
 from typing import Any
 
-from orchestrator.scale import Resources
+from orchestrator.scale import Capacity, Resources
 from podrace.errors import InvalidArgument, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
@@ -34,6 +34,20 @@ async def test_looking_again_and_again_records_nothing(mesh: Any, spec: Any) -> 
         await mesh.look(0.5)
     assert await mesh.events() == before
     assert (await mesh.kinds(short)).count("pool_short") == 1
+
+
+async def test_why_a_pool_is_short_is_told_again_only_when_it_is_something_else(mesh: Any, spec: Any) -> None:
+    big = spec()
+    big.pod.memory_bytes = 100 << 30
+    name = await mesh.create(big)
+    roomy = Resources(2.0, 200 << 30, 0)
+    for available_gib in (64, 63, 62):
+        mesh.capacity.append(Capacity(roomy, available_gib << 30))
+        await mesh.look()
+    mesh.capacity.append(Capacity(roomy, 200 << 30, closed="somebody waits for a node"))
+    await mesh.look()
+    told = [event.message for event in await mesh.events(name) if event.kind == "pool_short"]
+    assert told == ["a pod needs 100.0 GiB of memory, 64.0 GiB is free", "somebody waits for a node"]
 
 
 async def test_two_tournaments_share_the_machine(mesh: Any, spec: Any) -> None:

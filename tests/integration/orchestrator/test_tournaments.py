@@ -8,7 +8,7 @@ from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavai
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
-from podrace.tournament.v1.tournament_pb2 import ChampionSpec, ObjectiveSpec, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import ChampionSpec, EvaluationSpec, ObjectiveSpec, TournamentSpec
 
 RUNNING = tournament_pb2.TOURNAMENT_STATE_RUNNING
 ENDING = tournament_pb2.TOURNAMENT_STATE_ENDING
@@ -77,6 +77,8 @@ async def test_update_changes_what_is_set_and_nothing_else(mesh: Any, spec: Any)
     changed = (await mesh.call("UpdateTournament", request)).tournament.spec
     assert (changed.pool.minimum_pods, changed.pool.maximum_pods) == (1, 2)
     assert changed.objective.environment_steps == 1_000_000_000
+    (told,) = [event.message for event in await mesh.events(name) if event.kind == "tournament_updated"]
+    assert told == "pool.maximum_pods 1 -> 2"
     await mesh.look()
     assert len(await mesh.pods()) == 2
 
@@ -136,11 +138,10 @@ async def test_a_met_target_ends_the_tournament_and_names_the_champion(mesh: Any
     assert (await mesh.acquire(f"{name}-p0")).WhichOneof("answer") == "drain"
 
 
-async def ended_with_contenders(mesh: Any, spec: Any) -> str:
+async def ended_with_contenders(mesh: Any, spec: Any, **fields: Any) -> str:
     """A tournament whose only agent has met the target, and whose two best are to be evaluated again."""
-    name = await mesh.create(
-        spec(objective=ObjectiveSpec(target_return=475.0), champion=ChampionSpec(reevaluate_top=2), maximum_pods=1)
-    )
+    champion, objective = ChampionSpec(reevaluate_top=2), ObjectiveSpec(target_return=475.0)
+    name = await mesh.create(spec(objective=objective, champion=champion, maximum_pods=1, **fields))
     await mesh.look()
     work = await mesh.assigned(f"{name}-p0")
     mesh.leaderboard.score(name, 490.0)
@@ -172,6 +173,13 @@ async def test_the_champion_is_who_does_best_when_evaluated_again(mesh: Any, spe
     mesh.leaderboard.score(name, 499.0)
     await mesh.look()
     assert (await mesh.get(name)).best_agent_id == f"{name}-a1", "a late score does not take the place of the champion"
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+async def test_who_may_be_champion_acts_as_when_it_came_to_the_board(mesh: Any, spec: Any, greedy: bool) -> None:
+    name = await ended_with_contenders(mesh, spec, evaluation=EvaluationSpec(greedy=greedy))
+    (pod,) = await mesh.pods(name)
+    assert (await mesh.assigned(pod.pod_id)).evaluate.stochastic != greedy
 
 
 async def test_evaluations_that_never_come_end_no_tournament_late(mesh: Any, spec: Any) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from agentpod.evaluation_function import FunctionPlay, Watched, load, numbers
+from agentpod.evaluation_function import FunctionPlay, Watched, numbers
 from agentpod.evaluator import Episodes, score
 from podrace.errors import DataLoss, InvalidArgument
 from simulators import make
@@ -83,7 +83,7 @@ def test_too_few_numbers_and_numbers_that_are_not_finite_are_refused():
 )
 def test_a_path_that_leads_nowhere_is_refused(path, said):
     with pytest.raises(InvalidArgument, match=re.escape(said)):
-        load(path)
+        FunctionPlay(path)(make("cartpole", 1), Still(), 1, 0)
 
 
 def test_the_example_scores_the_mean_of_the_worst_quarter(monkeypatch):

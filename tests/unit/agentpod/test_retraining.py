@@ -5,7 +5,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from agentpod.config import RetrainConfig
 from agentpod.provenance import as_struct, spec_of, tell_origin, versions
-from agentpod.retraining import assignment_of, copy_checkpoint, pod_config, settings_of
+from agentpod.retraining import assignment_of, copy_checkpoint, pod_config, run, settings_of
 from orchestrator.launchers import NewPod, Surroundings
 from orchestrator.launchers.settings import pod_settings, roles_of
 from podrace import spec as specification
@@ -13,7 +13,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Manifest
 from podrace.checkpoints.folder import FolderStore
 from podrace.checkpoints.manifest import manifest_bytes, manifest_from_bytes
 from podrace.checkpoints.publish import claim, fetch, publish
-from podrace.errors import FailedPrecondition, NotFound
+from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -97,3 +97,12 @@ def test_a_fresh_agents_manifest_names_no_start() -> None:
     manifest = Manifest()
     tell_origin(manifest, Agent(), Struct())
     assert not manifest.starting_manifest_digest
+
+
+def test_a_folder_that_holds_something_is_refused_and_not_removed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("years of work")
+    config = RetrainConfig(f"folder://{tmp_path}", PARENT, tmp_path, telemetry=TelemetryConfig(metrics_listen=""))
+    with pytest.raises(InvalidArgument, match="is not empty, and is removed in the end"):
+        run(config)
+    assert precious.read_text() == "years of work"

@@ -28,6 +28,12 @@ def test_help_lists_every_command(type_: Any) -> None:
     assert [word for word in listed if word in COMMANDS] == list(COMMANDS)
 
 
+@pytest.mark.parametrize("group", ["continuous", "data", "store"])
+def test_no_line_of_help_is_cut(type_: Any, group: str) -> None:
+    lines = type_(group, "--help").out.partition("Commands:")[2].splitlines()
+    assert [line for line in lines if line.rstrip().endswith("...")] == []
+
+
 def test_help_imports_nothing_slow() -> None:
     script = (
         "import sys; from podrace.cli import main; main(['--help']); "

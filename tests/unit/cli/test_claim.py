@@ -48,7 +48,7 @@ async def test_training_on_a_home_with_a_mesh_is_refused_with_its_pid(folders: F
             async with claim(folders, Use.TRAIN, deadline_seconds=1.0):
                 pytest.fail("two owners")
     assert refusal.value.message == (
-        f"a mesh is running on {folders.home} (pid {os.getpid()}, podrace train); use another --home, or --orchestrator"
+        f"a mesh is running on {folders.home} (pid {os.getpid()}, to train); use another --home, or --orchestrator"
         f" unix:{folders.orchestrator_socket}"
     )
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ class Rig:
     mesh: Any
     scores: dict[str, float] = field(default_factory=dict)
     """Mean return by agent id; 1 if it is not named."""
+    faults: dict[str, str] = field(default_factory=dict)
+    """Why the pod's own evaluator scored, by agent id."""
     scored: list[tuple[str, str]] = field(default_factory=list)
     """Agent and request of every evaluation."""
     lines: list[str] = field(default_factory=list)
@@ -131,7 +134,8 @@ def rig(tmp_path: Path, mesh: Any, known: Any, monkeypatch: pytest.MonkeyPatch) 
         if made.scores.get(checkpoint.agent_id) == -1.0:
             raise FailedPrecondition("evaluation failed: another shape")
         mean = made.scores.get(checkpoint.agent_id, 1.0)
-        return Evaluation(mean_return=mean, variance=64.0, episodes=64, seed=options["seed"])
+        fault = made.faults.get(checkpoint.agent_id, "")
+        return Evaluation(mean_return=mean, variance=64.0, episodes=64, seed=options["seed"], evaluator_fault=fault)
 
     monkeypatch.setattr(continuous_scores, "evaluated", evaluated)
     monkeypatch.setattr(continuous_run, "RETRY_SECONDS", 0.01)
@@ -292,6 +296,17 @@ def test_an_incumbent_that_cannot_be_scored_stays(rig: Rig) -> None:
     assert second.champion_version == first.champion_version
 
 
+def test_nobody_is_replaced_by_a_number_of_another_kind(rig: Rig) -> None:
+    first = rig.keep(decided(1))
+    rig.faults[champion_of(first)] = "evaluator python:mine:score: it hung"
+    rig.scores[champion_of(first)] = -1000.0
+    rig.write("two")
+    second = rig.keep(decided(2))
+    assert second.history[-1].verdict == "kept"
+    assert "one of the two was scored by its pod's own evaluator: evaluator python:mine" in second.history[-1].reason
+    assert second.champion == first.champion
+
+
 def test_what_may_pass_is_tried_again_and_told_meanwhile(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, failures = continuous_run.session.open_clients, [Unavailable("no mesh"), Unavailable("no mesh")]
 
@@ -345,6 +360,26 @@ def test_a_diary_that_cannot_be_written_ends_nothing(rig: Rig, monkeypatch: pyte
     assert "watch: no space left on the device" in rig.lines
 
 
+@pytest.mark.parametrize("lost", ["pending", "history"])
+def test_a_step_that_cannot_be_written_down_is_taken_when_it_can(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    rig.mesh.known.end_state = "FAILED"
+    change, lost_changes = Diary.change, list[dict[str, Any]]()
+
+    def changing(self: Diary, **changes: Any) -> None:
+        if "work" in changes and lost in changes and not lost_changes:
+            lost_changes.append(changes)
+            raise FailedPrecondition("no space left on the device")
+        change(self, **changes)
+
+    monkeypatch.setattr(Diary, "change", changing)
+    assert [entry.verdict for entry in rig.keep(decided(1)).history] == ["failed"]
+    assert lost_changes
+    assert "work: no space left on the device" in rig.lines
+    assert sum("came to nothing" in line for line in rig.lines) == 1
+
+
 def test_a_diary_of_other_data_is_refused_and_a_damaged_one_is_told(rig: Rig) -> None:
     rig.keep(decided(1))
     folder = rig.folder / "home/continuous/race"
@@ -370,6 +405,8 @@ def test_status_tells_where_it_stands_and_json_everything(rig: Rig, type_: Any) 
     assert one == listed
     assert (one["state"], one["pid"], one["champion"]["agent_id"]) == ("not running", None, champion_of(memory))
     assert one["history"][0]["challenger"]["score"] == {"mean_return": 1.0, "standard_error": 1.0, "episodes": 64}
+    arrived = datetime.fromisoformat(one["history"][0]["arrive_time"])
+    assert arrived.timestamp() == pytest.approx(memory.history[0].arrive_time, abs=0.001)
 
 
 def test_stopping_what_does_not_run_does_no_harm(rig: Rig, type_: Any) -> None:

@@ -130,6 +130,14 @@ def test_an_evaluation_of_another_kind_is_not_the_one(other: dict[str, Any]) -> 
     assert set(known([entry(1)], manner)) == {digest(1)}
 
 
+def test_what_a_pods_own_evaluator_scored_in_the_place_of_the_tournaments_is_not_remembered() -> None:
+    stand_in = entry(1)
+    stand_in.evaluation.evaluator_fault = "evaluator python:mine:score: it hung"
+    manner = Manner(32, Struct(), curve_seed(0), stochastic=False)
+    assert known([stand_in], manner) == {}
+    assert known([entry(1), stand_in], manner)[digest(1)].evaluation.evaluator_fault == ""
+
+
 def test_of_two_evaluations_the_finished_one_counts() -> None:
     manner = Manner(32, Struct(), curve_seed(0), stochastic=False)
     for entries in ([entry(1), entry(1, done=False)], [entry(1, done=False), entry(1)]):
@@ -206,6 +214,7 @@ def test_a_tournament_without_snapshots_of_the_one_kind_points_at_the_other(curv
     ("arguments", "line"),
     [
         (["--plot", "c.jpg"], "--plot c.jpg: expected a name that ends with .png or .svg"),
+        (["--csv", "-"], "--csv -: name a file, or /dev/stdout"),
         (["--csv", "nowhere/c.csv"], "--csv nowhere/c.csv: there is no folder"),
         (["--plot", "nowhere/c.png"], "--plot nowhere/c.png: there is no folder"),
         (["--option", "split"], "--option split: expected KEY=VALUE"),
@@ -221,6 +230,21 @@ def test_a_mistake_is_one_line_before_anything_is_evaluated(
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert line in answer.err
     assert not asked(raced)
+
+
+def test_a_file_that_cannot_be_written_is_one_line(curve: Any, raced: Any, tmp_path: Path) -> None:
+    (tmp_path / "curves.incoming.csv").mkdir()
+    answer = curve("--csv", str(tmp_path / "curves.csv"))
+    assert answer.code == 1
+    assert answer.err.splitlines()[-1] == f"error: --csv {tmp_path}/curves.csv: cannot be written: Is a directory"
+
+
+@pytest.mark.parametrize("panels", [1, 2])
+def test_the_title_fits_above_its_panels(panels: int) -> None:
+    points = [Point(snapshot(1, 1, name="a-tournament-with-a-long-name-abc123"), Evaluation(episodes=32))]
+    environments = {"a-tournament-with-a-long-name-abc123": "cartpole"}
+    lines = curve_plots.title(points, environments, panels=panels).splitlines()
+    assert all(len(line) <= 60 * panels for line in lines)
 
 
 def test_without_matplotlib_nothing_is_evaluated(curve: Any, raced: Any, monkeypatch: pytest.MonkeyPatch) -> None:

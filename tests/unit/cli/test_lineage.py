@@ -69,7 +69,7 @@ def test_json_is_the_best_submission_of_each_agent_by_arrival(type_: Any, mesh: 
     assert [row["agent_id"] for row in everybody] == [f"{NAME}-a{number}" for number in range(3)]
     assert list(everybody[0]) == [
         "rank", "agent_id", "candidate_id", "algorithm", "score", "standard_error", "episodes", "environment_steps",
-        "parent_agent_ids", "depth",
+        "parent_agent_ids", "evaluator_fault", "depth",
     ]  # fmt: skip
     relatives = type_("lineage", "latest", "--agent", "a1", "--orchestrator", mesh.address, "--json").json
     assert relatives == everybody[1:]
@@ -82,7 +82,8 @@ def test_json_is_the_best_submission_of_each_agent_by_arrival(type_: Any, mesh: 
         (["latest", "--agent", "b"], f"{NAME}: unknown agent 'b'; there are 4, from a0 on"),
         (["latest-a2", "--agent", "a1"], "lineage: latest-a2 and --agent a1 both name an agent; give only one"),
         (["latest", "--replay", "--svg", "x.svg"], "lineage: --replay compares decisions and draws nothing"),
-        (["latest", "--svg", "no/x.svg"], "--svg no/x.svg: cannot be written: No such file or directory"),
+        (["latest", "--svg", "no/x.svg"], "--svg no/x.svg: there is no folder "),
+        (["latest", "--svg", "-"], "--svg -: name a file, or /dev/stdout"),
     ],
 )
 def test_a_wrong_request_is_one_line(type_: Any, mesh: Any, arguments: list[str], line: str) -> None:

@@ -80,6 +80,19 @@ def test_failed_evaluations_are_no_obstacle(make_spec: MakeSpec, board: Board) -
     assert name_champion(spec_of(make_spec), board, broken).champion == board[0]
 
 
+def test_what_a_pods_own_evaluator_scored_counts_only_where_no_other_score_is(
+    make_spec: MakeSpec, board: Board
+) -> None:
+    evaluations = [fresh(board[0], 900.0), fresh(board[1], 60.0), fresh(board[2], 55.0)]
+    evaluations[0].evaluation.evaluator_fault = "it hung"
+    answer = name_champion(spec_of(make_spec), board, evaluations)
+    assert answer.champion == board[1]
+    assert "best of 2" in answer.reason
+    for one in evaluations:
+        one.evaluation.evaluator_fault = "it hung"
+    assert name_champion(spec_of(make_spec), board, evaluations).champion == board[0]
+
+
 def test_scores_shrink_by_what_of_them_is_noise() -> None:
     # Mean 20, variance of the scores 100, noise (64 + 36 + 50) / 3 = 50, so that the true variance is 50.
     scores = [Fresh(30.0, 8.0), Fresh(20.0, 6.0), Fresh(10.0, math.sqrt(50.0))]

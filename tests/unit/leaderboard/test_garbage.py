@@ -1,7 +1,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from leaderboard.garbage import collect_once
+import pytest
+
+from leaderboard.garbage import collect_once, tournaments
 from leaderboard.retention import Retention
 from podrace.checkpoints.publish import fetch
 from podrace.errors import NotFound
@@ -143,4 +145,28 @@ async def test_agents_generated_within_the_grace_age_keep_their_start(mesh: Any,
     mesh.clock.now += HOUR / 2
     await mesh.generate(spec, 3, [])  # its request crossed that of agent 2 and does not list it
     await collected(mesh)
+    assert readable(mesh, start)
+
+
+async def test_what_an_agent_starts_from_stays_if_it_is_generated_and_its_parent_evicted_during_a_collection(
+    mesh: Any, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = one_place(make_spec)
+    first, second = [await mesh.generate(spec, number) for number in range(2)]
+    start = (await mesh.submit(first, 5.0)).candidate.candidate_id
+    await mesh.submit(first, 4.0)
+    await publish_more(mesh, first)
+    mesh.clock.now += 2 * HOUR
+    transact, children = mesh.state.transact, []
+
+    async def transact_while_the_race_goes_on(function: Any, *arguments: Any) -> Any:
+        if function is tournaments:  # between two of the collection's reads
+            monkeypatch.setattr(mesh.state, "transact", transact)
+            children.append(await mesh.generate(spec, 2, [first.agent_id, second.agent_id]))
+            await mesh.submit(second, 50.0)
+        return await transact(function, *arguments)
+
+    monkeypatch.setattr(mesh.state, "transact", transact_while_the_race_goes_on)
+    await collected(mesh)
+    assert children[0].starting_checkpoint.manifest_digest == start
     assert readable(mesh, start)

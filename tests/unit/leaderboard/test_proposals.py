@@ -150,7 +150,8 @@ def test_a_fresh_agent_has_the_draw_of_its_number_but_for_what_was_given(situati
 def test_after_a_failure_the_strategy_decides_as_if_nobody_had_been_asked(situation: Situation) -> None:
     house, instead = agent_of(situation, None), agent_of(situation, Proposal(None, "the generator broke off"))
     assert instead.reason == f"the generator broke off; tournament instead: {house.reason}"
-    instead.reason = house.reason
+    assert instead.generator_fault == "the generator broke off"
+    instead.reason, instead.generator_fault = house.reason, ""
     assert instead == house
 
 

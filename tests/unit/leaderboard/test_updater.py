@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from leaderboard import queries, records
+from leaderboard.arrivals import Arrivals
+from leaderboard.updater import Updater, record
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoints.publish import claim
 from podrace.checkpoints.store import digest
@@ -234,3 +236,27 @@ async def test_a_synchronous_board_does_not_depend_on_who_was_faster(mesh: Any, 
         on_board = [candidate for candidate in listed if candidate.verdict == VERDICT_ACCEPTED]
         assert sorted(candidate.rank for candidate in on_board) == [1, 2]
     assert boards[0] == boards[1]
+
+
+async def test_watchers_are_told_of_a_submission_whose_caller_has_gone(
+    mesh: Any, agents: list[Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrivals = Arrivals()
+    updater = Updater(mesh.state, mesh.store, arrivals)
+    transact, durable, answered = mesh.state.transact, asyncio.Event(), asyncio.Event()
+
+    async def transact_slowly(function: Any, *arguments: Any) -> Any:
+        result = await transact(function, *arguments)
+        if function is record:
+            durable.set()
+            await answered.wait()
+        return result
+
+    monkeypatch.setattr(mesh.state, "transact", transact_slowly)
+    submitting = asyncio.create_task(updater.submit(mesh.publish(agents[0], 7.0)))
+    await durable.wait()
+    submitting.cancel()
+    await asyncio.wait([submitting])
+    answered.set()
+    await asyncio.wait_for(arrivals.after(agents[0].tournament_id, 0), 5.0)
+    assert [candidate.score for candidate in await submissions(mesh, agents[0].tournament_id)] == [7.0]

@@ -4,9 +4,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from orchestrator.launchers import NewPod, Surroundings
 from orchestrator.launchers.cluster import Answer
+from podrace.telemetry import TelemetryConfig
+from podrace.tournament.v1.tournament_pb2 import LAYOUT_SEPARATE, PodSpec
 
 NAMESPACE = "mesh"
 GIB = 1 << 30
@@ -15,6 +19,16 @@ PATH = re.compile(
     r"(/(?P<name>[^/]+))?(?P<log>/log)?"
 )
 
+AROUND = Surroundings(
+    orchestrator="podrace-orchestrator:50051",
+    leaderboard="podrace-leaderboard:50052",
+    store="minio+http://podrace-store:9000/podrace",
+    runtime_folder=Path(),
+    log_folder=Path(),
+    lifeline="",
+    orphan_seconds=60.0,
+    telemetry=TelemetryConfig(),
+)
 TEMPLATE: dict[str, Any] = {
     "metadata": {
         "name": "podrace-agentpod",
@@ -38,6 +52,22 @@ TEMPLATE: dict[str, Any] = {
         },
     },
 }
+
+
+class Hands:
+    """A clock that a test turns."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def new_pod(pod_id: str = "race-p0", **changes: Any) -> NewPod:
+    spec = PodSpec(layout=LAYOUT_SEPARATE, workers=1, learners=1, cores=2.0, memory_bytes=3 * GIB, plane="auto")
+    for key, value in changes.items():
+        setattr(spec, key, value)
+    return NewPod(pod_id, "race", spec)
 
 
 def node(name: str = "n1", cores: str = "8", memory: str = "16Gi", gpus: int = 0, **spec: Any) -> dict[str, Any]:
@@ -144,7 +174,7 @@ class FakeCluster:
         return Answer(201, json.dumps(self.put(kind, body)).encode())
 
     def _delete(self, kind: str, held: dict[str, dict[str, Any]], name: str, options: Mapping[str, Any]) -> None:
-        if options.get("propagationPolicy") == "Foreground":
+        if options.get("propagationPolicy") == "Foreground" or (kind == "pods" and "gracePeriodSeconds" not in options):
             held[name]["metadata"]["deletionTimestamp"] = "2026-11-21T10:01:00Z"
             return
         del held[name]

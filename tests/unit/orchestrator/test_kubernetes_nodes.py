@@ -157,3 +157,12 @@ def test_pods_that_no_node_has_taken_yet_take_their_room() -> None:
     capacity = capacity_of(seen, lambda each: False, [Resources(3.0, GIB, 0)], GPU)
     assert capacity.free is not None
     assert capacity.free.nodes == (Resources(2.0, 16 * GIB, 0), Resources(0.0, 15 * GIB, 0))
+
+
+def test_a_pod_that_no_node_has_room_for_keeps_its_place_in_the_pool() -> None:
+    waiting = Resources(1.0, GIB, 0)
+    capacity = capacity_of(Seen([node(unschedulable=True)], [], [], template()), lambda each: False, [waiting], GPU)
+    assert capacity.total == waiting
+    assert capacity.nodes == (waiting,)
+    assert capacity.free is not None
+    assert capacity.free.total.cores == 0.0

@@ -2,10 +2,13 @@ import dataclasses
 
 import pytest
 
-from orchestrator.live import MOST_RENEWALS_PER_SECOND, Live, Remembered
-from orchestrator.records import AgentRecord, EvaluationRecord, WorkPhase
+from orchestrator.live import MOST_RENEWALS_PER_SECOND, Live, Remembered, write_down
+from orchestrator.records import COMPLETED, RUNNING, AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase
+from orchestrator.state import State
+from podrace.errors import ResourceExhausted
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.tournament.v1.tournament_pb2 import ChampionSpec, TournamentSpec
 
 LEASE = 10.0
 
@@ -112,6 +115,39 @@ async def test_notes_hold_what_changed_since_the_last_ones(live: Live) -> None:
     notes = live.take_notes()
     assert (notes.agent_steps, notes.running_seconds, notes.best["t"].score) == ({"t-a0": 5}, {"t": 0.5}, 1.0)
     assert live.take_notes().agent_steps == {}
+
+
+async def test_notes_that_could_not_be_written_are_in_the_next_ones(
+    live: Live, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> None:
+        raise ResourceExhausted("the disk is full")
+
+    live.hold(agent(), 0.0)
+    live.renew("t-a0", 1, steps(5), 1.0)
+    live.run(["t"], 0.5)
+    live.learn_best("t", Candidate(score=1.0))
+    with monkeypatch.context() as patched:
+        patched.setattr(state, "transact", full)
+        with pytest.raises(ResourceExhausted):
+            await write_down(state, live)
+    live.renew("t-a0", 1, steps(7), 1.0)
+    notes = live.take_notes()
+    assert (notes.agent_steps, notes.running_seconds, notes.best["t"].score) == ({"t-a0": 7}, {"t": 0.5}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("ended", "reevaluate_top", "best"), [(COMPLETED, 2, "named"), (COMPLETED, 0, "first"), (RUNNING, 2, "first")]
+)
+async def test_a_champion_that_was_named_stays_so_after_a_restart(
+    live: Live, ended: int, reevaluate_top: int, best: str
+) -> None:
+    spec = TournamentSpec(champion=ChampionSpec(reevaluate_top=reevaluate_top))
+    named = Candidate(agent_id="named")
+    record = TournamentRecord("t", 1, spec, ended, "", 0.0, None, 0.0, 0, 0, 0, "", 0, 0, named)
+    live.restore(Remembered([record], [], {}, {}), 0.0)
+    live.learn_best("t", Candidate(agent_id="first"))
+    assert live.best["t"].agent_id == best
 
 
 async def test_the_bell_wakes_those_who_listened_before_it_rang(live: Live) -> None:

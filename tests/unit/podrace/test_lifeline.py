@@ -78,3 +78,21 @@ async def test_what_a_dead_holder_left_is_no_lifeline_and_can_be_held_anew(path)
     assert "did not appear" in await lifeline.lost(path)
     with lifeline.hold(path):
         assert lifeline.grasp(path) is not None
+
+
+def test_it_is_held_from_the_moment_it_can_be_seen(path, monkeypatch):
+    seen = []
+
+    def looked_at_first(*arguments):
+        seen.append(path.exists())
+        return opened(*arguments)
+
+    opened = os.open
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", looked_at_first)
+        with lifeline.hold(path):
+            assert seen == [False]
+            descriptor = lifeline.grasp(path)
+    assert descriptor is not None
+    os.close(descriptor)
+    assert not list(path.parent.iterdir())

@@ -62,6 +62,12 @@ def test_a_file_that_is_no_array_file_is_named(tmp_path: Path, bars: Bars) -> No
     with pytest.raises(InvalidArgument, match=r"prices\.npz cannot be read as an array file"):
         read_bars(str(path))
     path.write_bytes(b"nothing of the kind")
+    with pytest.raises(
+        InvalidArgument, match=r"prices\.npz cannot be read as an array file .*: File is not a zip file"
+    ):
+        read_bars(str(path))
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
     with pytest.raises(InvalidArgument, match=r"prices\.npz cannot be read as an array file"):
         read_bars(str(path))
     np.savez(path, close=np.zeros((2, 2)))
