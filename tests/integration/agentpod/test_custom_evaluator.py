@@ -75,17 +75,22 @@ async def pod(short_folder: Path) -> AsyncIterator[Pod]:
             await custom.close()
 
 
+_others: set[int] = set()
+"""What ran before the test: helpers of multiprocessing, from tests of other files."""
+
+
 def children() -> set[int]:
-    """Processes that this one has started and that still run."""
+    """Processes that this test has started and that still run."""
     tasks = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for task in tasks for pid in task.read_text().split()}
+    return {int(pid) for task in tasks for pid in task.read_text().split()} - _others
 
 
 @pytest.fixture(autouse=True)
 def no_process_is_left() -> Iterator[None]:
-    before = children()
+    _others.update(children())
     yield
-    assert not children() - before
+    assert not children()
+    _others.clear()
 
 
 # --- a function ----------------------------------------------------------------------------------------------------

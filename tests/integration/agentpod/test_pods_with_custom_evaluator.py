@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,11 @@ def function_processes() -> list[str]:
     return found
 
 
-async def finished(mesh, nursery, assignment, layout: str) -> None:
+async def finished(mesh, nursery, assignment, layout: str, name: str = "") -> None:
     mesh.orchestrator.assignments.append(assignment)
     pod = mesh.pod_config(layout)
+    # Of a name that has just ended the nursery may not know yet that it has: it would start nothing.
+    pod = replace(pod, pod_id=pod.pod_id + name)
     roles = await nursery.start(pod)
     await until(lambda: bool(mesh.orchestrator.completed), 90)
     (completed,) = mesh.orchestrator.completed
@@ -133,7 +136,7 @@ async def test_a_checkpoint_is_scored_by_the_tournaments_evaluator(mesh, make_sp
     work.evaluate.checkpoint.manifest_digest = latest.manifest_digest
     work.evaluate.episodes = 6
     mesh.orchestrator.completed.clear()
-    await finished(mesh, nursery, work, "fused")
+    await finished(mesh, nursery, work, "fused", "-evaluating")
     scored = mesh.orchestrator.completed[-1].evaluation
     assert (scored.evaluator, scored.episodes) == (name, 6)
     assert scored.mean_return == pytest.approx(10 * scored.mean_length_steps)
