@@ -95,7 +95,8 @@ async def test_a_pod_trains_an_agent_and_leaves_nothing_behind(mesh, make_spec, 
 async def test_what_an_earlier_life_of_a_pod_left_in_memory_is_swept(mesh, make_spec, make_assignment, nursery):
     mesh.orchestrator.assignments.append(make_assignment(make_spec()))
     pod = mesh.pod_config("separate")
-    left = Path(f"/dev/shm/podrace-{pod.pod_id}-0.1.1_rollout_0")
+    # Of no name that this life uses itself: regions are counted from 0.
+    left = Path(f"/dev/shm/podrace-{pod.pod_id}-0.1.1_rollout_99")
     left.write_bytes(bytes(4096))
     await nursery.start(pod)
     await until(lambda: bool(mesh.orchestrator.completed))
