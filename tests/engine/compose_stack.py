@@ -26,6 +26,8 @@ REPOSITORY = Path(__file__).parents[2]
 FILES = ("deploy/compose/compose.yaml", "tests/engine/compose.test.yaml")
 PATIENCE_SECONDS = 60.0
 CALL_SECONDS = 10.0
+ATTEMPT_SECONDS = 5.0
+"""A service that was killed comes back at another port: who waits at the old one must look again."""
 Found = TypeVar("Found")
 RESTARTING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
@@ -179,7 +181,9 @@ class Stack:
             with grpc.insecure_channel(self.address()) as channel:
                 stub = pb_grpc.OrchestratorServiceStub(channel)
                 try:
-                    for message in stub.WatchTournament(request, timeout=left, wait_for_ready=True):
+                    for message in stub.WatchTournament(
+                        request, timeout=min(left, ATTEMPT_SECONDS), wait_for_ready=True
+                    ):
                         seen = Seen(message.tournament, list(message.pods), [*seen.events, *message.events])
                         if holds(seen):
                             return seen
