@@ -285,6 +285,8 @@ class Roles:
             await _all_or_first_error(
                 [rpc.wait_until_serving(address, deadline_seconds=wait_seconds) for address in self._addresses]
             )
+            # Our own channels may still rest after a refusal: they were dialled while a role was away.
+            await _all_or_first_error([rpc.wait_until_ready(each, wait_seconds) for each in self._channels])
         except Unavailable as error:
             raise RoleLost(f"a role did not come back: {error.message}") from None
 

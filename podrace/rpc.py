@@ -374,6 +374,18 @@ async def wait_until_serving(address: str, *, deadline_seconds: float) -> None:
     raise errors.Unavailable(f"nothing serves at {address} (waited {deadline_seconds:g} s)")
 
 
+async def wait_until_ready(channel: grpc.aio.Channel, deadline_seconds: float) -> None:
+    """Waits until a channel is connected, through the pauses between its attempts.
+
+    Raises:
+        Unavailable: It is not within the deadline.
+    """
+    try:
+        await asyncio.wait_for(channel.channel_ready(), deadline_seconds)
+    except TimeoutError:
+        raise errors.Unavailable(f"a channel was not connected within {deadline_seconds:g} s") from None
+
+
 async def _says_serving(stub: health_pb2_grpc.HealthStub) -> bool:
     try:
         answer = await stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)

@@ -1,9 +1,12 @@
-"""Which plane connects the roles of a pod: the first that passes its self-test, and none in silence."""
+"""How the roles of a pod are connected: the first plane that passes its self-test, and none in silence."""
 
+import asyncio
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +15,7 @@ from agentpod.algorithms.base import Memory
 from agentpod.config import PodConfig
 from agentpod.policy import NetworkSpec
 from agentpod.roles import Roles, Session
+from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.tensor.v1.tensor_pb2 import TensorRef
@@ -117,3 +121,18 @@ async def test_memory_of_a_gpu_is_for_what_steps_there(environment: str, taken: 
     await opened(roles, environment)
     assert roles.plane == taken
     await roles.close()
+
+
+async def test_a_role_that_is_back_can_be_called_although_it_was_dialled_while_it_was_away() -> None:
+    with tempfile.TemporaryDirectory(prefix="pr") as folder:
+        config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path(folder), layout="separate")
+        roles = Roles(config, [MemoryPlane()])
+        evaluator = roles._channels[-1]
+        while evaluator.get_state(try_to_connect=True) != grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            await asyncio.sleep(0)
+        servers = [await rpc.Server.start(rpc.ServerConfig(listen=address), []) for address in roles._addresses]
+        await roles._wait_for_roles()
+        assert evaluator.get_state() == grpc.ChannelConnectivity.READY
+        await roles.close()
+        for server in servers:
+            await server.drain()
