@@ -1,5 +1,7 @@
 """One split of the prices as tensors, with everything about a row that does not depend on the account precomputed."""
 
+import functools
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,9 @@ from simulators.stocks.data import Prices, load_prices, split_rows
 from simulators.stocks.indicators import INDICATOR_HISTORY_DAYS, known_turbulence
 from simulators.stocks.layouts import LAYOUTS, turbulence_features
 from simulators.stocks.options import StockOptions
+
+
+_KEPT_MARKETS = 4
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,8 @@ def load_market(options: StockOptions, device: str = "cpu") -> Market:
     """Loads the split that the options name.
 
     Rows after the split are dropped before anything is computed, so that nothing can leak from them; rows before it
-    only serve as history of the indicators.
+    only serve as history of the indicators. A pod opens the same few splits for one agent after the other: the last
+    ones are kept, and shared, because nobody writes into them. A file that was written since is read again.
 
     Args:
         options: Data and split.
@@ -57,6 +63,20 @@ def load_market(options: StockOptions, device: str = "cpu") -> Market:
         InvalidArgument: The data or the split cannot be used; the line says why.
         Unimplemented: The file's format needs a package that is not installed.
     """
+    return _load_market(options, device, _version(options.path))
+
+
+def _version(path: str) -> tuple[int, ...]:
+    """Differs when the file was written or replaced; the same for prices that are no file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=_KEPT_MARKETS)
+def _load_market(options: StockOptions, device: str, version: tuple[int, ...]) -> Market:
     prices = load_prices(options.path, options.tickers)
     guarded = options.turbulence_threshold > 0
     training_start, rows = split_rows(prices.dates, options, _history(prices, options), prices.bars_a_day)
