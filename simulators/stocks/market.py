@@ -1,8 +1,8 @@
 """One split of the prices as tensors, with everything about a row that does not depend on the account precomputed."""
 
 import functools
-import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from simulators.stocks.data import Prices, load_prices, split_rows
 from simulators.stocks.indicators import INDICATOR_HISTORY_DAYS, known_turbulence
 from simulators.stocks.layouts import LAYOUTS, turbulence_features
 from simulators.stocks.options import StockOptions
-
 
 _KEPT_MARKETS = 4
 
@@ -69,7 +68,7 @@ def load_market(options: StockOptions, device: str = "cpu") -> Market:
 def _version(path: str) -> tuple[int, ...]:
     """Differs when the file was written or replaced; the same for prices that are no file."""
     try:
-        status = os.stat(path)
+        status = Path(path).stat()
     except OSError:
         return ()
     return (status.st_ino, status.st_size, status.st_mtime_ns)
