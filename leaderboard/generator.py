@@ -26,6 +26,7 @@ from leaderboard.parts import PROPOSAL, Parts, Prepared
 from leaderboard.recent import RecentStatistics
 from leaderboard.records import Generation, timestamp
 from leaderboard.shared import Shared
+from leaderboard.unfinished import Unfinished
 from podrace import strategies
 from podrace.config import unknown
 from podrace.database import Database, Transaction
@@ -52,6 +53,7 @@ class Generator:
         self._state, self._parts = state, parts
         self._statistics = RecentStatistics(state)
         self._making: Shared[Agent] = Shared()
+        self._unfinished = Unfinished()
 
     async def generate(self, request: GenerateAgentRequest) -> Agent:
         """Makes an agent, or returns the one that was made for this number.
@@ -75,7 +77,7 @@ class Generator:
         await self._making.close()
 
     async def _make(self, request: GenerateAgentRequest, proposal: Proposal | None = None) -> Agent:
-        agent, made = await self._state.transact(generate, request, proposal)
+        agent, made = await self._state.transact(generate, request, self._unfinished, proposal)
         for new in made:
             GENERATED.labels(Origin.Name(new.origin).removeprefix("ORIGIN_").lower()).inc()
             _log.info("agent generated", tournament_id=new.tournament_id, agent_id=new.agent_id, reason=new.reason)
@@ -191,13 +193,14 @@ def look(transaction: Transaction, request: GenerateAgentRequest) -> Shown | Non
 
 
 def generate(
-    transaction: Transaction, request: GenerateAgentRequest, proposal: Proposal | None = None
+    transaction: Transaction, request: GenerateAgentRequest, unfinished: Unfinished, proposal: Proposal | None = None
 ) -> tuple[Agent, list[Agent]]:
     """Returns the agent asked for, and those that were made now; raises as Generator.generate.
 
     Args:
         transaction: Where they are remembered.
         request: Asks for it.
+        unfinished: Who had not ended when the last one was made.
         proposal: What a custom generator said of it.
     """
     agent_id = agent_id_of(request.tournament_id, request.number)
@@ -207,9 +210,9 @@ def generate(
         return stored.agent, []
     spec = _first_spec(transaction, request)
     if spec.synchronous:
-        made = _make_round(transaction, request, spec, proposal)
+        made = _make_round(transaction, request, spec, unfinished, proposal)
     else:
-        made = [_make(transaction, request, spec, request.number, begin=request.number, proposal=proposal)]
+        made = [_make(transaction, request, spec, request.number, unfinished, begin=request.number, proposal=proposal)]
     return made[-1], made
 
 
@@ -239,7 +242,11 @@ def _comparable(spec: TournamentSpec, name: str) -> object:
 
 
 def _make_round(
-    transaction: Transaction, request: GenerateAgentRequest, spec: TournamentSpec, proposal: Proposal | None
+    transaction: Transaction,
+    request: GenerateAgentRequest,
+    spec: TournamentSpec,
+    unfinished: Unfinished,
+    proposal: Proposal | None,
 ) -> list[Agent]:
     tournament_id, begin = request.tournament_id, round_begin(spec, request.number)
     _check_earlier_rounds(transaction, request, begin)
@@ -247,7 +254,8 @@ def _make_round(
     missing = [number for number in range(begin, request.number + 1) if number not in there]
     proposals = {request.number: proposal}
     return [
-        _make(transaction, request, spec, number, begin=begin, proposal=proposals.get(number)) for number in missing
+        _make(transaction, request, spec, number, unfinished, begin=begin, proposal=proposals.get(number))
+        for number in missing
     ]
 
 
@@ -271,13 +279,14 @@ def _make(
     request: GenerateAgentRequest,
     spec: TournamentSpec,
     number: int,
+    unfinished: Unfinished,
     *,
     begin: int,
     proposal: Proposal | None,
 ) -> Agent:
     """Makes one agent; of those with a number below `begin`, all have ended that the request does not list."""
     tournament_id, position = request.tournament_id, records.next_position(transaction)
-    records.note_ended(transaction, tournament_id, request.unfinished_agent_ids, below=begin, position=position)
+    unfinished.note_ended(transaction, tournament_id, request.unfinished_agent_ids, below=begin, position=position)
     records.note_failed(transaction, tournament_id, request.failed_agent_ids, position=position)
     board = _read_visible(transaction, tournament_id, spec, number)
     ranked = {candidate.agent_id for candidate in board}
@@ -295,6 +304,7 @@ def _make(
     agent.create_time.CopyFrom(timestamp(transaction.now))
     after = records.last_sequence(transaction)
     records.add_generation(transaction, Generation(agent, depth, after, position))
+    unfinished.add(agent)
     if proposal is not None:
         records.add_proposal(transaction, agent.agent_id, proposal)
     return agent

@@ -187,16 +187,17 @@ def next_position(transaction: Transaction) -> int:
     return int(transaction.execute("SELECT coalesce(max(generation), 0) + 1 FROM agents")[0][0])
 
 
-def note_ended(
-    transaction: Transaction, tournament_id: str, unfinished: Collection[str], *, below: int, position: int
-) -> None:
-    """Remembers that all agents with a number below `below` have ended but these; what has ended stays so."""
-    open_rows = transaction.execute(
-        "SELECT agent_id FROM agents WHERE tournament_id = ? AND ended IS NULL AND number < ?", tournament_id, below
+def numbers_of_unfinished(transaction: Transaction, tournament_id: str) -> dict[str, int]:
+    """Numbers of the agents of a tournament that have not ended as far as is known, by id."""
+    rows = transaction.execute(
+        "SELECT agent_id, number FROM agents WHERE tournament_id = ? AND ended IS NULL", tournament_id
     )
-    # Made a set at once: a repeated field makes each text anew whenever it is looked at.
-    for agent_id in {agent_id for (agent_id,) in open_rows}.difference(unfinished):
-        transaction.execute("UPDATE agents SET ended = ? WHERE agent_id = ?", position, agent_id)
+    return dict(rows)
+
+
+def set_ended(transaction: Transaction, agent_id: str, position: int) -> None:
+    """Remembers that an agent had ended when the one at `position` was made."""
+    transaction.execute("UPDATE agents SET ended = ? WHERE agent_id = ?", position, agent_id)
 
 
 def note_failed(transaction: Transaction, tournament_id: str, failed: Collection[str], *, position: int) -> None:
