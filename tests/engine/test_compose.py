@@ -124,6 +124,9 @@ def test_a_killed_worker_of_a_separate_pod_comes_back_in_its_place(stack: Stack)
     before = stack.pid(worker)
     stack.kill(worker)
     stack.until(lambda: stack.pid(worker) not in (0, before), "the worker to be started again")
+    # It lives no longer than it takes to win, which may be less than the collector's period.
+    steps = 'podrace_worker_environment_steps_total{role="worker-0"}'
+    stack.until(lambda: bool(stack.query(steps)), "the collector to find the worker")
     stack.update(name, target=100.0)
     seen = stack.watch(name, lambda seen: seen.tournament.state == COMPLETED, "the end")
     assert "pod_died" not in seen.kinds()
