@@ -8,6 +8,7 @@ import socket
 import sys
 from dataclasses import replace
 
+from agentpod import sweeper
 from agentpod.config import FunctionConfig, NurseryConfig, PodConfig, RetrainConfig
 from podrace import telemetry
 from podrace.config import config_from_arguments
@@ -31,6 +32,8 @@ def main(arguments: list[str]) -> int:
             return nursery.main(nursery_config, pod.run_role)
         if role == "evaluation-function":
             function_config = config_from_arguments(FunctionConfig, rest, program="agentpod-function")
+            # Before torch is imported: it is a copy of this process.
+            sweeper.sweep_after_this_process()
             from agentpod import evaluation_function
 
             # As below: a user's function may hang for ever.

@@ -133,7 +133,7 @@ class ReplaySlots:
         Args:
             plane: On which the workers see it.
             name: Free on that plane.
-            fields: As `agentpod.replay.replay_fields` lays them out.
+            fields: As `agentpod.replay_layout.replay_fields` lays them out.
             memory: What the algorithm wants.
             device: Where it is trained on.
 

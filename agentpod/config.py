@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from podrace.errors import InvalidArgument
 from podrace.telemetry import TelemetryConfig
 
 HEAD_ROLE = "learner"
@@ -36,6 +37,12 @@ class PodConfig:
     """Number of workers of each learner."""
     learners: int = 1
     """Number of learners, the head among them."""
+    hosts: int = 1
+    """Number of hosts that the learners are divided over, in order; the head is on the first."""
+    host_index: int = 0
+    """Which of them this is. Roles and devices are numbered anew on each."""
+    head: str = ""
+    """`host:port` at which the learners of other hosts reach the head; of no meaning on a single one."""
     precision: str = "float32"
     """Key of podrace.catalog.PRECISIONS."""
     plane: str = "auto"
@@ -68,22 +75,52 @@ class PodConfig:
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs and metrics."""
 
+    def __post_init__(self) -> None:
+        """Refuses hosts that cannot work together.
+
+        Raises:
+            InvalidArgument: The learners cannot be divided over the hosts, or nobody would find the head.
+        """
+        if self.learners % self.hosts or not 0 <= self.host_index < self.hosts:
+            raise InvalidArgument(
+                f"learners = {self.learners}, hosts = {self.hosts}, host_index = {self.host_index}: expected an equal"
+                " number of learners on each host, and an index below their number"
+            )
+        if self.hosts > 1 and not self.head.rpartition(":")[2].isdigit():
+            raise InvalidArgument(f"head = {self.head!r}: expected host:port, where the other hosts reach the head")
+
     @property
     def roles(self) -> tuple[str, ...]:
         """Names of the processes, the head first."""
         if self.layout == "fused":
             return (HEAD_ROLE,)
-        followers = (follower(index) for index in range(1, self.learners))
-        workers = (f"worker-{index}" for index in range(self.workers * self.learners))
+        followers = (follower(index) for index in range(1, self.learners_here))
+        workers = (f"worker-{index}" for index in range(self.workers * self.learners_here))
         return (HEAD_ROLE, *followers, *workers, "evaluator")
 
-    def workers_of(self, learner: int) -> tuple[str, ...]:
-        """Names of the workers that one learner calls."""
-        return tuple(f"worker-{learner * self.workers + index}" for index in range(self.workers))
+    @property
+    def learners_here(self) -> int:
+        """Learners on this host."""
+        return self.learners // self.hosts
 
-    def lifeline_of(self, learner: int) -> Path:
-        """Lifeline that a learner other than the head holds for as long as it lives."""
-        return self.folder / f"{follower(learner)}.lifeline"
+    @property
+    def first_learner(self) -> int:
+        """Which learner of the pod is the first on this host, whose role is `learner`."""
+        return self.host_index * self.learners_here
+
+    def learner_of(self, role: str) -> int:
+        """Which learner of the pod has that role on this host."""
+        return self.first_learner + int(role.partition("-")[2] or 0)
+
+    def workers_of(self, learner: int) -> tuple[str, ...]:
+        """Names of the workers that one learner of this host calls."""
+        first = (learner - self.first_learner) * self.workers
+        return tuple(f"worker-{first + index}" for index in range(self.workers))
+
+    def lifeline_of(self, learner: int) -> Path | None:
+        """Lifeline that a learner other than the head holds for as long as it lives; None for one of another host."""
+        index = learner - self.first_learner
+        return self.folder / f"{follower(index)}.lifeline" if 0 <= index < self.learners_here else None
 
     @property
     def region_prefix(self) -> str:
@@ -92,8 +129,13 @@ class PodConfig:
 
     @property
     def head_lifeline(self) -> Path:
-        """Lifeline the head holds for as long as it lives."""
+        """Lifeline that the first learner of this host, mostly the head, holds for as long as it lives."""
         return self.folder / "head.lifeline"
+
+    @property
+    def head_address(self) -> str:
+        """GRPC address of the head, wherever it is."""
+        return self.head if self.host_index else self.address(HEAD_ROLE)
 
     def device(self, role: str) -> str:
         """Where a role computes, in torch's words, whose GPUs are those that the pod may see.
@@ -108,7 +150,7 @@ class PodConfig:
         if kind == HEAD_ROLE:
             return f"cuda:{index % len(self.gpus)}"
         if self.plane == "group":
-            over = range(self.learners, len(self.gpus)) or range(len(self.gpus))
+            over = range(self.learners_here, len(self.gpus)) or range(len(self.gpus))
             return f"cuda:{over[index % len(over)]}"
         learner = index // self.workers if kind == "worker" else 0
         return f"cuda:{learner % len(self.gpus)}"

@@ -141,9 +141,9 @@ class CustomEvaluator:
         except (PodraceError, OSError) as error:
             await self._note(error, started)
             return None
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             # Called off: nobody must wait for what it is doing.
-            self._drop()
+            await self._drop()
             raise
         self._pauses.well()
         self.fault = ""
@@ -155,7 +155,7 @@ class CustomEvaluator:
         """Ends its session, and its process where it has one."""
         self._leave()
         if self._process:
-            self._process.end()
+            await self._process.end()
         await asyncio.gather(*self._closing)
         if self._channel:
             await self._channel.close()
@@ -292,7 +292,7 @@ class CustomEvaluator:
             # That it is gone says more than what its connection says of it.
             said = await asyncio.to_thread(self._process.ended, 1.0) or said
         if isinstance(error, Unavailable | DeadlineExceeded | Cancelled):
-            self._drop()
+            await self._drop()
         self.fault = f"evaluator {self.asked.name}: {' '.join(said.split())[:LONGEST_FAULT]}"
         FAULTS.labels(error.code.lower() if isinstance(error, PodraceError) else "os_error").inc()
         _log.warning(
@@ -301,11 +301,11 @@ class CustomEvaluator:
             again_in_seconds=round(pause_seconds),
         )
 
-    def _drop(self) -> None:
+    async def _drop(self) -> None:
         """Ends what it is doing: it has not answered, and may never do."""
         self._leave()
         if self._process:
-            self._process.end()
+            await self._process.end()
 
     def _leave(self) -> None:
         """Gives the session up."""

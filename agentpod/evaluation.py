@@ -16,7 +16,8 @@ from agentpod.messages import with_options
 from agentpod.outline import outline
 from agentpod.policy import NetworkSpec, Policy
 from agentpod.replay_files import PREFIX
-from agentpod.roles import Roles, Session
+from agentpod.role_calls import Session
+from agentpod.roles import Roles
 from agentpod.training import MAXIMUM_EVALUATION_LANES
 from agentpod.training_files import POLICY_PART, load_policy
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest

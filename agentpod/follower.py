@@ -5,6 +5,7 @@ It publishes nothing and scores nothing. Whatever goes wrong here costs the grou
 
 import asyncio
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,23 +14,26 @@ import structlog
 from google.protobuf import json_format
 
 from agentpod.compute import Compute
-from agentpod.config import HEAD_ROLE, PodConfig
+from agentpod.config import PodConfig
 from agentpod.fusion_member import FusionMember
 from agentpod.outline import outline
 from agentpod.practice import Practice
 from agentpod.randomness import derive_seed
 from agentpod.rendezvous import RemoteRendezvous
-from agentpod.roles import RoleLost, Roles, Session
+from agentpod.role_calls import RoleLost, Session
+from agentpod.roles import Roles
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
-from podrace.errors import NOT_OPEN, PodraceError, Unavailable
+from podrace.errors import NOT_OPEN, DeadlineExceeded, PodraceError, Unavailable
 from podrace.tensors import shared
 from podrace.tensors.plane import Plane
 
 _log = structlog.get_logger(__name__)
 WAIT_SECONDS = 10.0
 RETRY_SECONDS = 0.5
+STARTING_FACTOR = 10.0
+"""Times longer than any other silence, one may last before the head of another host is first heard."""
 
 
 class Follower:
@@ -43,16 +47,22 @@ class Follower:
     ) -> None:
         """Dials nothing yet."""
         self._config, self._compute, self._index, self._device = config, compute, index, device
-        self._channel = rpc.connect(config.address(HEAD_ROLE))
+        self._channel = rpc.connect(config.head_address)
         self._head: Any = pb_grpc.LearnerServiceStub(self._channel)
         self._roles = Roles(config, planes, learner=index, device=device)
+        self._heard = time.monotonic()
+        self._patience_seconds = STARTING_FACTOR * config.orphan_seconds
         sweep(config, index)
 
     async def run(self) -> None:
-        """Trains whatever the head shares, one session after the other."""
+        """Trains whatever the head shares, one session after the other, until the head has no more.
+
+        Raises:
+            Unavailable: The head, on another host, has been silent for too long.
+        """
         try:
             training = await self._other_than("")
-            while True:
+            while not self._is_over(training):
                 asking = asyncio.create_task(self._other_than(training.session))
                 try:
                     if training.session:
@@ -66,19 +76,30 @@ class Follower:
 
     async def _other_than(self, session: str) -> pb.GetTrainingResponse:
         """What the head trains, as soon as it is something else."""
-        request = pb.GetTrainingRequest(session=session)
+        request = pb.GetTrainingRequest(session=session, learner_index=self._index)
         request.wait_duration.FromSeconds(int(WAIT_SECONDS))
         while True:
             try:
                 response: pb.GetTrainingResponse = await rpc.call(
                     self._head.GetTraining, request, deadline_seconds=2 * WAIT_SECONDS
                 )
-            except Unavailable:
+                self._heard, self._patience_seconds = time.monotonic(), self._config.orphan_seconds
+            except (Unavailable, DeadlineExceeded) as error:
+                self._bear_silence(error)
                 response = pb.GetTrainingResponse(session=session)
-            if response.session != session:
+            if response.session != session or self._is_over(response):
                 return response
-            # The head is not up yet; once it is down, the lifeline ends this process.
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _is_over(self, training: pb.GetTrainingResponse) -> bool:
+        """Whether to end by itself; on the head's own host its lifeline says when, and who ends before is missed."""
+        return training.ending and self._config.host_index > 0
+
+    def _bear_silence(self, error: PodraceError) -> None:
+        """The head is not up yet, or is down. On this host its lifeline says so; of another only the silence tells."""
+        silence = time.monotonic() - self._heard
+        if self._config.host_index and silence > self._patience_seconds:
+            raise Unavailable(f"the head at {self._config.head} has not answered for {silence:.0f} s: {error.message}")
 
     async def _follow(self, training: pb.GetTrainingResponse, over: "asyncio.Task[Any]") -> None:
         """Trains one session to its end, or until something goes wrong."""

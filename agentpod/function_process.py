@@ -1,6 +1,8 @@
 """The process in which a pod calls a user's evaluation function, as the head of the pod sees it."""
 
+import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -18,7 +20,7 @@ class FunctionProcess:
     process = FunctionProcess(config, "module:function")
     process.start("cpu")                 # at once; it takes seconds to serve at process.socket
     ...
-    process.end()
+    await process.end()
 
     Attributes:
         socket: Where it answers.
@@ -32,7 +34,7 @@ class FunctionProcess:
 
     def start(self, device: str) -> None:
         """Starts it unless it runs; raises OSError where the machine has no room for it."""
-        if self._process and self._process.poll() is None:
+        if not self.ended():
             return
         settings = {
             "function": self._function,
@@ -55,22 +57,50 @@ class FunctionProcess:
         )
 
     def ended(self, wait_seconds: float = 0.0) -> str:
-        """How it ended, in words, as soon as that is known; empty while it runs."""
+        """How it ended, in words, as soon as that is known; empty while it runs. What it had started goes with it."""
         if self._process is None:
             return "its process was not started"
-        try:
-            code = self._process.wait(wait_seconds)
-        except subprocess.TimeoutExpired:
+        code = _reap(self._process, wait_seconds)
+        if code is None:
             return ""
         if code < 0:
             return f"its process was ended by {signal.Signals(-code).name}"
         return f"its process ended with exit code {code}"
 
-    def end(self) -> None:
-        """Kills it with all it has started, whatever it does."""
+    async def end(self) -> None:
+        """Kills it with all it has started, whatever it does, and waits for it at most EXIT_WAIT_SECONDS.
+
+        Within a call of a driver it may go later; then nobody waits for it.
+        """
         process, self._process = self._process, None
-        if process and process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            # Within a call of a driver it may go later; then nobody waits for it.
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(EXIT_WAIT_SECONDS)
+        if process and process.returncode is None:
+            _kill_group(process.pid)
+            await asyncio.to_thread(_reap, process, EXIT_WAIT_SECONDS)
+
+
+def _reap(process: subprocess.Popen[bytes], wait_seconds: float) -> int | None:
+    """The exit code of a process that ends within so long, after which nothing runs any more that it had started."""
+    if process.returncode is None and _ends(process.pid, wait_seconds):
+        # Only then is it reaped: until it is, no other group can have its number.
+        _kill_group(process.pid)
+        process.wait()
+    return process.returncode
+
+
+def _ends(pid: int, wait_seconds: float) -> bool:
+    """Whether a child ends within so long; it is left to be reaped."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        ending = select.poll()
+        ending.register(descriptor, select.POLLIN)
+        return bool(ending.poll(1000 * wait_seconds))
+    finally:
+        os.close(descriptor)
+
+
+def _kill_group(leader: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)

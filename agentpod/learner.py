@@ -24,7 +24,8 @@ from agentpod.evaluation import evaluate_checkpoint
 from agentpod.heads import UNSUITABLE_SPACE
 from agentpod.lobby import Lobby
 from agentpod.publication import Publisher
-from agentpod.roles import RoleLost, Roles
+from agentpod.role_calls import RoleLost
+from agentpod.roles import Roles
 from agentpod.training import Training
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -296,7 +297,11 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     ) -> pb.GetTrainingResponse:
         """Tells what is trained; see the contract."""
         wait_seconds = request.wait_duration.ToTimedelta().total_seconds()
-        return await self._head.lobby.other_than(request.session, wait_seconds)
+        try:
+            return await self._head.lobby.other_than(request.session, wait_seconds)
+        except asyncio.CancelledError:
+            self._head.lobby.miss(request.learner_index)
+            raise
 
     async def JoinFusion(
         self, request: pb.JoinFusionRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -33,9 +33,15 @@ class Lobby:
         self._ring()
 
     def shut(self) -> None:
-        """Nothing will be shared any more: whoever waits is answered."""
+        """Nothing will be shared any more: whoever waits is told."""
         self._shut = True
         self.close()
+        self.training.ending = True
+
+    def miss(self, learner: int) -> None:
+        """A learner has broken off its call; the lifeline tells more of those of this host."""
+        if self._rendezvous is not None:
+            self._rendezvous.miss(learner)
 
     @property
     def rendezvous(self) -> HeadRendezvous:

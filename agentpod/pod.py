@@ -13,7 +13,7 @@ import structlog
 import torch
 
 from agentpod.compute import Compute
-from agentpod.config import HEAD_ROLE, PodConfig, follower
+from agentpod.config import HEAD_ROLE, PodConfig
 from agentpod.evaluator import EvaluatorServicer
 from agentpod.follower import Follower
 from agentpod.learner import Head, LearnerServicer
@@ -68,10 +68,9 @@ def run_role(config: PodConfig, role: str) -> int:
 
 
 def _run(config: PodConfig, role: str) -> Coroutine[Any, Any, int]:
-    kind, _, index = role.partition("-")
-    if kind != HEAD_ROLE:
+    if role.partition("-")[0] != HEAD_ROLE:
         return _run_service(config, role)
-    return run_other_learner(config, int(index)) if index else run_head(config)
+    return run_other_learner(config, role) if config.learner_of(role) else run_head(config)
 
 
 def preload() -> None:
@@ -141,33 +140,39 @@ async def run_head(config: PodConfig) -> int:
         resources.callback(Planes(*planes).close)
         services += _tensor_services(planes, resources)
         resources.enter_context(lifeline.hold(config.head_lifeline))
-        server = await Server.start(ServerConfig(listen=config.address(HEAD_ROLE)), services)
-        stop = asyncio.ensure_future(
-            rpc.shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
-        )
+        servers = [await Server.start(ServerConfig(listen=config.address(HEAD_ROLE)), services)]
+        if config.hosts > 1:
+            servers.append(await Server.start(ServerConfig(listen=_reachable(config)), services[:1]))
+        stop = asyncio.ensure_future(_told_to_go(config))
         started = time.monotonic()
         try:
             exit_code = await head.run(stop)
         finally:
             stop.cancel()
-            await server.drain()
+            await asyncio.gather(*(server.drain() for server in servers))
         _log.info("head ends", exit_code=exit_code, seconds=round(time.monotonic() - started, 1))
         return exit_code
 
 
-async def run_other_learner(config: PodConfig, index: int) -> int:
+def _reachable(config: PodConfig) -> str:
+    """Where the head listens for learners of other hosts: at the port that they are told of."""
+    return f"{config.host}:{config.head.rpartition(':')[2]}"
+
+
+async def run_other_learner(config: PodConfig, role: str) -> int:
     """Runs the process of a learner that is not the head. Returns its exit code."""
-    role = follower(index)
+    index, leads_host = config.learner_of(role), role == HEAD_ROLE
     planes, compute = learner_planes(config, role), Compute()
     device = config.device(role)
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
-        resources.enter_context(lifeline.hold(config.lifeline_of(index)))
+        held = config.head_lifeline if leads_host else config.folder / f"{role}.lifeline"
+        resources.enter_context(lifeline.hold(held))
         services = _tensor_services(planes, resources)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         following = asyncio.ensure_future(Follower(config, planes, compute, index, device=device).run())
-        stopping = asyncio.ensure_future(_dismissed(config))
+        stopping = asyncio.ensure_future(_told_to_go(config) if leads_host else _dismissed(config))
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
         following.cancel()
         stopping.cancel()
@@ -194,6 +199,11 @@ async def _run_service(config: PodConfig, role: str) -> int:
         _log.info("role ends", reason=reason)
         await server.drain()
     return 0
+
+
+async def _told_to_go(config: PodConfig) -> str:
+    """Waits until the first learner of a host has to go, and returns the reason in words."""
+    return await rpc.shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
 
 
 async def _dismissed(config: PodConfig) -> str:

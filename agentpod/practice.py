@@ -19,7 +19,8 @@ from agentpod import algorithms
 from agentpod.algorithms.base import Algorithm
 from agentpod.compute import Compute
 from agentpod.products import products
-from agentpod.roles import Collected, Roles, Session
+from agentpod.role_calls import Collected, Session
+from agentpod.roles import Roles
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.tensors.group import MemberLost
 from simulators import Space

@@ -73,7 +73,7 @@ class HeadRendezvous:
         session: str,
         learners: int,
         options: FusionOptions,
-        lifeline_of: Callable[[int], Path],
+        lifeline_of: Callable[[int], Path | None],
         clock: Callable[[], float] = time.monotonic,
         *,
         host: str = "127.0.0.1",
@@ -84,7 +84,7 @@ class HeadRendezvous:
             session: Of the training.
             learners: How many there are, the head among them.
             options: How they are fused.
-            lifeline_of: Where a learner, by index, holds its lifeline.
+            lifeline_of: Where a learner, by index, holds its lifeline; None on another host, for which there is `miss`.
             clock: Seconds.
             host: Address of this machine that the learners can reach.
         """
@@ -93,6 +93,7 @@ class HeadRendezvous:
         self._store = GroupStore(host)
         self._lifeline_of, self._clock = lifeline_of, clock
         self._watches: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._elsewhere: dict[int, tuple[int, str]] = {}
         self._bell = asyncio.Event()
         self._closed = False
 
@@ -141,6 +142,14 @@ class HeadRendezvous:
             committed=outcome.committed, environment_steps=outcome.environment_steps, reason=outcome.reason
         )
 
+    def miss(self, learner: int) -> None:
+        """A learner of another host may be gone: nobody waits for it until it arrives again."""
+        member = self._elsewhere.get(learner)
+        if member is not None:
+            _log.warning("a learner of another host has broken off", learner=learner)
+            self._rounds.leave(member)
+            self._ring()
+
     async def close(self) -> None:
         """Ends the session: whoever waits is told."""
         self._closed = True
@@ -175,11 +184,16 @@ class HeadRendezvous:
             raise FailedPrecondition(f"session {session!r} is over", reason=NOT_OPEN)
 
     def _watch(self, member: tuple[int, str]) -> None:
-        if member[0] != HEAD and member not in self._watches:
-            self._watches[member] = asyncio.create_task(self._notice_end(member))
+        if member[0] == HEAD or member in self._watches:
+            return
+        path = self._lifeline_of(member[0])
+        if path is None:
+            self._elsewhere[member[0]] = member
+        else:
+            self._watches[member] = asyncio.create_task(self._notice_end(member, path))
 
-    async def _notice_end(self, member: tuple[int, str]) -> None:
-        reason = await lifeline.lost(self._lifeline_of(member[0]))
+    async def _notice_end(self, member: tuple[int, str], path: Path) -> None:
+        reason = await lifeline.lost(path)
         _log.warning("a learner is gone", learner=member[0], reason=reason)
         self._rounds.leave(member)
         self._ring()

@@ -7,16 +7,14 @@ oldest READY step on. Nobody samples a FILLING row, and no window of steps reach
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from agentpod.priorities import Priorities, importance_weights
-from agentpod.rollout import Field, rollout_fields
+from agentpod.replay_layout import FINAL, pack, unpack
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, ResourceExhausted
-from simulators.base import Space
 
 MAXIMUM_GRANTS = 2
 """Segments that may be FILLING at once."""
@@ -25,59 +23,10 @@ MAXIMUM_PIECES = 64
 GATHER_BYTES = 4 * 2**20
 """What is gathered at once for several batches: with more, none of them gets cheaper."""
 
-FINAL = "final_observation"
 MISFIT = (
     "the saved replay memory is of another layout: the environments and how many, horizon, replay_capacity and "
     "prioritized must be as they were"
 )
-
-
-def replay_rows(capacity_steps: int, horizon: int, count: int) -> int:
-    """Rows of a ring for at least `capacity_steps` steps of `count` environments.
-
-    Whole segments of `horizon` rows, so that none wraps around, and at least two: one to learn from and one to fill.
-    """
-    return horizon * max(2, -(-capacity_steps // (horizon * count)))
-
-
-def replay_fields(observation_space: Space, action_space: Space, rows: int, count: int) -> dict[str, Field]:
-    """The layout of a replay memory.
-
-    | field | shape | meaning |
-    |---|---|---|
-    | observation | [R, N, *shape] | what was acted on |
-    | action | [R, N] or [R, N, A] | as the policy chose it |
-    | reward | [R, N] | as the simulator gave it |
-    | terminated | [R, N] | the step ended the episode for good: nothing follows |
-    | truncated | [R, N] | the step was the last that was allowed: bootstrap from final_observation |
-    | final_observation | [R, N, *shape] | written where truncated, and in the whole last row of every segment: what |
-    | | | that step left behind |
-
-    Args:
-        observation_space: Of the simulator.
-        action_space: Of the simulator.
-        rows: R, as `replay_rows` gives it.
-        count: N, environments, those of all workers side by side.
-    """
-    fields = rollout_fields(observation_space, action_space, rows, count)
-    del fields["log_prob"]
-    return fields | {"observation": replace(fields["observation"], shape=fields[FINAL].shape)}
-
-
-def replay_bytes(fields: Mapping[str, Field], *, prioritized: bool = False) -> int:
-    """Bytes of a memory of this layout once all of it was written, and of its priorities if there are any."""
-    sizes = (torch.Size(field.shape).numel() * field.dtype.itemsize for field in fields.values())
-    return sum(sizes) + (Priorities.size_bytes(torch.Size(fields["reward"].shape).numel()) if prioritized else 0)
-
-
-def check_memory(fields: Mapping[str, Field], available_bytes: int, *, prioritized: bool = False) -> None:
-    """Raises ResourceExhausted where a memory of this layout would not fit into `available_bytes`."""
-    needed_bytes, steps = replay_bytes(fields, prioritized=prioritized), torch.Size(fields["reward"].shape).numel()
-    if needed_bytes > available_bytes:
-        raise ResourceExhausted(
-            f"hyperparameter replay_capacity: a replay memory of {steps} steps needs {needed_bytes} bytes, there are "
-            f"{available_bytes}: at most {steps * available_bytes // needed_bytes} steps fit; lower it or add memory"
-        )
 
 
 class Batch(NamedTuple):
@@ -195,7 +144,7 @@ class Replay:
         self.steps += self.segment_steps
         if self._rings is not self._memory:
             rows = torch.arange(first_row, first_row + self._horizon)
-            _unpack(self._rings, _pack(self._memory, rows, self._horizon), self._horizon)
+            unpack(self._rings, pack(self._memory, rows, self._horizon), self._horizon)
         if self.prioritized:
             self._priorities.admit(segment * self.segment_steps, self.segment_steps)
 
@@ -332,7 +281,7 @@ class Replay:
             newest_age = int(torch.where(age < self.size, age, -1).max())
             # What was the newest row at `since_steps` may have been marked afterwards: it counts as changed.
             if newest_age >= 0 and self.steps - self.size + newest_age + self._count >= since_steps:
-                packed = _pack(self._rings, rows[age < self.size], self._horizon)
+                packed = pack(self._rings, rows[age < self.size], self._horizon)
                 yield int(rows[0]), {"layout": self._layout(), **packed}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -347,7 +296,7 @@ class Replay:
             found = tensors.get(name)
             if found is None or found.dtype != ring.dtype or found.shape[1:] != ring.shape[1 + (name == FINAL) :]:
                 raise InvalidArgument(MISFIT)
-        _unpack(self._rings, tensors, self._horizon)
+        unpack(self._rings, tensors, self._horizon)
         self._restored[tensors["rows"]] = True
 
     def _layout(self) -> Tensor:
@@ -379,28 +328,3 @@ class Replay:
         self.steps, self._newest, self._ready, self._granted = steps, newest, ready, 0
         for name, tensor in self._priorities.tensors().items():
             tensor.copy_(state[f"priorities.{name}"])
-
-
-def _pack(rings: Mapping[str, Tensor], rows: Tensor, horizon: int) -> dict[str, Tensor]:
-    """Copies whole segments out of a ring: `rows` [L] int64, the fields, and the final observations that they hold."""
-    here = rows.to(rings[FINAL].device)
-    tensors = {name: ring.index_select(0, here) for name, ring in rings.items() if name != FINAL}
-    written = _written(here, tensors["truncated"], horizon)
-    return {"rows": rows, **tensors, FINAL: rings[FINAL].flatten(0, 1).index_select(0, written)}
-
-
-def _unpack(rings: Mapping[str, Tensor], tensors: Mapping[str, Tensor], horizon: int) -> None:
-    """Copies what `_pack` returned into other rings."""
-    device, rows = rings[FINAL].device, tensors["rows"]
-    written = _written(rows.to(tensors["truncated"].device), tensors["truncated"], horizon)
-    for name, ring in rings.items():
-        flat, index = (ring.flatten(0, 1), written) if name == FINAL else (ring, rows)
-        flat.index_copy_(0, index.to(device), tensors[name].to(device))
-
-
-def _written(rows: Tensor, truncated: Tensor, horizon: int) -> Tensor:
-    """Indices of the final observations that the rows [L] of whole segments hold, by their `truncated` [L, N]."""
-    written = truncated.clone()
-    written[horizon - 1 :: horizon] = True
-    count = truncated.shape[1]
-    return (rows.unsqueeze(1) * count + torch.arange(count, device=rows.device))[written]

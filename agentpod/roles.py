@@ -1,109 +1,41 @@
-"""The other roles of a pod as its head calls them: opened together for one session, reopened when one was lost.
+"""Owns a pod's open session and what its roles share with the head: opened together, reopened when a role was lost.
 
-A session is named by the lease epoch and a count; a role that was restarted does not know it and says so (NOT_OPEN).
 Memory belongs to the assignment: after a loss nobody can tell who still writes, until every role is open again.
 """
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import prometheus_client
 import structlog
 
-from agentpod.algorithms.base import Memory
 from agentpod.buffer import Experience, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
 from agentpod.config import PodConfig
-from agentpod.custom_evaluator import Asked, CustomEvaluator
-from agentpod.messages import policy_message
+from agentpod.custom_evaluator import CustomEvaluator
 from agentpod.networks import element_count
-from agentpod.policy import NetworkSpec, policy_shapes
-from agentpod.replay import Replay, check_memory, replay_fields, replay_rows
+from agentpod.policy import policy_shapes
+from agentpod.replay import Replay
+from agentpod.replay_layout import check_memory, replay_fields, replay_rows
+from agentpod.role_calls import Collected, RoleCalls, Session
 from agentpod.rollout import rollout_fields
-from podrace import catalog, rpc
+from podrace import catalog
 from podrace.agentpod.v1 import agentpod_pb2 as pb
-from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import (
-    NOT_OPEN,
-    DataLoss,
-    DeadlineExceeded,
-    FailedPrecondition,
-    InvalidArgument,
-    Unavailable,
-    Unimplemented,
-)
-from podrace.tensor.v1.tensor_pb2 import TensorRef
+from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
 from podrace.tensors.cuda import SCHEME as CUDA
 from podrace.tensors.plane import Plane
 from podrace.tensors.probe import PLANE_UNUSABLE, PROBE_SPEC, check_probe, write_probe
-from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators import Space
 from simulators.messages import space_of
 
-OPEN_DEADLINE_SECONDS = 120.0
 PLANE = prometheus_client.Gauge("podrace_learner_plane", "1 for the plane that connects the roles", ["plane"])
 GPU_MEMORY = "gpu-memory"
 """Scheme of the plane `memory` whose regions are on a GPU."""
 _log = structlog.get_logger(__name__)
-COLLECT_DEADLINE_SECONDS = 600.0
-EVALUATE_DEADLINE_SECONDS = 1800.0
-
-
-class RoleLost(Unavailable):
-    """A role is gone, or came back without memory of its session."""
-
-
-async def _call(method: Any, request: Any, *, deadline_seconds: float) -> Any:
-    """Calls a role; raises RoleLost apart from what the role answers."""
-    try:
-        return await rpc.call(method, request, deadline_seconds=deadline_seconds)
-    except Unavailable as error:
-        raise RoleLost(error.message) from None
-    except FailedPrecondition as error:
-        if error.reason == NOT_OPEN:
-            raise RoleLost(error.message) from None
-        raise
-
-
-@dataclass(frozen=True)
-class Collected:
-    """What all workers wrote, side by side in one slot."""
-
-    grant: Grant
-    policy_version: int
-    environment_steps: int
-    episode_returns: list[float]
-
-
-@dataclass(frozen=True)
-class Session:
-    """What the roles are opened for."""
-
-    assignment: str
-    """Names the assignment within the pod: what memory belongs to."""
-    environment: EnvironmentSpec
-    evaluation_environment: EnvironmentSpec
-    network: NetworkSpec
-    memory: Memory
-    seed: int
-    rollouts: int
-    members: tuple[NetworkSpec, ...] = ()
-    """Networks of the other members, where an ensemble is scored."""
-    evaluator: Asked | None = None
-    """Who scores in the place of the pod's own evaluator, while it does."""
-    opened: int = 1
-    """Counts the times that the roles are opened for this assignment, this one included."""
-
-    @property
-    def name(self) -> str:
-        """What the roles know it by."""
-        return f"{self.assignment}.{self.opened}"
 
 
 class Roles:
-    """Stubs for the workers and the evaluator of one pod, and the memory they share with the head.
+    """The workers and the evaluator of one pod, and the memory they share with the head.
 
     roles = Roles(config, planes)
     spaces = await roles.open(session)
@@ -128,15 +60,7 @@ class Roles:
         """
         self._config, self._planes, self._device = config, planes, device
         self._chosen: Plane | None = None
-        self._first_worker = learner * config.workers
-        self._addresses = [config.address(role) for role in config.workers_of(learner)]
-        if learner == 0:
-            self._addresses.append(config.address("evaluator"))
-        # Without retries of the channel: a role that was restarted has to be opened first.
-        self._channels = [rpc.connect(address) for address in self._addresses]
-        workers = self._channels[: config.workers]
-        self._workers: list[Any] = [pb_grpc.WorkerServiceStub(channel) for channel in workers]
-        self._evaluator: Any = pb_grpc.EvaluatorServiceStub(self._channels[-1]) if learner == 0 else None
+        self._calls = RoleCalls(config, learner)
         self._custom: CustomEvaluator | None = None
         self._session: Session | None = None
         self._experience: Experience | None = None
@@ -191,10 +115,10 @@ class Roles:
         self._session = None
         if session.opened <= 1:
             self._drop_memory()
-        await self._wait_for_roles()
+        await self._calls.ready()
         opened = await self._open_on_a_plane(session)
         self._check_same_spaces(opened, session)
-        if self._evaluator is not None:
+        if self._calls.has_evaluator:
             await self._engage(session, opened[-1])
         spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
         if self._experience:
@@ -249,9 +173,7 @@ class Roles:
             raise FailedPrecondition(error.message, reason=PLANE_UNUSABLE) from error
         try:
             sent = write_probe(probe, session.seed % 2**32)
-            opened = await _all_or_first_error(self._open_calls(session, probe.refs()[0]))
-        except DeadlineExceeded:
-            raise RoleLost(f"a role did not open within {OPEN_DEADLINE_SECONDS:g} s") from None
+            opened = await self._calls.open(session, probe.refs()[0])
         finally:
             probe.close()
         for response in opened:
@@ -265,7 +187,7 @@ class Roles:
             ResourceExhausted: There is no room for it.
         """
         session = self._require_session()
-        lanes, memory = session.environment.count * len(self._workers), session.memory
+        lanes, memory = session.environment.count * self._calls.workers, session.memory
         if not memory.replay_capacity:
             state_size = session.network.recurrent_size
             fields = rollout_fields(observation_space, action_space, memory.horizon, lanes, state_size)
@@ -277,49 +199,6 @@ class Roles:
             share_bytes = self._config.memory_bytes // self._config.learners
             check_memory(fields, share_bytes, prioritized=memory.prioritized)
         self._experience = ReplaySlots(self._plane, session.name, fields, memory, self._device)
-
-    async def _wait_for_roles(self) -> None:
-        """Tells a role that is gone from one whose simulator takes long to make."""
-        wait_seconds = self._config.role_wait_seconds
-        try:
-            await _all_or_first_error(
-                [rpc.wait_until_serving(address, deadline_seconds=wait_seconds) for address in self._addresses]
-            )
-            # Our own channels may still rest after a refusal: they were dialled while a role was away.
-            await _all_or_first_error([rpc.wait_until_ready(each, wait_seconds) for each in self._channels])
-        except Unavailable as error:
-            raise RoleLost(f"a role did not come back: {error.message}") from None
-
-    def _open_calls(self, session: Session, probe: TensorRef) -> list[Any]:
-        """One call a role; the evaluator's is the last, where there is one."""
-        policy = policy_message(session.network)
-        calls = [
-            _call(
-                stub.OpenWorker,
-                pb.OpenWorkerRequest(
-                    session=session.name,
-                    environment=session.environment,
-                    horizon=session.memory.horizon,
-                    policy=policy,
-                    seed=session.seed,
-                    worker_index=self._first_worker + index,
-                    rollouts=session.rollouts,
-                    probe=probe,
-                ),
-                deadline_seconds=OPEN_DEADLINE_SECONDS,
-            )
-            for index, stub in enumerate(self._workers)
-        ]
-        if self._evaluator is None:
-            return calls
-        request = pb.OpenEvaluatorRequest(
-            session=session.name,
-            environment=session.evaluation_environment,
-            policy=policy,
-            probe=probe,
-            members=[policy_message(network) for network in session.members],
-        )
-        return [*calls, _call(self._evaluator.OpenEvaluator, request, deadline_seconds=OPEN_DEADLINE_SECONDS)]
 
     async def collect(self, grant: Grant, rollout: int) -> Collected:
         """Hands a granted slot to all workers and waits until it is full.
@@ -334,32 +213,10 @@ class Roles:
         """
         session = self._require_session()
         held = self.ring.hold()
-        count = session.environment.count
         try:
-            calls = [
-                _call(
-                    stub.CollectRollout,
-                    pb.CollectRolloutRequest(
-                        session=session.name,
-                        slot=pb.RolloutSlot(
-                            tensors=grant.region.refs(), first_environment=index * count, first_row=grant.first_row
-                        ),
-                        policy=held.ref(),
-                        rollout=rollout,
-                    ),
-                    deadline_seconds=COLLECT_DEADLINE_SECONDS,
-                )
-                for index, stub in enumerate(self._workers)
-            ]
-            filled = await _all_or_first_error(calls)
+            return await self._calls.collect(session, grant, held, rollout)
         finally:
             held.release()
-        return Collected(
-            grant,
-            held.version,
-            sum(part.environment_steps for part in filled),
-            [value for part in filled for value in part.episode_returns],
-        )
 
     async def evaluate(
         self, held: PolicySlot, *others: PolicySlot, episodes: int, seed: int, greedy: bool
@@ -375,42 +232,20 @@ class Roles:
             scored = None
             if self._custom:
                 scored = await self._custom.score(slots, episodes=episodes, seed=seed, greedy=greedy)
-            return scored or await self._evaluate_here(slots, episodes, seed, greedy=greedy)
+            if scored is None:
+                scored = await self._calls.evaluate(self._require_session(), slots, episodes, seed, greedy=greedy)
+                scored.evaluator_fault = self._custom.fault if self._custom else ""
+            return scored
         finally:
             for slot in slots:
                 slot.release()
-
-    async def _evaluate_here(
-        self, slots: Sequence[PolicySlot], episodes: int, seed: int, *, greedy: bool
-    ) -> Evaluation:
-        """Has the pod's own evaluator score; raises as `evaluate`."""
-        policy, *members = (slot.ref() for slot in slots)
-        request = pb.EvaluatePolicyRequest(
-            session=self._require_session().name,
-            policy=policy,
-            episodes=episodes,
-            seed=seed,
-            greedy=greedy,
-            members=members,
-        )
-        try:
-            response = await _call(self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS)
-        except DeadlineExceeded:
-            raise DataLoss(
-                f"an evaluation took longer than {EVALUATE_DEADLINE_SECONDS:g} s: lower evaluation.episodes, or give"
-                " the environment a shorter time limit"
-            ) from None
-        evaluation: Evaluation = response.evaluation
-        evaluation.evaluator_fault = self._custom.fault if self._custom else ""
-        return evaluation
 
     async def close(self) -> None:
         """Gives up the memory and the channels; the roles themselves end with the head's lifeline."""
         self._drop_memory()
         if self._custom:
             await self._custom.close()
-        for channel in self._channels:
-            await channel.close()
+        await self._calls.close()
 
     def _check_same_spaces(self, opened: list[Any], session: Session) -> None:
         first = (opened[0].observation_space, opened[0].action_space)
@@ -436,12 +271,3 @@ class Roles:
         for ring in self._rings:
             ring.close()
         self._rings.clear()
-
-
-async def _all_or_first_error(calls: list[Any]) -> list[Any]:
-    """Waits for all; raises the first error in order only when none is running any more."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results

@@ -141,9 +141,9 @@ def collect(
     Args:
         simulator: N environments.
         policy: What acts, for the whole rollout.
-        rollout: Tensors as `rollout_fields` lays them out, or T rows of those of `agentpod.replay.replay_fields`, which
-            have no log_prob and keep what the last step left behind in the last row of final_observation; often views
-            of N lanes of wider ones in shared memory.
+        rollout: Tensors as `rollout_fields` lays them out, or T rows of those of
+            `agentpod.replay_layout.replay_fields`, which have no log_prob and keep what the last step left behind in
+            the last row of final_observation; often views of N lanes of wider ones in shared memory.
         lanes: What the previous call returned.
         generator: The noise of the whole rollout is drawn from it in one call.
         cancelled: Looked at before each step.

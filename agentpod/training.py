@@ -32,7 +32,8 @@ from agentpod.practice import Learned, Practice
 from agentpod.publication import Publisher, Start
 from agentpod.rendezvous import HeadRendezvous
 from agentpod.replay import Replay
-from agentpod.roles import RoleLost, Roles, Session
+from agentpod.role_calls import RoleLost, Session
+from agentpod.roles import Roles
 from agentpod.scoring import Schedule, Scorer
 from agentpod.snapshots import Snapshots
 from agentpod.training_files import Counters, Frozen, copy_policy, freeze, restore

@@ -13,7 +13,8 @@ from agentpod.algorithms import make
 from agentpod.evaluator import play, score
 from agentpod.products import products
 from agentpod.randomness import derive_generator, derive_seed
-from agentpod.replay import Replay, replay_fields, replay_rows
+from agentpod.replay import Replay
+from agentpod.replay_layout import replay_fields, replay_rows
 from agentpod.rollout import Field, Lanes, Rollout, collect, rollout_fields
 from simulators import Space
 from simulators import make as make_simulator

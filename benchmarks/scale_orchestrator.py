@@ -20,7 +20,7 @@ from orchestrator.config import Config
 from orchestrator.launchers import LAUNCHERS, Launcher, ListedPod, NewPod, Surroundings
 from orchestrator.launchers.options import LauncherOptions
 from orchestrator.records import AgentRecord, TournamentRecord
-from orchestrator.scale import Capacity, Resources
+from orchestrator.reservations import Capacity, Resources
 from podrace import service
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 

@@ -1,7 +1,7 @@
 """Owns the life of an assignment: acquired, renewed, completed. The rules are in lease; this applies them, durably."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
@@ -168,7 +168,9 @@ class Assignments:
             end_reason=held.tournament.end_reason,
         )
         if holds:
-            await self._tell_fault(work_id, progress)
+            if fault := self._new_fault(work_id, progress):
+                tournament_id, pod_id = held.work.tournament_id, held.work.pod_id
+                await self._state.transact(handover.note_evaluator_fault, tournament_id, pod_id, fault)
             self._live.renew(work_id, lease_epoch, progress, self._clock.monotonic())
             if progress.HasField("score") and not held.useful:
                 await self._state.transact(handover.mark_useful, held.work.pod_id)
@@ -192,10 +194,11 @@ class Assignments:
         await asyncio.shield(self._take_back(work_of(request.assignment_id), request))
 
     async def _take_back(self, work_id: str, request: pb.CompleteAssignmentRequest) -> None:
-        completed = await self._state.transact(handover.take_back, work_id, request)
+        fault = self._new_fault(work_id, request.progress)
+        completed = await self._state.transact(handover.take_back, work_id, request, fault)
         if completed is None:
             return
-        await self._tell_fault(work_id, request.progress)
+        # From here on nothing waits: what is durable is known to all at once.
         self._live.renew(work_id, request.lease_epoch, request.progress, self._clock.monotonic())
         self._live.release(work_id, request.lease_epoch)
         if isinstance(completed, AgentRecord):
@@ -210,29 +213,35 @@ class Assignments:
             self._live.bell.ring()
         self._live.wake.set()
 
-    async def _tell_fault(self, work_id: str, progress: pb.Progress) -> None:
-        """Makes an event of a tournament's evaluator that did not score, once for each reason in a row."""
+    def _new_fault(self, work_id: str, progress: pb.Progress) -> str:
+        """Why a tournament's evaluator did not score, unless its pod has said so last time, too: then empty."""
         held = self._live.leases.get(work_id)
         fault = progress.evaluator_fault
-        if held and fault and fault != held.progress.evaluator_fault:
-            await self._state.transact(handover.note_evaluator_fault, held.tournament_id, held.pod_id, fault)
+        return fault if held and fault != held.progress.evaluator_fault else ""
 
 
 def generation_order(
     unfinished: Mapping[str, AgentRecord], agent: AgentRecord, *, synchronous: bool
-) -> list[tuple[AgentRecord, list[str]]]:
+) -> Iterator[tuple[AgentRecord, list[str]]]:
     """Which agents are to be generated before `agent` can be handed out, each with the others the generator is told of.
 
     A synchronous round is generated as a whole, in order, before any agent of it trains, and the generator is told of
     the earlier ones of the round only: what it sees is the same however fast the pods are.
+
+    Args:
+        unfinished: By id, in order; it may change while the agents are generated.
+        agent: Who is to be handed out.
+        synchronous: Whether agents come in rounds.
     """
     if not synchronous:
-        return [(agent, [agent_id for agent_id in unfinished if agent_id != agent.agent_id])]
-    return [
-        (ungenerated, [other.agent_id for other in unfinished.values() if other.number < ungenerated.number])
-        for ungenerated in unfinished.values()
-        if ungenerated.agent is None
-    ]
+        yield agent, [agent_id for agent_id in unfinished if agent_id != agent.agent_id]
+        return
+    earlier: list[str] = []
+    for other in tuple(unfinished.values()):
+        if other.agent is None:
+            # A copy for one request at a time: all of a round at once would be a table of its size squared.
+            yield other, earlier.copy()
+        earlier.append(other.agent_id)
 
 
 def assignment_id(work: WorkRecord) -> str:

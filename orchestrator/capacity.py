@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pynvml
 
-from orchestrator.scale import Capacity, Resources
+from orchestrator.reservations import Capacity, Resources
 
 KIBIBYTE = 1024
 MICROSECONDS = 1e6

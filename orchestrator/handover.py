@@ -241,8 +241,16 @@ def note_evaluator_fault(transaction: Transaction, tournament_id: str, pod_id: s
     transaction.record("evaluator_replaced", reason, tournament_id=tournament_id, pod_id=pod_id)
 
 
-def take_back(transaction: Transaction, work_id: str, request: pb.CompleteAssignmentRequest) -> WorkRecord | None:
+def take_back(
+    transaction: Transaction, work_id: str, request: pb.CompleteAssignmentRequest, evaluator_fault: str = ""
+) -> WorkRecord | None:
     """Ends a lease; None if it had ended already.
+
+    Args:
+        transaction: Where.
+        work_id: Of the work that was leased.
+        request: What its pod says in the end.
+        evaluator_fault: What is to be noted of the tournament's own evaluator, if anything.
 
     Raises:
         NotFound: There never was such work.
@@ -252,6 +260,8 @@ def take_back(transaction: Transaction, work_id: str, request: pb.CompleteAssign
     lease.check_epoch(work_id, work.lease_epoch, request.lease_epoch)
     if work.phase != WorkPhase.UNFINISHED or not work.pod_id:
         return None
+    if evaluator_fault:
+        note_evaluator_fault(transaction, work.tournament_id, work.pod_id, evaluator_fault)
     if request.outcome in (pb.OUTCOME_FINISHED, pb.OUTCOME_AGENT_FAILED):
         mark_useful(transaction, work.pod_id)
     if isinstance(work, AgentRecord):

@@ -194,16 +194,19 @@ class Live:
         """What a pod holds, the newest last."""
         return list(self._leases_of[pod_id].values()) if pod_id in self._leases_of else []
 
+    def latest_lease(self, pod_id: str) -> Lease | None:
+        """What a pod works on: of what it holds the newest, because a new life may hold what an earlier one left."""
+        return next(reversed(self._leases_of.get(pod_id, {}).values()), None)
+
     def is_busy(self, pod_id: str) -> bool:
         """Whether a pod holds something."""
         return bool(self._leases_of.get(pod_id))
 
     def standing(self, pod_id: str, now: float) -> tuple[bool, bool, float | None]:
         """Whether a pod holds something, whether it publishes as far as it is heard of, and its agent's last score."""
-        leases = self._leases_of.get(pod_id)
-        if not leases:
+        lease = self.latest_lease(pod_id)
+        if lease is None:
             return False, False, None
-        lease = next(iter(leases.values()))
         told = lease.progress
         publishing = told.activity == pb.POD_ACTIVITY_PUBLISHING and now < lease.expires
         return True, publishing, told.score if lease.trains and told.HasField("score") else None

@@ -66,8 +66,7 @@ def tournament_message(
 
 def pod_message(record: PodRecord, live: Live) -> pb.Pod:
     """A pod as it is now."""
-    held = live.leases_of(record.pod_id)
-    lease = held[-1] if held else None
+    lease = live.latest_lease(record.pod_id)
     return pb.Pod(
         pod_id=record.pod_id,
         tournament_id=record.tournament_id,
@@ -82,9 +81,9 @@ def pod_message(record: PodRecord, live: Live) -> pb.Pod:
 def _activity(record: PodRecord, live: Live) -> pb.PodActivity.ValueType:
     if record.drain_reason:
         return pb.POD_ACTIVITY_DRAINING
-    held = live.leases_of(record.pod_id)
-    if held:
-        return held[-1].progress.activity or pb.POD_ACTIVITY_OPENING
+    lease = live.latest_lease(record.pod_id)
+    if lease:
+        return lease.progress.activity or pb.POD_ACTIVITY_OPENING
     if record.pod_id in live.asked:
         return pb.POD_ACTIVITY_IDLE
     return pb.POD_ACTIVITY_STARTING if record.phase == PodPhase.SEEN else pb.POD_ACTIVITY_UNSPECIFIED

@@ -21,7 +21,8 @@ from orchestrator.live import Live, write_down
 from orchestrator.observation import Observed, observe
 from orchestrator.records import RUNNING, PodRecord, TournamentRecord
 from orchestrator.referee import Referee
-from orchestrator.scale import Capacity, Demand, Kill, Limits, PodView, Retire, Short, Start, Terminate
+from orchestrator.reservations import Capacity
+from orchestrator.scale import Demand, Kill, Limits, PodView, Retire, Short, Start, Terminate
 from orchestrator.snapshots import ChampionSnapshots
 from orchestrator.state import State, Transaction
 from podrace.errors import InvalidArgument, PodraceError, Unavailable

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 from google.protobuf.message import Message
 
-from orchestrator.scale import Resources
+from orchestrator.reservations import Resources
 from orchestrator.state import Transaction
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.config import unknown
@@ -80,7 +80,9 @@ class TournamentRecord:
     @property
     def pod_resources(self) -> Resources:
         """What one of its pods reserves."""
-        return Resources(self.spec.pod.cores, self.spec.pod.memory_bytes, self.spec.pod.gpus)
+        pod = self.spec.pod
+        # Tournaments that were stored before pods could have several hosts do not say.
+        return Resources(pod.cores, pod.memory_bytes, pod.gpus, pod.hosts or 1)
 
     @property
     def round_size(self) -> int:

@@ -1,15 +1,16 @@
 """Decides how many pods each tournament has and which are to go. Pure: knows no clock, no database, no launcher.
 
-Capacity is counted in reservations, not in momentary idleness: a machine of two cores holds two pods of one core,
-however busy they are. Cores may be oversubscribed by `minimum_pods`; memory and GPUs never are.
+Capacity is counted in reservations (`orchestrator.reservations`). Cores may be oversubscribed by `minimum_pods`; memory
+and GPUs never are.
 """
 
 import functools
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from orchestrator.reservations import Capacity, Resources, Room
 
 SETTLING_SECONDS = 30.0
 """A younger pod has not touched the memory it reserved yet, so that the machine still reports it as available."""
@@ -17,68 +18,6 @@ FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
 MAXIMUM_DEATHS = 5
 """So many pods in a row that die before they were of any use end their tournament."""
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a pod reserves, or what there is."""
-
-    cores: float
-    memory_bytes: int
-    gpus: int
-
-    def __add__(self, other: "Resources") -> "Resources":
-        return Resources(self.cores + other.cores, self.memory_bytes + other.memory_bytes, self.gpus + other.gpus)
-
-    def __sub__(self, other: "Resources") -> "Resources":
-        return Resources(self.cores - other.cores, self.memory_bytes - other.memory_bytes, self.gpus - other.gpus)
-
-
-@dataclass(frozen=True)
-class Room:
-    """What may still be reserved: altogether, and on each node. A pod has to fit on a single one."""
-
-    total: Resources
-    nodes: tuple[Resources, ...]
-    strict: bool = False
-    """Whether cores cannot be promised twice either, because somebody else places the pods."""
-
-    def __sub__(self, pod: Resources) -> "Room":
-        fitting = (index for index, node in enumerate(self.nodes) if _covers(node, pod))
-        fullest = range(len(self.nodes))
-        chosen = next(fitting, max(fullest, key=lambda index: self.nodes[index].cores, default=None))
-        nodes = (node - pod if index == chosen else node for index, node in enumerate(self.nodes))
-        return replace(self, total=self.total - pod, nodes=tuple(nodes))
-
-    @property
-    def largest(self) -> Resources:
-        """The most of each that one node has left, though perhaps not the same one."""
-        return Resources(
-            min(self.total.cores, max((node.cores for node in self.nodes), default=0.0)),
-            min(self.total.memory_bytes, max((node.memory_bytes for node in self.nodes), default=0)),
-            min(self.total.gpus, max((node.gpus for node in self.nodes), default=0)),
-        )
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """What the machine, or a cluster of them, has for pods."""
-
-    total: Resources
-    """All of it, reserved or not."""
-    available_memory_bytes: int
-    """Memory that could be had this moment, whoever uses the rest."""
-    nodes: tuple[Resources, ...] = ()
-    """Of a cluster: the same for each node, what others reserved there taken off; empty: one machine."""
-    free: Room | None = None
-    """Of a cluster, whose pods somebody else places: what is left, all pods that there are taken off."""
-    closed: str = ""
-    """Why no pod may be started now; empty: they may."""
-
-    @property
-    def room(self) -> Room:
-        """What there is while no pod of ours is anywhere."""
-        return Room(self.total, self.nodes or (self.total,), strict=bool(self.nodes))
 
 
 @dataclass(frozen=True)
@@ -237,11 +176,11 @@ def _share(room: Room, demands: tuple[Demand, ...]) -> Mapping[str, int]:
     free = room
     for number in range(max((demand.minimum_pods for demand in demands), default=0)):
         for demand in demands:
-            if number < demand.minimum_pods and _fits(demand.pod, free, oversubscribe_cores=True):
+            if number < demand.minimum_pods and free.fits(demand.pod, oversubscribe_cores=True):
                 counts[demand.tournament_id] += 1
                 free -= demand.pod
     while True:
-        growing = [demand for demand in demands if _may_grow(demand, counts) and _fits(demand.pod, free)]
+        growing = [demand for demand in demands if _may_grow(demand, counts) and free.fits(demand.pod)]
         if not growing:
             return counts
         chosen = min(growing, key=lambda demand: counts[demand.tournament_id])
@@ -276,15 +215,6 @@ def backoff_seconds(deaths: int) -> float:
 
 def _may_grow(demand: Demand, counts: Mapping[str, int]) -> bool:
     return demand.maximum_pods is None or counts[demand.tournament_id] < demand.maximum_pods
-
-
-def _fits(pod: Resources, free: Room, *, oversubscribe_cores: bool = False) -> bool:
-    needed = replace(pod, cores=-math.inf) if oversubscribe_cores and not free.strict else pod
-    return _covers(free.total, needed) and any(_covers(node, needed) for node in free.nodes)
-
-
-def _covers(free: Resources, pod: Resources) -> bool:
-    return pod.cores <= free.cores and pod.memory_bytes <= free.memory_bytes and pod.gpus <= free.gpus
 
 
 def _free(capacity: Capacity, pods: Sequence[PodView]) -> Room:
@@ -375,7 +305,7 @@ def _start_missing(
 
 
 def _why_not_now(now: float, demand: Demand, room: Room, available: int, *, needed: bool) -> str:
-    pod, free = demand.pod, room.largest
+    pod, free = demand.pod.part, room.largest
     if now < demand.not_before:
         return "waits after pods that died at once"
     if pod.memory_bytes > min(free.memory_bytes, available):
@@ -384,8 +314,10 @@ def _why_not_now(now: float, demand: Demand, room: Room, available: int, *, need
         return f"a pod needs {pod.gpus} GPUs, {free.gpus} are free"
     if pod.cores > free.cores and (room.strict or not needed):
         return f"a pod needs {pod.cores:g} cores, {max(free.cores, 0):g} are free"
-    if not _fits(pod, room, oversubscribe_cores=needed):
+    if not room.fits(demand.pod, oversubscribe_cores=needed):
         wanted = f"{pod.cores:g} cores, {_gib(pod.memory_bytes)} and {pod.gpus} GPUs"
+        if demand.pod.hosts > 1:
+            return f"a pod needs {wanted} on each of {demand.pod.hosts} nodes, and fewer have all of it free"
         return f"a pod needs {wanted} on a single node, and none has all of it free"
     return ""
 

@@ -19,7 +19,8 @@ from orchestrator.lease import Holder
 from orchestrator.live import Live
 from orchestrator.reconcile import Rules, demand
 from orchestrator.records import VISITOR, PodPhase, PodRecord
-from orchestrator.scale import Action, Capacity, Demand, Limits, PodView, Resources, Short
+from orchestrator.reservations import Capacity, Resources
+from orchestrator.scale import Action, Demand, Limits, PodView, Short
 from orchestrator.state import State, Transaction
 from podrace.tournament.v1 import tournament_pb2
 

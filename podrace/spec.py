@@ -38,6 +38,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "learners": 1,
         "precision": "float32",
         "plane": "auto",
+        "hosts": 1,
     },
     "assignment": {"environment_steps": 200_000},
     "evaluation": {"episodes": 32, "share": 0.1, "greedy": True},
@@ -57,6 +58,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "pod.memory_bytes": (64 << 20, 1 << 44),
     "pod.gpus": (0, 64),
     "pod.learners": (1, 1024),
+    "pod.hosts": (1, 1024),
     "assignment.environment_steps": (1, 1e13),
     "evaluation.episodes": (1, 100_000),
     "evaluation.every_environment_steps": (1, 1e13),
@@ -229,14 +231,21 @@ def _check_values(message: Message, prefix: str) -> None:
 
 def _check_one(field: Any, value: Any, path: str) -> None:
     if isinstance(value, Duration):
-        if not (0 <= value.seconds <= _LONGEST_DURATION_SECONDS and 0 <= value.nanos < 10**9 and value.ToNanoseconds()):
-            raise bad(f"{path} = {value.seconds} s and {value.nanos} ns: expected a valid duration of more than 0")
+        _check_duration(value, path)
     elif isinstance(value, Message):
         _check_values(value, f"{path}.")
     elif field.enum_type is not None and value not in field.enum_type.values_by_number:
         raise bad(f"{path} = {value}: expected {_expected(field)}")
     elif isinstance(value, float) and not math.isfinite(value):
         raise bad(f"{path} = {value}: expected a finite number")
+
+
+def _check_duration(value: Duration, path: str) -> None:
+    told = f"{path} = {value.seconds} s{f' and {value.nanos} ns' if value.nanos else ''}"
+    if not (0 <= value.seconds <= _LONGEST_DURATION_SECONDS and 0 <= value.nanos < 10**9):
+        raise bad(f"{told}: expected a valid duration of more than 0 and at most {_LONGEST_DURATION_SECONDS} s")
+    if not value.ToNanoseconds():
+        raise bad(f"{told}: expected a duration of more than 0, such as '90s' or '4m'; or leave the key out")
 
 
 def _resolve_environment(spec: pb.TournamentSpec) -> None:
@@ -255,7 +264,7 @@ def _resolve_environment(spec: pb.TournamentSpec) -> None:
 def _resolve_layout(pod: pb.PodSpec) -> None:
     if pod.layout == pb.LAYOUT_UNSPECIFIED:
         pod.layout = pb.LAYOUT_SEPARATE if pod.cores >= 2 else pb.LAYOUT_FUSED
-    for name in ("workers", "learners"):
+    for name in ("workers", "learners", "hosts"):
         number = getattr(pod, name)
         if pod.layout == pb.LAYOUT_FUSED and number > 1:
             raise bad(
@@ -270,6 +279,10 @@ def _resolve_layout(pod: pb.PodSpec) -> None:
         raise bad("pod.plane = 'cuda': set pod.gpus to 1 or more, or pod.plane to 'auto'")
     if pod.layout == pb.LAYOUT_FUSED and pod.plane != "auto":
         raise bad(f"pod.plane = {pod.plane!r}: a fused pod is one process; use layout = 'separate', or plane = 'auto'")
+    for name in ("learners", "gpus"):
+        number = getattr(pod, name)
+        if number % pod.hosts:
+            raise bad(f"pod.{name} = {number}: cannot be divided equally over pod.hosts = {pod.hosts}")
 
 
 def _check_limits(spec: pb.TournamentSpec) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from orchestrator.launchers.options import LauncherOptions
-from orchestrator.scale import Capacity, Resources
+from orchestrator.reservations import Capacity, Resources
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 

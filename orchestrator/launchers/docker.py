@@ -21,8 +21,16 @@ import structlog
 from orchestrator.launchers import ListedPod, NewPod, Surroundings
 from orchestrator.launchers.logs import last_line_of
 from orchestrator.launchers.options import DockerOptions
-from orchestrator.launchers.settings import HEAD, LAYOUT_NAMES, LAYOUTS, environment, pod_settings, roles_of
-from orchestrator.scale import Capacity, Resources
+from orchestrator.launchers.settings import (
+    HEAD,
+    LAYOUT_NAMES,
+    LAYOUTS,
+    check_one_host,
+    environment,
+    pod_settings,
+    roles_of,
+)
+from orchestrator.reservations import Capacity, Resources
 from podrace.errors import InvalidArgument, Unavailable
 
 FOLDER = "/run/podrace"
@@ -88,6 +96,7 @@ class DockerLauncher:
 
     async def start(self, pod: NewPod) -> None:
         """See Launcher."""
+        check_one_host(pod.spec, "docker")
         if pod.spec.gpus > len(self._options.gpus):
             raise InvalidArgument(
                 f"pod.gpus = {pod.spec.gpus}: launcher 'docker' may give away {len(self._options.gpus)} (docker.gpus)"

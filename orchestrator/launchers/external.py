@@ -12,7 +12,7 @@ from typing import Protocol, Self
 from orchestrator.launchers import ListedPod, NewPod
 from orchestrator.launchers.options import ExternalOptions
 from orchestrator.records import PodRecord
-from orchestrator.scale import Capacity, Resources
+from orchestrator.reservations import Capacity, Resources
 from podrace.errors import Unavailable
 
 FELL_SILENT = "it fell silent; what it said stands where it was started"

@@ -13,9 +13,10 @@ from typing import Any
 
 from orchestrator.launchers import ListedPod, NewPod, Surroundings
 from orchestrator.launchers.cluster import Object
+from orchestrator.launchers.hosts import HEAD_PORT, apart, completions, part_of, whereabouts
 from orchestrator.launchers.options import KubernetesOptions
-from orchestrator.launchers.settings import HEAD, LAYOUT_NAMES, LAYOUTS, environment, pod_settings, roles_of
-from orchestrator.scale import Resources
+from orchestrator.launchers.settings import HEAD, LAYOUT_NAMES, LAYOUTS, environment, hosts_of, pod_settings, roles_of
+from orchestrator.reservations import Resources
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -89,8 +90,7 @@ def job_of(
             "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": owned["name"], "uid": owned["uid"]}],
         },
         "spec": {
-            "completions": 1,
-            "parallelism": 1,
+            **completions(pod.spec),
             # A pod that dies is replaced by a new one with another id; one that was pushed out by Kubernetes is not
             # dead for that: it comes back as soon as it has gone.
             "backoffLimit": 0,
@@ -116,16 +116,19 @@ def _pod_spec(pod: NewPod, around: Surroundings, options: KubernetesOptions, tem
     base = next((container for container in containers if container.get("name") == CONTAINER), None)
     if base is None:
         raise FailedPrecondition(f"PodTemplate {options.template!r} has no container {CONTAINER!r}: apply deploy/k8s")
-    roles = roles_of(pod.spec)
-    gpus = gpus_of_roles(pod.spec, roles, claimed=not options.gpu_resource)
-    resources = resources_of_roles(pod.spec, roles)
+    part, name, roles = part_of(pod.spec), job_name(pod.pod_id), roles_of(pod.spec)
+    gpus = gpus_of_roles(part, roles, claimed=not options.gpu_resource)
+    resources = resources_of_roles(part, roles)
+    where = whereabouts(name, pod.spec, template)
     made: list[dict[str, Any]] = []
     for role in roles:
         container = copy.deepcopy(base)
         container["name"] = role
         container["args"] = [role]
-        container["env"] = [*(base.get("env") or []), *_environment(pod, around, role, gpus[role])]
+        container["env"] = [*(base.get("env") or []), *_environment(pod, around, role, gpus[role]), *where]
         container["ports"] = [{"name": "metrics", "containerPort": METRICS_PORT + len(made)}]
+        if where and role == HEAD:
+            container["ports"].append({"name": "head", "containerPort": HEAD_PORT})
         container["resources"] = _resources(base, resources[role], gpus[role], options.gpu_resource)
         container["volumeMounts"] = [
             *(base.get("volumeMounts") or []),
@@ -135,12 +138,14 @@ def _pod_spec(pod: NewPod, around: Surroundings, options: KubernetesOptions, tem
         made.append(container)
     beside = [container for container in containers if container is not base]
     spec |= {"containers": [*made, *beside], "restartPolicy": "Never"}
-    spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(pod.spec)]
+    spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(part)]
+    if where:
+        spec["affinity"] = apart(name, pod.spec, spec.get("affinity"))
     if len(roles) > 1:
         # CUDA's handles of memory are opened by process ids of one space.
         spec["shareProcessNamespace"] = True
         # Newer clusters hold all containers together to what the pod reserves; older ones drop this.
-        spec["resources"] = whole(pod.spec)
+        spec["resources"] = whole(part)
     return spec
 
 
@@ -247,6 +252,7 @@ def _annotations(pod: NewPod) -> dict[str, str]:
         "podrace/cores": str(spec.cores),
         "podrace/memory-bytes": str(spec.memory_bytes),
         "podrace/gpus": str(spec.gpus),
+        "podrace/hosts": str(hosts_of(spec)),
     }
 
 
@@ -260,17 +266,28 @@ def listed_of(job: Object, address: str = "") -> ListedPod:
 
     Args:
         job: One of ours.
-        address: Of its pod, as others reach it; empty while it has none.
+        address: Of its pod, the first of several, as others reach it; empty while it has none.
     """
     said = job["metadata"]["annotations"]
     containers = job["spec"]["template"]["spec"]["containers"] if address else []
-    ports = {each["name"]: port["containerPort"] for each in containers for port in each.get("ports") or []}
+    ports = {
+        each["name"]: port["containerPort"]
+        for each in containers
+        for port in each.get("ports") or []
+        if port.get("name") == "metrics"
+    }
     return ListedPod(
         pod_id=said["podrace/pod-id"],
         tournament_id=said["podrace/tournament-id"],
         start_time=seconds_of(job["metadata"]["creationTimestamp"]),
         layout=LAYOUTS[said["podrace/layout"]],
-        reserved=Resources(float(said["podrace/cores"]), int(said["podrace/memory-bytes"]), int(said["podrace/gpus"])),
+        reserved=Resources(
+            float(said["podrace/cores"]),
+            int(said["podrace/memory-bytes"]),
+            int(said["podrace/gpus"]),
+            # Jobs that were made before pods could have several hosts do not say.
+            int(said.get("podrace/hosts", 1)),
+        ),
         metrics={role: f"{address}:{port}" for role, port in ports.items()},
     )
 

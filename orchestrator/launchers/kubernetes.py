@@ -6,7 +6,7 @@ for its last words and cleared away; what waits says why, and nothing more is st
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,13 +16,14 @@ import structlog
 from orchestrator.launchers import ListedPod, NewPod, Surroundings
 from orchestrator.launchers.announcer import Announcer
 from orchestrator.launchers.cluster import Cluster, Object, Send, connect
+from orchestrator.launchers.hosts import heads_of
 from orchestrator.launchers.jobs import CONTAINER, job_name, job_of, listed_of, owner_name, owner_of
 from orchestrator.launchers.logs import last_line_of
 from orchestrator.launchers.nodes import Seen, capacity_of
 from orchestrator.launchers.options import KubernetesOptions
 from orchestrator.launchers.pod_states import JobState, address_of, creation_failure, end_of, state_of
-from orchestrator.launchers.settings import HEAD
-from orchestrator.scale import Capacity, Resources
+from orchestrator.launchers.settings import HEAD, hosts_of
+from orchestrator.reservations import Capacity, Resources
 from podrace.errors import PodraceError, Unavailable
 
 JOBS, PODS, CONFIG_MAPS = ("batch/v1", "jobs"), ("v1", "pods"), ("v1", "configmaps")
@@ -93,7 +94,7 @@ class KubernetesLauncher:
 
     async def start(self, pod: NewPod) -> None:
         """See Launcher."""
-        reserved = Resources(pod.spec.cores, pod.spec.memory_bytes, pod.spec.gpus)
+        reserved = Resources(pod.spec.cores, pod.spec.memory_bytes, pod.spec.gpus, hosts_of(pod.spec))
         self._started[job_name(pod.pod_id)] = reserved, self._monotonic()
         try:
             await asyncio.to_thread(self._start, pod)
@@ -150,7 +151,7 @@ class KubernetesLauncher:
                 self._cluster().delete(*JOBS, name, propagation="Background")
 
     def _words_of(self, pods: Sequence[Object]) -> str:
-        latest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
+        latest = max(heads_of(pods), key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
         said = last_line_of(self._cluster().log(_name(latest), HEAD, TAIL_LINES)) if latest else ""
         return said or end_of(pods)
 
@@ -223,18 +224,22 @@ class KubernetesLauncher:
             self._seen = self._sense()
             self._sensed = now
             self._drop_unused_owners()
-        bound = {
+        bound = Counter(
             pod["metadata"]["labels"]["podrace/pod"]
             for pod in self._seen.pods
             if self._is_our_pod(pod) and pod["spec"].get("nodeName")
-        }
+        )
         self._started = {
             name: (reserved, since)
             for name, (reserved, since) in self._started.items()
             if now - since < SETTLING_SECONDS and name not in self._last_words
         }
         coming = {name: reserved for name, (reserved, _) in self._started.items()} | self._reserved
-        left = (reserved for name, reserved in coming.items() if name not in bound)
+        left = [
+            reserved.on(reserved.hosts - bound[name])
+            for name, reserved in coming.items()
+            if bound[name] < reserved.hosts
+        ]
         closed = next((f"{pod_id} waits: {reason}" for pod_id, reason in self._waiting.items()), "")
         return capacity_of(self._seen, self._is_our_pod, left, self._options.gpu_resource, closed)
 

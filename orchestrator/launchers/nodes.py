@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.launchers.cluster import Object
-from orchestrator.scale import Capacity, Resources, Room
+from orchestrator.reservations import Capacity, Resources, Room
 
 UNKNOWN_GPUS = 1 << 20
 """Where claims bring the GPUs, only the scheduler knows how many are left."""
@@ -72,10 +72,10 @@ def capacity_of(
     room = Room(_least(_sum(free), quota), tuple(free), strict=True)
     for resources in coming:
         held += resources
-        if any(_least(node, resources) == resources for node in room.nodes):
+        if room.has_nodes(resources):
             room -= resources
         else:
-            totals.append(resources)
+            totals += [resources.part] * resources.hosts
     return Capacity(
         total=_least(_sum(totals), held + quota),
         # Requests are what counts here; what pods have not touched yet is reserved all the same.

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.launchers.cluster import Object
+from orchestrator.launchers.hosts import heads_of
 from orchestrator.launchers.settings import HEAD
 
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
@@ -42,7 +43,7 @@ def state_of(job: Object, pods: Sequence[Object]) -> JobState:
         over=bool(ended),
         failed="Failed" in ended,
         waiting=waiting,
-        head_ended=any(_ended(pod, HEAD) for pod in current),
+        head_ended=any(_ended(pod, HEAD) for pod in heads_of(current)),
         role_lost=next((lost for lost in map(_role_lost, current) if lost), ""),
         leaving="deletionTimestamp" in job["metadata"]
         or (bool(current) and all("deletionTimestamp" in pod["metadata"] for pod in current)),
@@ -50,8 +51,8 @@ def state_of(job: Object, pods: Sequence[Object]) -> JobState:
 
 
 def address_of(pods: Sequence[Object]) -> str:
-    """Where the pod of a Job is reached; empty while none runs."""
-    running = [pod["status"] for pod in pods if pod.get("status", {}).get("phase") == "Running"]
+    """Where the pod of a Job, the first of several, is reached; empty while none runs."""
+    running = [pod["status"] for pod in heads_of(pods) if pod.get("status", {}).get("phase") == "Running"]
     return next((str(status["podIP"]) for status in running if status.get("podIP")), "")
 
 
@@ -82,7 +83,7 @@ def creation_failure(events: Iterable[Object]) -> str:
 
 def end_of(pods: Sequence[Object]) -> str:
     """How the head of a dead Job ended, where it said nothing itself."""
-    for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True):
+    for pod in sorted(heads_of(pods), key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True):
         status = pod.get("status", {})
         if status.get("reason"):
             # Evicted, Preempting, NodeLost, ...: not the head's doing.

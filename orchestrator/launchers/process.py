@@ -24,8 +24,8 @@ from orchestrator.launchers import ListedPod, NewPod, Surroundings
 from orchestrator.launchers.logs import last_line
 from orchestrator.launchers.nursery import Nursery
 from orchestrator.launchers.processes import Process, boot_id
-from orchestrator.launchers.settings import HEAD, LAYOUTS, pod_settings
-from orchestrator.scale import Capacity, Resources
+from orchestrator.launchers.settings import HEAD, LAYOUTS, check_one_host, pod_settings
+from orchestrator.reservations import Capacity, Resources
 from podrace.errors import InvalidArgument, Unavailable
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -111,7 +111,7 @@ class ProcessLauncher:
 
     async def start(self, pod: NewPod) -> None:
         """See Launcher."""
-        self._check_paths(pod)
+        self._check(pod)
         known = self._files().get(pod.pod_id)
         if known is not None and known.lives:
             return
@@ -160,7 +160,8 @@ class ProcessLauncher:
             "lifeline": around.lifeline,
         }
 
-    def _check_paths(self, pod: NewPod) -> None:
+    def _check(self, pod: NewPod) -> None:
+        check_one_host(pod.spec, "process")
         longest = self._folder / pod.pod_id / f"worker-{max(pod.spec.workers, 100)}.sock"
         excess = len(str(longest).encode()) - MAXIMUM_SOCKET_PATH_BYTES
         if excess > 0:

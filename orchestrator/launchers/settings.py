@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.launchers import NewPod, Surroundings
+from podrace.errors import InvalidArgument
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -21,6 +22,7 @@ def pod_settings(pod: NewPod, around: Surroundings) -> dict[str, Any]:
         "workers": pod.spec.workers,
         # Tournaments that were stored before there was a choice do not say.
         "learners": pod.spec.learners or 1,
+        "hosts": hosts_of(pod.spec),
         "precision": pod.spec.precision or "float32",
         "plane": pod.spec.plane or "auto",
         "cores": pod.spec.cores,
@@ -40,11 +42,29 @@ def threads_of_a_role(spec: PodSpec) -> int:
     return max(1, int(spec.cores / computing))
 
 
+def hosts_of(spec: PodSpec) -> int:
+    """Hosts of a pod; a specification that was stored before there was a choice does not say."""
+    return spec.hosts or 1
+
+
+def check_one_host(spec: PodSpec, launcher: str) -> None:
+    """Refuses a pod of several hosts where there is only one.
+
+    Raises:
+        InvalidArgument: It has more than one.
+    """
+    if hosts_of(spec) > 1:
+        raise InvalidArgument(
+            f"pod.hosts = {spec.hosts}: the launcher {launcher!r} has one host; run the mesh on Kubernetes, or set it"
+            " to 1"
+        )
+
+
 def roles_of(spec: PodSpec) -> tuple[str, ...]:
-    """Names of a pod's processes, the head first, as agentpod knows them."""
+    """Names of a pod's processes on each of its hosts, the head first, as agentpod knows them."""
     if spec.layout == tournament_pb2.LAYOUT_FUSED:
         return (HEAD,)
-    learners = spec.learners or 1
+    learners = (spec.learners or 1) // hosts_of(spec)
     others = tuple(f"{HEAD}-{index}" for index in range(1, learners))
     workers = tuple(f"worker-{index}" for index in range(spec.workers * learners))
     return (HEAD, *others, *workers, "evaluator")

@@ -138,10 +138,12 @@ def test_nobody_but_the_orchestrator_is_given_a_token() -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-@pytest.mark.parametrize("layout", [LAYOUT_SEPARATE, LAYOUT_FUSED])
-def test_the_jobs_that_the_launcher_makes_of_each_template_are_what_kubernetes_takes(overlay: str, layout: Any) -> None:
+@pytest.mark.parametrize(("layout", "hosts"), [(LAYOUT_SEPARATE, 1), (LAYOUT_SEPARATE, 2), (LAYOUT_FUSED, 1)])
+def test_the_jobs_that_the_launcher_makes_of_each_template_are_what_kubernetes_takes(
+    overlay: str, layout: Any, hosts: int
+) -> None:
     template = named(rendered(KUBERNETES / "overlays" / overlay), "PodTemplate", "podrace-agentpod")
-    spec = PodSpec(layout=layout, workers=1, learners=1, cores=2.0, memory_bytes=1 << 30, gpus=1)
+    spec = PodSpec(layout=layout, workers=1, learners=hosts, cores=2.0, memory_bytes=1 << 30, gpus=hosts, hosts=hosts)
     around = Surroundings("o:1", "l:2", "minio+http://s:9000/p", Path(), Path(), "", 60.0, TelemetryConfig())
     owner = owner_of("podrace", "race")
     owner["metadata"]["uid"] = "0"

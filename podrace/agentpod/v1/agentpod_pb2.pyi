@@ -730,8 +730,11 @@ class GetTrainingRequest(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     WAIT_DURATION_FIELD_NUMBER: _builtins.int
+    LEARNER_INDEX_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The session the caller trains for, or has given up; empty at first."""
+    learner_index: _builtins.int
+    """Which learner of the pod asks. One of another host whose call breaks off counts as gone."""
     @_builtins.property
     def wait_duration(self) -> _duration_pb2.Duration:
         """How long it waits for another one."""
@@ -741,10 +744,11 @@ class GetTrainingRequest(_message.Message):
         *,
         session: _builtins.str = ...,
         wait_duration: _duration_pb2.Duration | None = ...,
+        learner_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["wait_duration", b"wait_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "wait_duration", b"wait_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["learner_index", b"learner_index", "session", b"session", "wait_duration", b"wait_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -760,10 +764,13 @@ class GetTrainingResponse(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     ROLLOUTS_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Names it; empty: nothing yet."""
     rollouts: _builtins.int
     """Rollouts that the head has collected in the agent's life; random numbers are derived from it."""
+    ending: _builtins.bool
+    """The head is about to end: nothing will be trained any more."""
     @_builtins.property
     def agent(self) -> _leaderboard_pb2.Agent:
         """The agent."""
@@ -779,10 +786,11 @@ class GetTrainingResponse(_message.Message):
         agent: _leaderboard_pb2.Agent | None = ...,
         spec: _tournament_pb2.TournamentSpec | None = ...,
         rollouts: _builtins.int = ...,
+        ending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "rollouts", b"rollouts", "session", b"session", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "ending", b"ending", "rollouts", b"rollouts", "session", b"session", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -499,6 +499,7 @@ class PodSpec(_message.Message):
     LEARNERS_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
     PLANE_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
     layout: Global___Layout.ValueType
     """Where the roles run."""
     workers: _builtins.int
@@ -524,6 +525,10 @@ class PodSpec(_message.Message):
     `shared` and `grpc` that passes its self-test at connect. A plane that is named and fails ends the tournament:
     nothing else is taken in its place. With `layout = fused` there is one process, and only `auto`. Default `auto`.
     """
+    hosts: _builtins.int
+    """Hosts that it spans: each has an equal part of the learners with their workers, and of `cores`, `memory_bytes` and
+    `gpus`, which are those of the whole pod. More than one needs pods that Kubernetes starts. Default 1.
+    """
     def __init__(
         self,
         *,
@@ -535,15 +540,18 @@ class PodSpec(_message.Message):
         learners: _builtins.int | None = ...,
         precision: _builtins.str | None = ...,
         plane: _builtins.str | None = ...,
+        hosts: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "layout", b"layout", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "layout", b"layout", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cores: _TypeAlias = _typing.Literal["cores"]  # noqa: Y015
     _WhichOneofArgType__cores: _TypeAlias = _typing.Literal["_cores", b"_cores"]  # noqa: Y015
     _WhichOneofReturnType__gpus: _TypeAlias = _typing.Literal["gpus"]  # noqa: Y015
     _WhichOneofArgType__gpus: _TypeAlias = _typing.Literal["_gpus", b"_gpus"]  # noqa: Y015
+    _WhichOneofReturnType__hosts: _TypeAlias = _typing.Literal["hosts"]  # noqa: Y015
+    _WhichOneofArgType__hosts: _TypeAlias = _typing.Literal["_hosts", b"_hosts"]  # noqa: Y015
     _WhichOneofReturnType__learners: _TypeAlias = _typing.Literal["learners"]  # noqa: Y015
     _WhichOneofArgType__learners: _TypeAlias = _typing.Literal["_learners", b"_learners"]  # noqa: Y015
     _WhichOneofReturnType__memory_bytes: _TypeAlias = _typing.Literal["memory_bytes"]  # noqa: Y015
@@ -558,6 +566,8 @@ class PodSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cores) -> _WhichOneofReturnType__cores | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gpus) -> _WhichOneofReturnType__gpus | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hosts) -> _WhichOneofReturnType__hosts | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__learners) -> _WhichOneofReturnType__learners | None: ...
     @_typing.overload

@@ -39,11 +39,20 @@ def endless(simulator, actor, episodes, seed):
 
 
 def starting(simulator, actor, episodes, seed):
+    start_child()
+    endless(simulator, actor, episodes, seed)
+
+
+def starting_and_crashing(simulator, actor, episodes, seed):
+    start_child()
+    crashing(simulator, actor, episodes, seed)
+
+
+def start_child() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     started = Path(os.environ["SCORERS_CHILD"])
     started.with_suffix(".incoming").write_text(str(child.pid))
     started.with_suffix(".incoming").rename(started)
-    endless(simulator, actor, episodes, seed)
 
 
 def not_finite(simulator, actor, episodes, seed):

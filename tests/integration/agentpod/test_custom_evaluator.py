@@ -155,17 +155,19 @@ async def test_a_function_that_is_called_off_goes_at_once(pod: Pod) -> None:
     assert custom.fault == "", "whoever was called off has no fault"
 
 
+@pytest.mark.parametrize("function", ["starting", "starting_and_crashing"])
 async def test_what_a_function_has_started_goes_with_it(
-    pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     started = tmp_path / "child"
     monkeypatch.setenv("SCORERS_CHILD", str(started))
-    scoring = asyncio.create_task(pod.score(pod.custom(f"{SCORERS}:starting")))
+    scoring = asyncio.create_task(pod.score(pod.custom(f"{SCORERS}:{function}")))
     while not started.exists():
         await asyncio.sleep(0.01)
     child = os.pidfd_open(int(started.read_text()))
     try:
-        scoring.cancel()
+        if function == "starting":
+            scoring.cancel()
         await asyncio.wait([scoring])
         assert select.select([child], [], [], 5.0)[0], "it outlives the function"
     finally:

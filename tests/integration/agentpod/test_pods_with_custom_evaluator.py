@@ -1,6 +1,7 @@
 """Real pods whose tournament has an evaluator of its own: what is published is what it said, or why it did not."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -30,7 +31,7 @@ async def nursery(short_folder: Path) -> AsyncIterator[NurseryProcess]:
         process = subprocess.Popen(
             [sys.executable, "-m", "agentpod", "nursery", *settings],
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SCORERS_CHILD": str(short_folder / "child")},
             start_new_session=True,
         )
         await until((short_folder / "n.sock").exists, 60)
@@ -142,12 +143,24 @@ async def test_a_checkpoint_is_scored_by_the_tournaments_evaluator(mesh, make_sp
     assert scored.mean_return == pytest.approx(10 * scored.mean_length_steps)
 
 
-async def test_a_function_does_not_outlive_a_head_that_is_killed(mesh, make_spec, make_assignment, nursery):
-    spec = make_spec(steps=1024, evaluation=evaluation(f"{SCORERS}:hanging"))
+@pytest.mark.parametrize("function", ["hanging", "starting"])
+async def test_a_function_does_not_outlive_a_head_that_is_killed_nor_does_what_it_has_started(
+    mesh, make_spec, make_assignment, nursery, short_folder: Path, function
+):
+    spec = make_spec(steps=1024, evaluation=evaluation(f"{SCORERS}:{function}"))
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("fused")
     roles = await nursery.start(pod)
-    mine = str(pod.folder)
+    mine, started = str(pod.folder), short_folder / "child"
     await until(lambda: any(mine in line for line in function_processes()), 90)
+    if function == "starting":
+        await until(started.exists, 90)
     os.kill(roles["learner"], 9)
     await until(lambda: not any(mine in line for line in function_processes()))
+    if function == "starting":
+        child = int(started.read_text())
+        try:
+            await until(lambda: not lives(child))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, 9)

@@ -18,7 +18,8 @@ from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.launchers.options import ExternalOptions
 from orchestrator.live import Live, remember
 from orchestrator.reconcile import LAUNCHED, Reconciler
-from orchestrator.scale import Capacity, Limits, Resources
+from orchestrator.reservations import Capacity, Resources
+from orchestrator.scale import Limits
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state import State
 from orchestrator.tournaments import Tournaments

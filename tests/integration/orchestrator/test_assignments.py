@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator import handover
 from orchestrator.lease import Holder
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
 
@@ -167,6 +168,40 @@ async def test_an_evaluator_that_was_replaced_is_an_event_once_for_each_reason(m
     await mesh.complete(work, progress=pb.Progress(evaluator_fault="x" * 10_000))
     assert len(await told()) == 4
     assert max(map(len, await told())) < 600
+
+
+async def test_what_a_pod_says_in_the_end_is_written_in_one_step_with_its_lease(
+    mesh: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = await mesh.assigned(f"{name}-p0")
+    state, steps = mesh.assignments._state, list[Any]()
+    transact = state.transact
+
+    async def once(function: Any, *arguments: Any) -> Any:
+        steps.append(function)
+        if len(steps) > 1:
+            raise ResourceExhausted("the disk is full")
+        return await transact(function, *arguments)
+
+    monkeypatch.setattr(state, "transact", once)
+    await mesh.complete(work, progress=pb.Progress(evaluator_fault="it crashed", environment_steps=5))
+    monkeypatch.undo()
+    assert steps == [handover.take_back]
+    assert not mesh.live.leases
+    assert "evaluator_replaced" in await mesh.kinds(name)
+
+
+async def test_a_pod_is_judged_by_what_is_shown_of_it_not_by_what_an_earlier_life_left(mesh: Any, name: str) -> None:
+    pod_id = f"{name}-p0"
+    left = await mesh.assigned(pod_id, "first life")
+    await mesh.renew(left, activity=pb.POD_ACTIVITY_PUBLISHING, score=1.0)
+    assert mesh.live.standing(pod_id, mesh.clock.now) == (True, True, 1.0)
+    evaluation_id = await mesh.evaluate(name)
+    work = await mesh.assigned(pod_id, "second life")
+    assert work.evaluate.evaluation_id == evaluation_id
+    shown = next(pod for pod in await mesh.pods(name) if pod.pod_id == pod_id)
+    assert (shown.agent_id, shown.activity) == ("", pb.POD_ACTIVITY_OPENING)
+    assert mesh.live.standing(pod_id, mesh.clock.now) == (True, False, None)
 
 
 async def test_progress_is_seen_by_people(mesh: Any, name: str) -> None:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from agentpod.algorithms import ALGORITHMS, Algorithm, make
 from agentpod.distributions import require_distribution
-from agentpod.replay import Replay, replay_fields, replay_rows
+from agentpod.replay import Replay
+from agentpod.replay_layout import replay_fields, replay_rows
 from agentpod.rollout import rollout_fields
 from simulators.base import Space
 

@@ -10,7 +10,8 @@ from agentpod.algorithms import Algorithm, make
 from agentpod.evaluator import play, score
 from agentpod.policy import Policy
 from agentpod.randomness import derive_generator, derive_seed
-from agentpod.replay import Replay, replay_fields, replay_rows
+from agentpod.replay import Replay
+from agentpod.replay_layout import replay_fields, replay_rows
 from agentpod.rollout import Field, Lanes, collect, rollout_fields
 from simulators import make as make_simulator
 

@@ -5,7 +5,7 @@ import torch
 
 from agentpod.algorithms.base import Memory
 from agentpod.buffer import POLICY, PolicyRing, ReplaySlots, RolloutSlots
-from agentpod.replay import replay_fields
+from agentpod.replay_layout import replay_fields
 from agentpod.rollout import Field
 from podrace.errors import FailedPrecondition, ResourceExhausted
 from podrace.tensors.memory import MemoryPlane

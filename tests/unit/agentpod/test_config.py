@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentpod.config import PodConfig
+from podrace.errors import InvalidArgument
 
 
 def pod(**changes: object) -> PodConfig:
@@ -47,3 +48,27 @@ def test_a_group_spans_the_gpus_that_the_learners_leave_over(gpus: tuple[int, ..
     config = pod(learners=2, gpus=gpus, plane="group")
     assert config.roles == ("learner", "learner-1", "worker-0", "worker-1", "evaluator")
     assert list(devices(config).values()) == expected
+
+
+def test_each_host_numbers_its_roles_anew_and_knows_which_learners_they_are() -> None:
+    hosts = [pod(learners=4, workers=2, hosts=2, host_index=index, head="p-0.names:5") for index in range(2)]
+    for host in hosts:
+        assert host.roles == ("learner", "learner-1", "worker-0", "worker-1", "worker-2", "worker-3", "evaluator")
+    assert [[host.learner_of(role) for role in ("learner", "learner-1")] for host in hosts] == [[0, 1], [2, 3]]
+    assert [hosts[1].workers_of(learner) for learner in (2, 3)] == [("worker-0", "worker-1"), ("worker-2", "worker-3")]
+    assert [hosts[0].lifeline_of(learner) is None for learner in range(4)] == [False, False, True, True]
+    assert [host.head_address for host in hosts] == ["unix:/tmp/learner.sock", "p-0.names:5"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learners": 3, "hosts": 2, "head": "h:1"}, "learners = 3, hosts = 2, host_index = 0: expected an equal"),
+        ({"learners": 2, "hosts": 2, "host_index": 2, "head": "h:1"}, "host_index = 2: expected"),
+        ({"learners": 2, "hosts": 2}, "head = '': expected host:port"),
+        ({"learners": 2, "hosts": 2, "head": "h"}, "head = 'h': expected host:port"),
+    ],
+)
+def test_hosts_that_cannot_work_together_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        pod(**changes)

@@ -14,7 +14,8 @@ from torch import Tensor
 from agentpod.algorithms import make
 from agentpod.heads import dueling_values
 from agentpod.normalizer import VARIANCE_FLOOR
-from agentpod.replay import Batch, Replay, replay_fields, replay_rows
+from agentpod.replay import Batch, Replay
+from agentpod.replay_layout import replay_fields, replay_rows
 from podrace.errors import InvalidArgument
 
 EVERY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), OFF_POLICY)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from agentpod.compute import Compute
 from agentpod.practice import Practice
-from agentpod.roles import Collected
+from agentpod.role_calls import Collected
 
 
 class Experience:

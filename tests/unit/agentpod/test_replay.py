@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from agentpod import replay as module
 from agentpod.policy import NetworkSpec, Policy
-from agentpod.replay import FINAL, Batch, Replay, check_memory, replay_bytes, replay_fields, replay_rows
+from agentpod.replay import Batch, Replay
+from agentpod.replay_layout import FINAL, check_memory, replay_bytes, replay_fields, replay_rows
 from agentpod.rollout import Lanes, collect
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, ResourceExhausted
 from simulators import make

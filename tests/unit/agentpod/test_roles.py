@@ -14,7 +14,8 @@ from torch import Tensor
 from agentpod.algorithms.base import Memory
 from agentpod.config import PodConfig
 from agentpod.policy import NetworkSpec
-from agentpod.roles import Roles, Session
+from agentpod.role_calls import RoleCalls, Session
+from agentpod.roles import Roles
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
@@ -39,30 +40,32 @@ class Blind(Named):
         return {ref.spec.name: torch.zeros(1) for ref in refs}
 
 
+class Answered(RoleCalls):
+    """Calls whose other end is here, and sees only some of the planes that are there."""
+
+    def __init__(self, config: PodConfig, planes: Sequence[Plane], sees: set[str]) -> None:
+        super().__init__(config)
+        self.sees, self.asked = sees, list[str]()
+        self.missing: PodraceError | None = None
+        self._planes = planes
+
+    async def open(self, session: Session, probe: TensorRef) -> list[Any]:
+        self.asked.append(probe.plane_uri.partition(":")[0])
+        if self.missing:
+            raise self.missing
+        # A peer of this name is always there; what it sees may be other memory.
+        offered = [plane if plane.scheme in self.sees else Blind(plane.scheme) for plane in self._planes]
+        planes = Planes(*(plane for plane in offered if plane.scheme != "unknown"))
+        return [pb.OpenWorkerResponse(probe_sum=(await answer_probe(planes, probe)).sum) for _ in range(2)]
+
+
 class Connected(Roles):
     """Roles whose other end is here, and sees only some planes."""
 
     def __init__(self, planes: Sequence[Plane], sees: set[str]) -> None:
         config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path("/tmp"), layout="separate")
         super().__init__(config, planes)
-        self._sees, self.asked = sees, []
-        self.missing: PodraceError | None = None
-
-    async def _wait_for_roles(self) -> None:
-        pass
-
-    def _open_calls(self, session: Session, probe: TensorRef) -> list[Any]:
-        self.asked.append(probe.plane_uri.partition(":")[0])
-        # A peer of this name is always there; what it sees may be other memory.
-        offered = [plane if plane.scheme in self._sees else Blind(plane.scheme) for plane in self._planes]
-        planes = Planes(*(plane for plane in offered if plane.scheme != "unknown"))
-
-        async def answer() -> pb.OpenWorkerResponse:
-            if self.missing:
-                raise self.missing
-            return pb.OpenWorkerResponse(probe_sum=(await answer_probe(planes, probe)).sum)
-
-        return [answer(), answer()]
+        self._calls: Answered = Answered(config, planes, sees)
 
 
 async def opened(roles: Connected, environment: str = "CartPole-v1") -> None:
@@ -78,7 +81,7 @@ async def test_the_first_plane_that_both_ends_see_is_taken_and_kept() -> None:
     await opened(roles)
     await opened(roles)
     assert roles.plane == "shared"
-    assert roles.asked == ["unknown", "blind", "shared", "shared"]
+    assert roles._calls.asked == ["unknown", "blind", "shared", "shared"]
     assert not any(plane._blocks for plane in planes), "a probe was left behind"
     await roles.close()
 
@@ -93,7 +96,7 @@ async def test_a_plane_that_is_required_has_no_second_choice() -> None:
 async def test_a_plane_that_worked_once_is_not_exchanged_for_another() -> None:
     roles = Connected([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
     await opened(roles)
-    roles._sees = {"grpc"}
+    roles._calls.sees = {"grpc"}
     with pytest.raises(Unimplemented, match="shared"):
         await opened(roles)
     await roles.close()
@@ -105,10 +108,10 @@ async def test_a_plane_that_worked_once_is_not_exchanged_for_another() -> None:
 )
 async def test_what_an_environment_refuses_is_not_said_of_the_plane(refusal: PodraceError) -> None:
     roles = Connected([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
-    roles.missing = refusal
+    roles._calls.missing = refusal
     with pytest.raises(type(refusal), match=refusal.message):
         await opened(roles)
-    assert roles.asked == ["shared"], "another plane would not have helped"
+    assert roles._calls.asked == ["shared"], "another plane would not have helped"
     await roles.close()
 
 
@@ -126,13 +129,13 @@ async def test_memory_of_a_gpu_is_for_what_steps_there(environment: str, taken: 
 async def test_a_role_that_is_back_can_be_called_although_it_was_dialled_while_it_was_away() -> None:
     with tempfile.TemporaryDirectory(prefix="pr") as folder:
         config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path(folder), layout="separate")
-        roles = Roles(config, [MemoryPlane()])
-        evaluator = roles._channels[-1]
+        calls = RoleCalls(config)
+        evaluator = calls._channels[-1]
         while evaluator.get_state(try_to_connect=True) != grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             await asyncio.sleep(0)
-        servers = [await rpc.Server.start(rpc.ServerConfig(listen=address), []) for address in roles._addresses]
-        await roles._wait_for_roles()
+        servers = [await rpc.Server.start(rpc.ServerConfig(listen=address), []) for address in calls._addresses]
+        await calls.ready()
         assert evaluator.get_state() == grpc.ChannelConnectivity.READY
-        await roles.close()
+        await calls.close()
         for server in servers:
             await server.drain()

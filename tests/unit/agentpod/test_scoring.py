@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from agentpod.learner import EXIT_ROLE_LOST, ending_of_error
-from agentpod.roles import RoleLost
+from agentpod.role_calls import RoleLost
 from agentpod.scoring import Schedule, Scorer
 from podrace import errors
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation

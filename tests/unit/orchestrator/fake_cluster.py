@@ -39,6 +39,7 @@ TEMPLATE: dict[str, Any] = {
         "metadata": {"labels": {"team": "races"}},
         "spec": {
             "terminationGracePeriodSeconds": 60,
+            "subdomain": "podrace-agentpod",
             "containers": [
                 {
                     "name": "agentpod",
@@ -110,7 +111,9 @@ class FakeCluster:
     def jobs(self) -> dict[str, dict[str, Any]]:
         return self.objects.get("jobs", {})
 
-    def give_pod(self, job: str, phase: str = "Running", *, at: str = "n1", **status: Any) -> dict[str, Any]:
+    def give_pod(
+        self, job: str, phase: str = "Running", *, at: str = "n1", index: int | None = None, **status: Any
+    ) -> dict[str, Any]:
         """Does what the Job controller, the scheduler and a kubelet would do."""
         template = self.jobs()[job]["spec"]["template"]
         number = len(self.objects.get("pods", {}))
@@ -121,6 +124,7 @@ class FakeCluster:
                     "name": f"{job}-{number:05}",
                     "namespace": NAMESPACE,
                     "labels": template["metadata"]["labels"],
+                    "annotations": {} if index is None else {"batch.kubernetes.io/job-completion-index": str(index)},
                     "creationTimestamp": f"2026-11-21T10:00:{number:02}Z",
                 },
                 "spec": template["spec"] | ({"nodeName": at} if at else {}),

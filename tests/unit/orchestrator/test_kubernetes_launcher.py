@@ -8,7 +8,7 @@ from fake_cluster import AROUND, GIB, NAMESPACE, FakeCluster, Hands, failure, ne
 
 from orchestrator.launchers.kubernetes import KubernetesLauncher
 from orchestrator.launchers.options import KubernetesOptions
-from orchestrator.scale import Resources
+from orchestrator.reservations import Resources
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_SEPARATE
 
 

@@ -6,7 +6,7 @@ import pytest
 from fake_cluster import GIB, node
 
 from orchestrator.launchers.nodes import Seen, capacity_of, quantity, requests_of, takes_pods
-from orchestrator.scale import Capacity, Resources
+from orchestrator.reservations import Capacity, Resources
 
 GPU = "nvidia.com/gpu"
 

@@ -3,7 +3,8 @@
 import prometheus_client
 
 from orchestrator.metrics import measure_wanted, wanted
-from orchestrator.scale import Demand, PodView, Resources, Retire, Start
+from orchestrator.reservations import Resources
+from orchestrator.scale import Demand, PodView, Retire, Start
 
 POD = Resources(1.0, 1, 0)
 

@@ -7,7 +7,8 @@ from orchestrator import pods, records, tournaments
 from orchestrator.launchers import ListedPod
 from orchestrator.pods import START_GRACE_SECONDS, census
 from orchestrator.records import FAILED, EventRecord, PodPhase, PodRecord, TournamentRecord
-from orchestrator.scale import MAXIMUM_DEATHS, Resources
+from orchestrator.reservations import Resources
+from orchestrator.scale import MAXIMUM_DEATHS
 from orchestrator.state import State, Transaction
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.spec import resolve

@@ -2,18 +2,16 @@ from typing import Any
 
 import pytest
 
+from orchestrator.reservations import Capacity, Resources, Room
 from orchestrator.scale import (
     MAXIMUM_DEATHS,
     Action,
-    Capacity,
     Demand,
     Grant,
     Kill,
     Limits,
     PodView,
-    Resources,
     Retire,
-    Room,
     Short,
     Start,
     Terminate,

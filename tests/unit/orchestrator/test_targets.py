@@ -3,7 +3,7 @@
 import json
 
 from orchestrator.launchers import ListedPod
-from orchestrator.scale import Resources
+from orchestrator.reservations import Resources
 from orchestrator.targets import Targets
 
 

@@ -35,6 +35,25 @@ def test_whatever_a_module_does_instead_of_holding_the_function_is_told(
     assert said in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("module", "function", "reason"),
+    [
+        ("nowhere_at_all", "f", "ERROR_REASON_BAD_SPEC"),
+        ("podrace.nowhere.at_all", "f", "ERROR_REASON_BAD_SPEC"),
+        ("podrace.functions", "laod", "ERROR_REASON_BAD_SPEC"),
+        ("mine", "score", ""),
+    ],
+)
+def test_what_does_not_exist_is_told_from_what_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, function: str, reason: str
+) -> None:
+    (tmp_path / "mine.py").write_text("import nowhere_at_all")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidArgument) as caught:
+        functions.load(module, function)
+    assert caught.value.reason == reason
+
+
 @pytest.mark.parametrize(("error", "text"), [(KeyError(), "KeyError"), (OSError("gone"), "OSError: gone")])
 def test_what_was_raised_is_shown_by_its_kind_and_words(error: Exception, text: str) -> None:
     assert functions.shown(error) == text

@@ -1,0 +1,40 @@
+"""What a process has started ends with it, although nobody is left who could see to it."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import os, signal, subprocess
+from agentpod import sweeper
+sweeper.sweep_after_this_process()
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    child = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL)
+    print(child.pid, flush=True)
+    signal.pause()
+print("there is a child that this process has not started", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_process_has_started_goes_with_it_however_it_goes(how: signal.Signals) -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        child = os.pidfd_open(int(process.stdout.readline()))
+        try:
+            process.send_signal(how)
+            process.wait(10.0)
+            assert select.select([child], [], [], 10.0)[0], "it outlives the process that has started it"
+            # And nobody holds what the process had open: the sweeper is gone.
+            assert process.stdout.read() == ""
+        finally:
+            if not select.select([child], [], [], 0.0)[0]:
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+            os.close(child)
