@@ -14,7 +14,7 @@ from leaderboard.garbage import collect_periodically
 from leaderboard.generator import Generator
 from leaderboard.parts import Parts
 from leaderboard.service import services
-from leaderboard.snapshots import Snapshots
+from leaderboard.snapshots import SnapshotKeeper
 from leaderboard.state import DATABASE_FORMAT
 from leaderboard.updater import Updater
 from podrace import lifeline, service, telemetry
@@ -45,7 +45,7 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     arrivals = Arrivals()
     parts = Parts(config.parts, config.runtime_folder)
     updater, generator = Updater(state, store, arrivals, parts=parts), Generator(state, parts)
-    kept = Snapshots(state, store)
+    kept = SnapshotKeeper(state, store)
     server = await Server.start(config.server, services(state, arrivals, updater, generator, kept))
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
     async with _collecting(state, store, config):

@@ -23,7 +23,7 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 
 @dataclass(frozen=True)
-class Fresh:
+class FreshScore:
     """A contender's fresh score."""
 
     score: float
@@ -79,12 +79,12 @@ def _comparable(given: Mapping[str, FreshEvaluation]) -> dict[str, FreshEvaluati
     return as_wanted or results
 
 
-def fresh_of(evaluation: Evaluation) -> Fresh:
+def fresh_of(evaluation: Evaluation) -> FreshScore:
     """The fresh score of an evaluation."""
-    return Fresh(evaluation.mean_return, math.sqrt(evaluation.variance / evaluation.episodes))
+    return FreshScore(evaluation.mean_return, math.sqrt(evaluation.variance / evaluation.episodes))
 
 
-def shrunken(scores: Sequence[Fresh]) -> list[float]:
+def shrunken(scores: Sequence[FreshScore]) -> list[float]:
     """The scores, each shrunk towards their mean; a single one stays."""
     if len(scores) < 2:
         return [one.score for one in scores]
@@ -94,12 +94,12 @@ def shrunken(scores: Sequence[Fresh]) -> list[float]:
     return [mean + _believed(true_variance, one) * (one.score - mean) for one in scores]
 
 
-def _believed(true_variance: float, one: Fresh) -> float:
+def _believed(true_variance: float, one: FreshScore) -> float:
     total = true_variance + one.standard_error**2
     return true_variance / total if total else 1.0
 
 
-def _name_judged(answer: NameChampionResponse, judged: Sequence[Candidate], results: Mapping[str, Fresh]) -> None:
+def _name_judged(answer: NameChampionResponse, judged: Sequence[Candidate], results: Mapping[str, FreshScore]) -> None:
     scores = [results[candidate.candidate_id] for candidate in judged]
     estimates = shrunken(scores)
     # Sorting is stable: who is equal keeps the order of the board.

@@ -5,6 +5,11 @@ is unfinished, the orchestrator says whenever it asks for an agent; after that, 
 tournament the list that came with its last agent, and that agent, cover all. Agents generated within the grace age are
 added, because requests may cross. What an agent itself has published last is kept by its pointer
 (podrace.checkpoints.collect).
+
+Some of what is needed may be gone: a board that was idle and was cut shows more than has files, and what was begun from
+it since, here or in another tournament, starts from nothing. What is gone is treated as gone, and all that is still
+there is kept. Only where nothing at all is there of what is needed, nothing is deleted: every board keeps the files of
+its best, so this is another leaderboard's store.
 """
 
 import asyncio
@@ -15,12 +20,16 @@ import structlog
 from leaderboard import ancestors, records, snapshots
 from leaderboard.evolution.agents import visible_board
 from leaderboard.retention import Past, Retention, kept
-from podrace.checkpoints.collect import collect
+from podrace.checkpoints.collect import delete, survey
 from podrace.checkpoints.store import CheckpointStore
 from podrace.database import Database, Transaction
-from podrace.errors import PodraceError
+from podrace.errors import NotFound, PodraceError
 
 COLLECTED = prometheus_client.Counter("podrace_leaderboard_objects_collected", "Objects deleted from the store")
+MISSING = prometheus_client.Gauge(
+    "podrace_leaderboard_checkpoints_missing",
+    "Checkpoints that are needed and were not in the store when it was last collected",
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -46,14 +55,26 @@ async def collect_periodically(
 async def collect_once(
     state: Database, store: CheckpointStore, *, grace_seconds: float, retention: Retention
 ) -> list[str]:
-    """Deletes what nobody can reach any more and returns the digests of what was deleted; raises as collect does."""
+    """Deletes what nobody can reach any more and returns the digests of what was deleted.
+
+    Raises:
+        DataLoss: A manifest is damaged, so that its parts are unknown; nothing was deleted.
+        NotFound: That of a pointer, or everything that is needed, is not in the store; nothing was deleted.
+    """
     needed: set[str] = set()
     # A transaction each, so that no submission waits for the reading of all tournaments.
     for tournament_id in await state.transact(tournaments):
         needed |= kept(await state.transact(past, tournament_id), retention).keys()
     # Last: an agent may have been generated meanwhile from what has lost its place since.
     needed |= await state.transact(starts, grace_seconds)
-    deleted = await asyncio.to_thread(collect, store, needed, grace_seconds)
+    found = await asyncio.to_thread(survey, store, needed, grace_seconds)
+    if needed and found.missing == needed:
+        raise NotFound(
+            f"none of the {len(needed)} checkpoints that tournaments need is in {store.uri}; is it the store of this"
+            " leaderboard? Nothing was deleted"
+        )
+    MISSING.set(len(found.missing))
+    deleted = await asyncio.to_thread(delete, store, found, grace_seconds)
     COLLECTED.inc(len(deleted))
     return deleted
 

@@ -59,13 +59,16 @@ class Generator:
         """Makes an agent, or returns the one that was made for this number.
 
         Raises:
-            InvalidArgument: The specification cannot work (BAD_SPEC), or is not the one the tournament began with.
+            InvalidArgument: The specification cannot work (BAD_SPEC; with the first agent, if it names a function that
+                does not exist), or is not the one the tournament began with.
             FailedPrecondition: The tournament is synchronous and the earlier rounds are not finished.
             AlreadyExists: The request's id was used for another agent.
         """
         check(request)
         # Beside the event loop and before the transaction, because it may take seconds the first time.
         await asyncio.to_thread(load_needed, request.spec.evolution.strategy)
+        if self._parts is not None and await self._state.transact(is_first, request):
+            await check_parts(request.spec.evolution, self._parts)
         if self._parts is not None and request.spec.evolution.generator:
             for due in await self._state.transact(requests_due, request):
                 # Finished even if the caller gives up meanwhile: it asks again, and nobody should have to think twice.
@@ -125,6 +128,16 @@ def check(request: GenerateAgentRequest) -> None:
         raise bad(f"{missing[0]}: missing; send the specification resolved, every default filled in")
 
 
+async def check_parts(evolution: EvolutionSpec, parts: Parts) -> None:
+    """Refuses functions that do not exist, while nothing has been trained yet; later, the house would stand in.
+
+    Raises:
+        InvalidArgument: There is none of the name (BAD_SPEC).
+    """
+    if problem := await parts.misspelt(evolution):
+        raise bad(problem)
+
+
 def load_needed(strategy: str) -> None:
     """Imports what a strategy needs beyond what every leaderboard has; blocks.
 
@@ -154,17 +167,23 @@ class Shown:
     """Ids of agents that are handed out and not finished."""
 
 
-def requests_due(transaction: Transaction, request: GenerateAgentRequest) -> list[GenerateAgentRequest]:
-    """The requests for the agents that are to be made for this one, in order; none if it was made before.
+def is_first(transaction: Transaction, request: GenerateAgentRequest) -> bool:
+    """Whether the tournament has no agent yet."""
+    return records.find_spec(transaction, request.tournament_id) is None
 
-    Each has its agent's name for its id. Raises as Generator.generate.
+
+def requests_due(transaction: Transaction, request: GenerateAgentRequest) -> list[GenerateAgentRequest]:
+    """The requests for the agents about which a generator is asked for this one, in order; none if it was made before.
+
+    Each has its agent's name for its id. Those that start from an agent of another tournament are no question, because
+    the specification says what they are. Raises as Generator.generate.
     """
     spec, tournament_id = _first_spec(transaction, request), request.tournament_id
     begin = round_begin(spec, request.number) if spec.synchronous else request.number
     there = records.numbers_of_agents(transaction, tournament_id, begin, request.number + 1)
     due = []
     for number in range(begin, request.number + 1):
-        if not there & {number, request.number}:
+        if not there & {number, request.number} and not ancestors.find(transaction, tournament_id, spec, number):
             due.append(GenerateAgentRequest())
             due[-1].CopyFrom(request)
             due[-1].number, due[-1].request_id = number, agent_id_of(tournament_id, number)

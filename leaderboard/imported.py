@@ -1,8 +1,9 @@
 """`python -m leaderboard.imported`: serves one function of a user's as an EvolutionService, for one leaderboard.
 
 The function takes the request message and returns the response message. It is called in a thread, one question at a
-time. What it does to this process (exit, crash, hang, fill the memory) it does to this process alone: the leaderboard
-sees a service that failed, kills it and starts another.
+time. A question about no tournament does not reach it: that asks only whether there is such a function. What it does to
+this process (exit, crash, hang, fill the memory) it does to this process alone: the leaderboard sees a service that
+failed, kills it and starts another.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ class ImportedServicer(pb_grpc.EvolutionServiceServicer):
         self._address, self._part = address, part
         self._thread = ThreadPoolExecutor(1, "function")
         self._function: Callable[..., object] | None = None
-        self._refusal = ""
+        self._refusal: InvalidArgument | None = None
 
     async def load(self) -> None:
         """Imports the function; why that cannot be is told to whoever asks."""
@@ -70,25 +71,27 @@ class ImportedServicer(pb_grpc.EvolutionServiceServicer):
         answer: pb.JudgeCandidateResponse = await self._ask("updater", request, pb.JudgeCandidateResponse)
         return answer
 
-    async def _ask(self, part: str, request: Message, kind: type[Any]) -> Any:
+    async def _ask(self, part: str, request: Any, kind: type[Any]) -> Any:
         if part != self._part:
             raise Unimplemented(f"{self._address} is the {self._part}")
-        if self._refusal:
-            raise FailedPrecondition(self._refusal)
+        if self._refusal is not None:
+            raise FailedPrecondition(self._refusal.message, reason=self._refusal.reason)
+        if not request.tournament_id:
+            return kind()
         answer = await asyncio.get_running_loop().run_in_executor(self._thread, self._call, request)
         if not isinstance(answer, kind):
             raise InvalidArgument(f"it returned {type(answer).__name__}, expected {kind.__name__}")
         return answer
 
-    def _import(self) -> str:
+    def _import(self) -> InvalidArgument | None:
         found = custom.parse(self._address)
         if not isinstance(found, custom.Imported):
-            return f"{self._address!r} is no import path"
+            return InvalidArgument(f"{self._address!r} is no import path")
         try:
             self._function = functions.load(found.module, found.function)
         except InvalidArgument as error:
-            return error.message
-        return ""
+            return error
+        return None
 
     def _call(self, request: Message) -> object:
         assert self._function is not None

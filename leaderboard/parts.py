@@ -1,5 +1,6 @@
 """Owns the questions to custom parts: who is asked, how long is waited, what counts as a failure, who is left out.
 
+    problem = await parts.misspelt(spec.evolution)
     reply = await parts.ask(PROPOSAL, spec.evolution, prepare)
     await parts.close()
 
@@ -26,12 +27,20 @@ from leaderboard.evolution.proposals import one_line
 from leaderboard.patience import Patience
 from podrace import custom, lifeline, rpc
 from podrace.errors import DeadlineExceeded, InvalidArgument, PodraceError
-from podrace.evolution.v1.evolution_pb2 import JudgeCandidateResponse, ProposeAgentResponse
+from podrace.evolution.v1.evolution_pb2 import (
+    JudgeCandidateRequest,
+    JudgeCandidateResponse,
+    ProposeAgentRequest,
+    ProposeAgentResponse,
+)
+from podrace.spec import BAD_SPEC
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 STEP_SECONDS = 9.0
 """All that a question may cost beside its making: the wait for its turn, a start, and the answer. Whoever waits for us
 waits 10 s."""
+LOOK_SECONDS = 3.0
+"""How long is waited to see whether there is a function of the name; what takes longer to import is asked unseen."""
 LARGEST_ANSWER_BYTES = 1 << 16
 """Answers are kept for ever."""
 ROOT = 0
@@ -56,11 +65,12 @@ class Question(Generic[Answer]):
     part: str
     """Key of the specification that names who is asked."""
     method: str
+    request: type[Message]
     answer: type[Answer]
 
 
-PROPOSAL = Question("generator", "ProposeAgent", ProposeAgentResponse)
-JUDGEMENT = Question("updater", "JudgeCandidate", JudgeCandidateResponse)
+PROPOSAL = Question("generator", "ProposeAgent", ProposeAgentRequest, ProposeAgentResponse)
+JUDGEMENT = Question("updater", "JudgeCandidate", JudgeCandidateRequest, JudgeCandidateResponse)
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,42 @@ class Parts:
         self._held = ExitStack()
         self._lifeline: Path | None = None
         self._closing: set[asyncio.Task[None]] = set()
+
+    async def misspelt(self, evolution: EvolutionSpec) -> str:
+        """Says, key and value first, which part is a function that does not exist; empty if none, or not known in time.
+
+        What is broken otherwise, or not here, may come right later, and the house stands in for it until then.
+        """
+        imported = [
+            question
+            for question in (PROPOSAL, JUDGEMENT)
+            if isinstance(custom.parse(getattr(evolution, question.part)), custom.Imported)
+        ]
+        problems = await asyncio.gather(*(self._look(one, getattr(evolution, one.part)) for one in imported))
+        return next(filter(None, problems), "")
+
+    async def _look(self, question: Question[Any], address: str) -> str:
+        try:
+            line = self._line(question.part, address)
+        except PodraceError:
+            return ""
+        give_up = time.monotonic() + LOOK_SECONDS
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                await line.turn.acquire()
+        except TimeoutError:
+            return ""
+        try:
+            stub = await line.connection.ready(give_up - time.monotonic())
+            seconds = max(0.0, give_up - time.monotonic())
+            await rpc.call(getattr(stub, question.method), question.request(), deadline_seconds=seconds)
+        except PodraceError as error:
+            await line.connection.failed(error)
+            return f"evolution.{question.part} = {address!r}: {error.message}" if error.reason == BAD_SPEC else ""
+        finally:
+            line.turn.release()
+            self._hang_up_later((question.part, address), line)
+        return ""
 
     async def ask(
         self,

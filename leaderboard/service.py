@@ -10,7 +10,7 @@ import grpc.aio
 from leaderboard import queries, records, replay, snapshots
 from leaderboard.arrivals import Arrivals
 from leaderboard.generator import Generator
-from leaderboard.snapshots import Snapshots
+from leaderboard.snapshots import SnapshotKeeper
 from leaderboard.updater import Updater
 from podrace.database import Database
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
@@ -25,7 +25,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def services(
-    state: Database, arrivals: Arrivals, updater: Updater, generator: Generator, kept: Snapshots
+    state: Database, arrivals: Arrivals, updater: Updater, generator: Generator, kept: SnapshotKeeper
 ) -> list[Service]:
     """The three services of a leaderboard."""
     contract = pb.DESCRIPTOR.services_by_name
@@ -104,7 +104,7 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
 class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
     """Decides who enters the board, and keeps snapshots."""
 
-    def __init__(self, updater: Updater, kept: Snapshots) -> None:
+    def __init__(self, updater: Updater, kept: SnapshotKeeper) -> None:
         self._updater, self._snapshots = updater, kept
 
     async def SubmitCandidate(self, request: pb.SubmitCandidateRequest, context: Context) -> pb.SubmitCandidateResponse:

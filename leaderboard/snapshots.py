@@ -15,11 +15,11 @@ from leaderboard import pages, records
 from leaderboard.records import timestamp
 from leaderboard.updater import read_published
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
-from podrace.checkpoints.publish import read_manifest
-from podrace.checkpoints.snapshots import is_snapshot, store_snapshot_of
+from podrace.checkpoints.publish import read_manifest, read_part
+from podrace.checkpoints.snapshots import POLICY_PART, is_snapshot, store_snapshot_of
 from podrace.checkpoints.store import CheckpointStore, check_digest
 from podrace.database import Database, Transaction
-from podrace.errors import InvalidArgument
+from podrace.errors import InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
     Candidate,
@@ -37,7 +37,7 @@ _CHAMPION = ""
 """Where an agent's id stands otherwise."""
 
 
-class Snapshots:
+class SnapshotKeeper:
     """Keeps the snapshots of agents and champions."""
 
     def __init__(self, state: Database, store: CheckpointStore) -> None:
@@ -71,12 +71,11 @@ class Snapshots:
             NotFound, DataLoss: The best one's manifest is not in the store, or damaged.
         """
         running_seconds = _checked("SnapshotChampion", request.number, request.running_duration)
-        known = await self._state.transact(_kept_or_best, request)
+        known, manifest_digest = await self._store_best(request)
         if known is None:
             return SnapshotChampionResponse()
         if isinstance(known, Snapshot):
             return SnapshotChampionResponse(snapshot=known)
-        manifest_digest = await asyncio.to_thread(_store_champion, self._store, known.candidate_id)
         draft = Snapshot(
             manifest_digest=manifest_digest,
             tournament_id=known.tournament_id,
@@ -90,6 +89,21 @@ class Snapshots:
         )
         draft.running_duration.FromNanoseconds(round(running_seconds * 1e9))
         return SnapshotChampionResponse(snapshot=await self._keep(draft))
+
+    async def _store_best(self, request: SnapshotChampionRequest) -> tuple[Snapshot | Candidate | None, str]:
+        """What stands there already; else the best of now, and the digest of its snapshot, which is stored."""
+        gone = ""
+        while True:
+            known = await self._state.transact(_kept_or_best, request)
+            if not isinstance(known, Candidate):
+                return known, ""
+            try:
+                return known, await asyncio.to_thread(_store_champion, self._store, known.candidate_id)
+            except NotFound:
+                # It may have been driven off the board and collected since; then somebody else is best.
+                if known.candidate_id == gone:
+                    raise
+                gone = known.candidate_id
 
     async def _keep(self, draft: Snapshot) -> Snapshot:
         kept, new = await self._state.transact(keep, draft)
@@ -129,7 +143,13 @@ def _checked(method: str, number: int, running: Duration) -> float:
 
 
 def _store_champion(store: CheckpointStore, candidate_id: str) -> str:
-    return store_snapshot_of(store, candidate_id, read_manifest(store, candidate_id))
+    manifest = read_manifest(store, candidate_id)
+    # Put again, because that makes it young: a collection under way may have read what is needed before the snapshot is
+    # noted and after its candidate was driven off the board, and spares only what is young.
+    for part in manifest.parts:
+        if part.name == POLICY_PART:
+            store.put_object(read_part(store, part))
+    return store_snapshot_of(store, candidate_id, manifest)
 
 
 # --- what is remembered ------------------------------------------------------------------------------------------

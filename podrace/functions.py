@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from podrace.errors import InvalidArgument
+from podrace.spec import BAD_SPEC
 
 PR_SET_PDEATHSIG = 1
 FIRST_TO_DIE = 1000
@@ -24,19 +25,26 @@ def load(module_name: str, name: str) -> Callable[..., object]:
     """Imports a function; blocks.
 
     Raises:
-        InvalidArgument: The module cannot be imported, whatever it does instead, or has no such function.
+        InvalidArgument: The module cannot be imported, whatever it does instead, or has no such function. BAD_SPEC if
+            there is nothing of that name, rather than something broken.
     """
     try:
         module = importlib.import_module(module_name)
     except BaseException as error:  # a module may call sys.exit, too
         _log.error("the module cannot be imported", exc_info=error)
         raise InvalidArgument(
-            f"module {module_name!r} cannot be imported ({shown(error)}); is it on PYTHONPATH?"
+            f"module {module_name!r} cannot be imported ({shown(error)}); is it on PYTHONPATH?",
+            reason=BAD_SPEC if _is_absent(error, module_name) else "",
         ) from None
     function = getattr(module, name, None)
     if not callable(function):
-        raise InvalidArgument(f"module {module_name!r} has no function {name!r}")
+        raise InvalidArgument(f"module {module_name!r} has no function {name!r}", reason=BAD_SPEC)
     return function  # type: ignore[no-any-return]
+
+
+def _is_absent(error: BaseException, module_name: str) -> bool:
+    """Whether it is the module itself, or a package it should lie in, that is not there; not what it imports."""
+    return isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
 
 
 def shown(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from podrace import errors
+from podrace import errors, tls
 
 DOMAIN = "podrace"
 """Domain of every google.rpc.ErrorInfo the mesh sends."""
@@ -51,6 +51,8 @@ class ServerConfig:
     """After NOT_SERVING, wait this long for load balancers to notice before refusing new calls."""
     grace_seconds: float = 5.0
     """Calls in flight may take this long to finish when the service stops."""
+    health_listen: str = ""
+    """Another address, where health is told without TLS to whoever asks: probes of Kubernetes know no certificates."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,17 @@ class Server:
     """
 
     def __init__(
-        self, config: ServerConfig, server: grpc.aio.Server, health_servicer: health.aio.HealthServicer, address: str
+        self,
+        config: ServerConfig,
+        server: grpc.aio.Server,
+        health_servicer: health.aio.HealthServicer,
+        address: str,
+        asked: "_Bound | None" = None,
     ) -> None:
         self._config = config
         self._server = server
         self._health = health_servicer
+        self._asked = asked
         self.address = address
 
     @classmethod
@@ -84,8 +92,9 @@ class Server:
 
         Raises:
             Unavailable: The address cannot be bound, or another server listens on it; the message names it.
+            InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used.
         """
-        server = await _bound(config.listen)
+        server = await _bound(config.listen, tls.identity_for(config.listen))
         health_servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server.server)
         names = [service.descriptor.full_name for service in services]
@@ -94,9 +103,18 @@ class Server:
         if config.reflection:
             reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server.server)
         await server.server.start()
+        asked = await _bound(config.health_listen, None) if config.health_listen else None
+        if asked:
+            health_pb2_grpc.add_HealthServicer_to_server(health_servicer, asked.server)
+            await asked.server.start()
         for name in ["", *names]:
             await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return cls(config, server.server, health_servicer, server.address)
+        return cls(config, server.server, health_servicer, server.address, asked)
+
+    @property
+    def health_address(self) -> str:
+        """Where health is told without TLS; empty if nowhere but with the rest."""
+        return self._asked.address if self._asked else ""
 
     async def drain(self) -> None:
         """NOT_SERVING, wait, refuse new calls, let the others finish within the grace."""
@@ -104,6 +122,8 @@ class Server:
         if self._config.drain_seconds:
             await asyncio.sleep(self._config.drain_seconds)
         await self._server.stop(self._config.grace_seconds)
+        if self._asked:
+            await self._asked.server.stop(None)
 
 
 class _Bound(NamedTuple):
@@ -111,14 +131,15 @@ class _Bound(NamedTuple):
     address: str
 
 
-async def _bound(listen: str) -> _Bound:
-    """A server that owns its address; raises Unavailable as Server.start does."""
+async def _bound(listen: str, identity: tls.Identity | None) -> _Bound:
+    """A server that owns its address; raises as Server.start does."""
+    credentials = identity.of_server() if identity else None
     if _has_listener(listen):
         raise errors.Unavailable(f"cannot listen on {listen}: another server does; choose another or stop that one")
     # so_reuseport would let a second server bind the same port and share its calls: a port in use must be an error.
     server = grpc.aio.server(interceptors=[_ErrorTranslator()], options=[("grpc.so_reuseport", 0)])
     try:
-        port = server.add_insecure_port(listen)
+        port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
     except RuntimeError:
         port = 0
     if port:
@@ -266,19 +287,23 @@ def connect(address: str, *files: FileDescriptor) -> grpc.aio.Channel:
 
     Methods marked NO_SIDE_EFFECTS or IDEMPOTENT wait for a server that restarts and are repeated on UNAVAILABLE; the
     others are sent once. Nothing is ever repeated on DEADLINE_EXCEEDED: its effect is unknown and its time is up.
+
+    Raises:
+        InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used.
     """
-    return grpc.aio.insecure_channel(
-        address,
-        options=[
-            ("grpc.service_config", json.dumps(service_config(files))),
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-            ("grpc.use_local_subchannel_pool", 1),
-            # Addresses of this mesh are never behind a web proxy.
-            ("grpc.enable_http_proxy", 0),
-        ],
-    )
+    options: list[tuple[str, Any]] = [
+        ("grpc.service_config", json.dumps(service_config(files))),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.use_local_subchannel_pool", 1),
+        # Addresses of this mesh are never behind a web proxy.
+        ("grpc.enable_http_proxy", 0),
+    ]
+    identity = tls.identity_for(address)
+    if identity is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, identity.of_channel(), options=[*options, *identity.options])
 
 
 def service_config(files: Sequence[FileDescriptor]) -> dict[str, object]:

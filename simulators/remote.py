@@ -20,7 +20,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 from torch import Tensor
 
-from podrace import rpc
+from podrace import rpc, tls
 from podrace.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -93,6 +93,14 @@ def make(
         raise
 
 
+def _channel(address: str) -> grpc.Channel:
+    options: list[tuple[str, Any]] = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+    identity = tls.identity_for(address)
+    if identity is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, identity.of_channel(), options=[*options, *identity.options])
+
+
 class Conversation:
     """One stream of requests and responses with deadlines, by the blocking API.
 
@@ -104,11 +112,10 @@ class Conversation:
 
         Raises:
             Unavailable: Nothing serves at the address.
+            InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used.
         """
         self.address, self.deadlines = address, deadlines
-        self._channel = grpc.insecure_channel(
-            address, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
-        )
+        self._channel = _channel(address)
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._due_time = float("inf")
         self._overdue = False

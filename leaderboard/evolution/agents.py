@@ -91,7 +91,7 @@ def make(
         tournament_id=tournament_id,
         number=number,
         seed=agent_seed(spec.seed, number),
-        reason=start.reason if start else answer.reason,
+        reason=start.reason + _unasked(spec, proposal) if start else answer.reason,
         seat=answer.seat,
         left_algorithms=left,
         generator_fault=fault,
@@ -105,6 +105,11 @@ def make(
     before = already_left(history) if left else {}
     agent.reason += "".join(f"; {name} leaves the draw: {left[name]}" for name in sorted(left) if name not in before)
     return agent, depth
+
+
+def _unasked(spec: TournamentSpec, proposal: Proposal | None) -> str:
+    generator = spec.evolution.generator
+    return f"; {generator} is not asked about it" if generator and proposal is None else ""
 
 
 def _decide(situation: Situation, proposal: Proposal | None) -> tuple[Fresh | Child, str]:

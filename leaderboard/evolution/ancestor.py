@@ -4,6 +4,9 @@ The first agents, those that are fresh before there can be parents (`initial_age
 is a population), go on with the ancestor's training files where they have its algorithm: the first with its
 hyperparameters, the others mutated. The last of them stays fresh if there are two or more, and so do those of other
 algorithms: an ancestor that the new data has left behind can lose.
+
+A custom generator is not asked about those that go on from the ancestor, because whoever wrote the specification has
+said already what they are to be. Of all others it is asked, and where it says fresh, the agent is fresh.
 """
 
 from collections.abc import Sequence

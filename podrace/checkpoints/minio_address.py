@@ -51,8 +51,12 @@ class Address:
         return f"{scheme}://{self.endpoint}/{self.bucket}/{self.prefix}".rstrip("/")
 
 
-def parse_address(uri: str) -> Address:
+def parse_address(uri: str, *, what: str = "checkpoint store") -> Address:
     """Reads a URI.
+
+    Args:
+        uri: In the form above.
+        what: It names, for the message.
 
     Raises:
         InvalidArgument: It names no store, or carries credentials; they are not repeated in the message.
@@ -63,20 +67,20 @@ def parse_address(uri: str) -> Address:
         parts = urlsplit(f"//{rest}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise InvalidArgument(f"checkpoint store {shown!r}: {error}; write {FORM}") from None
+        raise InvalidArgument(f"{what} {shown!r}: {error}; write {FORM}") from None
     if "@" in parts.netloc:
         raise InvalidArgument(
-            f"checkpoint store {shown!r}: a URI is logged and passed on and takes no credentials; set"
+            f"{what} {shown!r}: a URI is logged and passed on and takes no credentials; set"
             f" {FAMILIES[0][0]} and {FAMILIES[0][1]}"
         )
     if parts.query or parts.fragment:
-        raise InvalidArgument(f"checkpoint store {shown!r}: takes no parameters; write {FORM}")
+        raise InvalidArgument(f"{what} {shown!r}: takes no parameters; write {FORM}")
     bucket, *folders = parts.path.strip("/").split("/")
     if not host or port == 0 or not BUCKET.fullmatch(bucket):
-        raise InvalidArgument(f"checkpoint store {shown!r}: names no host and bucket; write {FORM}")
+        raise InvalidArgument(f"{what} {shown!r}: names no host and bucket; write {FORM}")
     if not all(FOLDER.fullmatch(folder) for folder in folders):
         raise InvalidArgument(
-            f"checkpoint store {shown!r}: a prefix is of letters, digits, '.', '_' and '-' between single slashes"
+            f"{what} {shown!r}: a prefix is of letters, digits, '.', '_' and '-' between single slashes"
         )
     return Address(parts.netloc, SCHEMES[scheme], bucket, "".join(f"{folder}/" for folder in folders))
 

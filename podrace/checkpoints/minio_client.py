@@ -313,7 +313,7 @@ class Bucket:
             self.patience.sleep(pause)
 
     def _given_up(self, failure: Failure, tries: int) -> PodraceError:
-        if not isinstance(failure.error, Unavailable):
+        if not isinstance(failure.error, Unavailable) or tries == 1:
             return failure.error
         return Unavailable(f"{failure.error.message} ({tries} tries in {self.patience.deadline_seconds:g} s)")
 

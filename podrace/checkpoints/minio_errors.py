@@ -140,6 +140,10 @@ def _of_connection(error: http.HTTPError | OSError, address: Address, where: str
     # The host may be known in a moment, where names appear as containers start.
     if isinstance(error, http.NameResolutionError):
         return Failure(Unavailable(f"{where}: no such host {address.endpoint!r}; check the URI"), transient=True)
+    if isinstance(error, http.NewConnectionError):
+        reason = getattr(error.__cause__, "strerror", None) or _short(error)
+        line = f"{where}: {address.endpoint} cannot be reached: {reason}; check host and port"
+        return Failure(Unavailable(line), transient=True)
     partial = _incomplete(error)
     if partial:
         received, missing = partial

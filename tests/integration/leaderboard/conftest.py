@@ -11,7 +11,7 @@ import pytest
 from leaderboard.arrivals import Arrivals
 from leaderboard.generator import Generator
 from leaderboard.service import services
-from leaderboard.snapshots import Snapshots
+from leaderboard.snapshots import SnapshotKeeper
 from leaderboard.state import DATABASE_FORMAT
 from leaderboard.updater import Updater
 from podrace import rpc
@@ -130,7 +130,7 @@ async def client(
     updater = Updater(state, store, arrivals)
     config = rpc.ServerConfig(listen=f"unix:{folder}/leaderboard.sock", grace_seconds=0.5)
     server = await rpc.Server.start(
-        config, services(state, arrivals, updater, Generator(state), Snapshots(state, store))
+        config, services(state, arrivals, updater, Generator(state), SnapshotKeeper(state, store))
     )
     client = make_client(server.address)
     yield client

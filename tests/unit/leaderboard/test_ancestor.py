@@ -8,9 +8,12 @@ import pytest
 from leaderboard import queries, records
 from leaderboard.evolution.ancestor import best_of, inherited_values, seeded_numbers
 from leaderboard.garbage import collect_once
+from leaderboard.generator import Generator
+from leaderboard.parts import Reply
 from leaderboard.retention import Retention
 from podrace.checkpoints.publish import fetch
 from podrace.errors import InvalidArgument, NotFound
+from podrace.evolution.v1.evolution_pb2 import ProposeAgentResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     ORIGIN_CLONE,
     ORIGIN_FRESH,
@@ -178,6 +181,42 @@ def test_the_best_is_that_on_the_board_and_else_the_last(make_spec: MakeSpec, ma
     assert best_of(agent_id, roomy, [*seven, *better]) == seven[0]
     assert best_of(agent_id, tight, [*seven, *better]) == seven[1], "the best was evicted, its files may be gone"
     assert best_of(agent_id, roomy, better) is None
+
+
+class SaysFresh:
+    """A custom generator, as far as whoever asks is concerned; remembers what it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def misspelt(self, evolution: Any) -> str:
+        return ""
+
+    async def ask(self, question: Any, evolution: Any, prepare: Any) -> Reply[ProposeAgentResponse]:
+        self.asked.append((await prepare()).request.number)
+        return Reply(ProposeAgentResponse(fresh={}, reason="nobody to go on from"))
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+async def test_what_a_custom_generator_calls_fresh_is_fresh_and_it_is_not_asked_about_who_goes_on_from_the_ancestor(
+    mesh: Any, make_spec: MakeSpec, synchronous: bool
+) -> None:
+    ancestor, best = await ancestor_of(mesh, make_spec)
+    rounds = {"synchronous": True, "pool": {"maximum_pods": 2}} if synchronous else {}
+    spec = after(make_spec, ancestor.agent_id, evolution={"generator": "python:mine:propose"}, **rounds)
+    parts = SaysFresh()
+    mesh.generator = Generator(mesh.state, parts)  # type: ignore[arg-type]  # stands in for them
+    agents = [await mesh.generate(spec, number, tournament_id=NEW) for number in (0, 1, 3, 2, 4)]
+    agents.sort(key=lambda agent: agent.number)
+    assert parts.asked == [3, 4]
+    assert [agent.starting_checkpoint.manifest_digest for agent in agents] == [best.candidate_id] * 3 + [""] * 2
+    assert all(agent.reason.endswith("; python:mine:propose is not asked about it") for agent in agents[:3])
+    assert agents[3].reason.startswith("fresh, python:mine:propose: nobody to go on from")
+    assert not any(agent.generator_fault for agent in agents)
+    assert await mesh.replay(NEW) == []
 
 
 async def test_the_files_stay_as_long_as_first_agents_may_start_from_them(mesh: Any, make_spec: MakeSpec) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from leaderboard.board import Board, fold
-from leaderboard.champion import Fresh, name_champion, shrunken
+from leaderboard.champion import FreshScore, name_champion, shrunken
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, FreshEvaluation
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -95,15 +95,15 @@ def test_what_a_pods_own_evaluator_scored_counts_only_where_no_other_score_is(
 
 def test_scores_shrink_by_what_of_them_is_noise() -> None:
     # Mean 20, variance of the scores 100, noise (64 + 36 + 50) / 3 = 50, so that the true variance is 50.
-    scores = [Fresh(30.0, 8.0), Fresh(20.0, 6.0), Fresh(10.0, math.sqrt(50.0))]
+    scores = [FreshScore(30.0, 8.0), FreshScore(20.0, 6.0), FreshScore(10.0, math.sqrt(50.0))]
     assert shrunken(scores) == pytest.approx([20 + 10 * 50 / 114, 20.0, 20 - 10 * 50 / 100])
 
 
 def test_scores_that_differ_by_noise_alone_are_all_their_mean() -> None:
-    assert shrunken([Fresh(11.0, 5.0), Fresh(9.0, 5.0)]) == [10.0, 10.0]
-    assert shrunken([Fresh(11.0, 0.0), Fresh(9.0, 0.0)]) == [11.0, 9.0]
-    assert shrunken([Fresh(3.0, 2.0)]) == [3.0]
-    assert shrunken([Fresh(3.0, 0.0), Fresh(3.0, 0.0)]) == [3.0, 3.0]
+    assert shrunken([FreshScore(11.0, 5.0), FreshScore(9.0, 5.0)]) == [10.0, 10.0]
+    assert shrunken([FreshScore(11.0, 0.0), FreshScore(9.0, 0.0)]) == [11.0, 9.0]
+    assert shrunken([FreshScore(3.0, 2.0)]) == [3.0]
+    assert shrunken([FreshScore(3.0, 0.0), FreshScore(3.0, 0.0)]) == [3.0, 3.0]
 
 
 def test_who_has_more_noise_is_believed_less(make_spec: MakeSpec, board: Board) -> None:

@@ -1,12 +1,14 @@
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leaderboard.garbage import collect_once, tournaments
+from leaderboard.garbage import MISSING, collect_once, tournaments
 from leaderboard.retention import Retention
+from podrace.checkpoints.folder import FolderStore
 from podrace.checkpoints.publish import fetch
-from podrace.errors import NotFound
+from podrace.errors import DataLoss, NotFound
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]
@@ -170,3 +172,76 @@ async def test_what_an_agent_starts_from_stays_if_it_is_generated_and_its_parent
     await collected(mesh)
     assert children[0].starting_checkpoint.manifest_digest == start
     assert readable(mesh, start)
+
+
+# --- what is gone ------------------------------------------------------------------------------------------------
+
+CUT = Retention(best_of_idle_board=1, idle_seconds=24 * HOUR)
+
+
+async def cut_board(mesh: Any, make_spec: MakeSpec) -> tuple[list[Any], list[str]]:
+    """An idle board of two that was cut to its best: its agents, which have later checkpoints, and its candidates."""
+    spec = make_spec(evolution={"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 2})
+    agents = [await mesh.generate(spec, number) for number in range(2)]
+    board = [(await mesh.submit(agent, 9.0 - number)).candidate.candidate_id for number, agent in enumerate(agents)]
+    for number, agent in enumerate(agents):
+        await mesh.submit(agent, -9.0 - number)
+        await publish_more(mesh, agent)
+    mesh.clock.now += 25 * HOUR
+    await collected(mesh, CUT)
+    assert [readable(mesh, candidate) for candidate in board] == [True, False]
+    return agents, board
+
+
+def litter(mesh: Any) -> str:
+    """Something that nobody can reach, old enough to go."""
+    name: str = mesh.store.put_object(b"a part whose manifest was never written")
+    mesh.clock.now += 2 * HOUR
+    return name
+
+
+async def test_a_board_that_was_cut_and_goes_on_is_collected_and_loses_nothing_more(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
+    agents, board = await cut_board(mesh, make_spec)
+    # It goes on: the whole board counts again, of which some is gone.
+    latest = (await mesh.submit(agents[1], 7.0)).candidate.candidate_id
+    await publish_more(mesh, agents[1])
+    garbage = litter(mesh)
+    assert garbage in await collected(mesh, CUT)
+    assert [readable(mesh, candidate) for candidate in (board[0], latest)] == [True, True]
+
+
+async def test_an_ancestor_whose_files_were_cut_does_not_keep_the_rest_from_being_collected(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
+    agents, board = await cut_board(mesh, make_spec)
+    spec = make_spec(evolution={"initial_agents": 3, "ancestor_agent_id": agents[1].agent_id})
+    child = await mesh.generate(spec, 0, tournament_id="next-def456")
+    assert child.starting_checkpoint.manifest_digest == board[1]
+    garbage = litter(mesh)
+    assert garbage in await collected(mesh, CUT)
+    assert MISSING._value.get() == 1
+    assert readable(mesh, board[0])
+
+
+async def test_nothing_is_deleted_where_nothing_is_there_of_what_is_needed(
+    mesh: Any, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    agent = await mesh.generate(make_spec(), 0)
+    await mesh.submit(agent, 5.0)
+    elsewhere = FolderStore(tmp_path / "another store", mesh.clock)
+    strangers = elsewhere.put_object(b"what another leaderboard keeps")
+    mesh.clock.now += 2 * HOUR
+    with pytest.raises(NotFound, match="is it the store of this leaderboard"):
+        await collect_once(mesh.state, elsewhere, grace_seconds=HOUR, retention=CUT)
+    assert elsewhere.get_object(strangers)
+
+
+async def test_nothing_is_deleted_while_something_needed_is_damaged(mesh: Any, make_spec: MakeSpec) -> None:
+    _, board = await cut_board(mesh, make_spec)
+    garbage = litter(mesh)
+    mesh.store._object_path(board[0]).write_bytes(b"{}")
+    with pytest.raises(DataLoss):
+        await collected(mesh, CUT)
+    assert mesh.store.get_object(garbage)

@@ -6,7 +6,7 @@ import pytest
 from leaderboard import snapshots
 from leaderboard.garbage import collect_once
 from leaderboard.retention import Retention
-from leaderboard.snapshots import Snapshots
+from leaderboard.snapshots import SnapshotKeeper
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Manifest
 from podrace.checkpoints.publish import claim, read_manifest, read_part
 from podrace.checkpoints.snapshots import store_snapshot
@@ -26,8 +26,8 @@ ABSENT = 64 * "0"
 
 
 @pytest.fixture
-def kept(mesh: Any) -> Snapshots:
-    return Snapshots(mesh.state, mesh.store)
+def kept(mesh: Any) -> SnapshotKeeper:
+    return SnapshotKeeper(mesh.state, mesh.store)
 
 
 def stored(mesh: Any, agent: Agent, policy: bytes, **changes: Any) -> str:
@@ -76,7 +76,9 @@ async def first_agent(mesh: Any, make_spec: MakeSpec, number: int = 0) -> Agent:
 # --- of agents ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_snapshot_is_kept_with_its_time_and_its_steps(mesh: Any, kept: Snapshots, make_spec: MakeSpec) -> None:
+async def test_a_snapshot_is_kept_with_its_time_and_its_steps(
+    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
+) -> None:
     agent = await first_agent(mesh, make_spec)
     digest = stored(mesh, agent, b"policy")
     answer = (await kept.submit(request(agent, digest, 3, at=30.25))).snapshot
@@ -87,7 +89,7 @@ async def test_a_snapshot_is_kept_with_its_time_and_its_steps(mesh: Any, kept: S
 
 
 async def test_what_stands_for_an_agent_and_a_number_stands_for_ever(
-    mesh: Any, kept: Snapshots, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     first = await kept.submit(request(agent, stored(mesh, agent, b"policy"), 3, at=30.0))
@@ -100,7 +102,9 @@ async def test_what_stands_for_an_agent_and_a_number_stands_for_ever(
     assert await listed(mesh) == [first.snapshot, fourth.snapshot]
 
 
-async def test_who_lost_the_agent_has_no_snapshots_any_more(mesh: Any, kept: Snapshots, make_spec: MakeSpec) -> None:
+async def test_who_lost_the_agent_has_no_snapshots_any_more(
+    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
+) -> None:
     agent = await first_agent(mesh, make_spec)
     claim(mesh.store, agent.agent_id, 2)
     with pytest.raises(FailedPrecondition, match="epoch 1 is stale"):
@@ -117,21 +121,23 @@ async def test_who_lost_the_agent_has_no_snapshots_any_more(mesh: Any, kept: Sna
     ],
 )
 async def test_another_agents_snapshot_is_refused(
-    mesh: Any, kept: Snapshots, make_spec: MakeSpec, changes: dict[str, str], line: str
+    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec, changes: dict[str, str], line: str
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     with pytest.raises(InvalidArgument, match=line):
         await kept.submit(request(agent, stored(mesh, agent, b"policy", **changes), 1))
 
 
-async def test_a_checkpoint_is_no_snapshot(mesh: Any, kept: Snapshots, make_spec: MakeSpec) -> None:
+async def test_a_checkpoint_is_no_snapshot(mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec) -> None:
     agent = await first_agent(mesh, make_spec)
     digest = mesh.publish(agent, 5.0).checkpoint.manifest_digest
     with pytest.raises(InvalidArgument, match="is no snapshot"):
         await kept.submit(request(agent, digest, 1))
 
 
-async def test_a_bad_submission_is_refused_and_leaves_nothing(mesh: Any, kept: Snapshots, make_spec: MakeSpec) -> None:
+async def test_a_bad_submission_is_refused_and_leaves_nothing(
+    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
+) -> None:
     agent = await first_agent(mesh, make_spec)
     digest = stored(mesh, agent, b"policy")
     stranger = Agent(agent_id="t-a9")
@@ -155,7 +161,7 @@ async def test_a_bad_submission_is_refused_and_leaves_nothing(mesh: Any, kept: S
 
 
 async def test_the_champions_snapshot_is_the_policy_of_the_best_at_that_time(
-    mesh: Any, kept: Snapshots, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
 ) -> None:
     first, second = [await mesh.generate(make_spec(), number) for number in range(2)]
     assert not (await kept.champion(champions(1))).HasField("snapshot")
@@ -175,7 +181,7 @@ async def test_the_champions_snapshot_is_the_policy_of_the_best_at_that_time(
 
 
 async def test_a_champion_that_stays_has_one_manifest_however_often_it_is_kept(
-    mesh: Any, kept: Snapshots, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
     await mesh.submit(agent, 5.0)
@@ -185,7 +191,7 @@ async def test_a_champion_that_stays_has_one_manifest_however_often_it_is_kept(
 
 
 async def test_an_agents_snapshot_tells_the_steps_of_all_that_the_champions_of_its_number_knew(
-    mesh: Any, kept: Snapshots, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
     await mesh.submit(agent, 5.0)
@@ -197,15 +203,78 @@ async def test_an_agents_snapshot_tells_the_steps_of_all_that_the_champions_of_i
 
 
 @pytest.mark.parametrize("number", [0])
-async def test_a_champions_snapshot_needs_a_number(kept: Snapshots, number: int) -> None:
+async def test_a_champions_snapshot_needs_a_number(kept: SnapshotKeeper, number: int) -> None:
     with pytest.raises(InvalidArgument, match="number = 0"):
         await kept.champion(champions(number))
+
+
+async def test_a_policy_that_is_kept_while_its_candidate_is_evicted_and_collected_stays_readable(
+    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await one_place_for_two(mesh, make_spec)
+    evicted = await old_best(mesh, first)
+    noting = kept._keep
+
+    async def note_late(draft: Snapshot) -> Snapshot:
+        await mesh.submit(second, 9.0)
+        await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=Retention())
+        return await noting(draft)
+
+    monkeypatch.setattr(kept, "_keep", note_late)
+    snapshot = (await kept.champion(champions(1))).snapshot
+    assert snapshot.agent_id == first.agent_id
+    with pytest.raises(NotFound):
+        read_manifest(mesh.store, evicted)
+    for part in read_manifest(mesh.store, snapshot.manifest_digest).parts:
+        read_part(mesh.store, part)
+
+
+async def test_the_next_best_is_kept_where_the_best_was_collected_before_its_policy_was_read(
+    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await one_place_for_two(mesh, make_spec)
+    await old_best(mesh, first)
+    transact = mesh.state.transact
+
+    async def transact_then_lose(function: Any, *arguments: Any) -> Any:
+        found = await transact(function, *arguments)
+        if function is snapshots._kept_or_best:
+            monkeypatch.setattr(mesh.state, "transact", transact)
+            await mesh.submit(second, 9.0)
+            await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=Retention())
+        return found
+
+    monkeypatch.setattr(mesh.state, "transact", transact_then_lose)
+    assert (await kept.champion(champions(1))).snapshot.agent_id == second.agent_id
+
+
+async def test_a_best_whose_files_are_lost_is_told(mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec) -> None:
+    agent = await mesh.generate(make_spec(), 0)
+    best = (await mesh.submit(agent, 5.0)).candidate.candidate_id
+    mesh.store._object_path(best).unlink()
+    with pytest.raises(NotFound, match=best):
+        await kept.champion(champions(1))
+    assert not await listed(mesh)
+
+
+async def one_place_for_two(mesh: Any, make_spec: MakeSpec) -> list[Agent]:
+    one_place = {"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 1}
+    return [await mesh.generate(make_spec(evolution=one_place), number) for number in range(2)]
+
+
+async def old_best(mesh: Any, agent: Agent) -> str:
+    """A candidate that only its place on the board keeps, older than the grace age."""
+    best: str = (await mesh.submit(agent, 5.0)).candidate.candidate_id
+    for attempt in range(3):
+        await mesh.submit(agent, -1.0 - attempt)
+    mesh.clock.now += 2 * HOUR
+    return best
 
 
 # --- lists and garbage -------------------------------------------------------------------------------------------
 
 
-async def test_pages_together_are_the_whole_list(mesh: Any, kept: Snapshots, make_spec: MakeSpec) -> None:
+async def test_pages_together_are_the_whole_list(mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec) -> None:
     agent = await first_agent(mesh, make_spec)
     for number in range(1, 6):
         await kept.submit(request(agent, stored(mesh, agent, b"%d" % number), number))
@@ -219,7 +288,7 @@ async def test_pages_together_are_the_whole_list(mesh: Any, kept: Snapshots, mak
 
 
 async def test_snapshots_stay_as_long_as_the_board_and_without_training_files(
-    mesh: Any, kept: Snapshots, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
 ) -> None:
     one_place = {"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 1}
     first, second = [await mesh.generate(make_spec(evolution=one_place), number) for number in range(2)]
