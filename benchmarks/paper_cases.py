@@ -19,7 +19,7 @@ from peers_process import Request
 from races import Race
 
 from podrace import spec as specification
-from podrace.cli.grid_axes import digest
+from podrace.cli.grid.axes import digest
 from podrace.cli.specification import to_toml
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -21,11 +21,11 @@ from podrace import spec as specification
 from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, session
 from podrace.cli.claim import Use
 from podrace.cli.folders import Folders
-from podrace.cli.grid_axes import NAME_CHARACTERS, Cell, digest
-from podrace.cli.grid_results import Grid, Outcome
-from podrace.cli.grid_run import Runner
-from podrace.cli.grid_screen import GridLines
-from podrace.cli.grid_statistics import bootstrap_interval
+from podrace.cli.grid.axes import NAME_CHARACTERS, Cell, digest
+from podrace.cli.grid.results import Grid, Outcome
+from podrace.cli.grid.run import Runner
+from podrace.cli.grid.screen import GridLines
+from podrace.cli.grid.statistics import bootstrap_interval
 from podrace.cli.interrupts import Interrupts
 from podrace.cli.options import Settings
 from podrace.cli.output import finite

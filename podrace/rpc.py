@@ -396,7 +396,8 @@ async def wait_until_serving(address: str, *, deadline_seconds: float) -> None:
                 while not await _says_serving(stub):
                     await asyncio.sleep(SERVING_POLL_SECONDS)
                 return
-    raise errors.Unavailable(f"nothing serves at {address} (waited {deadline_seconds:g} s)")
+    proven = " that shows a certificate of this authority" if tls.identity_for(address) else ""
+    raise errors.Unavailable(f"nothing{proven} serves at {address} (waited {deadline_seconds:g} s)")
 
 
 async def wait_until_ready(channel: grpc.aio.Channel, deadline_seconds: float) -> None:

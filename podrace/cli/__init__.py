@@ -17,9 +17,9 @@ podrace/cli/
   report.py         the champion after the end; plots.py draws it, page.py (PURE) makes a page of a backtest
   data.py           `data`: prices to an array file, by a process of simulators.stocks
   scoring.py        has a pod score a checkpoint, for reports and for evaluate.py
-  curve.py          `curve`: curve_evaluations.py has snapshots evaluated, curve_points.py (PURE), curve_plots.py draws
-  continuous.py     `continuous`: trains on each new version of a dataset; continuous_decisions.py, continuous_spec.py
-                    (PURE), _dataset.py and _bucket.py (versions), _state.py (the diary), _process, _run, _scores
+  grid/             `grid`: a specification along axes
+  curve/            `curve`: learning curves from snapshots
+  continuous/       `continuous`: trains on each new version of a dataset
   query.py          `ls`, `show` (overview.py), `standings`, `stop`; lineage.py and lists.py: what is left
   store_choice.py   which checkpoint store the embedded mesh of a home uses
   store.py          `store`: looks after a checkpoint store; store_contents.py works out what lies there

@@ -10,8 +10,11 @@ from podrace.config import unknown
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "train": ("podrace.cli.train", "Train a tournament and show it live, or go on with one."),
-    "grid": ("podrace.cli.grid", "Run a specification along axes, compare with intervals."),
-    "continuous": ("podrace.cli.continuous", "Train on every new version of a dataset; better ones become champion."),
+    "grid": ("podrace.cli.grid.command", "Run a specification along axes, compare with intervals."),
+    "continuous": (
+        "podrace.cli.continuous.command",
+        "Train on every new version of a dataset; better ones become champion.",
+    ),
     "ls": ("podrace.cli.query", "List the tournaments, newest first."),
     "show": ("podrace.cli.query", "Show a tournament: where it stands, its pods, its latest events."),
     "events": ("podrace.cli.query", "Show every decision about a tournament with its reason."),
@@ -19,7 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "lineage": ("podrace.cli.lineage", "Show who descends from whom; --replay, --retrain do it again."),
     "evaluate": ("podrace.cli.evaluate", "Evaluate a champion or another candidate."),
     "ensemble": ("podrace.cli.ensemble", "Evaluate the best agents together, beside each alone."),
-    "curve": ("podrace.cli.curve", "Draw learning curves from snapshots, each evaluated on fresh episodes."),
+    "curve": ("podrace.cli.curve.command", "Draw learning curves from snapshots, each evaluated on fresh episodes."),
     "update": ("podrace.cli.update", "Change the limits of the pool, or the objective, of a tournament that runs."),
     "stop": ("podrace.cli.query", "Stop a tournament and keep everything."),
     "data": ("podrace.cli.data", "Make prices ready for the simulator stocks: build, check, synthesize."),

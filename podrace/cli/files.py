@@ -1,4 +1,4 @@
-"""Files that a person asked for by name: each stands there whole or not at all."""
+"""Files that a person asked for: each stands there whole or not at all."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,14 +24,14 @@ def check_file(path: Path, option: str) -> None:
 
 
 @contextmanager
-def whole_file(path: Path, option: str) -> Iterator[Path]:
+def whole_file(path: Path, option: str = "") -> Iterator[Path]:
     """Yields where to write; whoever looks at `path` meanwhile sees what was there before.
 
     A device, a pipe and a link are written themselves: a rename would put a file in their place.
 
     Args:
         path: As it was named.
-        option: That named it: `--csv`.
+        option: That named it, or its folder: `--csv`; empty if none did.
 
     Raises:
         FailedPrecondition: It cannot be written.
@@ -44,7 +44,8 @@ def whole_file(path: Path, option: str) -> Iterator[Path]:
         if not through:
             beside.replace(path)
     except OSError as error:
-        raise FailedPrecondition(f"{option} {path}: cannot be written: {error.strerror}") from None
+        name = f"{option} {path}".lstrip()
+        raise FailedPrecondition(f"{name}: cannot be written: {error.strerror}") from None
     finally:
         if not through and beside.is_file():
             beside.unlink()

@@ -50,8 +50,13 @@ def decimals(value: float, error: float) -> int:
     return min(max(3 - math.floor(math.log10(abs(value))), 1), 6) if value else 1
 
 
-def score(value: float, error: float, digits: int | None = None) -> str:
-    """A mean and its standard error: 312.4 ± 8.1; with so many decimals, or those that make sense."""
+def score(value: float, error: float | None, digits: int | None = None) -> str:
+    """A mean and its standard error: 312.4 ± 8.1; with so many decimals, or those that make sense.
+
+    A mean whose error is unknown stands alone: 312.4.
+    """
+    if error is None:
+        return number(value)
     digits = decimals(value, error) if digits is None else digits
     return f"{value:.{digits}f} ± {error:.{digits}f}"
 

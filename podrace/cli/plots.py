@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Trace
 from podrace.cli import page
+from podrace.cli.files import whole_file
 from podrace.errors import Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -127,9 +128,14 @@ def clock_positions(tournament: Tournament, submissions: Sequence[Candidate]) ->
     """When each submission arrived, since the tournament was created, by candidate id; and the unit of time."""
     begin = tournament.create_time.ToNanoseconds()
     seconds = {entry.candidate_id: (entry.submit_time.ToNanoseconds() - begin) / 1e9 for entry in submissions}
-    longest = max(seconds.values(), default=0.0)
-    size, unit = next((size, unit) for limit, size, unit in _CLOCK_UNITS if longest < limit)
+    size, unit = clock_unit(seconds.values())
     return {name: value / size for name, value in seconds.items()}, unit
+
+
+def clock_unit(seconds: Iterable[float]) -> tuple[float, str]:
+    """The unit that suits the longest of some times: its size in seconds and its name."""
+    longest = max(seconds, default=0.0)
+    return next((size, unit) for limit, size, unit in _CLOCK_UNITS if longest < limit)
 
 
 def families(submissions: Iterable[Candidate]) -> dict[str, str]:
@@ -205,7 +211,5 @@ def _finish(figure: "Figure", all_axes: Iterable["Axes"], path: Path) -> None:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
-    # Written beside and renamed: whoever looks at the folder sees whole pictures.
-    beside = path.with_suffix(".incoming.png")
-    figure.savefig(beside, dpi=130)
-    beside.replace(path)
+    with whole_file(path) as place:
+        figure.savefig(place, dpi=130)

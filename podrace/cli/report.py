@@ -16,6 +16,7 @@ from rich.text import Text
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli import formats, page, plots, shapes, tables
 from podrace.cli.clients import Clients
+from podrace.cli.files import whole_file
 from podrace.cli.output import finite
 from podrace.cli.scoring import evaluated, headline
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
@@ -57,9 +58,10 @@ async def make_report(clients: Clients, tournament: Tournament, folder: Path, *,
         await _evaluate(clients, tournament, name, spec, report)
     submissions = await clients.list_candidates(tournament, all_submissions=True)
     try:
-        _write(folder, tournament, submissions, report, tell)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FailedPrecondition(f"results cannot be written to {folder}: {error.strerror}") from None
+    _write(folder, tournament, submissions, report, tell)
     return report
 
 
@@ -79,7 +81,6 @@ def _write(
     report: Report,
     tell: Callable[[str], None],
 ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     _write_pages(folder, tournament, report)
     try:
         plots.draw_learning_curves(folder / "learning_curves.png", tournament, submissions)
@@ -125,10 +126,8 @@ def _write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def _write_text(path: Path, text: str) -> None:
-    """Writes beside and renames: readers see a whole file or none."""
-    incoming = path.with_suffix(".incoming")
-    incoming.write_text(text, encoding="utf-8")
-    incoming.replace(path)
+    with whole_file(path) as place:
+        place.write_text(text, encoding="utf-8")
 
 
 def render(report: Report) -> RenderableType:

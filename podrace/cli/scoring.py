@@ -80,18 +80,19 @@ async def _result(clients: Clients, evaluation_id: str) -> Evaluation:
         await asyncio.sleep(POLL_SECONDS)
 
 
-def standard_error(evaluation: Evaluation) -> float:
-    """Standard error of the mean return."""
-    return math.sqrt(evaluation.variance / evaluation.episodes) if evaluation.episodes else 0.0
+def standard_deviation(evaluation: Evaluation) -> float | None:
+    """Of the return between episodes; a single one says nothing about it."""
+    return math.sqrt(evaluation.variance) if evaluation.episodes > 1 else None
+
+
+def standard_error(evaluation: Evaluation) -> float | None:
+    """Standard error of the mean return; unknown of a single episode."""
+    deviation = standard_deviation(evaluation)
+    return None if deviation is None else deviation / math.sqrt(evaluation.episodes)
 
 
 def headline(evaluation: Evaluation) -> str:
     """The result in a line; one episode has no error."""
-    single = evaluation.episodes == 1
-    mean = formats.number(evaluation.mean_return) if single else _mean_and_error(evaluation)
+    mean = formats.score(evaluation.mean_return, standard_error(evaluation))
     episodes = formats.things(evaluation.episodes, "episode")
     return f"mean return {mean} over {episodes} of {evaluation.mean_length_steps:.0f} steps"
-
-
-def _mean_and_error(evaluation: Evaluation) -> str:
-    return formats.score(evaluation.mean_return, standard_error(evaluation))

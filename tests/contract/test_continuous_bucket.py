@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import weed
 
-from podrace.cli import continuous_bucket
-from podrace.cli.continuous_dataset import Source, open_source, take_version
+from podrace.cli import main
+from podrace.cli.continuous import bucket
+from podrace.cli.continuous.dataset import Source, open_source, take_version
 from podrace.errors import Aborted, FailedPrecondition, PermissionDenied
 
 
@@ -18,8 +19,8 @@ from podrace.errors import Aborted, FailedPrecondition, PermissionDenied
 def put(s3_server: weed.S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes], None]:
     """Puts an object below a prefix that nobody else uses; `s3://` means this server."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{s3_server.endpoint}")
-    monkeypatch.setattr(continuous_bucket, "DEADLINE_SECONDS", 5.0)
-    monkeypatch.setattr(continuous_bucket, "PIECE_BYTES", 100)
+    monkeypatch.setattr(bucket, "DEADLINE_SECONDS", 5.0)
+    monkeypatch.setattr(bucket, "PIECE_BYTES", 100)
     return lambda key, data: s3_server.client().put_object(weed.BUCKET, key, io.BytesIO(data), len(data)) and None
 
 
@@ -79,7 +80,7 @@ def test_an_object_that_is_put_anew_while_it_is_read_is_no_version(
 ) -> None:
     put(f"{root}/a", b"x" * 500)
     source = source_of(root)
-    assert isinstance(source, continuous_bucket.BucketSource)
+    assert isinstance(source, bucket.BucketSource)
     piece = source.bucket.get_piece
 
     def change(*arguments: object) -> bytes:
@@ -102,3 +103,44 @@ def test_what_cannot_be_looked_at_is_said_in_a_line(
     monkeypatch.setenv("PODRACE_STORE_SECRET_KEY", "wrong")
     with pytest.raises(PermissionDenied):
         source_of(root).look()
+
+
+SPEC = """
+[environment]
+id = "stocks"
+[environment.options]
+path = "%s"
+[algorithms.ppo]
+[objective]
+environment_steps = 1000
+"""
+
+
+@pytest.mark.parametrize(
+    ("reference", "variables", "told"),
+    [
+        ("s3://no-such-bucket/x", {}, "there is no bucket 'no-such-bucket'"),
+        (f"s3://{weed.BUCKET}/no-such-key", {}, "there is no such object, and none below it"),
+        (f"s3://{weed.BUCKET}/x", {"PODRACE_STORE_SECRET_KEY": "wrong"}, "credentials in PODRACE_STORE_ACCESS_KEY"),
+        (f"s3://{weed.BUCKET}/x", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "127.0.0.1:1 cannot be reached: Conn"),
+    ],
+)
+@pytest.mark.usefixtures("put")
+def test_a_start_that_cannot_look_says_why_in_a_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    reference: str,
+    variables: dict[str, str],
+    told: str,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "race.toml").write_text(SPEC % reference)
+    home = tmp_path / "home"
+    assert main(["continuous", "start", f"{tmp_path}/race.toml", "--watch", reference, "--home", str(home)]) in (1, 2)
+    out, err = capfd.readouterr()
+    assert err.startswith(f"error: --watch {reference}")
+    assert told in err
+    assert (err.count("\n"), out) == (1, "")
+    assert not home.exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from homes import Home, wait_for
 
-from podrace.cli import continuous_process, continuous_state
+from podrace.cli.continuous import process, state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -53,7 +53,7 @@ def folder(home: Home) -> Iterator[Path]:
     """Of the training; whatever a failed test left running there is ended."""
     path = home.path / "continuous" / "tiny"
     yield path
-    left = continuous_process.running(path)
+    left = process.running(path)
     if left:
         with contextlib.suppress(ProcessLookupError):
             os.kill(left.pid, signal.SIGKILL)
@@ -63,8 +63,8 @@ def synthesize(home: Home, prices: Path, seed: int) -> None:
     """New prices in the place of the old, at once."""
     incoming = prices.with_name("incoming.npz")
     arguments = "--symbols", "3", "--days", "30", "--bar-minutes", "65", "--seed", str(seed)
-    process = home.start("data", "synthesize", "--output", str(incoming), *arguments, with_home=False)
-    assert process.wait(60) == 0
+    synthesis = home.start("data", "synthesize", "--output", str(incoming), *arguments, with_home=False)
+    assert synthesis.wait(60) == 0
     incoming.replace(prices)
 
 
@@ -75,7 +75,7 @@ def test_each_version_is_trained_on_once_from_the_champion_whatever_ends_the_pro
     start = "continuous", "start", str(spec), "--watch", str(prices), "--poll", "0.2s"
 
     def decided(count: int) -> bool:
-        memory = continuous_state.read(folder)
+        memory = state.read(folder)
         return memory is not None and len(memory.history) == count
 
     synthesize(home, prices, seed=1)
@@ -90,7 +90,7 @@ def test_each_version_is_trained_on_once_from_the_champion_whatever_ends_the_pro
     synthesize(home, prices, seed=2)
     wait_for(home.roles, what="pods of the second version")
     os.kill(begun["pid"], signal.SIGKILL)
-    wait_for(lambda: continuous_process.running(folder) is None)
+    wait_for(lambda: process.running(folder) is None)
     cut = home.json("continuous", "status", "tiny")
     assert (cut["state"], cut["pid"]) == ("not running", None)
     again = home.json(*start)
@@ -122,5 +122,5 @@ def test_each_version_is_trained_on_once_from_the_champion_whatever_ends_the_pro
     assert code == 0, out + err
 
     assert home.run("continuous", "stop")[1] == "continuous tiny is stopped\n"
-    assert continuous_process.running(folder) is None
+    assert process.running(folder) is None
     assert not home.left_behind()

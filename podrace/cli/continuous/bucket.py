@@ -4,14 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from podrace.checkpoints.minio_address import parse_address, read_access
+from podrace.checkpoints.minio_address import BUCKET, FOLDER, parse_address, read_access
 from podrace.checkpoints.minio_client import Bucket, Patience
-from podrace.cli.continuous_dataset import Write
-from podrace.cli.continuous_decisions import Signature
+from podrace.cli.continuous.dataset import ENDPOINTS, S3, Write
+from podrace.cli.continuous.decisions import Signature
 from podrace.errors import Aborted, InvalidArgument, NotFound
 
-ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-"""Variables that name the server of `s3://`, as those of Amazon's own tools."""
 USUAL_ENDPOINT = "https://s3.amazonaws.com"
 DEADLINE_SECONDS = 30.0
 """How long a server that fails is asked again before the next look."""
@@ -28,11 +26,11 @@ class BucketSource:
     """Of the object, or what names of all begin with, without the slash after it; empty: the whole bucket."""
 
     @classmethod
-    def open(cls, reference: str, environ: Mapping[str, str]) -> "BucketSource":
-        """Finds server and credentials; nothing is sent yet. Raises as open_source."""
-        uri = _minio_uri(reference, environ) if reference.startswith("s3://") else reference
-        address = parse_address(uri.rstrip("/"))
-        bucket = Bucket(address, read_access(address, environ), Patience(DEADLINE_SECONDS))
+    def open(cls, reference: str, environ: Mapping[str, str], *, patient: bool = True) -> "BucketSource":
+        """Finds server and credentials; nothing is sent yet. Takes and raises what open_source does."""
+        uri = _minio_uri(reference, environ) if reference.startswith(S3) else reference
+        address = parse_address(uri.rstrip("/"), what="--watch")
+        bucket = Bucket(address, read_access(address, environ), Patience(DEADLINE_SECONDS if patient else 0.0))
         return cls(bucket, address.prefix.rstrip("/"))
 
     @property
@@ -42,9 +40,8 @@ class BucketSource:
 
     def look(self) -> Signature:
         """Tags and sizes as the server lists them: an object of this very name, or else all below it."""
-        what = f"{self.bucket.address.bucket}/{self.key}"
         rows = []
-        for entry in self.bucket.entries(self.key, what):
+        for entry in self.bucket.entries(self.key, "the data"):
             row = entry.etag, entry.size_bytes
             if entry.key == self.key:
                 return (("", *row),)
@@ -70,9 +67,17 @@ class BucketSource:
 
 def _minio_uri(reference: str, environ: Mapping[str, str]) -> str:
     """The same place as the store names it."""
+    rest = reference.removeprefix(S3)
+    bucket, *folders = rest.rstrip("/").split("/")
+    # What somebody took for the place of credentials is not repeated.
+    shown = f"--watch {S3}{rest.rpartition('@')[2]}"
+    if not BUCKET.fullmatch(bucket):
+        raise InvalidArgument(f"{shown}: names no bucket; write {S3}BUCKET/KEY-OR-PREFIX")
+    if not all(FOLDER.fullmatch(folder) for folder in folders):
+        raise InvalidArgument(f"{shown}: a key is of letters, digits, '.', '_' and '-' between single slashes")
     endpoint = next((environ[name] for name in ENDPOINTS if environ.get(name)), USUAL_ENDPOINT)
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise InvalidArgument(f"{ENDPOINTS[0]} or {ENDPOINTS[1]} = {endpoint!r}: expected https://HOST[:PORT]")
     scheme = "minio" if parts.scheme == "https" else "minio+http"
-    return f"{scheme}://{parts.netloc}/{reference.removeprefix('s3://')}"
+    return f"{scheme}://{parts.netloc}/{rest}"

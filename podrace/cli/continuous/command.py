@@ -13,11 +13,12 @@ import click
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from podrace import spec as specifications
-from podrace.cli import EXIT_INTERRUPTED, continuous_process, continuous_state, continuous_tables, session
-from podrace.cli.continuous_dataset import INCOMING, LocalSource, discard, open_source
-from podrace.cli.continuous_run import Keeper, Plan
-from podrace.cli.continuous_spec import check_reference
-from podrace.cli.continuous_state import Diary, Memory
+from podrace.cli import EXIT_INTERRUPTED, session
+from podrace.cli.continuous import process, state, tables
+from podrace.cli.continuous.dataset import ENDPOINTS, INCOMING, S3, LocalSource, Source, discard, open_source
+from podrace.cli.continuous.run import Keeper, Plan
+from podrace.cli.continuous.spec import check_reference
+from podrace.cli.continuous.state import Diary, Memory
 from podrace.cli.folders import Folders
 from podrace.cli.interrupts import Interrupts
 from podrace.cli.options import Settings, mesh_options
@@ -25,7 +26,7 @@ from podrace.cli.output import show, show_json, tell
 from podrace.cli.plain import PlainLines
 from podrace.cli.specification import load
 from podrace.config import unknown
-from podrace.errors import InvalidArgument, NotFound
+from podrace.errors import InvalidArgument, NotFound, PodraceError
 
 SHORTEST_POLL_SECONDS = 0.1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
@@ -81,17 +82,17 @@ def start(
     session.check_remote(settings)
     Folders.of(settings.home).make_home()
     plan.versions.mkdir(parents=True, exist_ok=True)
-    continuous_process.check_free(plan.folder, name)
+    process.check_free(plan.folder, name)
     if foreground:
         return session.run(functools.partial(_keep, settings, plan, name, str(spec)))
     _check_diary(plan, name)
     arguments = _arguments(settings, spec, plan, name, overrides, poll)
-    process = continuous_process.detach(arguments, plan.folder, name)
-    log = plan.folder / continuous_process.LOG
+    detached = process.detach(arguments, plan.folder, name)
+    log = plan.folder / process.LOG
     if settings.as_json:
-        show_json({"name": name, "pid": process.pid, "folder": str(plan.folder), "log": str(log)})
+        show_json({"name": name, "pid": detached.pid, "folder": str(plan.folder), "log": str(log)})
     else:
-        show(f"continuous {name} watches {plan.reference} (pid {process.pid}); its log is {log}")
+        show(f"continuous {name} watches {plan.reference} (pid {detached.pid}); its log is {log}")
     return 0
 
 
@@ -113,14 +114,33 @@ def _plan(settings: Settings, spec: Path, reference: str, name: str, overrides: 
         seconds = float(poll) if poll.replace(".", "", 1).isdigit() else None
     if seconds is None or seconds < SHORTEST_POLL_SECONDS:
         raise InvalidArgument(f"--poll {poll}: expected a duration of at least {SHORTEST_POLL_SECONDS:g}s, such as 30s")
-    source = open_source(reference, os.environ)
+    source = open_source(reference, os.environ, patient=False)
     check_reference(specification, reference, source=str(spec))
-    if isinstance(source, LocalSource) and not source.path.exists():
-        raise NotFound(f"--watch {reference}: there is no such file or folder")
-    if not isinstance(source, LocalSource) and not source.look():
-        raise NotFound(f"--watch {reference}: there is no such object, and none below it")
-    folder = Folders.of(settings.home).home / continuous_state.FOLDER / name
+    _check_data(source, reference)
+    folder = Folders.of(settings.home).home / state.FOLDER / name
     return Plan(specification, reference, seconds, folder)
+
+
+def _check_data(source: Source, reference: str) -> None:
+    """Refuses data that is not there, or cannot be looked at; raises as _plan."""
+    if isinstance(source, LocalSource):
+        if not source.path.exists():
+            raise NotFound(f"--watch {reference}: there is no such file or folder")
+        return
+    try:
+        seen = source.look()
+    except PodraceError as error:
+        raise type(error)(f"--watch {reference}{_server(reference)}: {error.message}") from None
+    if not seen:
+        raise NotFound(f"--watch {reference}: there is no such object, and none below it")
+
+
+def _server(reference: str) -> str:
+    """Who says where `s3://` is; of other references nothing."""
+    if not reference.startswith(S3):
+        return ""
+    variable = next((name for name in ENDPOINTS if os.environ.get(name)), "")
+    return f" (on the server of {variable})" if variable else f" ({ENDPOINTS[-1]} is not set)"
 
 
 def _check_diary(plan: Plan, name: str) -> None:
@@ -151,8 +171,8 @@ def _arguments(settings: Settings, spec: Path, plan: Plan, name: str, overrides:
 async def _keep(settings: Settings, plan: Plan, name: str, spec: str, interrupts: Interrupts) -> int:
     """Trains until it is interrupted."""
     terminal = sys.stderr.isatty()
-    say = tell if terminal else continuous_tables.timed(tell)
-    with interrupts.polite() as stop, continuous_process.hold(plan.folder, name) as lock:
+    say = tell if terminal else tables.timed(tell)
+    with interrupts.polite() as stop, process.hold(plan.folder, name) as lock:
         diary = Diary.open(plan.folder, name=name, reference=_absolute(plan.reference))
         diary.change(spec=str(Path(spec).absolute()), trouble="")
         discard(plan.versions / INCOMING)
@@ -188,7 +208,7 @@ def status(settings: Settings, name: str) -> int:
             f"{settings.home}: nothing is trained continuously; begin with `podrace continuous start SPEC --watch REF`"
         )
     for memory, folder in found:
-        show(continuous_tables.overview(memory, continuous_process.running(folder)))
+        show(tables.overview(memory, process.running(folder)))
     return 0
 
 
@@ -210,28 +230,28 @@ def stop(settings: Settings, name: str, deadline_seconds: float) -> int:
     A tournament that runs is stopped, and the next start goes on with it. NAME may be left out where only one runs.
     """
     memory, folder = _find(settings, name or _only_running(settings))
-    process = continuous_process.running(folder)
-    how = continuous_process.stop(process, deadline_seconds=deadline_seconds) if process else ""
-    memory = continuous_state.read(folder) or memory
+    running = process.running(folder)
+    how = process.stop(running, deadline_seconds=deadline_seconds) if running else ""
+    memory = state.read(folder) or memory
     if settings.as_json:
         show_json(_values(memory, folder))
     else:
-        ended = f"is stopped{f'; {how}' if how else ''}" if process else "is not running"
+        ended = f"is stopped{f'; {how}' if how else ''}" if running else "is not running"
         show(f"continuous {memory.name} {ended}")
     return 0
 
 
 def _names(settings: Settings) -> list[str]:
-    return continuous_state.names(Folders.of(settings.home).home)
+    return state.names(Folders.of(settings.home).home)
 
 
 def _folder(settings: Settings, name: str) -> Path:
-    return Folders.of(settings.home).home / continuous_state.FOLDER / name
+    return Folders.of(settings.home).home / state.FOLDER / name
 
 
 def _find(settings: Settings, name: str) -> tuple[Memory, Path]:
     """What is remembered of a name; raises NotFound."""
-    memory = continuous_state.read(_folder(settings, name)) if NAME.fullmatch(name) else None
+    memory = state.read(_folder(settings, name)) if NAME.fullmatch(name) else None
     if memory is None:
         raise NotFound(unknown(str(settings.home), "continuous training", name, _names(settings)))
     return memory, _folder(settings, name)
@@ -245,7 +265,7 @@ def _only_running(settings: Settings) -> str:
         InvalidArgument: There are several.
     """
     names = _names(settings)
-    live = [name for name in names if continuous_process.running(_folder(settings, name))] or names
+    live = [name for name in names if process.running(_folder(settings, name))] or names
     if not live:
         raise NotFound(f"{settings.home}: nothing is trained continuously")
     if len(live) > 1:
@@ -255,10 +275,10 @@ def _only_running(settings: Settings) -> str:
 
 def _values(memory: Memory, folder: Path) -> dict[str, Any]:
     """What `--json` prints."""
-    process = continuous_process.running(folder)
+    running = process.running(folder)
     values: dict[str, Any] = _with_readable_times(asdict(memory))
     del values["format"]
-    return {"state": continuous_tables.state(memory, process), "pid": process.pid if process else None} | values
+    return {"state": tables.state(memory, running), "pid": running.pid if running else None} | values
 
 
 def _with_readable_times(value: Any) -> Any:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 
-from podrace.cli.continuous_decisions import Signature
+from podrace.cli.continuous.decisions import Signature
 from podrace.errors import (
     Aborted,
     Cancelled,
@@ -33,6 +33,9 @@ DIGEST_CHARACTERS = 12
 """Of a version's digest, in the names of folders and in texts."""
 SCHEMES = ("s3", "minio", "minio+http")
 """Of references to servers."""
+S3 = "s3://"
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+"""Variables that name the server of `s3://`, as those of Amazon's own tools."""
 CHUNK_BYTES = 1 << 20
 INCOMING = ".incoming"
 """Where a copy is made; what lies there is nobody's."""
@@ -123,13 +126,14 @@ def _row(name: str, path: Path) -> tuple[object, ...]:
     return name, found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def open_source(reference: str, environ: Mapping[str, str]) -> Source:
+def open_source(reference: str, environ: Mapping[str, str], *, patient: bool = True) -> Source:
     """Finds what a reference names; touches nothing.
 
     Args:
         reference: Path of a file or a folder, `s3://BUCKET/KEY-OR-PREFIX`, or `minio://HOST/BUCKET/KEY-OR-PREFIX`
             (`minio+http://` without TLS).
         environ: Where credentials, region, and for `s3://` the address of the server are.
+        patient: Whether a server that fails is asked again for a while.
 
     Raises:
         InvalidArgument: It names nothing.
@@ -149,12 +153,12 @@ def open_source(reference: str, environ: Mapping[str, str]) -> Source:
         )
     try:
         # Only here: it takes longer than most commands.
-        from podrace.cli.continuous_bucket import BucketSource
+        from podrace.cli.continuous.bucket import BucketSource
     except ImportError:
         raise Unimplemented(
             f"--watch {reference}: needs the package minio: pip install 'minio>=7.2.20,<8' (podrace[minio])"
         ) from None
-    return BucketSource.open(reference, environ)
+    return BucketSource.open(reference, environ, patient=patient)
 
 
 def take_version(source: Source, folder: Path, *, cancelled: Callable[[], bool]) -> Version:

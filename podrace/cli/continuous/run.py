@@ -16,11 +16,11 @@ from typing import Any
 from podrace.cli import session
 from podrace.cli.claim import Use
 from podrace.cli.clients import Clients
-from podrace.cli.continuous_dataset import DIGEST_CHARACTERS, Source, Version, discard, folder_of, take_version
-from podrace.cli.continuous_decisions import Look, Looks, is_news, judge
-from podrace.cli.continuous_scores import scores_of
-from podrace.cli.continuous_spec import OPTIONS_FILE, bound, spec_of_version
-from podrace.cli.continuous_state import FAILED, FIRST, KEPT, REPLACED, SKIPPED, Contestant, Diary, Entry, Pinned, Work
+from podrace.cli.continuous.dataset import DIGEST_CHARACTERS, Source, Version, discard, folder_of, take_version
+from podrace.cli.continuous.decisions import Look, Looks, is_news, judge
+from podrace.cli.continuous.scores import scores_of
+from podrace.cli.continuous.spec import OPTIONS_FILE, bound, spec_of_version
+from podrace.cli.continuous.state import FAILED, FIRST, KEPT, REPLACED, SKIPPED, Contestant, Diary, Entry, Pinned, Work
 from podrace.cli.folders import Folders
 from podrace.cli.follow import View, follow, wait_for_pods_to_go
 from podrace.cli.interrupts import Interrupts

@@ -4,8 +4,8 @@ import hashlib
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.clients import Clients
-from podrace.cli.continuous_decisions import Score
-from podrace.cli.continuous_state import Contestant
+from podrace.cli.continuous.decisions import Score
+from podrace.cli.continuous.state import Contestant
 from podrace.cli.scoring import evaluated, standard_error
 from podrace.errors import FailedPrecondition
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -60,4 +60,5 @@ async def _evaluation_of(clients: Clients, tournament: Tournament, one: Contesta
 def _scored(made: Evaluation | str) -> Scored:
     if isinstance(made, str):
         return None, made
-    return Score(made.mean_return, standard_error(made), made.episodes), ""
+    # Of a single episode it is 0, as on the board: the higher return is the better one.
+    return Score(made.mean_return, standard_error(made) or 0.0, made.episodes), ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from podrace import config
-from podrace.cli.continuous_decisions import Score
+from podrace.cli.continuous.decisions import Score
 from podrace.errors import DataLoss, FailedPrecondition, PodraceError
 
 FOLDER = "continuous"

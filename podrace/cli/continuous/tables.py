@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from podrace.cli import formats, tables
-from podrace.cli.continuous_dataset import DIGEST_CHARACTERS
-from podrace.cli.continuous_process import Identity
-from podrace.cli.continuous_state import FIRST, REPLACED, Contestant, Entry, Memory
+from podrace.cli.continuous.dataset import DIGEST_CHARACTERS
+from podrace.cli.continuous.process import Identity
+from podrace.cli.continuous.state import FIRST, REPLACED, Contestant, Entry, Memory
 
 SHOWN_VERSIONS = 20
 """Of the history; --json has all."""

@@ -9,12 +9,13 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 from rich.table import Table
 
-from podrace.cli import EXIT_FAILED, curve_plots, formats, session
+from podrace.cli import EXIT_FAILED, formats, session
 from podrace.cli.claim import Use
 from podrace.cli.clients import Clients
-from podrace.cli.curve_evaluations import Manner, Results, evaluate_snapshots
-from podrace.cli.curve_plots import STEPS, SUFFIXES, WALL_CLOCK
-from podrace.cli.curve_points import (
+from podrace.cli.curve import plots
+from podrace.cli.curve.evaluations import Manner, Results, evaluate_snapshots
+from podrace.cli.curve.plots import STEPS, SUFFIXES, WALL_CLOCK
+from podrace.cli.curve.points import (
     AGENTS,
     ALL,
     CHAMPION,
@@ -35,7 +36,7 @@ from podrace.cli.options import Settings, mesh_options
 from podrace.cli.output import show, show_json, tell
 from podrace.cli.plots import new_figure
 from podrace.cli.query import find_tournament
-from podrace.cli.tables import plain_table
+from podrace.cli.tables import NOTHING, plain_table
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -196,7 +197,7 @@ def _answer(
             place.write_text(csv_text(points))
     if request.plot is not None:
         with whole_file(request.plot, "--plot") as place:
-            curve_plots.draw(place, points, environments=environments, by=request.by)
+            plots.draw(place, points, environments=environments, by=request.by)
     if settings.as_json:
         show_json(json_values(points, failures))
     else:
@@ -215,6 +216,7 @@ def points_table(points: Sequence[Point]) -> Table:
     table = plain_table(*names, "agent", "algorithm", *numbers, right=numbers)
     for (tournament_id, who), curve_points in curves(points).items():
         for point in curve_points:
+            deviation = point.standard_deviation
             table.add_row(
                 *((tournament_id,) if several else ()),
                 formats.short(who, tournament_id),
@@ -223,6 +225,6 @@ def points_table(points: Sequence[Point]) -> Table:
                 formats.duration(point.seconds),
                 formats.count(point.environment_steps),
                 formats.score(point.mean, point.standard_error),
-                formats.number(point.standard_deviation),
+                NOTHING if deviation is None else formats.number(deviation),
             )
     return table

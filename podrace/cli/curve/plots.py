@@ -1,14 +1,14 @@
 """The picture of learning curves: means with a band of one standard deviation. matplotlib is imported to draw."""
 
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podrace.cli import formats
-from podrace.cli.curve_points import CHAMPION, Point, curves
-from podrace.cli.grid_plots import clock_unit
-from podrace.cli.plots import FAMILY_COLORS, OTHER_FAMILIES_COLOR, new_figure
+from podrace.cli.curve.points import CHAMPION, Point, curves
+from podrace.cli.plots import FAMILY_COLORS, OTHER_FAMILIES_COLOR, clock_unit, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,8 +69,10 @@ def _draw_curves(axes: "Axes", points: Sequence[Point], position: Callable[[Poin
         width = 1.8 if who == CHAMPION else 1.0
         axes.plot(positions, means, marker=".", color=color, linewidth=width, label=label)
         if len(found) <= _MOST_BANDS:
-            lows = [point.mean - point.standard_deviation for point in curve]
-            highs = [point.mean + point.standard_deviation for point in curve]
+            # Where the deviation is unknown, there is a gap.
+            widths = [math.nan if (one := point.standard_deviation) is None else one for point in curve]
+            lows = [mean - width for mean, width in zip(means, widths, strict=True)]
+            highs = [mean + width for mean, width in zip(means, widths, strict=True)]
             axes.fill_between(positions, lows, highs, color=color, alpha=0.15, linewidth=0)
 
 
@@ -94,5 +96,7 @@ def title(points: Sequence[Point], environments: Mapping[str, str], *, panels: i
     episodes = sorted({point.evaluation.episodes for point in points})
     over = formats.things(episodes[0], "episode") if len(episodes) == 1 else "episodes"
     subject = names[0] if len(names) == 1 else f"{len(names)} tournaments"
-    line = f"{subject} on {where}: mean over {over}, band of one standard deviation"
+    known = any(point.standard_deviation is not None for point in points)
+    band = "band of one standard deviation" if known else "standard deviation unknown"
+    line = f"{subject} on {where}: mean over {over}, {band}"
     return textwrap.fill(line, _PANEL_CHARACTERS * panels, break_long_words=False, break_on_hyphens=False)

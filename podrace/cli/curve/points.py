@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.cli import formats
+from podrace.cli import formats, scoring
 from podrace.cli.follow import END_STATES
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Snapshot
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -53,17 +53,20 @@ class Point:
         return self.evaluation.mean_return
 
     @property
-    def standard_deviation(self) -> float:
-        """Of the return between episodes; 0 of a single one."""
-        return math.sqrt(self.evaluation.variance)
+    def standard_deviation(self) -> float | None:
+        """Of the return between episodes; unknown of a single one."""
+        return scoring.standard_deviation(self.evaluation)
 
     @property
-    def standard_error(self) -> float:
-        """Of the mean."""
-        return self.standard_deviation / math.sqrt(self.evaluation.episodes) if self.evaluation.episodes else 0.0
+    def standard_error(self) -> float | None:
+        """Of the mean; unknown of a single episode."""
+        return scoring.standard_error(self.evaluation)
 
     def values(self) -> dict[str, Any]:
-        """A line of the CSV file, and what `curve --json` prints of it. Keys are added to, never renamed."""
+        """A line of the CSV file, and what `curve --json` prints of it. Keys are added to, never renamed.
+
+        What is unknown is None: null in JSON, nothing in the file.
+        """
         return {
             "tournament_id": self.snapshot.tournament_id,
             "agent_id": self.who,

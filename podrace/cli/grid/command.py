@@ -8,13 +8,14 @@ from pathlib import Path
 import click
 
 from podrace import config
-from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, grid_plots, grid_results, session
+from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, session
 from podrace.cli.claim import Use
 from podrace.cli.folders import Folders
-from podrace.cli.grid_axes import grid_name, make_cells, parse_axes
-from podrace.cli.grid_results import Grid
-from podrace.cli.grid_run import Runner
-from podrace.cli.grid_screen import GridLines, GridTable
+from podrace.cli.grid import plots, results
+from podrace.cli.grid.axes import grid_name, make_cells, parse_axes
+from podrace.cli.grid.results import Grid
+from podrace.cli.grid.run import Runner
+from podrace.cli.grid.screen import GridLines, GridTable
 from podrace.cli.interrupts import Interrupts
 from podrace.cli.options import Settings, mesh_options
 from podrace.cli.output import console, show, show_json, tell
@@ -69,7 +70,7 @@ async def _run(settings: Settings, wanted: Grid, parallel: int, interrupts: Inte
     """Runs the cells on one mesh; the results are written when it is gone, however it went."""
     # Results go there in any case: an unwritable folder must not be found out at the end.
     Folders.of(settings.home).make_home()
-    grid_results.write(wanted)
+    results.write(wanted)
     screen = GridTable(console(stderr=True)) if sys.stderr.isatty() else GridLines(tell)
     try:
         async with session.open_clients(settings, Use.TRAIN, interrupts, notify=screen.tell) as clients:
@@ -94,13 +95,13 @@ def _conclude(settings: Settings, wanted: Grid) -> None:
     combinations = wanted.combinations()
     if any(row.scored for row in combinations):
         try:
-            grid_plots.draw(wanted.folder / "grid.png", combinations, title=wanted.name)
+            plots.draw(wanted.folder / "grid.png", combinations, title=wanted.name)
         except Unimplemented as error:
             tell(error.message)
     if settings.as_json:
-        show_json(grid_results.grid_values(wanted))
+        show_json(results.grid_values(wanted))
         return
-    show(grid_results.render(wanted))
+    show(results.render(wanted))
     for cell in wanted.cells:
         outcome = wanted.outcome(cell)
         if not outcome.good and outcome.reason:

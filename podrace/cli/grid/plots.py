@@ -1,22 +1,19 @@
 """The picture of a grid: learning curves of its combinations, means over seeds. matplotlib is imported to draw."""
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podrace.cli import formats
-from podrace.cli.grid_results import Combination
-from podrace.cli.grid_statistics import Point, mean_curve
-from podrace.cli.plots import FAMILY_COLORS
-from podrace.errors import Unimplemented
+from podrace.cli.files import whole_file
+from podrace.cli.grid.results import Combination
+from podrace.cli.grid.statistics import Point, mean_curve
+from podrace.cli.plots import FAMILY_COLORS, clock_unit, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_CLOCK_UNITS = ((180.0, 1.0, "seconds"), (3 * 3600.0, 60.0, "minutes"), (math.inf, 3600.0, "hours"))
-"""Up to how many seconds a unit is used, its size in seconds, and its name."""
 _LINE_STYLES = ("-", "--", ":", "-.")
 """The next one is taken each time the colours have been used up."""
 _LARGEST_LEGEND = 32
@@ -34,9 +31,10 @@ def draw(path: Path, combinations: Sequence[Combination], *, title: str) -> None
         title: Of the picture.
 
     Raises:
+        FailedPrecondition: It cannot be written.
         Unimplemented: matplotlib is not installed.
     """
-    figure = _figure()
+    figure = new_figure(12, 5.5)
     by_steps, by_clock = figure.subplots(1, 2, sharey=True)
     size, unit = clock_unit(point.seconds for row in combinations for run in row.scored for point in run.curve)
     _draw_combinations(by_steps, combinations, lambda point: point.environment_steps)
@@ -45,16 +43,8 @@ def draw(path: Path, combinations: Sequence[Combination], *, title: str) -> None
     by_clock.set(title="against wall clock", xlabel=f"wall clock since the first agent began ({unit})")
     figure.suptitle(f"{title}: mean over seeds, 95 % bootstrap interval")
     _finish(figure, by_steps, by_clock)
-    # Written beside and renamed: whoever looks at the folder sees whole pictures.
-    beside = path.with_suffix(".incoming.png")
-    figure.savefig(beside, dpi=130)
-    beside.replace(path)
-
-
-def clock_unit(seconds: Iterable[float]) -> tuple[float, str]:
-    """The unit that suits the longest of some times: its size in seconds and its name."""
-    longest = max(seconds, default=0.0)
-    return next((size, unit) for limit, size, unit in _CLOCK_UNITS if longest < limit)
+    with whole_file(path, "--output") as place:
+        figure.savefig(place, dpi=130)
 
 
 def _draw_combinations(axes: "Axes", combinations: Sequence[Combination], position: Callable[[Point], float]) -> None:
@@ -70,18 +60,6 @@ def _draw_combinations(axes: "Axes", combinations: Sequence[Combination], positi
         lows = [estimate.mean if estimate.low is None else estimate.low for estimate in curve.estimates]
         highs = [estimate.mean if estimate.high is None else estimate.high for estimate in curve.estimates]
         axes.fill_between(curve.positions, lows, highs, step="post", color=color, alpha=0.15, linewidth=0)
-
-
-def _figure() -> "Figure":
-    """A figure that knows no window system, and no state that others share."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise Unimplemented("matplotlib is not installed, so that nothing is drawn; install podrace[plots]") from None
-    figure = Figure(figsize=(12, 5.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def _finish(figure: "Figure", by_steps: "Axes", by_clock: "Axes") -> None:

@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from podrace.cli import formats, tables
-from podrace.cli.grid_axes import SEED, Axis, Cell
-from podrace.cli.grid_statistics import CONFIDENCE, RESAMPLES, Estimate, Point, bootstrap_mean
+from podrace.cli.files import whole_file
+from podrace.cli.grid.axes import SEED, Axis, Cell
+from podrace.cli.grid.statistics import CONFIDENCE, RESAMPLES, Estimate, Point, bootstrap_mean
 from podrace.cli.output import finite
 from podrace.errors import FailedPrecondition
 
@@ -249,7 +250,7 @@ def table_csv(grid: Grid) -> str:
 
 
 def write(grid: Grid) -> None:
-    """Writes results.json and table.csv, each beside and renamed: readers see whole files.
+    """Writes results.json and table.csv.
 
     Raises:
         FailedPrecondition: The folder cannot be written.
@@ -257,11 +258,10 @@ def write(grid: Grid) -> None:
     values = json.dumps(finite(grid_values(grid)), indent=2, allow_nan=False) + "\n"
     try:
         grid.folder.mkdir(parents=True, exist_ok=True)
-        for name, content in (("results.json", values), ("table.csv", table_csv(grid))):
-            incoming = grid.folder / f"{name}.incoming"
-            incoming.write_text(content, encoding="utf-8")
-            incoming.replace(grid.folder / name)
     except OSError as error:
         raise FailedPrecondition(
             f"results cannot be written to {grid.folder}: {error.strerror}; name another folder with --output"
         ) from None
+    for name, content in (("results.json", values), ("table.csv", table_csv(grid))):
+        with whole_file(grid.folder / name, "--output") as place:
+            place.write_text(content, encoding="utf-8")

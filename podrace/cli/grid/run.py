@@ -14,14 +14,15 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from podrace.cli import formats, grid_results
+from podrace.cli import formats
 from podrace.cli.clients import Clients
 from podrace.cli.folders import Folders
 from podrace.cli.follow import View, follow, wait_for_pods_to_go
-from podrace.cli.grid_axes import Cell
-from podrace.cli.grid_results import FAILED, Grid, Outcome
-from podrace.cli.grid_screen import GridLines, GridTable
-from podrace.cli.grid_statistics import best_so_far, running_seconds
+from podrace.cli.grid import results
+from podrace.cli.grid.axes import Cell
+from podrace.cli.grid.results import FAILED, Grid, Outcome
+from podrace.cli.grid.screen import GridLines, GridTable
+from podrace.cli.grid.statistics import best_so_far, running_seconds
 from podrace.cli.options import Settings
 from podrace.cli.report import make_report
 from podrace.errors import PodraceError
@@ -90,7 +91,7 @@ class Runner:
             self._views.pop(cell.spec.name, None)
             self._screen.ended(cell, outcome)
             self._screen.draw(self._grid, self._views)
-            grid_results.write(self._grid)
+            results.write(self._grid)
 
     async def _run_cell(self, cell: Cell) -> Outcome:
         tournament = Tournament()

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from podrace.cli import formats, tables
 from podrace.cli.follow import View
-from podrace.cli.grid_axes import Cell
-from podrace.cli.grid_results import COMPLETED, NOT_STARTED, Grid, Outcome
+from podrace.cli.grid.axes import Cell
+from podrace.cli.grid.results import COMPLETED, NOT_STARTED, Grid, Outcome
 from podrace.cli.plain import LINE_SECONDS, line
 from podrace.cli.progress import elapsed_seconds, progress
 

@@ -45,6 +45,13 @@ def test_the_ensemble_stands_above_its_members(type_: Any, scored: Any) -> None:
     assert len(rows) == 3
 
 
+def test_of_a_single_episode_no_error_is_told(type_: Any, scored: Any) -> None:
+    scored.known.evaluation.variance, scored.known.evaluation.episodes = 0.0, 1
+    arguments = "ensemble", "latest", "--top", "2", "--episodes", "1", "--orchestrator", scored.address
+    assert type_(*arguments).out.count("±") == 1, "in the head of the table alone"
+    assert type_(*arguments, "--json").json["ensemble"]["standard_error"] is None
+
+
 def test_a_tournament_without_candidates_says_so(type_: Any, scored: Any) -> None:
     scored.known.board.clear()
     answer = type_("ensemble", "latest", "--orchestrator", scored.address)

@@ -54,8 +54,9 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     assert target.read_text() == "after"
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("option", "begin"), [("--csv", "--csv /"), ("", "/")])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, option: str, begin: str) -> None:
     path = tmp_path / "missing" / "curve.csv"
-    refused = pytest.raises(FailedPrecondition, match=r"^--csv .*/missing/curve.csv: cannot be written: No such file")
-    with refused, whole_file(path, "--csv") as place:
+    refused = pytest.raises(FailedPrecondition, match=f"^{begin}.*/missing/curve.csv: cannot be written: No such file")
+    with refused, whole_file(path, option) as place:
         place.write_text("numbers")

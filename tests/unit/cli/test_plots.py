@@ -47,6 +47,19 @@ def test_the_clock_is_told_in_a_unit_that_suits_it(known: Any, last: int, unit: 
     assert positions[known.submissions[-1].candidate_id] == position
 
 
+@pytest.mark.parametrize(
+    ("seconds", "unit"),
+    [
+        ([], (1.0, "seconds")),
+        ([5.0, 179.0], (1.0, "seconds")),
+        ([180.0], (60.0, "minutes")),
+        ([2e4, 1.0], (3600.0, "hours")),
+    ],
+)
+def test_the_unit_is_that_which_suits_the_longest_time(seconds: list[float], unit: tuple[float, str]) -> None:
+    assert plots.clock_unit(seconds) == unit
+
+
 def test_a_family_is_all_that_descend_from_one_fresh_agent(canned: Any) -> None:
     submissions = [
         canned.candidate("t", 0, 1.0),

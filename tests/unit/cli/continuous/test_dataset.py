@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from podrace.cli.continuous_dataset import INCOMING, LocalSource, Version, open_source, take_version
-from podrace.cli.continuous_decisions import Signature
+from podrace.cli.continuous.dataset import INCOMING, LocalSource, Version, open_source, take_version
+from podrace.cli.continuous.decisions import Signature
 from podrace.errors import Aborted, Cancelled, FailedPrecondition, InvalidArgument, Unimplemented
 
 
@@ -142,8 +142,10 @@ def test_no_name_leads_out_of_the_version(folder: Path) -> None:
     [
         ("", "name a file, a folder"),
         ("ftp://host/x", "unknown scheme 'ftp'"),
-        ("s3://bucket/../x", "prefix"),
-        ("minio://host", "names no host and bucket"),
+        ("s3://bucket/../x", "^--watch s3://bucket/../x: a key is of letters"),
+        ("s3://", "^--watch s3://: names no bucket; write s3://BUCKET/KEY"),
+        ("s3://somebody:secret@bucket/x", "^--watch s3://bucket/x: names no bucket"),
+        ("minio://host", "^--watch 'minio://host': names no host and bucket"),
     ],
 )
 def test_a_reference_to_nothing_is_refused(reference: str, line: str) -> None:
@@ -152,7 +154,7 @@ def test_a_reference_to_nothing_is_refused(reference: str, line: str) -> None:
 
 
 def test_a_server_needs_a_package_that_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "podrace.cli.continuous_bucket", None)
+    monkeypatch.setitem(sys.modules, "podrace.cli.continuous.bucket", None)
     with pytest.raises(Unimplemented, match=r"pip install 'minio"):
         open_source("s3://bucket/prices.npz", {})
 

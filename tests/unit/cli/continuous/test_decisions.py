@@ -1,6 +1,6 @@
 import pytest
 
-from podrace.cli.continuous_decisions import Look, Looks, Score, is_news, judge
+from podrace.cli.continuous.decisions import Look, Looks, Score, is_news, judge
 
 EMPTY: tuple[tuple[object, ...], ...] = ()
 A, B = (("a", 1),), (("a", 2),)

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from podrace.cli import continuous_process as process
-from podrace.cli.continuous_process import Identity
+from podrace.cli.continuous import process
+from podrace.cli.continuous.process import Identity
 from podrace.errors import AlreadyExists, DeadlineExceeded, FailedPrecondition, InvalidArgument
 
 HOLDER = """
 import signal, sys, time
 from pathlib import Path
-from podrace.cli import continuous_process
+from podrace.cli.continuous import process
 {before}
-with continuous_process.hold(Path(sys.argv[1]), "race") as lock:
+with process.hold(Path(sys.argv[1]), "race") as lock:
     lock.ready()
     {then}
 """

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from podrace import spec as specification
-from podrace.cli.continuous_spec import bound, check_reference, spec_of_version
+from podrace.cli.continuous.spec import bound, check_reference, spec_of_version
 from podrace.errors import InvalidArgument
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 

@@ -6,9 +6,10 @@ import pytest
 from google.protobuf.struct_pb2 import Struct
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.cli import curve_plots, plots
-from podrace.cli.curve_evaluations import Manner, known
-from podrace.cli.curve_points import Point, curve_seed
+from podrace.cli.curve import plots
+from podrace.cli.curve.evaluations import Manner, known
+from podrace.cli.curve.points import Point, curve_seed
+from podrace.cli.plots import FAMILY_COLORS
 from podrace.errors import Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -232,6 +233,13 @@ def test_a_mistake_is_one_line_before_anything_is_evaluated(
     assert not asked(raced)
 
 
+def test_of_a_single_episode_the_error_is_told_as_unknown(curve: Any, raced: Any) -> None:
+    raced.known.evaluation.variance, raced.known.evaluation.episodes = 0.0, 1
+    answer = curve("--episodes", "1", "--of", "agents")
+    assert answer.code == 0, answer.err
+    assert [line.split()[-2:] for line in answer.out.splitlines()[-2:]] == [["450.0", "-"]] * 2
+
+
 def test_a_file_that_cannot_be_written_is_one_line(curve: Any, raced: Any, tmp_path: Path) -> None:
     (tmp_path / "curves.incoming.csv").mkdir()
     answer = curve("--csv", str(tmp_path / "curves.csv"))
@@ -243,26 +251,34 @@ def test_a_file_that_cannot_be_written_is_one_line(curve: Any, raced: Any, tmp_p
 def test_the_title_fits_above_its_panels(panels: int) -> None:
     points = [Point(snapshot(1, 1, name="a-tournament-with-a-long-name-abc123"), Evaluation(episodes=32))]
     environments = {"a-tournament-with-a-long-name-abc123": "cartpole"}
-    lines = curve_plots.title(points, environments, panels=panels).splitlines()
+    lines = plots.title(points, environments, panels=panels).splitlines()
     assert all(len(line) <= 60 * panels for line in lines)
+
+
+@pytest.mark.parametrize(("episodes", "band"), [(2, "band of one standard deviation"), (1, "deviation unknown")])
+def test_the_title_promises_a_band_only_where_the_deviation_is_known(tmp_path: Path, episodes: int, band: str) -> None:
+    points = [Point(snapshot(number, 1), Evaluation(mean_return=3.0, episodes=episodes)) for number in (1, 2)]
+    assert plots.title(points, {NAME: "CartPole-v1"}, panels=2).endswith(band)
+    plots.draw(tmp_path / "c.png", points, environments={NAME: "CartPole-v1"}, by=["steps"])
+    assert (tmp_path / "c.png").read_bytes().startswith(PNG)
 
 
 def test_without_matplotlib_nothing_is_evaluated(curve: Any, raced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> None:
         raise Unimplemented("matplotlib is not installed, so that nothing is drawn; install podrace[plots]")
 
-    monkeypatch.setattr("podrace.cli.curve.new_figure", missing)
+    monkeypatch.setattr("podrace.cli.curve.command.new_figure", missing)
     answer = curve("--plot", "c.png")
     assert answer.code == 1
     assert "podrace[plots]" in answer.err
     assert not asked(raced)
 
 
-@pytest.mark.parametrize("curves", [1, len(plots.FAMILY_COLORS), 40])
+@pytest.mark.parametrize("curves", [1, len(FAMILY_COLORS), 40])
 def test_curves_are_drawn_however_many_there_are(tmp_path: Path, curves: int) -> None:
     evaluation = Evaluation(mean_return=3.0, variance=1.0, episodes=4)
     points = [Point(snapshot(number, 1, agent=agent), evaluation) for agent in range(curves) for number in (1, 2)]
     path = tmp_path / "c.png"
-    curve_plots.draw(path, points, environments={NAME: "CartPole-v1"}, by=["wall-clock", "steps"])
+    plots.draw(path, points, environments={NAME: "CartPole-v1"}, by=["wall-clock", "steps"])
     assert path.read_bytes().startswith(PNG)
     assert list(tmp_path.iterdir()) == [path]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.cli import curve_points
-from podrace.cli.curve_points import Point
+from podrace.cli.curve import points
+from podrace.cli.curve.points import Point
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 
 NAME = "cartpole-abc123"
@@ -51,12 +51,12 @@ SNAPSHOTS = [
     ],
 )
 def test_curves_come_champion_first_then_agents_by_number_each_in_order_of_time(of: str, expected: Any) -> None:
-    assert order(curve_points.chosen(SNAPSHOTS, of)) == expected
+    assert order(points.chosen(SNAPSHOTS, of)) == expected
 
 
 def test_the_champion_at_a_time_is_whoever_was_best_then() -> None:
-    points = [Point(one, Evaluation()) for one in curve_points.chosen(SNAPSHOTS, "champion")]
-    assert [(point.who, point.snapshot.agent_id) for point in points] == [
+    drawn = [Point(one, Evaluation()) for one in points.chosen(SNAPSHOTS, "champion")]
+    assert [(point.who, point.snapshot.agent_id) for point in drawn] == [
         ("champion", f"{NAME}-a2"),
         ("champion", f"{NAME}-a7"),
     ]
@@ -66,22 +66,22 @@ def test_what_pods_took_after_the_end_is_no_part_of_the_curve(canned: Any) -> No
     tournament = canned.tournament(NAME)
     tournament.running_duration.FromMilliseconds(4010)
     taken = [snapshot(1, number) for number in (1, 2, 3)]
-    assert order(curve_points.within(taken, tournament)) == [("a1", 1), ("a1", 2)]
+    assert order(points.within(taken, tournament)) == [("a1", 1), ("a1", 2)]
     running = canned.tournament(NAME, "RUNNING")
     running.running_duration.FromSeconds(1)
-    assert len(curve_points.within(taken, running)) == 3
+    assert len(points.within(taken, running)) == 3
 
 
 def test_the_champions_curve_ends_with_the_one_that_was_named(canned: Any) -> None:
     tournament, board = canned.tournament(NAME), [canned.candidate(NAME, number, 1.0) for number in (1, 2)]
     tournament.champion_manifest_digest = board[1].candidate_id
-    end = curve_points.final(tournament, board)
+    end = points.final(tournament, board)
     assert end is not None
     assert (end.agent_id, end.champion, end.number) == (f"{NAME}-a2", True, 0)
     assert (end.running_duration.seconds, end.tournament_environment_steps) == (42, 1_234_567)
     assert end.environment_steps == 300_000
-    assert curve_points.final(canned.tournament(NAME, "RUNNING"), board) is None
-    assert curve_points.final(tournament, board[:1]) is None
+    assert points.final(canned.tournament(NAME, "RUNNING"), board) is None
+    assert points.final(tournament, board[:1]) is None
 
 
 def test_the_steps_of_all_agents_are_the_most_that_anybody_knew() -> None:
@@ -93,7 +93,7 @@ def test_the_steps_of_all_agents_are_the_most_that_anybody_knew() -> None:
         snapshot(1, 3, champion=True, total=2000),
         snapshot(2, 3, steps=1000),
     ]
-    found = {(one.champion, one.number): one for one in curve_points.with_totals(taken)}
+    found = {(one.champion, one.number): one for one in points.with_totals(taken)}
     assert found[True, 1].tournament_environment_steps == 800
     assert found[False, 2].tournament_environment_steps == 1400
     assert found[True, 3].tournament_environment_steps == 2000
@@ -102,8 +102,8 @@ def test_the_steps_of_all_agents_are_the_most_that_anybody_knew() -> None:
 
 def test_the_csv_has_the_promised_columns_and_full_numbers() -> None:
     evaluation = Evaluation(mean_return=1 / 3, variance=2.0, episodes=32)
-    points = [Point(snapshot(3, 2, steps=7), evaluation), Point(snapshot(3, 2, champion=True, total=99), evaluation)]
-    agent, champion = csv.DictReader(io.StringIO(curve_points.csv_text(points)))
+    written = [Point(snapshot(3, 2, steps=7), evaluation), Point(snapshot(3, 2, champion=True, total=99), evaluation)]
+    agent, champion = csv.DictReader(io.StringIO(points.csv_text(written)))
     assert list(agent) == [
         "tournament_id",
         "agent_id",
@@ -124,14 +124,16 @@ def test_the_csv_has_the_promised_columns_and_full_numbers() -> None:
     assert (champion["agent_id"], champion["environment_steps"]) == ("champion", "99")
 
 
-def test_a_single_episode_has_no_error() -> None:
+def test_of_a_single_episode_deviation_and_error_are_unknown() -> None:
     point = Point(snapshot(1, 1), Evaluation(mean_return=5.0, episodes=1))
-    assert (point.standard_deviation, point.standard_error) == (0.0, 0.0)
-    assert Point(snapshot(1, 1), Evaluation()).standard_error == 0.0
+    assert (point.standard_deviation, point.standard_error) == (None, None)
+    (written,) = csv.DictReader(io.StringIO(points.csv_text([point])))
+    assert (written["mean"], written["standard_deviation"], written["standard_error"]) == ("5.0", "", "")
+    assert points.json_values([point], {})["points"][0]["standard_error"] is None
 
 
 def test_seeds_are_known_differ_and_fit_a_signed_integer() -> None:
-    assert curve_points.curve_seed(0) == 0x732D38075068580E, "or what was evaluated before would not be found"
-    seeds = {curve_points.curve_seed(number) for number in range(100)}
+    assert points.curve_seed(0) == 0x732D38075068580E, "or what was evaluated before would not be found"
+    seeds = {points.curve_seed(number) for number in range(100)}
     assert len(seeds) == 100
     assert all(2**32 < seed < 2**63 for seed in seeds)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from podrace.cli.grid_axes import Axis, grid_name, make_cells, parse_axes
+from podrace.cli.grid.axes import Axis, grid_name, make_cells, parse_axes
 from podrace.errors import InvalidArgument
 
 VALUES = {

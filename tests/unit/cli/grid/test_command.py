@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from podrace.cli import grid_run
-from podrace.cli.grid_axes import make_cells, parse_axes
-from podrace.cli.grid_run import pauses_of
+from podrace.cli.grid import run
+from podrace.cli.grid.axes import make_cells, parse_axes
+from podrace.cli.grid.run import pauses_of
 from podrace.config import read_toml
 from podrace.errors import Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -42,7 +42,7 @@ def quick(known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         folder.mkdir(parents=True)
         (folder / "report.json").write_text(json.dumps({"reports": {"again": {"of": tournament.tournament_id}}}))
 
-    monkeypatch.setattr(grid_run, "make_report", report)
+    monkeypatch.setattr(run, "make_report", report)
 
 
 def names(spec: str, *axes: str) -> list[str]:
@@ -163,7 +163,7 @@ def test_an_error_of_one_cell_is_its_reason_and_the_rest_goes_on(
         if tournament.spec.seed == 1:
             raise Unavailable("the leaderboard does not answer")
 
-    monkeypatch.setattr(grid_run, "make_report", report)
+    monkeypatch.setattr(run, "make_report", report)
     answer = type_("grid", spec, "seed=0..2", "--orchestrator", mesh.address, "--json")
     assert answer.code == 1
     assert [cell["state"] for cell in answer.json["cells"]] == ["COMPLETED", "FAILED", "COMPLETED"]
@@ -196,7 +196,7 @@ def test_so_many_cells_run_at_once_and_no_more(type_: Any, mesh: Any, spec: str)
     running: list[int] = []
 
     def count() -> None:
-        states = [grid_run.formats.state(entry) for entry in mesh.known.tournaments]
+        states = [run.formats.state(entry) for entry in mesh.known.tournaments]
         running.append(states.count("RUNNING"))
 
     mesh.known.on_watch = count

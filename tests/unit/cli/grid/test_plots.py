@@ -1,10 +1,8 @@
 from pathlib import Path
 
-import pytest
-
-from podrace.cli import grid_plots
-from podrace.cli.grid_results import Combination, Outcome
-from podrace.cli.grid_statistics import Point
+from podrace.cli.grid import plots
+from podrace.cli.grid.results import Combination, Outcome
+from podrace.cli.grid.statistics import Point
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -19,7 +17,7 @@ def combination(name: str, *scores: float) -> Combination:
 
 def test_curves_are_drawn_with_a_legend_however_many_there_are(tmp_path: Path) -> None:
     path = tmp_path / "grid.png"
-    grid_plots.draw(path, [combination(f"algorithm{number}", 2.0, 4.0) for number in range(40)], title="many")
+    plots.draw(path, [combination(f"algorithm{number}", 2.0, 4.0) for number in range(40)], title="many")
     assert path.read_bytes().startswith(PNG)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -27,20 +25,7 @@ def test_curves_are_drawn_with_a_legend_however_many_there_are(tmp_path: Path) -
 def test_a_combination_that_was_never_scored_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "grid.png"
     lost = Combination({"algorithm": "sac"}, {"algorithm": "sac"}, (Outcome("FAILED", "pods die"), Outcome()))
-    grid_plots.draw(path, [lost], title="none")
+    plots.draw(path, [lost], title="none")
     empty = path.read_bytes()
-    grid_plots.draw(path, [combination("ppo", 3.0), lost], title="none")
+    plots.draw(path, [combination("ppo", 3.0), lost], title="none")
     assert path.read_bytes() != empty
-
-
-@pytest.mark.parametrize(
-    ("seconds", "unit"),
-    [
-        ([], (1.0, "seconds")),
-        ([5.0, 179.0], (1.0, "seconds")),
-        ([180.0], (60.0, "minutes")),
-        ([2e4, 1.0], (3600.0, "hours")),
-    ],
-)
-def test_the_clock_is_told_in_the_unit_that_suits_the_longest(seconds: list[float], unit: tuple[float, str]) -> None:
-    assert grid_plots.clock_unit(seconds) == unit

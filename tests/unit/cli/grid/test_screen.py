@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from podrace.cli.follow import View
-from podrace.cli.grid_axes import make_cells, parse_axes
-from podrace.cli.grid_results import Grid, Outcome
-from podrace.cli.grid_screen import GridLines, render, shown_cells
+from podrace.cli.grid.axes import make_cells, parse_axes
+from podrace.cli.grid.results import Grid, Outcome
+from podrace.cli.grid.screen import GridLines, render, shown_cells
 
 VALUES = {
     "environment": {"id": "CartPole-v1"},

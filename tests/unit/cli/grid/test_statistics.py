@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from podrace.cli.grid_statistics import (
+from podrace.cli.grid.statistics import (
     Estimate,
     Point,
     best_so_far,
