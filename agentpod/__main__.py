@@ -8,9 +8,8 @@ import socket
 import sys
 from dataclasses import replace
 
-from agentpod import sweeper
 from agentpod.config import FunctionConfig, NurseryConfig, PodConfig, RetrainConfig
-from podrace import telemetry
+from podrace import sweeper, telemetry
 from podrace.config import config_from_arguments
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.telemetry import TelemetryConfig

@@ -18,7 +18,7 @@ import grpc.aio
 import structlog
 from google.protobuf.message import Message
 
-from podrace import custom, functions, lifeline, service, telemetry
+from podrace import custom, functions, lifeline, service, sweeper, telemetry
 from podrace.errors import FailedPrecondition, Internal, InvalidArgument, Unimplemented
 from podrace.evolution.v1 import evolution_pb2 as pb
 from podrace.evolution.v1 import evolution_pb2_grpc as pb_grpc
@@ -124,4 +124,6 @@ async def serve(config: Config) -> None:
 
 
 if __name__ == "__main__":
+    # However it ends, what the function has started ends with it.
+    sweeper.sweep_after_this_process()
     sys.exit(service.run("leaderboard.imported", Config, serve, sys.argv[1:]))

@@ -27,6 +27,7 @@ BAD_SPEC = "ERROR_REASON_BAD_SPEC"
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SCALES = {"linear": pb.SCALE_LINEAR, "log": pb.SCALE_LOG}
 _LONGEST_DURATION_SECONDS = 315_576_000_000
+_MAY_BE_ZERO = {"pool.cooldown_duration"}
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "pool": {"minimum_pods": 1},
@@ -244,7 +245,7 @@ def _check_duration(value: Duration, path: str) -> None:
     told = f"{path} = {value.seconds} s{f' and {value.nanos} ns' if value.nanos else ''}"
     if not (0 <= value.seconds <= _LONGEST_DURATION_SECONDS and 0 <= value.nanos < 10**9):
         raise bad(f"{told}: expected a valid duration of more than 0 and at most {_LONGEST_DURATION_SECONDS} s")
-    if not value.ToNanoseconds():
+    if not value.ToNanoseconds() and path not in _MAY_BE_ZERO:
         raise bad(f"{told}: expected a duration of more than 0, such as '90s' or '4m'; or leave the key out")
 
 

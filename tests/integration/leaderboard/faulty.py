@@ -4,6 +4,7 @@ import ctypes
 import itertools
 import math
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -58,6 +59,13 @@ def exits(request: ProposeAgentRequest) -> ProposeAgentResponse:
 
 def leaves(request: ProposeAgentRequest) -> ProposeAgentResponse:
     sys.exit(4)
+
+
+def dies_with_a_child(request: ProposeAgentRequest) -> ProposeAgentResponse:
+    child = subprocess.Popen(["sleep", "1000"])
+    with CALLS.open("a") as file:
+        file.write(f"{child.pid}\n")
+    os.abort()
 
 
 def dies(request: ProposeAgentRequest) -> ProposeAgentResponse:

@@ -303,6 +303,15 @@ async def test_a_part_that_hangs_is_killed(serve: Any, calls: Path) -> None:
         os.kill(pid, 0)
 
 
+async def test_what_a_part_has_started_ends_with_it_however_it_ends(serve: Any, calls: Path) -> None:
+    client = await serve(evolution={"generator": FAULTY + "dies_with_a_child"})
+    assert "broke off: it was killed by SIGABRT" in (await client.generate(0)).reason
+    (child,) = pids(calls)
+    async with asyncio.timeout(10):
+        while Path(f"/proc/{child}").exists():
+            await asyncio.sleep(0.02)
+
+
 async def test_a_part_that_keeps_failing_is_left_out_for_a_growing_time(serve: Any, calls: Path, clock: Clock) -> None:
     client = await serve(evolution={"generator": FAULTY + "raises"})
     for number in range(20):

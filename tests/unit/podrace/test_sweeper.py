@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, subprocess
-from agentpod import sweeper
+from podrace import sweeper
 sweeper.sweep_after_this_process()
 try:
     os.waitpid(-1, os.WNOHANG)
