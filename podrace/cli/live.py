@@ -2,10 +2,8 @@
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -14,6 +12,7 @@ from rich.text import Text
 
 from podrace.cli import formats, tables
 from podrace.cli.follow import END_STATES, View
+from podrace.cli.in_place import InPlace
 from podrace.cli.progress import Progress, elapsed_seconds, progress
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -98,27 +97,9 @@ def _last(view: View, silence_seconds: float) -> str:
     return view.last_event or tables.NOTHING
 
 
-class LiveTable:
-    """Shows a view in place on a terminal; the last picture stays."""
-
-    def __init__(self, console: Console) -> None:
-        """Shows nothing yet."""
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-
-    def __enter__(self) -> "LiveTable":
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._live.stop()
+class LiveTable(InPlace):
+    """Shows a view."""
 
     def draw(self, view: View) -> None:
         """Shows the view as it is now."""
-        self._live.update(render(view, now=time.monotonic(), height=self._console.height), refresh=True)
-
-    def tell(self, line: str) -> None:
-        """Says something above the table."""
-        self._console.print(line, style="yellow")
+        self.show(render(view, now=time.monotonic(), height=self.console.height))

@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from podrace.cli import formats, tables
 from podrace.cli.follow import View
 from podrace.cli.grid.axes import Cell
 from podrace.cli.grid.results import COMPLETED, NOT_STARTED, Grid, Outcome
+from podrace.cli.in_place import InPlace
 from podrace.cli.plain import LINE_SECONDS, line
 from podrace.cli.progress import elapsed_seconds, progress
 
@@ -79,35 +79,17 @@ def _summary(grid: Grid, running: int, shown: int) -> str:
     return ", ".join(parts)
 
 
-class GridTable:
-    """Shows a grid in place on a terminal; the last picture stays."""
-
-    def __init__(self, console: Console) -> None:
-        """Shows nothing yet."""
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-
-    def __enter__(self) -> "GridTable":
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._live.stop()
+class GridTable(InPlace):
+    """Shows a grid."""
 
     def draw(self, grid: Grid, views: dict[str, View]) -> None:
         """Shows the grid as it is now."""
-        self._live.update(render(grid, views, now=time.monotonic(), height=self._console.height), refresh=True)
+        self.show(render(grid, views, now=time.monotonic(), height=self.console.height))
 
     def ended(self, cell: Cell, outcome: Outcome) -> None:
         """Says why a cell does not count; the table says the rest."""
         if not outcome.good:
             self.tell(f"{cell.title}: {outcome.state.lower()}: {outcome.reason}")
-
-    def tell(self, line: str) -> None:
-        """Says something above the table."""
-        self._console.print(line, style="yellow")
 
 
 class GridLines:
