@@ -36,6 +36,8 @@ STOCKS_COUNT, MUJOCO_COUNT = 64, 16
 STEPS_UNIT = 2 * SCORES * STOCKS_COUNT * 64
 """Steps of a trading run are a multiple of this: whole rollouts in every assignment, whole rounds in all."""
 EPISODES = 32
+EPISODES_ON_THE_WAY = 8
+"""Of Ant and Humanoid: an episode takes as long as a thousand steps of training, and ours pay for theirs."""
 FRESH = "fresh"
 REPLAY_STEPS = 100_000
 ENDLESS_STEPS, ENDLESS_SECONDS = 10**12, 1e9
@@ -119,7 +121,7 @@ def stocks(contender: str, steps: int, data: str) -> dict[str, Any]:
         algorithm["hyperparameters"] |= PLAIN[name]
     values["objective"] = {"environment_steps": steps}
     # In rounds the steps are exactly those, and the same seed gives the same champion.
-    values["synchronous"] = contender != VANILLA
+    values["synchronous"] = True
     return scaled(values, contender, steps, assignment_steps=steps // (2 * SCORES), every_steps=steps // SCORES)
 
 
@@ -128,9 +130,13 @@ def mujoco(case: str, contender: str, seconds: float) -> dict[str, Any]:
     values = example(case)
     values["environment"]["count"] = MUJOCO_COUNT
     values["objective"] = {"wall_clock_duration": f"{seconds:g}s"}
+    # Whenever it is due: a peer is scored as often, and the clock stands still for it meanwhile.
+    values["evaluation"]["share"] = 1.0
     # A vanilla agent never ends; an agent of the tournament trains for about an eighth of the time.
     every_steps = max(10_000, int(seconds * 500))
-    return scaled(values, contender, ENDLESS_STEPS, assignment_steps=every_steps, every_steps=every_steps)
+    values = scaled(values, contender, ENDLESS_STEPS, assignment_steps=every_steps, every_steps=every_steps)
+    values["evaluation"]["episodes"] = EPISODES_ON_THE_WAY
+    return values
 
 
 def scaled(

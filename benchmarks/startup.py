@@ -3,12 +3,17 @@
 Cases:
     create   CreateTournament to the first environment step of the first pod
     grow     a higher limit of the pool to the first environment step of the pod that comes
+    move     the death of a pod (kill -9) to its agent training in the one that takes its place, as it is told
 
 By default a mesh of processes is started in a folder of its own. `--orchestrator` names one that runs, whatever starts
 its pods; it needs room for two pods of one core and 1 GiB. A pod tells of its steps every third of its lease: the
-moment of the first is what it told, less what its steps took at the speed it told.
+moment of the first is what it told, less what its steps took at the speed it told. `--kill` is a shell command that
+kills the pod {pod} of such a mesh; without it nothing is moved there.
 
-    python benchmarks/startup.py [--quick] [--orchestrator ADDRESS --mesh compose]
+    python benchmarks/startup.py [--quick]
+    python benchmarks/startup.py --orchestrator ADDRESS --mesh compose --kill COMMAND
+
+where COMMAND may be 'docker kill $(docker ps --quiet --filter label=podrace.pod={pod})'.
 """
 
 import argparse
@@ -22,7 +27,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +105,21 @@ class Mesh:
         request = pb.UpdateTournamentRequest(request_id=uuid.uuid4().hex, tournament_id=name, pool=pool)
         await rpc.call(self._stub.UpdateTournament, request, deadline_seconds=CALL_SECONDS)
 
+    async def agent_of(self, name: str, pod_id: str) -> str:
+        """The agent that a pod trains."""
+        answer = await rpc.call(self._stub.ListPods, pb.ListPodsRequest(tournament_id=name), deadline_seconds=5.0)
+        return next(str(pod.agent_id) for pod in answer.pods if pod.pod_id == pod_id)
+
+    async def trained_elsewhere(self, name: str, agent_id: str, before: str) -> float:
+        """When another pod than before told that it trains an agent; raises as first_step."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            request = pb.WatchTournamentRequest(tournament_id=name)
+            async for message in rpc.stream(self._stub.WatchTournament, request, deadline_seconds=None):
+                for pod in message.pods:
+                    if pod.agent_id == agent_id and pod.pod_id != before and pod.progress.steps_per_second:
+                        return time.monotonic()
+        raise TimeoutError
+
     async def end(self, name: str) -> None:
         """Ends it, and waits until its pods have gone."""
         objective = ObjectiveSpec(environment_steps=1)
@@ -123,9 +144,20 @@ class Mesh:
         raise TimeoutError
 
 
-async def measure(address: str, mesh_name: str, repetitions: int) -> None:
-    """Prints both cases."""
-    created, grown = [], []
+def kill_by(command: str, pod_id: str) -> None:
+    """Kills a pod as a command says."""
+    subprocess.run(command.replace("{pod}", pod_id), shell=True, check=True, stdout=subprocess.DEVNULL)
+
+
+def kill_processes(folder: Path, pod_id: str) -> None:
+    """Kills all processes of a pod at once."""
+    for role in json.loads((folder / pod_id / "pod.json").read_text())["roles"].values():
+        os.kill(role["pid"], signal.SIGKILL)
+
+
+async def measure(address: str, mesh_name: str, repetitions: int, kill: Callable[[str], object] | None) -> None:
+    """Prints all cases."""
+    created, grown, moved = [], [], []
     await rpc.wait_until_serving(address, deadline_seconds=START_SECONDS)
     async with rpc.connect(address, pb.DESCRIPTOR) as channel:
         mesh = Mesh(channel)
@@ -138,12 +170,18 @@ async def measure(address: str, mesh_name: str, repetitions: int) -> None:
             await mesh.limit(name, 2)
             at, _ = await mesh.first_step(name, frozenset({first}))
             grown.append(at - begin)
+            if kill:
+                agent_id, begin = await mesh.agent_of(name, first), time.monotonic()
+                await asyncio.to_thread(kill, first)
+                moved.append(await mesh.trained_elsewhere(name, agent_id, first) - begin)
             await mesh.end(name)
     # The first waits for what later ones find there: with processes, a parent that has imported torch.
     report(mesh_name, "create, the first", created[:1])
     if created[1:]:
         report(mesh_name, "create", created[1:])
     report(mesh_name, "grow", grown)
+    if moved:
+        report(mesh_name, "move", moved)
 
 
 def main() -> None:
@@ -152,12 +190,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="once instead of five times")
     parser.add_argument("--orchestrator", default="", help="of a mesh that runs")
     parser.add_argument("--mesh", default="process", help="what it is called in the lines")
+    parser.add_argument("--kill", default="", help="command that kills the pod {pod} of that mesh")
     told = parser.parse_args()
     repetitions = 1 if told.quick else 5
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pr", dir="/tmp")))
+        kill: Callable[[str], object] | None = partial(kill_processes, folder)
+        if told.orchestrator:
+            kill = partial(kill_by, told.kill) if told.kill else None
         address = told.orchestrator or stack.enter_context(processes(folder))
-        asyncio.run(measure(address, told.mesh, repetitions))
+        asyncio.run(measure(address, told.mesh, repetitions, kill))
 
 
 if __name__ == "__main__":
