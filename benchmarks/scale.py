@@ -199,6 +199,9 @@ async def predict(
 ) -> float:
     """Tells how long a pool takes to the target, and how much of that is the mesh; returns the seconds."""
     run = recorded.run_of(pods)
+    best = max(score for curve in recorded.curves for _, score in curve)
+    if best < recorded.target_return:
+        sys.exit(f"error: curves that end at {best:g} never reach {recorded.target_return:g}; record them again")
     async with services(folder, LEASE_SECONDS) as mesh:
         spec = spec_of(
             pods,

@@ -124,7 +124,7 @@ def _train(spec: Path, pods: int, home: Path, seed: int | None) -> None:
 
 
 def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -> tuple[TournamentSpec, Run]:
-    """Adds the points of all fresh agents to the curves."""
+    """Adds the points of all agents to the curves, those of children to the curve of their fresh ancestor."""
     with sqlite3.connect(home / "leaderboard.sqlite") as database:
         agents = [Agent.FromString(row[0]) for row in database.execute("SELECT agent FROM agents ORDER BY number")]
         answers = database.execute("SELECT answer FROM submissions ORDER BY sequence")
@@ -135,11 +135,11 @@ def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -
     best = [one for one in candidates if one.score >= spec.objective.target_return]
     if not best:
         sys.exit(f"error: {pods} pods ended before they reached {spec.objective.target_return:g}; give them longer")
+    roots = roots_of(agents)
     by_agent: dict[str, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
         by_agent[candidate.agent_id].append(candidate)
-        if not candidate.parent_agent_ids:
-            curves[candidate.agent_number].append((candidate.agent_environment_steps, candidate.score))
+        curves[roots[candidate.agent_id]].append((candidate.environment_steps, candidate.score))
     rates = _rates(list(by_agent.values())) or _rates_with_openings(agents, by_agent)
     rate = statistics.median(rates)
     openings = [
@@ -154,6 +154,15 @@ def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -
         opening_seconds=max(0.0, statistics.median(openings)),
         steps_per_second=rate,
     )
+
+
+def roots_of(agents: Sequence[Agent]) -> dict[str, int]:
+    """The number of each agent's fresh ancestor, its own for a fresh agent, by agent id; parents come before children."""
+    roots: dict[str, int] = {}
+    for agent in agents:
+        parent = agent.parent_agent_ids[0] if agent.parent_agent_ids else ""
+        roots[agent.agent_id] = roots.get(parent, agent.number)
+    return roots
 
 
 def _rates(agents: Sequence[Sequence[Candidate]]) -> list[float]:
