@@ -157,7 +157,7 @@ def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -
 
 
 def roots_of(agents: Sequence[Agent]) -> dict[str, int]:
-    """The number of each agent's fresh ancestor, by agent id; a fresh agent is its own. Parents come before children."""
+    """The number of each agent's fresh ancestor (of a fresh one: its own) by agent id; parents come before children."""
     roots: dict[str, int] = {}
     for agent in agents:
         parent = agent.parent_agent_ids[0] if agent.parent_agent_ids else ""
