@@ -151,7 +151,8 @@ def kill_by(command: str, pod_id: str) -> None:
 
 def kill_processes(folder: Path, pod_id: str) -> None:
     """Kills all processes of a pod at once."""
-    for role in json.loads((folder / pod_id / "pod.json").read_text())["roles"].values():
+    (file,) = folder.glob(f"**/{pod_id}/pod.json")
+    for role in json.loads(file.read_text())["roles"].values():
         os.kill(role["pid"], signal.SIGKILL)
 
 
