@@ -135,6 +135,7 @@ async def measure(folder: Path, pods: int, seconds: float, connections: int) -> 
             until=window[1] + 1.0,
             speed=speed,
             steps_per_second=STEPS_PER_SECOND,
+            rollout_steps=1,
         )
         running = asyncio.create_task(simulate(jobs))
         before, after = [await usage_at(mesh, moment) for moment in window]
@@ -225,6 +226,7 @@ async def predict(
             until=begin + ENDLESS_SECONDS,
             speed=speed,
             steps_per_second=run.steps_per_second,
+            rollout_steps=recorded.rollout_steps,
             opening_seconds=run.opening_seconds,
             spread=False,
             target_return=recorded.target_return,

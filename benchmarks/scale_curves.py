@@ -1,7 +1,7 @@
 """Owns what simulated agents score: learning curves, measured or made up. Pure.
 
-An agent follows the curve of its number, and beyond the last curve they begin again. A child begins with its parent's
-score: it stands on its own curve where that first has this score, and goes on from there.
+A curve is what one line of descent has learned. A fresh agent follows the curve of its number, and beyond the last they
+begin again; a child goes on on its parent's, from where that first has the score that it begins with.
 """
 
 import bisect
@@ -59,8 +59,14 @@ class Curves:
         self._curves = [Curve(points) for points in curves]
 
     def of(self, number: int) -> Curve:
-        """The curve of the agent with this number."""
+        """The curve with this number, as fresh agents are numbered."""
         return self._curves[number % len(self._curves)]
+
+
+def due_steps(steps: int, every: int, budget: int, rollout_steps: int) -> int:
+    """When an agent is scored next: with the first whole rollout at or beyond a multiple of `every`, or its budget."""
+    due = min((steps // every + 1) * every, budget)
+    return -(-due // rollout_steps) * rollout_steps
 
 
 class Learner:
@@ -68,18 +74,21 @@ class Learner:
 
     Attributes:
         steps: Environment steps it took; whoever trains it counts them here.
+        number: Of the curve that it follows.
     """
 
-    def __init__(self, curve: Curve, steps: int, inherited_steps: int, score: float | None) -> None:
+    def __init__(self, curves: Curves, number: int, steps: int, inherited_steps: int, score: float | None) -> None:
         """Begins, or goes on.
 
         Args:
-            curve: That it follows.
+            curves: All that there are.
+            number: Of the one that it follows: its own if it is fresh, else its parent's.
             steps: That it took already.
             inherited_steps: Of its ancestors.
             score: That it begins with: its own last, or its parent's; None: it is fresh.
         """
-        self._curve = curve
+        self.number = number
+        self._curve = curves.of(number)
         self._offset = 0.0 if score is None else self._curve.steps_to(score) - steps
         self._floor = -math.inf if score is None else score
         self.steps, self._inherited_steps = steps, inherited_steps

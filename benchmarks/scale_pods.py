@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scale_curves import Curves, Learner
+from scale_curves import Curves, Learner, due_steps
 
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part, Pointer
@@ -39,6 +39,8 @@ WAIT_SECONDS = 5.0
 DEADLINE_SECONDS = 60.0
 RETRY_SECONDS = 0.5
 POLICY = digest(b"policy")
+CURVE = "curve"
+"""The metric that tells children which curve they go on on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Job:
     """Simulated seconds in a second."""
     steps_per_second: float
     """Environment steps a simulated second."""
+    rollout_steps: int
+    """An agent is scored between rollouts of so many environment steps."""
     opening_seconds: float
     """Simulated, from an assignment to its first step."""
     spread: bool
@@ -134,8 +138,9 @@ class Pod:
         next_renewal = now + renew_seconds * self._random.random()
         while learner.steps < budget:
             every = assignment.spec.evaluation.every_environment_steps
-            due_steps = min((learner.steps // every + 1) * every, budget)
-            due = now + (due_steps - learner.steps) / job.steps_per_second / job.speed
+            scored_steps = due_steps(learner.steps, every, budget, job.rollout_steps)
+            seconds = (scored_steps - learner.steps) / job.steps_per_second
+            due = now + seconds / job.speed
             while next_renewal < min(due, job.until):
                 await asyncio.sleep(next_renewal - time.monotonic())
                 if (await self._renew(assignment, learner)).directive != pb.DIRECTIVE_CONTINUE:
@@ -146,8 +151,8 @@ class Pod:
                 await asyncio.sleep(job.until - time.monotonic())
                 return
             await asyncio.sleep(due - time.monotonic())
-            self._trained((due_steps - learner.steps) / job.steps_per_second)
-            learner.steps = due_steps
+            self._trained(seconds)
+            learner.steps = scored_steps
             await self._submit(assignment, learner)
             now = time.monotonic()
         await self._complete(assignment, learner, pb.OUTCOME_FINISHED)
@@ -170,9 +175,12 @@ class Pod:
             steps = start.environment_steps
         elif work.HasField("starting_checkpoint"):
             start = read_manifest(self._store, work.starting_checkpoint.manifest_digest)
-        lineage = start.lineage_environment_steps if start else 0
-        score = start.evaluation.mean_return if start else None
-        return Learner(self._curves.of(work.number), steps, lineage - steps, score)
+        if start is None:
+            return Learner(self._curves, work.number, steps, 0, None)
+        inherited_steps = start.lineage_environment_steps - steps
+        return Learner(
+            self._curves, int(start.evaluation.metrics[CURVE]), steps, inherited_steps, start.evaluation.mean_return
+        )
 
     # --- what is published: files whose loss would do no harm here, so that nothing waits for the disk ------------
 
@@ -194,7 +202,11 @@ class Pod:
             environment_steps=learner.steps,
             lineage_environment_steps=learner.lineage_steps,
             evaluation=Evaluation(
-                mean_return=score, variance=1e-6 * max(1.0, score * score), episodes=32, policy_digest=POLICY
+                mean_return=score,
+                variance=1e-6 * max(1.0, score * score),
+                episodes=32,
+                policy_digest=POLICY,
+                metrics={CURVE: learner.number},
             ),
             lease_epoch=assignment.lease_epoch,
         )

@@ -1,6 +1,7 @@
 """Owns the recording of learning curves: short real tournaments by the normal command, one for each number of pods."""
 
 import json
+import math
 import sqlite3
 import statistics
 import subprocess
@@ -40,11 +41,13 @@ class Recorded:
     target_return: float
     assignment_steps: int
     evaluation_steps: int
+    rollout_steps: int
+    """The steps of all scores are multiples of it."""
     evolution: Mapping[str, Any]
     """As in a specification."""
     runs: Sequence[Run]
     curves: Sequence[Sequence[tuple[float, float]]]
-    """Environment steps and scores, by the agents' numbers."""
+    """Environment steps and scores of each line of descent, in the order of the fresh agents that they begin with."""
     curves_by_pods: Mapping[str, Sequence[Sequence[tuple[float, float]]]] = field(default_factory=dict)
     """The same, of each run apart, by its number of pods."""
 
@@ -86,14 +89,16 @@ def record(spec: Path, numbers_of_pods: Sequence[int], seed: int | None = None) 
         SystemExit: A tournament ended before it reached its target.
     """
     runs: list[Run] = []
+    rollout_steps = 0
     curves: dict[int, list[tuple[float, float]]] = defaultdict(list)
     apart: dict[str, list[list[tuple[float, float]]]] = {}
     for pods in numbers_of_pods:
         with tempfile.TemporaryDirectory(prefix="pr-") as home:
             _train(spec, pods, Path(home), seed)
             own: dict[int, list[tuple[float, float]]] = defaultdict(list)
-            resolved, run = _read(Path(home), pods, own)
+            resolved, run, steps = _read(Path(home), pods, own)
             runs.append(run)
+            rollout_steps = math.gcd(rollout_steps, steps)
         apart[str(pods)] = [sorted(own[number]) for number in sorted(own)]
         for number, points in own.items():
             curves[number] += points
@@ -101,6 +106,7 @@ def record(spec: Path, numbers_of_pods: Sequence[int], seed: int | None = None) 
         target_return=resolved.objective.target_return,
         assignment_steps=resolved.assignment.environment_steps,
         evaluation_steps=resolved.evaluation.every_environment_steps,
+        rollout_steps=rollout_steps,
         evolution={
             "strategy": resolved.evolution.strategy,
             "initial_agents": resolved.evolution.initial_agents,
@@ -123,8 +129,12 @@ def _train(spec: Path, pods: int, home: Path, seed: int | None) -> None:
         sys.exit(f"error: {' '.join(command)}: exit code {ended.returncode}: {ended.stderr[-500:]}")
 
 
-def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -> tuple[TournamentSpec, Run]:
-    """Adds the points of all agents to the curves, those of children to the curve of their fresh ancestor."""
+def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -> tuple[TournamentSpec, Run, int]:
+    """Adds the points of all agents to the curves, those of children to the curve of their fresh ancestor.
+
+    Returns:
+        What was run, how long it took, and of what number of steps all scores have a multiple.
+    """
     with sqlite3.connect(home / "leaderboard.sqlite") as database:
         agents = [Agent.FromString(row[0]) for row in database.execute("SELECT agent FROM agents ORDER BY number")]
         answers = database.execute("SELECT answer FROM submissions ORDER BY sequence")
@@ -147,13 +157,14 @@ def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -
         for agent in agents
         if (own := by_agent[agent.agent_id])
     ]
-    return spec, Run(
+    run = Run(
         pods=pods,
         wall_seconds=_seconds(best[0]) - create_time,
         startup_seconds=min(agent.create_time.ToNanoseconds() for agent in agents) / 1e9 - create_time,
         opening_seconds=max(0.0, statistics.median(openings)),
         steps_per_second=rate,
     )
+    return spec, run, math.gcd(*(one.agent_environment_steps for one in candidates))
 
 
 def roots_of(agents: Sequence[Agent]) -> dict[str, int]:

@@ -40,25 +40,34 @@ def test_agents_follow_the_curves_in_turn(curves: Any) -> None:
     assert [some.of(number).score_at(0) for number in range(5)] == [1, 2, 1, 2, 1]
 
 
-def test_a_child_begins_with_its_parents_score_and_gains_as_its_own_curve_does_from_there(curves: Any) -> None:
-    slow, fast = curves.Curve([(0, 0.0), (100, 10.0)]), curves.Curve([(0, 0.0), (100, 100.0)])
-    parent = curves.Learner(slow, 0, 0, None)
+def test_a_child_begins_with_its_parents_score_and_goes_on_on_its_parents_curve(curves: Any) -> None:
+    both = curves.Curves([[(0, 0.0), (100, 10.0)], [(0, 0.0), (100, 100.0)]])
+    parent = curves.Learner(both, 1, 0, 0, None)
     parent.steps = 50
-    child = curves.Learner(fast, 0, parent.lineage_steps, parent.score)
-    assert (child.score, child.lineage_steps) == (5.0, 50)
+    child = curves.Learner(both, parent.number, 0, parent.lineage_steps, parent.score)
+    assert (child.score, child.lineage_steps) == (50.0, 50)
     child.steps = 10
-    assert (child.score, child.lineage_steps) == (15.0, 60)
+    assert (child.score, child.lineage_steps) == (60.0, 60)
 
 
 def test_an_agent_that_goes_on_elsewhere_goes_on_where_it_was(curves: Any) -> None:
-    curve = curves.Curve([(0, 0.0), (100, 100.0)])
-    agent = curves.Learner(curve, 30, 70, 40.0)
+    agent = curves.Learner(curves.Curves([[(0, 0.0), (100, 100.0)]]), 0, 30, 70, 40.0)
     assert agent.score == 40.0
     agent.steps = 35
     assert (agent.score, agent.lineage_steps) == (45.0, 105)
 
 
 def test_a_child_is_never_worse_than_its_parent(curves: Any) -> None:
-    child = curves.Learner(curves.Curve([(0, 0.0), (100, 10.0)]), 0, 0, 50.0)
+    child = curves.Learner(curves.Curves([[(0, 0.0), (100, 10.0)]]), 0, 0, 0, 50.0)
     child.steps = 40
     assert child.score == 50.0
+
+
+def test_an_agent_is_scored_between_rollouts_and_at_the_end_of_its_budget(curves: Any) -> None:
+    # As a pod is that steps 16 environments 128 times a rollout, to be scored every 50,000 steps of 100,000.
+    assert [curves.due_steps(steps, 50_000, 100_000, 2048) for steps in (0, 51_199, 51_200)] == [
+        51_200,
+        100_352,
+        100_352,
+    ]
+    assert curves.due_steps(0, 120, 100, 1) == 100
