@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peers_own import Loop
-from peers_process import Request
+from loops.own import Loop
+from loops.process import Request
 
 from agentpod.training_files import Counters, freeze, restore
 

@@ -6,7 +6,7 @@
     ant, humanoid   MuJoCo: a vanilla agent and a tournament beside the peers, equal seconds of training on two cores
     pods            time to a return of Ant with 1 and 2 real pods, and predicted for 8 to 80 (benchmarks/scale.py)
 
-examples/paper-*.toml hold the papers' own setting; benchmarks/paper_cases.py says what is cut down. Peers get the
+examples/paper-*.toml hold the papers' own setting; benchmarks/papers/cases.py says what is cut down. Peers get the
 network, the hyperparameters and the batches of our vanilla agent, and as many scores on the way, of which the best is
 kept. Stable-Baselines3 is the extra `bench`; RLlib wants an interpreter of its own, with what it steps:
 
@@ -17,7 +17,7 @@ kept. Stable-Baselines3 is the extra `bench`; RLlib wants an interpreter of its 
     python benchmarks/paper.py --folder FOLDER --cases ant,humanoid [--seconds 300] [--rllib-python DIR/bin/python]
     python benchmarks/paper.py --quick
 
-PRICES is an array file (`podrace data build`) or an archive of five-minute bars (benchmarks/paper_data.py). Every
+PRICES is an array file (`podrace data build`) or an archive of five-minute bars (benchmarks/papers/data.py). Every
 finished run is a line of FOLDER/runs.jsonl: the same command goes on where it was stopped. A quick run trades synthetic
 prices. Prints one JSON object a line: medians over seeds with 90 % bootstrap intervals.
 """
@@ -30,9 +30,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import paper_peers
 import races
-from paper_cases import (
+from papers import peer_runs
+from papers.cases import (
     FRESH,
     MIXED,
     MUJOCO,
@@ -133,7 +133,7 @@ def run_cases(cases: Sequence[str], options: argparse.Namespace) -> None:
 
 def prices(source: Path, folder: Path) -> str:
     """The array file that pods read, made if it must be."""
-    from paper_data import prepare
+    from papers.data import prepare
 
     return str(prepare(source.resolve(), folder.resolve() / f"{source.stem}-bars.npz"))
 
@@ -154,9 +154,9 @@ def compare(
     found = list(
         races.run([race(case, name, seed, budget, data) for seed in numbers for name in own], folder, tell=tell)
     )
-    have = paper_peers.available({name: pythons[name] for name in peers if name in pythons}, tell=tell)
+    have = peer_runs.available({name: pythons[name] for name in peers if name in pythons}, tell=tell)
     jobs = [peer_job(case, name, seed, budget, data) for seed in numbers for name in have]
-    found += paper_peers.run(jobs, have, folder, tell=tell)
+    found += peer_runs.run(jobs, have, folder, tell=tell)
     tell_findings(case, found, [*own, *have])
 
 

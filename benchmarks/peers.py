@@ -43,14 +43,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from peers_cases import RLLIB, SB3, Case, cases
-from peers_process import Contender, Request
+from loops.cases import RLLIB, SB3, Case, cases
+from loops.process import Contender, Request
 from pods import Pods, Work
 
 from agentpod.algorithms import ALGORITHMS
 
 PEERS = {"sb3": SB3, "rllib": RLLIB}
-SCRIPTS = {SB3: "peers_sb3.py", RLLIB: "peers_rllib.py"}
+MODULES = {SB3: "loops.sb3", RLLIB: "loops.rllib"}
 PACKAGES = {SB3: "stable_baselines3", RLLIB: "ray"}
 QUICK_CASES = "(CartPole-v1|Ant-v5|Pendulum-v1)/2x64$"
 LAYOUT_CORES = {"separate": 2, "fused": 1}
@@ -85,11 +85,9 @@ class Bench:
     def __enter__(self) -> "Bench":
         with ExitStack() as resources:
             self._pods = resources.enter_context(Pods())
-            self._own = {
-                cores: self._start(resources, "peers_own.py", cores, sys.executable) for cores in self._threads
-            }
+            self._own = {cores: self._start(resources, "loops.own", cores, sys.executable) for cores in self._threads}
             self._peers = {
-                (peer, cores): self._start(resources, SCRIPTS[peer], cores, python)
+                (peer, cores): self._start(resources, MODULES[peer], cores, python)
                 for peer, python in self._pythons.items()
                 for cores in self._threads
             }
@@ -101,8 +99,8 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         self._resources.close()
 
-    def _start(self, resources: ExitStack, script: str, cores: int, python: str) -> Contender:
-        return resources.enter_context(Contender(script, self._cpus[:cores], threads=cores, python=python))
+    def _start(self, resources: ExitStack, module: str, cores: int, python: str) -> Contender:
+        return resources.enter_context(Contender(module, self._cpus[:cores], threads=cores, python=python))
 
     def rates(self, case: Case, seconds: float, seed: int) -> Iterator[tuple[str, float]]:
         """One turn of everybody: steps a second by name."""
@@ -158,7 +156,7 @@ def lines(case: Case, metric: str, medians: Medians) -> Iterator[dict[str, objec
     for variant, cores in VARIANT_CORES.items():
         if variant not in medians:
             continue
-        for peer in SCRIPTS:
+        for peer in MODULES:
             found = [medians[f"{peer}@{at}"] for at in (1, 2)[:cores] if f"{peer}@{at}" in medians]
             if found:
                 yield line(f"{case.name}/{variant}", metric, medians[variant], peer, best(found))

@@ -1,6 +1,6 @@
 """How many pods one orchestrator and one leaderboard carry: both real, with real databases; the pods are simulated.
 
-Pods speak the real contracts (scale_pods.py) at these rates of simulated time: assignments of 600 s, a score every
+Pods speak the real contracts (pools/pods.py) at these rates of simulated time: assignments of 600 s, a score every
 120 s, renewals every third of a lease of 60 s or more. Time is compressed for small pools, so that every pool makes as
 many calls a second as 10,000 pods do by the clock (at most 60 times): what then differs is what the size of the pool
 costs. Processor seconds are those of the services; `without_processor` is how long their threads stood in line for a
@@ -31,8 +31,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scale_mesh import Mesh, services, simulate
-from scale_record import Recorded, pooled, record
+from pools.mesh import Mesh, services, simulate
+from pools.record import Recorded, pooled, record
 
 from podrace import spec as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -90,7 +90,7 @@ def spec_of(pods: int, assignment_steps: int, evaluation_steps: int, **sections:
 
 
 def jobs_of(mesh: Mesh, tournament_id: str, pods: int, **settings: object) -> list[dict[str, object]]:
-    """What each process of simulated pods is told; see scale_pods.Job."""
+    """What each process of simulated pods is told; see pools.pods.Job."""
     return [
         {
             "orchestrator": mesh.orchestrator.address,

@@ -10,13 +10,15 @@ On a GPU only simulators that step there are measured, with 4,096 to 65,536 envi
 
 import sys
 from importlib import import_module
+from pathlib import Path
 
-# This file has the name of a package of ours, and its folder is looked at first by all scripts in it.
-_folder = sys.path.pop(0)
+# This file has the name of a package of ours, and its folder is looked at before that by all benchmarks.
+_before = list(sys.path)
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
 if __name__ != "__main__":
     del sys.modules[__name__]
     import_module(__name__)
-    sys.path.insert(0, _folder)
+    sys.path[:] = _before
 
 import argparse
 import json

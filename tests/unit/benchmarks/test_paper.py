@@ -1,36 +1,25 @@
 import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-FOLDER = str(Path(__file__).parents[3] / "benchmarks")
 BUDGET_STEPS, BUDGET_SECONDS = 327_680, 300.0
-
-
-@pytest.fixture(scope="module", autouse=True)
-def importable() -> Iterator[None]:
-    """Last on the import path: in front it would hide packages behind benchmarks of their names."""
-    sys.path.append(FOLDER)
-    yield
-    sys.path.remove(FOLDER)
 
 
 @pytest.fixture(scope="module")
 def cases() -> Any:
-    return importlib.import_module("paper_cases")
+    return importlib.import_module("papers.cases")
 
 
 @pytest.fixture(scope="module")
 def curve() -> Any:
-    return importlib.import_module("paper_curve")
+    return importlib.import_module("papers.curve")
 
 
 def request(**settings: Any) -> Any:
-    process = importlib.import_module("peers_process")
+    process = importlib.import_module("loops.process")
     return process.Request("curve", "ppo", "CartPole-v1", 16, {}, **settings)
 
 
@@ -93,7 +82,7 @@ def test_the_name_of_a_peers_job_does_not_depend_on_where_the_prices_lie(cases: 
 
 
 def test_an_archive_of_five_minute_bars_becomes_days_of_the_exchange(tmp_path: Path) -> None:
-    data = importlib.import_module("paper_data")
+    data = importlib.import_module("papers.data")
     # Two full days of three bars and a half one of two, the first ending after midnight UTC.
     starts = [1_700_000_000, 1_700_086_400, 1_700_172_800]
     times = np.array([start + 300 * bar for start, bars in zip(starts, (3, 3, 2), strict=True) for bar in range(bars)])
@@ -121,6 +110,6 @@ def test_an_archive_of_five_minute_bars_becomes_days_of_the_exchange(tmp_path: P
 
 
 def test_prices_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    data = importlib.import_module("paper_data")
+    data = importlib.import_module("papers.data")
     with pytest.raises(SystemExit, match="no such file"):
         data.prepare(tmp_path / "none.npz", tmp_path / "out.npz")

@@ -1,21 +1,12 @@
-import importlib.util
-from pathlib import Path
+import importlib
 from typing import Any
 
 import pytest
 
-PATH = Path(__file__).parents[3] / "benchmarks" / "scale_curves.py"
-
 
 @pytest.fixture(scope="module")
 def curves() -> Any:
-    """The module, by its path: its folder on the import path would hide packages behind benchmarks of their names."""
-    specification = importlib.util.spec_from_file_location("scale_curves", PATH)
-    assert specification
-    assert specification.loader
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    return importlib.import_module("pools.curves")
 
 
 def test_a_curve_goes_through_its_points_and_never_down(curves: Any) -> None:

@@ -13,12 +13,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from loops.process import environment
+
 from podrace import rpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
-HERE = Path(__file__).parent
 START_SECONDS = 60.0
 DEADLINE_SECONDS = 60.0
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -100,7 +101,7 @@ async def services(folder: Path, lease_seconds: float) -> AsyncIterator[Mesh]:
     """Runs a leaderboard and an orchestrator in processes of their own."""
     store = folder / "store"
     board = ["-m", "leaderboard"]
-    pods = [str(HERE / "scale_orchestrator.py"), str(folder / "generated.json")]
+    pods = ["-m", "pools.orchestrator", str(folder / "generated.json")]
     async with _service(folder, "leaderboard", board, {"store": store}) as leaderboard:
         settings = {
             "leaderboard": leaderboard.address,
@@ -128,7 +129,9 @@ async def _service(
     }
     overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
     with (folder / f"{name}.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(sys.executable, *command, *overrides, stderr=log)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, *overrides, stderr=log, env=environment()
+        )
         try:
             await rpc.wait_until_serving(address, deadline_seconds=START_SECONDS)
             yield Service(process, address, database)
@@ -159,7 +162,12 @@ async def simulate(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 async def _simulate(job: Mapping[str, Any]) -> Any:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(HERE / "scale_pods.py"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-m",
+        "pools.pods",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=environment(),
     )
     try:
         answer, _ = await process.communicate(json.dumps(job).encode())

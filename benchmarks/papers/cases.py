@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
-from paper_curve import EPISODES_OPTION, REPORT, TRAIN, VALIDATION
-from peers_process import Request
+from loops.process import Request
 from races import Race
 
+from papers.curve import EPISODES_OPTION, REPORT, TRAIN, VALIDATION
 from podrace import spec as specification
 from podrace.cli.grid.axes import digest
 from podrace.cli.specification import to_toml
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 STOCKS, MUJOCO = "stocks", ("ant", "humanoid")
 MIXED, VANILLA, TOURNAMENT = "ppo:sac:td3", "vanilla", "tournament"
 SB3, RLLIB = "stable-baselines3", "rllib"

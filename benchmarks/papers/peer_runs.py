@@ -12,13 +12,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from paper_cases import RLLIB, SB3, PeerJob
-from peers_process import Answer, Contender
+from loops.process import Answer, Contender
 from races import RUNS, Run, append, read
 
+from papers.cases import RLLIB, SB3, PeerJob
 from podrace.cli.output import finite
 
-SCRIPTS = {SB3: "paper_sb3.py", RLLIB: "paper_rllib.py"}
+MODULES = {SB3: "papers.sb3", RLLIB: "papers.rllib"}
 PACKAGES = {SB3: "stable_baselines3", RLLIB: "ray"}
 DEADLINE_SECONDS = 4 * 3600.0
 
@@ -63,7 +63,7 @@ def _run(job: PeerJob, python: str) -> Run:
     known = {"case": job.case, "contender": job.peer, "seed": job.seed, "name": job.name}
     try:
         # One thread: with two, products of small networks stall wherever anything else runs.
-        with Contender(SCRIPTS[job.peer], cpus, threads=1, python=python) as contender:
+        with Contender(MODULES[job.peer], cpus, threads=1, python=python) as contender:
             answer = contender.ask(job.request, DEADLINE_SECONDS)
     except SystemExit as error:
         return {**known, "good": False, "state": "FAILED", "reason": str(error)[-1000:], "reports": {}, "curve": []}

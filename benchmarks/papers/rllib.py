@@ -1,7 +1,7 @@
 """One process of RLlib (its new stack) for `paper.py`: a learning curve, and what its best policy does afterwards.
 
 Gymnasium's environments are made as for `peers.py`. A simulator of ours (an id with options) is given lane by lane, as
-RLlib wants environments (paper_lanes.py).
+RLlib wants environments (papers/lanes.py).
 """
 
 import functools
@@ -12,17 +12,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import peers_rllib
-from paper_curve import FRESH_SEED, TRAIN, VALIDATION, Curve, reports_of, told
-from paper_lanes import make_lane
-from peers_process import Answer, Measure, Request, serve
+from loops import rllib as loop
+from loops.process import Answer, Measure, Request, serve
+
+from papers.curve import FRESH_SEED, TRAIN, VALIDATION, Curve, reports_of, told
+from papers.lanes import make_lane
 
 OURS = "ours"
 
 
 def load(threads: int) -> Measure:
     """Imports it."""
-    measure = peers_rllib.load(threads)
+    measure = loop.load(threads)
     assert measure
     importlib.import_module("ray.tune.registry")
     return train
@@ -30,13 +31,13 @@ def load(threads: int) -> Measure:
 
 def train(request: Request, cores: int) -> Answer:
     """Trains until the budget is spent, then plays the reports with the best policy."""
-    with peers_rllib.ray_running(), tempfile.TemporaryDirectory(prefix="ray") as folder:
+    with loop.ray_running(), tempfile.TemporaryDirectory(prefix="ray") as folder:
         best: dict[str, str] = {}
 
         def keep() -> None:
             best["path"] = algorithm.save_to_path(tempfile.mkdtemp(dir=folder))
 
-        curve = Curve(request, lambda: peers_rllib.evaluate(algorithm), keep)
+        curve = Curve(request, lambda: loop.evaluate(algorithm), keep)
         algorithm = make_config(request, runners=0 if cores == 1 else cores).build_algo()
         steps = 0
         try:
@@ -55,7 +56,7 @@ def train(request: Request, cores: int) -> Answer:
 def make_config(request: Request, runners: int) -> Any:
     """A configuration under its own names; of `measure` it needs to know that scores are asked for."""
     known = replace(request, measure="target", environment=OURS if TRAIN in request.options else request.environment)
-    config = peers_rllib.make_config(known, runners)
+    config = loop.make_config(known, runners)
     if TRAIN not in request.options:
         return config
     from ray.tune.registry import register_env
@@ -70,7 +71,7 @@ def make_config(request: Request, runners: int) -> Any:
 def play(algorithm: Any, request: Request, options: Mapping[str, Any], episodes: int) -> Answer:
     """What a restored policy does: in environments of its own kind by RLlib itself, in ours by hand."""
     if TRAIN not in request.options:
-        returns = [peers_rllib.evaluate(algorithm) for _ in range(max(1, episodes // 32))]
+        returns = [loop.evaluate(algorithm) for _ in range(max(1, episodes // 32))]
         return told([statistics.fmean(returns)])
     import numpy as np
     import torch

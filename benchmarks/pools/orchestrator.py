@@ -1,6 +1,6 @@
 """Runs the real orchestrator on a machine without end, with a launcher whose pods somebody else simulates.
 
-    python benchmarks/scale_orchestrator.py NOTES --set key=value ...
+    python -m pools.orchestrator NOTES --set key=value ...
 
 Everything is as in `python -m orchestrator` but what starts pods and what a machine holds. When it ends it writes to
 the file NOTES how long the leaderboard took for each agent, as a JSON list of [monotonic begin, seconds].

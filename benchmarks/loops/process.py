@@ -59,9 +59,9 @@ class Request:
     limit_steps: int = 0
     """Environment steps after which the target is given up."""
     limit_seconds: float = math.inf
-    """Of training, likewise; of a curve (paper_curve.py) alone."""
+    """Of training, likewise; of a curve (papers/curve.py) alone."""
     options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    """Of the environment, by what it is for (paper_curve.py); there where it is a simulator of ours."""
+    """Of the environment, by what it is for (papers/curve.py); there where it is a simulator of ours."""
 
     @property
     def warm_steps(self) -> int:
@@ -129,32 +129,38 @@ class Target:
         return reached or steps >= self._request.limit_steps
 
 
+def environment() -> dict[str, str]:
+    """Variables of a process that finds the modules of this folder of benchmarks, as its own children will."""
+    folder = str(Path(__file__).resolve().parents[1])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH", ""))))}
+
+
 class Contender:
     """One process that measures, on its own cores.
 
-    with Contender("peers_sb3.py", cpus=[0, 1], threads=2) as contender:
+    with Contender("loops.sb3", cpus=[0, 1], threads=2) as contender:
         answer = contender.ask(request, deadline_seconds=60)
     """
 
-    def __init__(self, script: str, cpus: Sequence[int], threads: int, python: str = sys.executable) -> None:
+    def __init__(self, module: str, cpus: Sequence[int], threads: int, python: str = sys.executable) -> None:
         """Starts it; it goes on importing while this returns.
 
         Args:
-            script: A file beside this one that calls `serve`.
+            module: One of this folder of benchmarks that calls `serve`.
             cpus: Processors it may run on.
             threads: Of torch.
             python: Interpreter.
         """
-        self._name, self._ready = f"{script} on {len(cpus)} cores", False
+        self._name, self._ready = f"{module} on {len(cpus)} cores", False
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by __exit__)
         cpu_list = ",".join(map(str, cpus))
         # A session of its own: what the peer may have started dies with it, and Ctrl-C ends measurements in order.
         self._process = subprocess.Popen(
-            [python, str(Path(__file__).with_name(script)), "--cpus", cpu_list, "--threads", str(threads)],
+            [python, "-m", module, "--cpus", cpu_list, "--threads", str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+            env=environment() | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
             start_new_session=True,
         )
 

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from peers_process import Answer, Request
+from loops.process import Answer, Request
 
 TRAIN, VALIDATION = "train", "validation"
 REPORT = "report:"

@@ -9,16 +9,17 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-import peers_sb3
-from paper_curve import FRESH_SEED, TRAIN, VALIDATION, Curve, reports_of, told
-from peers_process import EPISODES, Answer, Measure, Request, serve
+from loops import sb3 as loop
+from loops.process import EPISODES, Answer, Measure, Request, serve
+
+from papers.curve import FRESH_SEED, TRAIN, VALIDATION, Curve, reports_of, told
 
 FOREVER_STEPS = 10**9
 
 
 def load(threads: int) -> Measure:
     """Imports it."""
-    peers_sb3.load(threads)
+    loop.load(threads)
     importlib.import_module("stable_baselines3.common.evaluation")
     return measure
 
@@ -38,8 +39,8 @@ def measure(request: Request, cores: int) -> Answer:
 
     curve = Curve(request, score, keep)
     environments = make_environments(request, request.options.get(TRAIN, {}), request.count, request.seed)
-    model = peers_sb3.make_model(request, environments)
-    callback = peers_sb3.make_callback(curve.over)
+    model = loop.make_model(request, environments)
+    callback = loop.make_callback(curve.over)
     try:
         model.learn(FOREVER_STEPS, callback=callback)
     finally:
@@ -78,7 +79,7 @@ def make_environments(
     """Environments side by side; those of Gymnasium as `peers.py` has them."""
     if TRAIN not in request.options:
         wanted = Request(request.measure, request.algorithm, request.environment, count, request.settings, seed)
-        return peers_sb3.make_environments(wanted, count, training=training)
+        return loop.make_environments(wanted, count, training=training)
     return make_batch(request.environment, options, count, seed)
 
 

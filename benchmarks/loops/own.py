@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import torch
 from floors import Product, ppo_update, sac_update, simulator_steps_per_second, updates_per_second
-from peers_process import EPISODES, Answer, Measure, Rate, Request, Target, serve
 from torch import Tensor
 
 from agentpod.acting import PolicyActor
@@ -16,6 +15,7 @@ from agentpod.randomness import derive_generator, derive_seed
 from agentpod.replay import Replay
 from agentpod.replay_layout import replay_fields, replay_rows
 from agentpod.rollout import Field, Lanes, Rollout, collect, rollout_fields
+from loops.process import EPISODES, Answer, Measure, Rate, Request, Target, serve
 from simulators import Space
 from simulators import make as make_simulator
 

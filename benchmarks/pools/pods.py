@@ -1,10 +1,10 @@
 """Simulated pods: they speak the real contracts over gRPC and publish real manifests, but training is a clock.
 
-    python benchmarks/scale_pods.py < JOB > NOTES
+    python -m pools.pods < JOB > NOTES
 
 What a pod does: acquire an assignment, claim its agent in the store, renew every third of the lease, publish and submit
 a score whenever an evaluation is due, complete the assignment when its budget is used up, acquire the next. Scores
-follow learning curves (scale_curves). Simulated time runs `speed` times faster than the clock: every pause, that
+follow learning curves (pools.curves). Simulated time runs `speed` times faster than the clock: every pause, that
 between renewals too, is that much shorter; what takes time at the services takes what it takes.
 """
 
@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scale_curves import Curves, Learner, due_steps
-
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part, Pointer
 from podrace.checkpoints.folder import FolderStore
@@ -34,6 +32,7 @@ from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from pools.curves import Curves, Learner, due_steps
 
 WAIT_SECONDS = 5.0
 DEADLINE_SECONDS = 60.0

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from peers_process import EPISODES, Answer, Measure, Rate, Request, Target, serve
+from loops.process import EPISODES, Answer, Measure, Rate, Request, Target, serve
 
 FOREVER_STEPS = 10**9
 ACTIVATIONS = {"tanh": "Tanh", "relu": "ReLU"}

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from peers_process import EPISODES, Answer, Measure, Rate, Request, Target, serve
+from loops.process import EPISODES, Answer, Measure, Rate, Request, Target, serve
 
 LOGICAL_CPUS = 4
 FAR_ITERATIONS = 10**9

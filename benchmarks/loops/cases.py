@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from peers_process import Request
+from loops.process import Request
 
 SB3, RLLIB = "stable-baselines3", "rllib"
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 OURS = {"CartPole-v1": "cartpole", "Pendulum-v1": "pendulum", "Ant-v5": "mujoco:Ant-v5"}
 """Our own simulators of the same tasks: tests hold their observations and rewards against Gymnasium's."""
 COUNT = 16

@@ -1,0 +1,1 @@
+"""What `scale.py` is made of: real services, simulated pods, and the learning curves that these follow."""
