@@ -18,7 +18,7 @@ from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
 
 
 @dataclass
-class Schedule:
+class EvaluationSchedule:
     """When an agent is scored, counted in its own steps."""
 
     every_steps: int
@@ -28,7 +28,7 @@ class Schedule:
     """Steps at which the next evaluation is due."""
 
     @classmethod
-    def starting_at(cls, steps: int, spec: EvaluationSpec) -> "Schedule":
+    def starting_at(cls, steps: int, spec: EvaluationSpec) -> "EvaluationSchedule":
         """The schedule of an agent that has taken `steps`."""
         every = spec.every_environment_steps
         return cls(every, spec.share, due_steps=(steps // every + 1) * every)

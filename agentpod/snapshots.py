@@ -11,7 +11,7 @@ from agentpod.assignment import Lease
 from agentpod.publication import Publisher
 from agentpod.training_files import PolicyCopy
 from podrace.errors import PodraceError
-from podrace.snapshots import Schedule, period_seconds, periods_passed
+from podrace.snapshots import SnapshotSchedule, period_seconds, periods_passed
 from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
 
 _log = structlog.get_logger(__name__)
@@ -35,9 +35,9 @@ class Snapshots:
         """What was due before this lease began is somebody else's."""
         self._publisher, self._lease = publisher, lease
         period, now = period_seconds(spec), lease.running_seconds
-        self._schedule: Schedule | None = None
+        self._schedule: SnapshotSchedule | None = None
         if period is not None and now is not None:
-            self._schedule = Schedule(period, last=periods_passed(now, period))
+            self._schedule = SnapshotSchedule(period, last=periods_passed(now, period))
         self._under_way: set[asyncio.Task[None]] = set()
 
     def due(self) -> int:

@@ -34,7 +34,7 @@ from agentpod.rendezvous import HeadRendezvous
 from agentpod.replay import Replay
 from agentpod.role_calls import RoleLost, Session
 from agentpod.roles import Roles
-from agentpod.scoring import Schedule, Scorer
+from agentpod.scoring import EvaluationSchedule, Scorer
 from agentpod.snapshots import Snapshots
 from agentpod.training_files import Counters, Frozen, copy_policy, freeze, restore
 from podrace.agentpod.v1 import agentpod_pb2 as pb_pod
@@ -81,7 +81,7 @@ class Training:
         self._snapshots = Snapshots(publisher, lease, self._spec.evaluation)
         self._counters = Counters()
         self._practice: Practice
-        self._schedule: Schedule
+        self._schedule: EvaluationSchedule
         self._member: FusionMember | None = None
         self._rendezvous: HeadRendezvous | None = None
         self._steps_alone = 0
@@ -120,7 +120,7 @@ class Training:
         if self._roles.replay:
             await self._publisher.restore_replay(start, self._roles.replay)
         _log.info("training", begins_with=start.note, environment_steps=self._counters.environment_steps)
-        self._schedule = Schedule.starting_at(self._counters.environment_steps, self._spec.evaluation)
+        self._schedule = EvaluationSchedule.starting_at(self._counters.environment_steps, self._spec.evaluation)
         if self._config.learners > 1:
             await self._invite(state)
         practice.publish()

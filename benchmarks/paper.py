@@ -65,6 +65,7 @@ MEASURES = {
 MARKET = {"index_": "index fund", "equal_weight_": "equal-weight hold"}
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 PODS_TARGET = 1000.0
+PODS_ASSIGNMENT_STEPS = 100_000
 PREDICTED_PODS = (8, 16, 32, 80)
 QUICK_PRICES = "synthetic:minute?symbols=5&days=120&seed=1"
 QUICK_STEPS = 16_384
@@ -254,6 +255,7 @@ def pods(folder: Path, repetitions: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     values = mujoco("ant", TOURNAMENT, 200.0)
     values["objective"] = {"target_return": PODS_TARGET, "wall_clock_duration": "20m"}
+    values["assignment"] = {"environment_steps": PODS_ASSIGNMENT_STEPS}
     path = folder / "paper-pods.toml"
     path.write_text(resolved_toml(values, "paper-pods"))
     command = [sys.executable, str(HERE / "scale.py"), "--validate", str(folder / "paper-pods.json")]

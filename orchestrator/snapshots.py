@@ -8,7 +8,7 @@ import structlog
 from orchestrator.board import Board
 from orchestrator.live import Live
 from podrace.errors import DeadlineExceeded, PodraceError, Unavailable
-from podrace.snapshots import Schedule, period_seconds
+from podrace.snapshots import SnapshotSchedule, period_seconds
 
 _log = structlog.get_logger(__name__)
 
@@ -22,7 +22,7 @@ class ChampionSnapshots:
 
     def __init__(self, live: Live, board: Board) -> None:
         self._live, self._board = live, board
-        self._schedules: dict[str, Schedule] = {}
+        self._schedules: dict[str, SnapshotSchedule] = {}
         self._taking: dict[str, asyncio.Task[None]] = {}
 
     def take_due(self, now: float, tournament_ids: Iterable[str]) -> None:
@@ -32,13 +32,13 @@ class ChampionSnapshots:
             if period is None or name in self._taking:
                 continue
             # An earlier life may have taken the last one: then it is asked for again, which does no harm.
-            schedule = self._schedules.setdefault(name, Schedule(period, last=0))
+            schedule = self._schedules.setdefault(name, SnapshotSchedule(period, last=0))
             number = schedule.due(self._live.running_seconds(name, now))
             if number:
                 taking = self._take(name, number, self._live.running_seconds(name, now), schedule)
                 self._taking[name] = asyncio.create_task(taking)
 
-    async def _take(self, name: str, number: int, running_seconds: float, schedule: Schedule) -> None:
+    async def _take(self, name: str, number: int, running_seconds: float, schedule: SnapshotSchedule) -> None:
         try:
             steps = self._live.environment_steps(name)
             await self._board.snapshot_champion(name, number, running_seconds, steps)

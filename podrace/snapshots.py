@@ -39,10 +39,10 @@ def periods_passed(running_seconds: float, period: float) -> int:
 
 
 @dataclass
-class Schedule:
+class SnapshotSchedule:
     """Which snapshot is due.
 
-    schedule = Schedule(period, last=periods_passed(running_seconds, period))
+    schedule = SnapshotSchedule(period, last=periods_passed(running_seconds, period))
     number = schedule.due(running_seconds)
     if number:
         ...                    # take it

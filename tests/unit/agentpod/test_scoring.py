@@ -7,15 +7,15 @@ import pytest
 
 from agentpod.learner import EXIT_ROLE_LOST, ending_of_error
 from agentpod.role_calls import RoleLost
-from agentpod.scoring import Schedule, Scorer
+from agentpod.scoring import EvaluationSchedule, Scorer
 from podrace import errors
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
 
 
-def schedule(every: int, share: float = 0.1, steps: int = 0) -> Schedule:
-    return Schedule.starting_at(steps, EvaluationSpec(every_environment_steps=every, share=share))
+def schedule(every: int, share: float = 0.1, steps: int = 0) -> EvaluationSchedule:
+    return EvaluationSchedule.starting_at(steps, EvaluationSpec(every_environment_steps=every, share=share))
 
 
 def test_an_evaluation_is_due_once_at_each_multiple():

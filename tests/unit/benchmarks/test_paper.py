@@ -72,6 +72,15 @@ def test_a_peer_gets_the_network_and_the_batches_of_our_vanilla_agent(cases: Any
     assert settings["normalize_observations"] is True
 
 
+@pytest.mark.parametrize(("seconds", "steps"), [(300.0, 600_000), (900.0, 1_800_000), (20_000.0, 2_000_000)])
+def test_an_agent_of_a_tournament_trains_for_half_of_the_time_but_no_longer_than_in_the_papers_file(
+    cases: Any, seconds: float, steps: int
+) -> None:
+    spec = cases.race("ant", cases.TOURNAMENT, 1, cases.Budget(BUDGET_STEPS, seconds), "").cell().spec
+    assert spec.assignment.environment_steps == steps
+    assert spec.evaluation.every_environment_steps == seconds * 250
+
+
 def test_the_name_of_a_peers_job_does_not_depend_on_where_the_prices_lie(cases: Any) -> None:
     budget = cases.Budget(BUDGET_STEPS, BUDGET_SECONDS)
     jobs = [cases.peer_job("stocks", cases.SB3, seed, budget, path) for seed, path in

@@ -18,7 +18,7 @@ def resolved(period: object) -> TournamentSpec:
 
 
 def test_snapshot_k_is_due_when_k_periods_have_passed_and_once_only():
-    schedule = snapshots.Schedule(2.0, last=0)
+    schedule = snapshots.SnapshotSchedule(2.0, last=0)
     taken = []
     for tenths in range(0, 75):
         number = schedule.due(tenths / 10)
@@ -29,20 +29,20 @@ def test_snapshot_k_is_due_when_k_periods_have_passed_and_once_only():
 
 
 def test_of_several_that_were_missed_the_last_is_due():
-    assert snapshots.Schedule(2.0, last=1).due(9.5) == 4
+    assert snapshots.SnapshotSchedule(2.0, last=1).due(9.5) == 4
 
 
 def test_a_clock_that_was_set_back_makes_nothing_due_twice():
-    schedule = snapshots.Schedule(2.0, last=3)
+    schedule = snapshots.SnapshotSchedule(2.0, last=3)
     assert schedule.due(5.0) == 0
     assert schedule.due(7.9) == 0
     assert schedule.due(8.0) == 4
 
 
 def test_a_pod_that_takes_over_goes_on_with_the_numbers_of_the_one_before():
-    first = snapshots.Schedule(2.0, last=snapshots.periods_passed(0.5, 2.0))
+    first = snapshots.SnapshotSchedule(2.0, last=snapshots.periods_passed(0.5, 2.0))
     assert first.due(6.1) == 3
-    second = snapshots.Schedule(2.0, last=snapshots.periods_passed(6.4, 2.0))
+    second = snapshots.SnapshotSchedule(2.0, last=snapshots.periods_passed(6.4, 2.0))
     assert second.due(7.9) == 0
     assert second.due(8.1) == 4
 
