@@ -7,6 +7,7 @@ Belongs to the event loop: no other thread reads or writes it.
 
 import asyncio
 import heapq
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from orchestrator.records import (
     WorkRecord,
 )
 from orchestrator.roster import FAILURES_KEPT, Roster
+from orchestrator.scale import Standing
 from orchestrator.state import State, Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -202,14 +204,14 @@ class Live:
         """Whether a pod holds something."""
         return bool(self._leases_of.get(pod_id))
 
-    def standing(self, pod_id: str, now: float) -> tuple[bool, bool, float | None]:
-        """Whether a pod holds something, whether it publishes as far as it is heard of, and its agent's last score."""
+    def standing(self, pod_id: str, now: float) -> Standing:
+        """What a pod is at, as far as it is heard of."""
         lease = self.latest_lease(pod_id)
         if lease is None:
-            return False, False, None
+            return Standing()
         told = lease.progress
         publishing = told.activity == pb.POD_ACTIVITY_PUBLISHING and now < lease.expires
-        return True, publishing, told.score if lease.trains and told.HasField("score") else None
+        return Standing(True, publishing, told.score if lease.trains and told.HasField("score") else None)
 
     def is_training(self, tournament_id: str, now: float) -> bool:
         """Whether a pod works on an agent of this tournament, as far as anybody can know."""
@@ -321,8 +323,11 @@ async def write_down(state: State, live: Live) -> None:
 
 
 def _write(transaction: Transaction, notes: Notes) -> None:
-    for agent_id, steps in notes.agent_steps.items():
-        transaction.execute("UPDATE agents SET environment_steps = ? WHERE agent_id = ?", steps, agent_id)
+    # One statement for all: between two, this thread would wait for the interpreter, thousands of times.
+    transaction.execute(
+        "UPDATE agents SET environment_steps = told.value FROM json_each(?) AS told WHERE agent_id = told.key",
+        json.dumps(notes.agent_steps),
+    )
     for tournament_id, seconds in notes.running_seconds.items():
         transaction.execute(
             "UPDATE tournaments SET running_seconds = ? WHERE tournament_id = ?", seconds, tournament_id

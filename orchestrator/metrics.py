@@ -27,10 +27,10 @@ RECONCILE = prometheus_client.Histogram("podrace_orchestrator_reconcile_seconds"
 
 def wanted(demands: Sequence[Demand], views: Sequence[PodView], actions: Sequence[Action]) -> Mapping[str, int]:
     """How many pods each tournament will have when this is done; at least its minimum, even if that cannot be had."""
-    counts = Counter(view.tournament_id for view in views if view.drained_since is None)
-    counts.update(action.tournament_id for action in actions if isinstance(action, Start))
-    retired = {action.pod_id for action in actions if isinstance(action, Retire)}
-    counts.subtract(view.tournament_id for view in views if view.pod_id in retired)
+    counts = Counter([view.tournament_id for view in views if view.drained_since is None])
+    counts.update([action.tournament_id for action in actions if isinstance(action, Start)])
+    if retired := {action.pod_id for action in actions if isinstance(action, Retire)}:
+        counts.subtract([view.tournament_id for view in views if view.pod_id in retired])
     minimum = {demand.tournament_id: demand.minimum_pods for demand in demands}
     return {name: max(counts[name], minimum.get(name, 0)) for name in {*counts, *minimum}}
 
@@ -43,7 +43,7 @@ def measure_wanted(counts: Mapping[str, int]) -> None:
 def measure(observed: Observed, live: Live) -> None:
     """Tells what a look has shown; of tournaments, those that are going on."""
     names = [tournament.tournament_id for tournament in observed.tournaments]
-    _tell(PODS, Counter(pod.tournament_id for pod in observed.pods))
+    _tell(PODS, Counter([pod.tournament_id for pod in observed.pods]))
     _tell(STEPS, {name: live.environment_steps(name) for name in names})
     _tell(FAILED_AGENTS, {name: live.failed_agents(name) for name in names})
     _tell(BEST, {name: live.best[name].score for name in names if name in live.best})

@@ -25,6 +25,7 @@ from orchestrator.reservations import Capacity
 from orchestrator.scale import Demand, Kill, Limits, PodView, Retire, Short, Start, Terminate
 from orchestrator.snapshots import ChampionSnapshots
 from orchestrator.state import State, Transaction
+from orchestrator.views import Views
 from podrace.errors import InvalidArgument, PodraceError, Unavailable
 
 NOTES_SECONDS = 2.0
@@ -90,9 +91,9 @@ class Reconciler:
         self._expired: frozenset[tuple[str, int]] = frozenset()
         # Monotonic times at which something was first noticed, by pod or tournament.
         self._absent: dict[str, float] = {}
-        self._drained: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
         self._granted: Mapping[str, scale.Grant] = {}
+        self._views = Views(live, clock)
         self._told: set[tuple[type[scale.Action], str]] = set()
         self._short: dict[str, set[str]] = {}
         self._starts: dict[str, asyncio.Task[None]] = {}
@@ -140,6 +141,7 @@ class Reconciler:
         # Before one of them is ended by what is judged next.
         self._snapshots.take_due(now, self._running)
         await self._referee.judge(now)
+        await _let_others_go_first()
         observed = observe(self._live.roster)
         self._running = [found.tournament_id for found in observed.tournaments if found.state == RUNNING]
         self._live.runs_on(self._running, now)
@@ -150,6 +152,7 @@ class Reconciler:
                 await self._tell_short(name, capacity)
         else:
             await self._scale(now, capacity, observed)
+        await _let_others_go_first()
         self._ring_if_leases_expired(now)
         if now - self._noted >= NOTES_SECONDS:
             self._noted = now
@@ -181,7 +184,7 @@ class Reconciler:
         """Records that a pod is gone, and frees what it held."""
         tournament_id, deaths = await self._state.transact(pods.bury, pod_id, last_words)
         self._live.release_pod(pod_id)
-        self._drained.pop(pod_id, None)
+        self._views.forget(pod_id)
         self._told -= {(Terminate, pod_id), (Kill, pod_id)}
         self._not_before[tournament_id] = self._clock.monotonic() + scale.backoff_seconds(deaths)
 
@@ -196,7 +199,7 @@ class Reconciler:
 
     async def _scale(self, now: float, capacity: Capacity, observed: Observed) -> None:
         demands = [] if self._dismissing else self._demands(observed)
-        views = self._views(now, observed.pods)
+        views = self._views.of(observed.pods)
         actions, line = self._rules.decide(now, capacity, demands, views, self._limits)
         self._granted = scale.grant(now, capacity, demands)
         metrics.measure_wanted(metrics.wanted(demands, views, actions))
@@ -225,29 +228,6 @@ class Reconciler:
             if tournament.state == RUNNING or tournament.tournament_id in observed.evaluating
         ]
 
-    def _views(self, now: float, recorded: Sequence[PodRecord]) -> list[PodView]:
-        # What a pod's start was by the monotonic clock.
-        begin = now - self._clock.wall()
-        drained, told = self._drained, self._told
-        for pod in recorded:
-            if pod.drain_reason:
-                drained.setdefault(pod.pod_id, now)
-        return [
-            PodView(
-                pod.pod_id,
-                pod.tournament_id,
-                pod.reserved,
-                min(now, begin + pod.start_time),
-                busy,
-                drained.get(pod.pod_id),
-                pod.pod_id in drained and (Terminate, pod.pod_id) in told,
-                publishing,
-                prospect,
-            )
-            for pod in recorded
-            for busy, publishing, prospect in [self._live.standing(pod.pod_id, now)]
-        ]
-
     async def _act(self, action: scale.Action) -> None:
         if isinstance(action, Start):
             pod = await self._state.transact(pods.intend, action.tournament_id, action.reason)
@@ -260,6 +240,8 @@ class Reconciler:
             kill = isinstance(action, Kill)
             word = "killed" if kill else "terminated"
             await self._tell_once(action, action.pod_id, f"pod_{word}", f"{action.pod_id} is {word}: {action.reason}")
+            if not kill:
+                self._views.note_terminated(action.pod_id)
             await self._launcher.stop(action.pod_id, kill=kill)
 
     async def _start(self, pod: NewPod) -> None:
@@ -333,6 +315,11 @@ class Reconciler:
             metrics.EXPIRED.inc(len(late))
             self._live.bell.ring()
         self._expired = expired
+
+
+async def _let_others_go_first() -> None:
+    """Lets the calls be answered that came meanwhile: a look at thousands of pods takes long."""
+    await asyncio.sleep(0)
 
 
 def demand(

@@ -6,9 +6,9 @@ and GPUs never are.
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import attrgetter
 
 from orchestrator.reservations import Capacity, Resources, Room
 
@@ -48,24 +48,36 @@ class Demand:
     """Its size so far; None at first."""
 
 
-class PodView(NamedTuple):
-    """A pod that is there, or is being started. There are many of these at each look: a tuple is made fastest."""
+@dataclass(frozen=True)
+class Standing:
+    """What a pod is at."""
+
+    busy: bool = False
+    """It holds an assignment."""
+    publishing: bool = False
+    """It said so last, and its lease runs: it is not killed meanwhile."""
+    prospect: float | None = None
+    """Score of the agent it trains, as far as it was evaluated under this lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod that is there, or is being started. What changes all the time is asked for where it matters."""
 
     pod_id: str
     tournament_id: str
     reserved: Resources
     start_time: float
     """Monotonic."""
-    busy: bool
-    """It holds an assignment."""
     drained_since: float | None
     """Monotonic time it was told to go; None while it is to stay."""
-    terminated: bool = False
+    terminated: bool
     """It was sent SIGTERM."""
-    publishing: bool = False
-    """It said so last, and its lease runs: it is not killed meanwhile."""
-    prospect: float | None = None
-    """Score of the agent it trains, as far as it was evaluated under this lease."""
+    standing: Callable[[float], Standing]
+    """What it is at, at a monotonic time."""
+
+
+tournament_of: Callable[[PodView], str] = attrgetter("tournament_id")
 
 
 @dataclass(frozen=True)
@@ -143,13 +155,13 @@ def decide(
     leaving = [pod for pod in pods if pod.drained_since is not None]
     staying = [pod for pod in pods if pod.drained_since is None]
     actions: list[Action] = [action for pod in leaving for action in _press(now, pod, limits)]
-    counts = Counter([pod.tournament_id for pod in staying])
-    actions += _retire_surplus(demands, desired, counts, staying)
+    counts = Counter(map(tournament_of, staying))
+    actions += _retire_surplus(now, demands, desired, counts, staying)
     free = _free(capacity, pods)
     if limits.start_pods and capacity.closed:
         actions += [Short(demand.tournament_id, capacity.closed) for demand in demands]
     elif limits.start_pods:
-        young = (pod.reserved.memory_bytes for pod in pods if now - pod.start_time < SETTLING_SECONDS)
+        young = [pod.reserved.memory_bytes for pod in pods if now - pod.start_time < SETTLING_SECONDS]
         available = capacity.available_memory_bytes - sum(young)
         actions += _start_missing(now, demands, desired, counts, free, available)
     shares = (f"{name} {count}" + f" of {wanted[name]}" * (count != wanted[name]) for name, count in desired.items())
@@ -235,7 +247,7 @@ def _press(now: float, pod: PodView, limits: Limits) -> list[Action]:
     if pod.drained_since is None:
         return []
     waited = now - pod.drained_since
-    if waited >= limits.kill_seconds and not pod.publishing:
+    if waited >= limits.kill_seconds and not pod.standing(now).publishing:
         return [Kill(pod.pod_id, f"still there {waited:.0f} s after it was told to go")]
     if waited >= limits.terminate_seconds and not pod.terminated:
         return [Terminate(pod.pod_id, f"still there {waited:.0f} s after it was told to go")]
@@ -243,7 +255,11 @@ def _press(now: float, pod: PodView, limits: Limits) -> list[Action]:
 
 
 def _retire_surplus(
-    demands: Sequence[Demand], desired: Mapping[str, int], counts: Counter[str], staying: Sequence[PodView]
+    now: float,
+    demands: Sequence[Demand],
+    desired: Mapping[str, int],
+    counts: Counter[str],
+    staying: Sequence[PodView],
 ) -> list[Action]:
     """Of each tournament the pods with the weakest prospects go first.
 
@@ -254,28 +270,31 @@ def _retire_surplus(
     too_many = {name for name, count in counts.items() if count > desired.get(name, 0)}
     kept: Counter[str] = Counter()
     actions: list[Action] = []
-    concerned = (pod for pod in staying if pod.tournament_id in too_many) if too_many else ()
-    for pod in sorted(concerned, key=_prospects):
+    if not too_many:
+        return actions
+    concerned = [(pod, pod.standing(now)) for pod in staying if pod.tournament_id in too_many]
+    for pod, standing in sorted(concerned, key=_prospects):
         kept[pod.tournament_id] += 1
         if kept[pod.tournament_id] > desired.get(pod.tournament_id, 0):
-            actions.append(Retire(pod.pod_id, _why_retired(pod, names, desired)))
+            actions.append(Retire(pod.pod_id, _why_retired(pod, standing, names, desired)))
     return actions
 
 
-def _prospects(pod: PodView) -> tuple[bool, bool, float, float]:
+def _prospects(concerned: tuple[PodView, Standing]) -> tuple[bool, bool, float, float]:
     """Sorts the best prospects first."""
-    return not pod.busy, pod.prospect is None, -(pod.prospect or 0.0), pod.start_time
+    pod, standing = concerned
+    return not standing.busy, standing.prospect is None, -(standing.prospect or 0.0), pod.start_time
 
 
-def _why_retired(pod: PodView, names: set[str], desired: Mapping[str, int]) -> str:
+def _why_retired(pod: PodView, standing: Standing, names: set[str], desired: Mapping[str, int]) -> str:
     if pod.tournament_id not in names:
         return f"tournament {pod.tournament_id} has no work"
-    if not pod.busy:
+    if not standing.busy:
         weakest = "it is idle"
-    elif pod.prospect is None:
+    elif standing.prospect is None:
         weakest = "its agent has no score yet"
     else:
-        weakest = f"its agent has the lowest score, {pod.prospect:.4g}"
+        weakest = f"its agent has the lowest score, {standing.prospect:.4g}"
     return f"the share of {pod.tournament_id} is {desired[pod.tournament_id]} now, and {weakest}"
 
 

@@ -13,6 +13,7 @@ from orchestrator.scale import (
     PodView,
     Retire,
     Short,
+    Standing,
     Start,
     Terminate,
     backoff_seconds,
@@ -58,7 +59,8 @@ def pod(
     prospect: float | None = None,
 ) -> PodView:
     since = None if drained is None else NOW - drained
-    return PodView(pod_id, tournament_id, reserved, NOW - age, busy, since, terminated, publishing, prospect)
+    standing = Standing(busy, publishing, prospect)
+    return PodView(pod_id, tournament_id, reserved, NOW - age, since, terminated, lambda now: standing)
 
 
 def act(

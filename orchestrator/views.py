@@ -1,0 +1,66 @@
+"""Owns what decisions see of pods: a view of each, made when its record is new and kept until that changes.
+
+Thousands of pods are looked at again and again. Were their views made anew each time, the garbage collector would go
+through everything that is remembered every few seconds, and every call would wait for it.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from orchestrator.clock import Clock
+from orchestrator.live import Live
+from orchestrator.records import PodRecord
+from orchestrator.scale import PodView
+
+
+class Views:
+    """Views of pods, by their ids.
+
+    views = Views(live, clock)
+    scale.decide(..., views.of(recorded), ...)
+    views.forget("cartpole-p0")  # when the pod is gone
+    """
+
+    def __init__(self, live: Live, clock: Clock) -> None:
+        self._live, self._clock = live, clock
+        self._made: dict[str, tuple[PodRecord, PodView]] = {}
+        self._drained_since: dict[str, float] = {}
+        self._terminated: set[str] = set()
+
+    def of(self, recorded: Sequence[PodRecord]) -> list[PodView]:
+        """A view of each pod, in the same order; a pod is told to go when its record first says so here."""
+        made = self._made
+        views = [
+            known[1] if (known := made.get(pod.pod_id)) and known[0] is pod else self._make(pod) for pod in recorded
+        ]
+        if len(made) > len(views):
+            # Some have gone.
+            self._made = {pod.pod_id: made[pod.pod_id] for pod in recorded}
+        return views
+
+    def note_terminated(self, pod_id: str) -> None:
+        """The pod was sent SIGTERM."""
+        self._terminated.add(pod_id)
+        self._made.pop(pod_id, None)
+
+    def forget(self, pod_id: str) -> None:
+        """The pod is gone."""
+        self._drained_since.pop(pod_id, None)
+        self._terminated.discard(pod_id)
+
+    def _make(self, pod: PodRecord) -> PodView:
+        now = self._clock.monotonic()
+        if pod.drain_reason:
+            self._drained_since.setdefault(pod.pod_id, now)
+        view = PodView(
+            pod.pod_id,
+            pod.tournament_id,
+            pod.reserved,
+            # What its start was by the monotonic clock.
+            min(now, now - self._clock.wall() + pod.start_time),
+            self._drained_since.get(pod.pod_id),
+            pod.pod_id in self._terminated,
+            partial(self._live.standing, pod.pod_id),
+        )
+        self._made[pod.pod_id] = pod, view
+        return view
