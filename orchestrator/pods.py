@@ -53,15 +53,18 @@ def census(
     """
     running = {pod.pod_id for pod in listed}
     known = {pod.pod_id for pod in recorded}
-    absent = [pod for pod in recorded if pod.pod_id not in running and pod.pod_id not in starting]
+    missing, unknown = known - running - set(starting), running - known
     return Census(
-        unknown=[pod for pod in listed if pod.pod_id not in known],
-        appeared=[pod for pod in recorded if pod.pod_id in running and pod.phase == PodPhase.INTENDED],
+        unknown=[pod for pod in listed if pod.pod_id in unknown] if unknown else [],
+        appeared=[pod for pod in recorded if pod.phase == PodPhase.INTENDED and pod.pod_id in running],
         gone=[
             pod
-            for pod in absent
-            if pod.phase == PodPhase.SEEN or absent_seconds.get(pod.pod_id, 0.0) >= START_GRACE_SECONDS
-        ],
+            for pod in recorded
+            if pod.pod_id in missing
+            and (pod.phase == PodPhase.SEEN or absent_seconds.get(pod.pod_id, 0.0) >= START_GRACE_SECONDS)
+        ]
+        if missing
+        else [],
     )
 
 

@@ -170,7 +170,7 @@ class Reconciler:
         self._on_list(listed)
         recorded = list(self._live.roster.pods.values())
         running = {pod.pod_id for pod in listed}
-        self._absent = {pod.pod_id: self._absent.get(pod.pod_id, now) for pod in recorded if pod.pod_id not in running}
+        self._absent = {pod_id: self._absent.get(pod_id, now) for pod_id in self._live.roster.pods.keys() - running}
         absent_seconds = {pod_id: now - since for pod_id, since in self._absent.items()}
         found = pods.census(recorded, listed, self._starts, absent_seconds)
         if found.appeared or found.unknown:
