@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-# This file has the name of a package of ours, and its folder is looked at before that by all benchmarks.
+# This file has the name of a package of ours, which benchmarks are looking for and may find this instead.
 _before = list(sys.path)
 sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
 if __name__ != "__main__":

@@ -23,7 +23,7 @@ from orchestrator.records import (
     WorkRecord,
 )
 from orchestrator.roster import FAILURES_KEPT, Roster
-from orchestrator.scale import Standing
+from orchestrator.scale import PodStanding
 from orchestrator.state import State, Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -204,14 +204,14 @@ class Live:
         """Whether a pod holds something."""
         return bool(self._leases_of.get(pod_id))
 
-    def standing(self, pod_id: str, now: float) -> Standing:
+    def standing(self, pod_id: str, now: float) -> PodStanding:
         """What a pod is at, as far as it is heard of."""
         lease = self.latest_lease(pod_id)
         if lease is None:
-            return Standing()
+            return PodStanding()
         told = lease.progress
         publishing = told.activity == pb.POD_ACTIVITY_PUBLISHING and now < lease.expires
-        return Standing(True, publishing, told.score if lease.trains and told.HasField("score") else None)
+        return PodStanding(True, publishing, told.score if lease.trains and told.HasField("score") else None)
 
     def is_training(self, tournament_id: str, now: float) -> bool:
         """Whether a pod works on an agent of this tournament, as far as anybody can know."""

@@ -33,6 +33,7 @@ NOTES_SECONDS = 2.0
 RESTS = 9.0
 """Times a look: so long the loop rests after it, however often it is woken, and leaves the time to the pods' calls."""
 LONGEST_REST_SECONDS = 2.0
+YIELD_SECONDS = 0.001
 KILLED_SECONDS = 5.0
 """Processes that were killed are gone within this time."""
 STOPPED = "the mesh was stopped"
@@ -199,7 +200,7 @@ class Reconciler:
 
     async def _scale(self, now: float, capacity: Capacity, observed: Observed) -> None:
         demands = [] if self._dismissing else self._demands(observed)
-        views = self._views.of(observed.pods)
+        views = self._views.of(now, observed.pods)
         actions, line = self._rules.decide(now, capacity, demands, views, self._limits)
         self._granted = scale.grant(now, capacity, demands)
         metrics.measure_wanted(metrics.wanted(demands, views, actions))
@@ -318,8 +319,9 @@ class Reconciler:
 
 
 async def _let_others_go_first() -> None:
-    """Lets the calls be answered that came meanwhile: a look at thousands of pods takes long."""
-    await asyncio.sleep(0)
+    """Lets calls be answered that came meanwhile: a look at thousands of pods takes long."""
+    # What is asleep for no time at all goes on before the loop has looked who calls.
+    await asyncio.sleep(YIELD_SECONDS)
 
 
 def demand(

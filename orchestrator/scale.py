@@ -49,7 +49,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Standing:
+class PodStanding:
     """What a pod is at."""
 
     busy: bool = False
@@ -73,8 +73,8 @@ class PodView:
     """Monotonic time it was told to go; None while it is to stay."""
     terminated: bool
     """It was sent SIGTERM."""
-    standing: Callable[[float], Standing]
-    """What it is at, at a monotonic time."""
+    standing: Callable[[float], PodStanding]
+    """What it is at, at a monotonic time; asked within the decision, while nothing changes."""
 
 
 tournament_of: Callable[[PodView], str] = attrgetter("tournament_id")
@@ -280,13 +280,13 @@ def _retire_surplus(
     return actions
 
 
-def _prospects(concerned: tuple[PodView, Standing]) -> tuple[bool, bool, float, float]:
+def _prospects(concerned: tuple[PodView, PodStanding]) -> tuple[bool, bool, float, float]:
     """Sorts the best prospects first."""
     pod, standing = concerned
     return not standing.busy, standing.prospect is None, -(standing.prospect or 0.0), pod.start_time
 
 
-def _why_retired(pod: PodView, standing: Standing, names: set[str], desired: Mapping[str, int]) -> str:
+def _why_retired(pod: PodView, standing: PodStanding, names: set[str], desired: Mapping[str, int]) -> str:
     if pod.tournament_id not in names:
         return f"tournament {pod.tournament_id} has no work"
     if not standing.busy:

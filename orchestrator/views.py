@@ -17,7 +17,7 @@ class Views:
     """Views of pods, by their ids.
 
     views = Views(live, clock)
-    scale.decide(..., views.of(recorded), ...)
+    scale.decide(now, ..., views.of(now, recorded), ...)
     views.forget("cartpole-p0")  # when the pod is gone
     """
 
@@ -27,15 +27,20 @@ class Views:
         self._drained_since: dict[str, float] = {}
         self._terminated: set[str] = set()
 
-    def of(self, recorded: Sequence[PodRecord]) -> list[PodView]:
-        """A view of each pod, in the same order; a pod is told to go when its record first says so here."""
+    def of(self, now: float, recorded: Sequence[PodRecord]) -> list[PodView]:
+        """A view of each pod, in the same order.
+
+        Args:
+            now: Monotonic time of the look, at which a pod counts as told to go whose record says so for the first time.
+            recorded: The pods.
+        """
         made = self._made
         views = [
-            known[1] if (known := made.get(pod.pod_id)) and known[0] is pod else self._make(pod) for pod in recorded
+            known[1] if (known := made.get(pod.pod_id)) and known[0] is pod else self._make(now, pod)
+            for pod in recorded
         ]
         if len(made) > len(views):
-            # Some have gone.
-            self._made = {pod.pod_id: made[pod.pod_id] for pod in recorded}
+            self._keep_only({pod.pod_id for pod in recorded})
         return views
 
     def note_terminated(self, pod_id: str) -> None:
@@ -44,14 +49,21 @@ class Views:
         self._made.pop(pod_id, None)
 
     def forget(self, pod_id: str) -> None:
-        """The pod is gone."""
+        """The pod is gone; who comes under its name is another."""
         self._drained_since.pop(pod_id, None)
         self._terminated.discard(pod_id)
 
-    def _make(self, pod: PodRecord) -> PodView:
-        now = self._clock.monotonic()
+    def _keep_only(self, pod_ids: set[str]) -> None:
+        for gone in self._made.keys() - pod_ids:
+            del self._made[gone]
+            self.forget(gone)
+
+    def _make(self, now: float, pod: PodRecord) -> PodView:
         if pod.drain_reason:
             self._drained_since.setdefault(pod.pod_id, now)
+        else:
+            # Another pod of this name, or a visitor that has come back.
+            self.forget(pod.pod_id)
         view = PodView(
             pod.pod_id,
             pod.tournament_id,

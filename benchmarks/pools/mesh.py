@@ -100,6 +100,7 @@ class Mesh:
 async def services(folder: Path, lease_seconds: float) -> AsyncIterator[Mesh]:
     """Runs a leaderboard and an orchestrator in processes of their own."""
     store = folder / "store"
+    # In plain surroundings: a benchmark has its name.
     board = ["-m", "leaderboard"]
     pods = ["-m", "pools.orchestrator", str(folder / "generated.json")]
     async with _service(folder, "leaderboard", board, {"store": store}) as leaderboard:
@@ -111,13 +112,17 @@ async def services(folder: Path, lease_seconds: float) -> AsyncIterator[Mesh]:
             "log_folder": folder / "logs",
             "lease_duration_seconds": lease_seconds,
         }
-        async with _service(folder, "orchestrator", pods, settings) as orchestrator:
+        async with _service(folder, "orchestrator", pods, settings, environment()) as orchestrator:
             yield Mesh(folder, orchestrator, leaderboard)
 
 
 @contextlib.asynccontextmanager
 async def _service(
-    folder: Path, name: str, command: Sequence[str], settings: Mapping[str, object]
+    folder: Path,
+    name: str,
+    command: Sequence[str],
+    settings: Mapping[str, object],
+    env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Service]:
     address, database = f"unix:{folder}/{name}.sock", folder / f"{name}.sqlite"
     settings = {
@@ -129,9 +134,7 @@ async def _service(
     }
     overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
     with (folder / f"{name}.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *command, *overrides, stderr=log, env=environment()
-        )
+        process = await asyncio.create_subprocess_exec(sys.executable, *command, *overrides, stderr=log, env=env)
         try:
             await rpc.wait_until_serving(address, deadline_seconds=START_SECONDS)
             yield Service(process, address, database)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,14 @@ class Recorded:
 
     @classmethod
     def read(cls, path: Path) -> "Recorded":
-        """Reads what `write` wrote."""
+        """Reads what `write` wrote.
+
+        Raises:
+            SystemExit: An earlier version of this benchmark wrote it.
+        """
         values = json.loads(path.read_text())
+        if missing := {field.name for field in fields(cls)} - values.keys():
+            sys.exit(f"error: {path} lacks {', '.join(sorted(missing))}: delete it, and it is recorded again")
         return cls(**{**values, "runs": [Run(**run) for run in values["runs"]]})
 
     def write(self, path: Path) -> None:
@@ -74,7 +80,8 @@ def pooled(recorded: Sequence[Recorded]) -> Recorded:
     """Several recordings of one specification, seed after seed."""
     runs = [run for one in recorded for run in one.runs]
     curves = [curve for one in recorded for curve in one.curves]
-    return replace(recorded[0], runs=runs, curves=curves, curves_by_pods={})
+    rollout_steps = math.gcd(*(one.rollout_steps for one in recorded))
+    return replace(recorded[0], rollout_steps=rollout_steps, runs=runs, curves=curves, curves_by_pods={})
 
 
 def record(spec: Path, numbers_of_pods: Sequence[int], seed: int | None = None) -> Recorded:

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator import handover
 from orchestrator.lease import Holder
-from orchestrator.scale import Standing
+from orchestrator.scale import PodStanding
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -196,13 +196,13 @@ async def test_a_pod_is_judged_by_what_is_shown_of_it_not_by_what_an_earlier_lif
     pod_id = f"{name}-p0"
     left = await mesh.assigned(pod_id, "first life")
     await mesh.renew(left, activity=pb.POD_ACTIVITY_PUBLISHING, score=1.0)
-    assert mesh.live.standing(pod_id, mesh.clock.now) == Standing(True, True, 1.0)
+    assert mesh.live.standing(pod_id, mesh.clock.now) == PodStanding(True, True, 1.0)
     evaluation_id = await mesh.evaluate(name)
     work = await mesh.assigned(pod_id, "second life")
     assert work.evaluate.evaluation_id == evaluation_id
     shown = next(pod for pod in await mesh.pods(name) if pod.pod_id == pod_id)
     assert (shown.agent_id, shown.activity) == ("", pb.POD_ACTIVITY_OPENING)
-    assert mesh.live.standing(pod_id, mesh.clock.now) == Standing(True, False, None)
+    assert mesh.live.standing(pod_id, mesh.clock.now) == PodStanding(True, False, None)
 
 
 async def test_progress_is_seen_by_people(mesh: Any, name: str) -> None:

@@ -4,7 +4,7 @@ import prometheus_client
 
 from orchestrator.metrics import measure_wanted, wanted
 from orchestrator.reservations import Resources
-from orchestrator.scale import Demand, PodView, Retire, Standing, Start
+from orchestrator.scale import Demand, PodStanding, PodView, Retire, Start
 
 POD = Resources(1.0, 1, 0)
 
@@ -14,7 +14,7 @@ def demand(name: str, minimum_pods: int = 0) -> Demand:
 
 
 def view(pod_id: str, tournament_id: str, drained_since: float | None = None) -> PodView:
-    return PodView(pod_id, tournament_id, POD, 0.0, drained_since, False, lambda now: Standing(busy=True))
+    return PodView(pod_id, tournament_id, POD, 0.0, drained_since, False, lambda now: PodStanding(busy=True))
 
 
 def test_wanted_are_those_that_stay_with_those_to_be_started_less_those_to_go() -> None:

@@ -10,10 +10,10 @@ from orchestrator.scale import (
     Grant,
     Kill,
     Limits,
+    PodStanding,
     PodView,
     Retire,
     Short,
-    Standing,
     Start,
     Terminate,
     backoff_seconds,
@@ -59,7 +59,7 @@ def pod(
     prospect: float | None = None,
 ) -> PodView:
     since = None if drained is None else NOW - drained
-    standing = Standing(busy, publishing, prospect)
+    standing = PodStanding(busy, publishing, prospect)
     return PodView(pod_id, tournament_id, reserved, NOW - age, since, terminated, lambda now: standing)
 
 

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from orchestrator.live import Live
-from orchestrator.records import PodPhase, PodRecord
-from orchestrator.scale import Standing
+from orchestrator.records import AgentRecord, PodPhase, PodRecord, WorkPhase
+from orchestrator.scale import PodStanding
 from orchestrator.views import Views
 from podrace.tournament.v1 import tournament_pb2
 
@@ -28,8 +28,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def views(clock: Any) -> Views:
-    return Views(Live(30.0), clock)
+async def live() -> Live:
+    return Live(30.0)
+
+
+@pytest.fixture
+def views(live: Live, clock: Any) -> Views:
+    return Views(live, clock)
 
 
 def pod(pod_id: str = "t-p0", start_time: float = 1_000_040.0) -> PodRecord:
@@ -37,11 +42,11 @@ def pod(pod_id: str = "t-p0", start_time: float = 1_000_040.0) -> PodRecord:
     return PodRecord(pod_id, "t", 0, PodPhase.SEEN, start_time, layout, 1.0, 1 << 30, 0, useful=False, drain_reason="")
 
 
-def test_a_view_is_made_once_and_again_when_its_record_has_changed(views: Views) -> None:
+def test_a_view_is_made_once_and_again_when_its_record_has_changed(views: Views, clock: Clock) -> None:
     record = pod()
-    (first,), (second,) = views.of([record]), views.of([record])
+    (first,), (second,) = views.of(clock.now, [record]), views.of(clock.now, [record])
     assert second is first
-    (third,) = views.of([replace(record, useful=True)])
+    (third,) = views.of(clock.now, [replace(record, useful=True)])
     assert third is not first
     assert (third.pod_id, third.tournament_id, third.reserved, third.drained_since) == (
         "t-p0",
@@ -53,30 +58,48 @@ def test_a_view_is_made_once_and_again_when_its_record_has_changed(views: Views)
 
 def test_a_start_is_told_by_the_monotonic_clock_and_never_lies_ahead(views: Views, clock: Clock) -> None:
     # The wall clock was set back since the second one was started.
-    early, late = views.of([pod("t-p0", start_time=1_000_040.0), pod("t-p1", start_time=1_000_900.0)])
+    early, late = views.of(clock.now, [pod("t-p0", start_time=1_000_040.0), pod("t-p1", start_time=1_000_900.0)])
     assert (early.start_time, late.start_time) == (40.0, 100.0)
 
 
 def test_a_pod_is_told_to_go_when_its_record_first_says_so(views: Views, clock: Clock) -> None:
     leaving = replace(pod(), drain_reason="too many")
-    views.of([leaving])
+    views.of(clock.now, [leaving])
     clock.now = 105.0
     views.note_terminated("t-p0")
-    (view,) = views.of([leaving])
+    (view,) = views.of(clock.now, [leaving])
     assert (view.drained_since, view.terminated) == (100.0, True)
 
 
 def test_of_a_pod_that_is_gone_nothing_is_known_any_more(views: Views, clock: Clock) -> None:
     leaving, other = replace(pod(), drain_reason="too many"), pod("t-p1")
-    views.of([leaving, other])
+    views.of(clock.now, [leaving, other])
     views.note_terminated("t-p0")
     views.forget("t-p0")
-    assert [view.pod_id for view in views.of([other])] == ["t-p1"]
+    assert [view.pod_id for view in views.of(clock.now, [other])] == ["t-p1"]
     clock.now = 200.0
-    (again, _) = views.of([leaving, other])
+    (again, _) = views.of(clock.now, [leaving, other])
     assert (again.drained_since, again.terminated) == (200.0, False)
 
 
-def test_what_a_pod_is_at_is_asked_when_it_matters(views: Views) -> None:
-    (view,) = views.of([pod()])
-    assert view.standing(100.0) == Standing(busy=False)
+def test_a_pod_is_told_to_go_at_the_moment_of_the_look(views: Views, clock: Clock) -> None:
+    # It is compared with that moment, and the look takes time.
+    clock.now = 100.5
+    (view,) = views.of(100.0, [replace(pod(), drain_reason="too many")])
+    assert view.drained_since == 100.0
+
+
+def test_a_visitor_that_comes_back_is_told_to_go_no_more(views: Views, clock: Clock) -> None:
+    views.of(clock.now, [replace(pod(), drain_reason="too many")])
+    views.note_terminated("t-p0")
+    (view,) = views.of(clock.now, [pod()])
+    assert (view.drained_since, view.terminated) == (None, False)
+
+
+def test_what_a_pod_is_at_is_asked_when_it_matters(views: Views, live: Live, clock: Clock) -> None:
+    (view,) = views.of(clock.now, [pod()])
+    agent = AgentRecord("t-a0", "t", 0, WorkPhase.UNFINISHED, 1, "t-p0", "life", 0, None)
+    live.hold(agent, clock.now)
+    assert view.standing(clock.now) == PodStanding(busy=True)
+    live.release_pod("t-p0")
+    assert view.standing(clock.now) == PodStanding()
