@@ -185,7 +185,6 @@ class Reconciler:
         """Records that a pod is gone, and frees what it held."""
         tournament_id, deaths = await self._state.transact(pods.bury, pod_id, last_words)
         self._live.release_pod(pod_id)
-        self._views.forget(pod_id)
         self._told -= {(Terminate, pod_id), (Kill, pod_id)}
         self._not_before[tournament_id] = self._clock.monotonic() + scale.backoff_seconds(deaths)
 

@@ -5,6 +5,7 @@ through everything that is remembered every few seconds, and every call would wa
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from orchestrator.clock import Clock
@@ -18,21 +19,19 @@ class Views:
 
     views = Views(live, clock)
     scale.decide(now, ..., views.of(now, recorded), ...)
-    views.forget("cartpole-p0")  # when the pod is gone
+    views.note_terminated("cartpole-p0")
     """
 
     def __init__(self, live: Live, clock: Clock) -> None:
         self._live, self._clock = live, clock
         self._made: dict[str, tuple[PodRecord, PodView]] = {}
-        self._drained_since: dict[str, float] = {}
-        self._terminated: set[str] = set()
 
     def of(self, now: float, recorded: Sequence[PodRecord]) -> list[PodView]:
         """A view of each pod, in the same order.
 
         Args:
-            now: Monotonic time of the look, at which a pod counts as told to go whose record says so for the first time.
-            recorded: The pods.
+            now: Monotonic time of the look; a pod whose record first says so now was told to go now.
+            recorded: All pods; of others nothing is known any more.
         """
         made = self._made
         views = [
@@ -40,38 +39,28 @@ class Views:
             for pod in recorded
         ]
         if len(made) > len(views):
-            self._keep_only({pod.pod_id for pod in recorded})
+            self._made = {pod.pod_id: made[pod.pod_id] for pod in recorded}
         return views
 
     def note_terminated(self, pod_id: str) -> None:
         """The pod was sent SIGTERM."""
-        self._terminated.add(pod_id)
-        self._made.pop(pod_id, None)
-
-    def forget(self, pod_id: str) -> None:
-        """The pod is gone; who comes under its name is another."""
-        self._drained_since.pop(pod_id, None)
-        self._terminated.discard(pod_id)
-
-    def _keep_only(self, pod_ids: set[str]) -> None:
-        for gone in self._made.keys() - pod_ids:
-            del self._made[gone]
-            self.forget(gone)
+        if known := self._made.get(pod_id):
+            self._made[pod_id] = known[0], replace(known[1], terminated=True)
 
     def _make(self, now: float, pod: PodRecord) -> PodView:
-        if pod.drain_reason:
-            self._drained_since.setdefault(pod.pod_id, now)
-        else:
-            # Another pod of this name, or a visitor that has come back.
-            self.forget(pod.pod_id)
+        drained_since, terminated = (now, False) if pod.drain_reason else (None, False)
+        known = self._made.get(pod.pod_id)
+        if pod.drain_reason and known and known[1].drained_since is not None:
+            # It is going already, and something else about it has changed.
+            drained_since, terminated = known[1].drained_since, known[1].terminated
         view = PodView(
             pod.pod_id,
             pod.tournament_id,
             pod.reserved,
             # What its start was by the monotonic clock.
             min(now, now - self._clock.wall() + pod.start_time),
-            self._drained_since.get(pod.pod_id),
-            pod.pod_id in self._terminated,
+            drained_since,
+            terminated,
             partial(self._live.standing, pod.pod_id),
         )
         self._made[pod.pod_id] = pod, view

@@ -67,15 +67,15 @@ def test_a_pod_is_told_to_go_when_its_record_first_says_so(views: Views, clock: 
     views.of(clock.now, [leaving])
     clock.now = 105.0
     views.note_terminated("t-p0")
-    (view,) = views.of(clock.now, [leaving])
-    assert (view.drained_since, view.terminated) == (100.0, True)
+    for record in (leaving, replace(leaving, useful=True)):
+        (view,) = views.of(clock.now, [record])
+        assert (view.drained_since, view.terminated) == (100.0, True)
 
 
 def test_of_a_pod_that_is_gone_nothing_is_known_any_more(views: Views, clock: Clock) -> None:
     leaving, other = replace(pod(), drain_reason="too many"), pod("t-p1")
     views.of(clock.now, [leaving, other])
     views.note_terminated("t-p0")
-    views.forget("t-p0")
     assert [view.pod_id for view in views.of(clock.now, [other])] == ["t-p1"]
     clock.now = 200.0
     (again, _) = views.of(clock.now, [leaving, other])
