@@ -7,7 +7,7 @@ SOURCES := podrace orchestrator leaderboard agentpod simulators
 PROTOS := $(shell find protos -name '*.proto')
 TESTS ?=
 
-.PHONY: install run test check manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image format clean
+.PHONY: install run test check docs manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image format clean
 
 install: $(STAMP)
 
@@ -15,7 +15,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[agentpod,mujoco,box2d,warp,envpool,atari,minio,docker,kubernetes,stocks,pb2,plots,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[agentpod,mujoco,box2d,warp,envpool,atari,minio,docker,kubernetes,stocks,pb2,plots,docs,dev]'
 	touch $@
 
 run: install
@@ -52,12 +52,17 @@ check: install
 	$(BIN)/buf breaking --against protos/contracts.binpb
 	./protos/generate.sh --check
 	$(MAKE) manifests
+	$(MAKE) docs
 
 # What containers are made from and how clusters run them: linted, rendered in every combination, held against schemas.
 manifests: install
 	$(BIN)/hadolint deploy/Dockerfile tests/engine/*.Dockerfile
 	$(BIN)/compose-lint check --quiet deploy/compose/compose*.yaml
 	$(BIN)/python -m pytest -m 'slow or not slow' tests/house/test_manifests.py
+
+# The documentation site, in build/docs. A link that leads nowhere is an error.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: install
 	for benchmark in planes store simulators stocks leaderboard training fusion startup; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done

@@ -25,13 +25,16 @@ ROOMS = ("podrace", "orchestrator", "leaderboard", "agentpod", "simulators")
 SOURCES = sorted(
     path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py") if "_pb2" not in path.name and path.is_file()
 )
-FLAT = ("*.md", "*.toml", "Makefile")
 TEXTS = [
     path
     for pattern in (
         "*.md",
         "*.toml",
+        "*.yml",
         "Makefile",
+        "deploy/**/*.md",
+        "docs/**/*.md",
+        "docs/**/*.py",
         "protos/**/*.proto",
         "examples/**/*",
         "benchmarks/*.py",
