@@ -27,7 +27,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Space(_message.Message):
-    """A bounded or unbounded set an observation or an action lies in."""
+    """Set of values that an observation or an action can take."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -45,7 +45,7 @@ class Space(_message.Message):
         """One of `choices`."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
-        """What kind of set a space is."""
+        """What kind of set a space is. A reader refuses a value that it does not know with INVALID_ARGUMENT."""
 
     KIND_UNSPECIFIED: Space.Kind.ValueType  # 0
     """Never valid."""
@@ -63,20 +63,24 @@ class Space(_message.Message):
     kind: Global___Space.Kind.ValueType
     """What kind of set."""
     data_type: _tensor_pb2.DataType.ValueType
-    """Type of an element."""
+    """Type of one element."""
     choices: _builtins.int
-    """Number of choices of a discrete set."""
+    """Number of choices of a discrete set; the values are 0 to choices - 1."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Length of each dimension; empty for a discrete action."""
 
     @_builtins.property
     def low(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Lower bounds, one an element in C-order, or a single one that all elements share; empty when unbounded."""
+        """Lower bounds: one for each element in C order, or a single one that all elements share; -infinity for an element
+        without one. Empty if no element has a lower bound.
+        """
 
     @_builtins.property
     def high(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Upper bounds, one an element in C-order, or a single one that all elements share; empty when unbounded."""
+        """Upper bounds: one for each element in C order, or a single one that all elements share; infinity for an element
+        without one. Empty if no element has an upper bound.
+        """
 
     def __init__(
         self,
@@ -98,36 +102,55 @@ Global___Space: _TypeAlias = Space  # noqa: Y015
 
 @_typing.final
 class PolicySpec(_message.Message):
-    """How observations become actions: a network over normalized observations, and a head. The tensors travel in a policy
-    slot: one float32 block named `policy` whose parts are listed by name in `tensors`, in order and without gaps.
-    What goes in, x: observations of data type uint8 are divided by 255; others are taken as they are or, when
-    `normalize_observations` (which says nothing about uint8), as (x - observation_mean) / sqrt(observation_variance +
-    1e-8), clipped to +-10. Elements are in C-order.
-    Torso: convolutions without padding, each followed by the activation. Convolution i has the weight
-    `actor.torso.<i>.weight` [channels, channels before, rows, columns] and a bias [channels]; the channels of a picture
-    are the first of the observation's three dimensions if it is less than both others, else the last. What the last
-    convolution gives is flattened, channels first. As (channels, kernel, stride):
-      none           no convolutions: the observation is flattened
-      nature         (32, 8, 4), (64, 4, 2), (64, 3, 1)
-      small          (16, 4, 2), (32, 3, 1)
-    Layer i computes x W^T + b with `actor.<i>.weight` [outputs, inputs] and `actor.<i>.bias`; every layer but the one
-    that gives the outputs is followed by the activation.
-    With `recurrent_size` H > 0, all of these layers are hidden ones, and what follows remembers h, [H], for each
-    environment: zero at the first step of every episode, else as the step before left it, also from one rollout, and
-    one policy version, to the next. With `actor.recurrent.input_weight` W and `.input_bias` b, `.state_weight` V and
-    `.state_bias` c, each three parts of H rows for r, z and n one below the other:
-      r = sigmoid(W_r x + b_r + V_r h + c_r)    z = sigmoid(W_z x + b_z + V_z h + c_z)
-      n = tanh(W_n x + b_n + r (V_n h + c_n))   h' = (1 - z) n + z h
-    The outputs are then h' U^T + d with `actor.output.0.weight` U and `actor.output.0.bias` d.
-    What the outputs are, and how an action is drawn from them, is the head:
-      stochastic     logits (discrete), or means with the standard deviation exp(log_std) (continuous, unbounded)
-      squashed       logits (discrete), or A means and then A logarithms of standard deviations, clamped to [-20, 2]: the
-                     action is tanh(mean + deviation x normal)
-      deterministic  tanh of the outputs; to explore, plus `exploration` x normal, clipped to [-1, 1]
-      values         a value for each choice, of which the best is taken; to explore, any choice with probability
-                     `exploration`
-      dueling        one value that is the same for all choices, then an advantage for each: taken as `values` are
-    Continuous actions within [-1, 1] span the bounds of the action space.
+    """A policy: the network that turns an observation into an action, and how to run it. This comment is all that is needed
+    to act with the parameters of a published policy. docs/grpc.md has the same steps as a program.
+
+    Parameters. A policy slot holds one float32 block named `policy`. `tensors` lists its parts by name, in order and
+    without gaps. Shapes are in brackets.
+
+    1. Input. Flatten the observation in C order to x. If its data type is uint8, divide it by 255. Otherwise, if
+       `normalize_observations` is set, with `observation_mean` and `observation_variance`:
+         x <- clip((x - observation_mean) / sqrt(observation_variance + 1e-8), -10, 10)
+       Observations of type uint8 are never normalized, whatever `normalize_observations` says.
+    2. Torso. `none`: nothing. Otherwise convolutions without padding, each followed by the activation:
+         nature   channels, kernel, stride = (32, 8, 4), (64, 4, 2), (64, 3, 1)
+         small    channels, kernel, stride = (16, 4, 2), (32, 3, 1)
+       Convolution i has the weight `actor.torso.<i>.weight` [channels, channels before, rows, columns] and the bias
+       `actor.torso.<i>.bias` [channels]. Its input is an observation of three dimensions. The channels are the first
+       dimension if that is smaller than both others, else the last. The output of the last convolution is flattened,
+       channels first.
+    3. Layers. Layer i is x <- x W^T + b with W = `actor.<i>.weight` [outputs, inputs] and b = `actor.<i>.bias`. The
+       activation follows every layer except the one that gives the outputs of the network.
+    4. Recurrence, only if `recurrent_size` H > 0. All layers of step 3 are hidden layers then, and the activation
+       follows each. A gated recurrent unit keeps a state h [H] for each environment. h is 0 at the first step of an
+       episode; otherwise it is what the previous step left, also across rollouts and policy versions. With W =
+       `actor.recurrent.input_weight`, b = `.input_bias`, V = `.state_weight` and c = `.state_bias`, each of three parts
+       of H rows, for r, z and n in this order:
+         r = sigmoid(W_r x + b_r + V_r h + c_r)    z = sigmoid(W_z x + b_z + V_z h + c_z)
+         n = tanh(W_n x + b_n + r (V_n h + c_n))   h <- (1 - z) n + z h
+       Products with r and z are elementwise. The outputs of the network are h U^T + d with U = `actor.output.0.weight`
+       and d = `actor.output.0.bias`.
+    5. Head. It turns the outputs into an action a. `greedy` is the action without exploration, `sample` the one with it,
+       and N(0, 1) is independent standard normal noise for each element:
+         head           actions     outputs                   greedy          sample
+         stochastic     discrete    logits                    argmax          a draw from softmax(logits)
+         stochastic     continuous  A means                   mean            mean + exp(log_std) N(0, 1)
+         squashed       discrete    logits                    argmax          a draw from softmax(logits)
+         squashed       continuous  A means, then A values s  tanh(mean)      tanh(mean + exp(clip(s, -20, 2)) N(0, 1))
+         deterministic  continuous  A values o                tanh(o)         clip(tanh(o) + exploration N(0, 1), -1, 1)
+         values         discrete    a value for each choice   argmax          with probability `exploration` any choice,
+                                                                              else argmax
+         dueling        discrete    one state value, then an  argmax over     as `values`
+                                    advantage for each        the advantages
+                                    choice
+       `log_std` [A] and `exploration` [1] are parts of the block. A is the number of elements of an action.
+    6. Environment action e. Discrete: e = a. Continuous: a is in the units of the policy, not of the environment. For
+       each element i, with the bounds low_i and high_i of the action space:
+         both finite:  e_i = (low_i + high_i) / 2 + clip(a_i, -1, 1) (high_i - low_i) / 2
+         otherwise:    e_i = clip(a_i, low_i, high_i), where a missing bound does not limit
+       So -1 and 1 are the bounds of the environment, for every head. The means of `stochastic` are not limited by
+       themselves and need this clip as well. In an environment with the bounds -2 and 2, a mean of 0.5 is the action 1,
+       and a mean of 3 is the action 2. Rollouts store a, not e.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -140,15 +163,15 @@ class PolicySpec(_message.Message):
     TORSO_FIELD_NUMBER: _builtins.int
     RECURRENT_SIZE_FIELD_NUMBER: _builtins.int
     activation: _builtins.str
-    """Between layers: `tanh`, `relu` or `elu` (x if positive, else exp(x) - 1)."""
+    """Activation: `tanh`, `relu`, or `elu` (x if x > 0, else exp(x) - 1)."""
     normalize_observations: _builtins.bool
-    """Whether observations are normalized first."""
+    """Whether observations are normalized first; see step 1."""
     head: _builtins.str
-    """How outputs become actions, one of those above; empty: `stochastic`."""
+    """Head, see step 5; empty: `stochastic`."""
     torso: _builtins.str
-    """Convolutions before the layers, one of those above; empty: `none`."""
+    """Torso, see step 2; empty: `none`."""
     recurrent_size: _builtins.int
-    """Numbers remembered from step to step between the layers and the outputs; 0: none."""
+    """Size H of the recurrent state, see step 4; 0: the policy is not recurrent."""
     @_builtins.property
     def hidden_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Widths of the hidden layers."""
@@ -178,17 +201,19 @@ Global___PolicySpec: _TypeAlias = PolicySpec  # noqa: Y015
 
 @_typing.final
 class PolicyRef(_message.Message):
-    """One policy version, lying in memory that the learner will not touch until the call that carries it has been answered."""
+    """One policy version in memory. The owner does not change that memory until the call that carries this reference has
+    been answered.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     POLICY_VERSION_FIELD_NUMBER: _builtins.int
     TENSOR_FIELD_NUMBER: _builtins.int
     policy_version: _builtins.int
-    """Counter that grows with every update."""
+    """Number of updates of the policy."""
     @_builtins.property
     def tensor(self) -> _tensor_pb2.TensorRef:
-        """The block."""
+        """The block named `policy`."""
 
     def __init__(
         self,
@@ -206,12 +231,25 @@ Global___PolicyRef: _TypeAlias = PolicyRef  # noqa: Y015
 
 @_typing.final
 class RolloutSlot(_message.Message):
-    """One slot of the rollout memory and what is to be written there: T steps of N environments.
-    On-policy, the slot is all of its tensors: observation [T+1, N, ...], action [T, N, ...], log_prob [T, N],
-    reward [T, N], terminated [T, N], truncated [T, N], final_observation [T, N, ...] (only rows where truncated), and
-    where the policy remembers state [1, N, recurrent_size], what it remembered before the first step.
-    Off-policy, it is T rows of a replay memory of R rows that lies in place of T and T+1 above, without log_prob: whoever
-    is not given log_prob also writes what its last step left behind into the last of its rows of final_observation.
+    """Memory for one rollout, T steps of the N environments of one worker, and where in it the worker writes. T is
+    `horizon` and N is `environment.count` of OpenWorker. Environments are columns. The tensors have M >= N columns,
+    those of all workers of the learner side by side; this worker writes the N columns from `first_environment` on and no
+    others.
+
+    On-policy algorithms train on the slot as a whole. `first_row` is 0 and the tensors are:
+      observation        [T + 1, M, ...]       what was acted on; the last row is the observation after the last step
+      action             [T, M] or [T, M, A]   int64 if discrete; else float32, before clipping and scaling (PolicySpec)
+      log_prob           [T, M]                logarithm of the probability (density) of that action
+      reward             [T, M]
+      terminated         [T, M]                the episode reached an end of its own; nothing follows
+      truncated          [T, M]                the episode was cut off, for instance by a time limit
+      final_observation  [T, M, ...]           last observation of the episode; written only where truncated
+      state              [1, M, H]             recurrent state before the first step; only if the policy is recurrent
+
+    Off-policy algorithms learn from a replay memory of R rows. The tensors are [R, M, ...], those above without
+    `log_prob` and `state`, and `observation` has R rows as well. The worker writes the T rows from `first_row` on. There
+    is no row for the observation after the last step, so the worker writes that observation into its last row of
+    `final_observation` (where truncated, the last observation of the episode as above).
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -220,12 +258,12 @@ class RolloutSlot(_message.Message):
     FIRST_ENVIRONMENT_FIELD_NUMBER: _builtins.int
     FIRST_ROW_FIELD_NUMBER: _builtins.int
     first_environment: _builtins.int
-    """First column (environment) this worker writes."""
+    """First column (environment) that this worker writes."""
     first_row: _builtins.int
-    """First row this worker writes; its rows never pass the end of the tensors."""
+    """First row that this worker writes. All its rows lie within the tensors."""
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorRef]:
-        """The fields, by name."""
+        """The tensors, by name."""
 
     def __init__(
         self,
@@ -244,7 +282,7 @@ Global___RolloutSlot: _TypeAlias = RolloutSlot  # noqa: Y015
 
 @_typing.final
 class OpenWorkerRequest(_message.Message):
-    """Opens a worker for an agent."""
+    """Opens a session of a worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -257,26 +295,30 @@ class OpenWorkerRequest(_message.Message):
     ROLLOUTS_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """Names what the roles are opened for, anew each time within the life of the pod; echoed by every later call."""
+    """Name of the session, unique within this run of the pod. Every later call repeats it."""
     horizon: _builtins.int
-    """Steps of one rollout."""
+    """Number of steps T of each environment in one rollout."""
     seed: _builtins.int
     """Seed of the agent."""
     worker_index: _builtins.int
-    """Which worker of the agent, from 0."""
+    """Number of this worker among the workers of the agent, from 0."""
     rollouts: _builtins.int
-    """Rollouts the agent had collected before; environments are reset with a seed derived from this."""
+    """Number of rollouts the agent had collected before. The seed of the first episodes is derived from it, so that an
+    agent that is resumed does not repeat the same episodes.
+    """
     @_builtins.property
     def environment(self) -> _tournament_pb2.EnvironmentSpec:
-        """What to step."""
+        """The environments to step."""
 
     @_builtins.property
     def policy(self) -> Global___PolicySpec:
-        """Widths of the hidden layers and the rest; `tensors` is empty and answered."""
+        """The network. `tensors` is empty here and is filled in by the response."""
 
     @_builtins.property
     def probe(self) -> _tensor_pb2.TensorRef:
-        """A small tensor the learner wrote; the worker answers with its sum, which proves that the plane works."""
+        """A small float64 tensor that the learner wrote. The worker answers with the sum of its elements, which proves that
+        the plane (transport) of this tensor connects the two processes.
+        """
 
     def __init__(
         self,
@@ -300,7 +342,7 @@ Global___OpenWorkerRequest: _TypeAlias = OpenWorkerRequest  # noqa: Y015
 
 @_typing.final
 class OpenWorkerResponse(_message.Message):
-    """What a worker can do."""
+    """The opened session."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -309,18 +351,18 @@ class OpenWorkerResponse(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     PROBE_SUM_FIELD_NUMBER: _builtins.int
     probe_sum: _builtins.float
-    """Sum of the probe's elements as read here."""
+    """Sum of the elements of the probe as read by the worker."""
     @_builtins.property
     def observation_space(self) -> Global___Space:
-        """Of one environment's observation."""
+        """Observations of one environment."""
 
     @_builtins.property
     def action_space(self) -> Global___Space:
-        """Of one environment's action."""
+        """Actions of one environment."""
 
     @_builtins.property
     def policy(self) -> Global___PolicySpec:
-        """The policy with its tensors listed."""
+        """The policy of the request, with its tensors listed."""
 
     def __init__(
         self,
@@ -340,7 +382,7 @@ Global___OpenWorkerResponse: _TypeAlias = OpenWorkerResponse  # noqa: Y015
 
 @_typing.final
 class CollectRolloutRequest(_message.Message):
-    """Grants a slot."""
+    """Asks for one rollout."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -349,16 +391,16 @@ class CollectRolloutRequest(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     ROLLOUT_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """As given to OpenWorker."""
+    """Name of the session, as given to OpenWorker."""
     rollout: _builtins.int
-    """Number of the rollout within the agent's life, from 0; random numbers are derived from it."""
+    """Number of the rollout within the agent's training, from 0. Random numbers are derived from it."""
     @_builtins.property
     def slot(self) -> Global___RolloutSlot:
-        """The slot."""
+        """The slot to fill."""
 
     @_builtins.property
     def policy(self) -> Global___PolicyRef:
-        """The policy that acts."""
+        """The policy to act with."""
 
     def __init__(
         self,
@@ -378,7 +420,7 @@ Global___CollectRolloutRequest: _TypeAlias = CollectRolloutRequest  # noqa: Y015
 
 @_typing.final
 class CollectRolloutResponse(_message.Message):
-    """A full slot."""
+    """What a worker reports of a rollout."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -390,18 +432,18 @@ class CollectRolloutResponse(_message.Message):
     policy_version: _builtins.int
     """Version of the policy that acted."""
     environment_steps: _builtins.int
-    """Steps over all environments."""
+    """Steps taken, over all environments of this worker."""
     @_builtins.property
     def episode_returns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Undiscounted returns of the episodes that finished."""
 
     @_builtins.property
     def episode_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Their lengths in steps."""
+        """Lengths of the same episodes, in steps."""
 
     @_builtins.property
     def busy_duration(self) -> _duration_pb2.Duration:
-        """Time it took."""
+        """Time that collecting took."""
 
     def __init__(
         self,
@@ -422,13 +464,13 @@ Global___CollectRolloutResponse: _TypeAlias = CollectRolloutResponse  # noqa: Y0
 
 @_typing.final
 class CloseWorkerRequest(_message.Message):
-    """Closes a worker."""
+    """Closes a session of a worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """As given to OpenWorker; another session's worker stays open."""
+    """Name of the session, as given to OpenWorker. Another session stays open."""
     def __init__(
         self,
         *,
@@ -444,7 +486,7 @@ Global___CloseWorkerRequest: _TypeAlias = CloseWorkerRequest  # noqa: Y015
 
 @_typing.final
 class CloseWorkerResponse(_message.Message):
-    """Nothing more to say."""
+    """Empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -461,7 +503,7 @@ Global___CloseWorkerResponse: _TypeAlias = CloseWorkerResponse  # noqa: Y015
 
 @_typing.final
 class OpenEvaluatorRequest(_message.Message):
-    """Opens an evaluator."""
+    """Opens a session of an evaluator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -471,23 +513,26 @@ class OpenEvaluatorRequest(_message.Message):
     PROBE_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """As in OpenWorker."""
+    """Name of the session. Every later call repeats it."""
     @_builtins.property
     def environment(self) -> _tournament_pb2.EnvironmentSpec:
-        """What to step, evaluation options laid over."""
+        """The environments to evaluate in, with the options of the evaluation merged in."""
 
     @_builtins.property
     def policy(self) -> Global___PolicySpec:
-        """The policy; `tensors` is empty and answered, or, to a tournament's own evaluator, given."""
+        """The network. To a plugin it comes with its tensors listed; to the built-in evaluator without, and the response
+        lists them.
+        """
 
     @_builtins.property
     def probe(self) -> _tensor_pb2.TensorRef:
-        """As in OpenWorker."""
+        """A small float64 tensor that the caller wrote; see OpenWorkerRequest."""
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicySpec]:
-        """The other members of an ensemble, as `policy`: all act together, by the mean of their actions, or by the majority
-        of their choices (the lowest of those with most votes). Empty: `policy` acts alone.
+        """The networks of the other members of an ensemble, like `policy`. All members act together: by the mean of their
+        actions, in environment units, if actions are continuous; by majority vote if they are discrete, where the lowest
+        of the choices with the most votes wins. Empty: `policy` acts alone.
         """
 
     def __init__(
@@ -509,7 +554,7 @@ Global___OpenEvaluatorRequest: _TypeAlias = OpenEvaluatorRequest  # noqa: Y015
 
 @_typing.final
 class OpenEvaluatorResponse(_message.Message):
-    """What an evaluator can do."""
+    """The opened session. A plugin must set `probe_sum`; the other fields may be left out by a plugin."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -519,22 +564,22 @@ class OpenEvaluatorResponse(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     probe_sum: _builtins.float
-    """Sum of the probe's elements as read here."""
+    """Sum of the elements of the probe as read by the evaluator."""
     @_builtins.property
     def observation_space(self) -> Global___Space:
-        """Of one environment's observation. This and the rest but `probe_sum` may be left out by a tournament's own evaluator."""
+        """Observations of one environment."""
 
     @_builtins.property
     def action_space(self) -> Global___Space:
-        """Of one environment's action."""
+        """Actions of one environment."""
 
     @_builtins.property
     def policy(self) -> Global___PolicySpec:
-        """The policy with its tensors listed."""
+        """The policy of the request, with its tensors listed."""
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicySpec]:
-        """The other members with their tensors listed."""
+        """The other members, with their tensors listed."""
 
     def __init__(
         self,
@@ -566,20 +611,20 @@ class EvaluatePolicyRequest(_message.Message):
     GREEDY_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """As given to OpenEvaluator."""
+    """Name of the session, as given to OpenEvaluator."""
     episodes: _builtins.int
-    """Finished episodes."""
+    """Number of episodes to finish."""
     seed: _builtins.int
-    """Seed of the environments and of the actions."""
+    """Seed of the environments and of sampled actions."""
     greedy: _builtins.bool
-    """Take the most likely action."""
+    """Whether to act without exploration; see PolicySpec, step 5."""
     @_builtins.property
     def policy(self) -> Global___PolicyRef:
-        """The policy."""
+        """The policy to score."""
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyRef]:
-        """The other members of the ensemble, as many as it was opened for and in that order."""
+        """The other members of the ensemble, as many as the session was opened for and in the same order."""
 
     def __init__(
         self,
@@ -608,9 +653,10 @@ class EvaluatePolicyResponse(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def evaluation(self) -> _checkpoint_pb2.Evaluation:
-        """The score and the digest of the policy that earned it: SHA-256, in lower-case hexadecimal, of the safetensors file
-        of its tensors, sorted by name. Its header is JSON without spaces between tokens, each tensor's entry with the keys
-        `dtype` (`F32`), `shape` and `data_offsets` in that order, filled up with spaces to a multiple of 8 bytes.
+        """The score, and the digest of the policy that earned it: SHA-256, in lower-case hexadecimal, of the safetensors file
+        of its tensors, sorted by name. The header of that file is JSON without spaces between tokens, padded with spaces
+        to a multiple of 8 bytes. The entry of each tensor has the keys `dtype` (`F32`), `shape` and `data_offsets`, in
+        this order.
         """
 
     def __init__(
@@ -628,13 +674,13 @@ Global___EvaluatePolicyResponse: _TypeAlias = EvaluatePolicyResponse  # noqa: Y0
 
 @_typing.final
 class CloseEvaluatorRequest(_message.Message):
-    """Closes an evaluator."""
+    """Closes a session of an evaluator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """As given to OpenEvaluator."""
+    """Name of the session, as given to OpenEvaluator."""
     def __init__(
         self,
         *,
@@ -650,7 +696,7 @@ Global___CloseEvaluatorRequest: _TypeAlias = CloseEvaluatorRequest  # noqa: Y015
 
 @_typing.final
 class CloseEvaluatorResponse(_message.Message):
-    """Nothing more to say."""
+    """Empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -667,7 +713,7 @@ Global___CloseEvaluatorResponse: _TypeAlias = CloseEvaluatorResponse  # noqa: Y0
 
 @_typing.final
 class GetLearnerRequest(_message.Message):
-    """Asks a learner how it is doing."""
+    """Asks for the state of a pod."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -684,7 +730,7 @@ Global___GetLearnerRequest: _TypeAlias = GetLearnerRequest  # noqa: Y015
 
 @_typing.final
 class GetLearnerResponse(_message.Message):
-    """How a learner is doing."""
+    """The state of a pod."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -696,14 +742,14 @@ class GetLearnerResponse(_message.Message):
     pod_id: _builtins.str
     """The pod."""
     agent_id: _builtins.str
-    """Agent it holds; empty without one."""
+    """Agent that it trains; empty if none."""
     plane: _builtins.str
-    """Plane the tensors travel on."""
+    """Plane (transport) on which the pod's tensors travel; empty until its processes are connected."""
     role_restarts: _builtins.int
-    """Times a role was lost and opened again."""
+    """Number of times that a worker or the evaluator was lost and opened again, under this assignment."""
     @_builtins.property
     def progress(self) -> _orchestrator_pb2.Progress:
-        """How far it has come."""
+        """Progress with its assignment; absent without one."""
 
     def __init__(
         self,
@@ -724,7 +770,7 @@ Global___GetLearnerResponse: _TypeAlias = GetLearnerResponse  # noqa: Y015
 
 @_typing.final
 class GetTrainingRequest(_message.Message):
-    """Asks what is trained."""
+    """Asks for the training session of the pod."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -732,12 +778,14 @@ class GetTrainingRequest(_message.Message):
     WAIT_DURATION_FIELD_NUMBER: _builtins.int
     LEARNER_INDEX_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """The session the caller trains for, or has given up; empty at first."""
+    """Session that the follower already knows; empty at first."""
     learner_index: _builtins.int
-    """Which learner of the pod asks. One of another host whose call breaks off counts as gone."""
+    """Number of the follower among the learners of the pod. If the call of a follower on another host breaks off, the
+    leader treats that follower as gone.
+    """
     @_builtins.property
     def wait_duration(self) -> _duration_pb2.Duration:
-        """How long it waits for another one."""
+        """How long to wait for another session."""
 
     def __init__(
         self,
@@ -756,7 +804,7 @@ Global___GetTrainingRequest: _TypeAlias = GetTrainingRequest  # noqa: Y015
 
 @_typing.final
 class GetTrainingResponse(_message.Message):
-    """What is trained."""
+    """The training session of the pod."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -766,18 +814,18 @@ class GetTrainingResponse(_message.Message):
     ROLLOUTS_FIELD_NUMBER: _builtins.int
     ENDING_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """Names it; empty: nothing yet."""
+    """Name of the session; empty: there is none now."""
     rollouts: _builtins.int
-    """Rollouts that the head has collected in the agent's life; random numbers are derived from it."""
+    """Number of rollouts that the leader has collected of this agent. Random numbers are derived from it."""
     ending: _builtins.bool
-    """The head is about to end: nothing will be trained any more."""
+    """Whether the leader is about to exit: there will be no other session."""
     @_builtins.property
     def agent(self) -> _leaderboard_pb2.Agent:
-        """The agent."""
+        """The agent to train."""
 
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
-        """The specification of its tournament, resolved."""
+        """Specification of its tournament, with every default filled in."""
 
     def __init__(
         self,
@@ -798,7 +846,7 @@ Global___GetTrainingResponse: _TypeAlias = GetTrainingResponse  # noqa: Y015
 
 @_typing.final
 class JoinFusionRequest(_message.Message):
-    """Arrives for a fusion round."""
+    """Joins a fusion round."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -809,15 +857,15 @@ class JoinFusionRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """As answered by GetTraining."""
+    """Name of the session, as answered by GetTraining."""
     learner_index: _builtins.int
-    """Which learner of the pod; the head is 0."""
+    """Number of the learner within the pod; the leader is 0."""
     incarnation: _builtins.str
-    """Names the process: another one for each start."""
+    """Identifies the process: a new value for each start."""
     applied_round: _builtins.int
-    """The last round it applied; 0: none."""
+    """Last round that this process applied; 0: none."""
     epoch: _builtins.int
-    """Membership epoch of the group it still holds; 0: none."""
+    """Membership epoch of the process group that it still holds; 0: none."""
     environment_steps: _builtins.int
     """Environment steps of its own since that round."""
     def __init__(
@@ -853,22 +901,22 @@ class JoinFusionResponse(_message.Message):
     JOINER_RANKS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     round: _builtins.int
-    """Its number, from 1; that of an aborted round is used again."""
+    """Number of the round, from 1. The number of an aborted round is used again."""
     epoch: _builtins.int
-    """Grows with every change of members and with every abort; a new epoch needs a new group."""
+    """Membership epoch: grows when the members change and when a round is aborted. Each epoch needs a new process group."""
     rank: _builtins.int
-    """Of the caller within the group; the head is 0."""
+    """Rank of the caller in the group; the leader is 0."""
     size: _builtins.int
-    """Members."""
+    """Number of members."""
     store_address: _builtins.str
-    """Where the group meets, `host:port`."""
+    """Address of the torch.distributed store where the group meets, `host:port`."""
     prefix: _builtins.str
-    """Prefix of its keys there, never used before."""
+    """Prefix of the group's keys in that store, never used before."""
     reason: _builtins.str
-    """Why these members, for the log."""
+    """Why the round has these members, in one line for the log."""
     @_builtins.property
     def joiner_ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ranks that take the head's state before anything is averaged."""
+        """Ranks that take over the leader's state before anything is averaged."""
 
     def __init__(
         self,
@@ -892,7 +940,7 @@ Global___JoinFusionResponse: _TypeAlias = JoinFusionResponse  # noqa: Y015
 
 @_typing.final
 class CommitFusionRequest(_message.Message):
-    """Reports the average."""
+    """Reports the result of a fusion round."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -904,19 +952,19 @@ class CommitFusionRequest(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """As given to JoinFusion."""
+    """Name of the session, as given to JoinFusion."""
     learner_index: _builtins.int
-    """As given to JoinFusion."""
+    """Number of the learner, as given to JoinFusion."""
     incarnation: _builtins.str
-    """As given to JoinFusion."""
+    """The process, as given to JoinFusion."""
     round: _builtins.int
-    """As answered by JoinFusion."""
+    """Number of the round, as answered by JoinFusion."""
     epoch: _builtins.int
-    """As answered by JoinFusion."""
+    """Membership epoch, as answered by JoinFusion."""
     digest: _builtins.str
-    """SHA-256 of the average, in hexadecimal."""
+    """SHA-256 of the average, in lower-case hexadecimal."""
     failure: _builtins.str
-    """What went wrong; empty if nothing did."""
+    """What went wrong, in one line; empty if nothing did."""
     def __init__(
         self,
         *,
@@ -938,7 +986,7 @@ Global___CommitFusionRequest: _TypeAlias = CommitFusionRequest  # noqa: Y015
 
 @_typing.final
 class CommitFusionResponse(_message.Message):
-    """The end of a fusion round."""
+    """The outcome of a fusion round."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -946,11 +994,11 @@ class CommitFusionResponse(_message.Message):
     ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     committed: _builtins.bool
-    """Whether the average is to be applied; if not, everything stays as it is, and the learner joins again."""
+    """Whether to apply the average. If not, the learner keeps its state and joins again."""
     environment_steps: _builtins.int
-    """Of all learners, in all committed rounds of this session."""
+    """Environment steps of all learners, in all committed rounds of this session."""
     reason: _builtins.str
-    """Why, for the log."""
+    """Why, in one line for the log."""
     def __init__(
         self,
         *,

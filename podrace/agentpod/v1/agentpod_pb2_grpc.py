@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class WorkerServiceStub:
-    """Collects rollouts. One environment batch a worker; served by the worker, called by the learner that heads its pod.
+    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
+    called by the learner that the worker belongs to.
     """
 
     def __init__(self, channel):
@@ -53,30 +54,35 @@ class WorkerServiceStub:
 
 
 class WorkerServiceServicer:
-    """Collects rollouts. One environment batch a worker; served by the worker, called by the learner that heads its pod.
+    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
+    called by the learner that the worker belongs to.
     """
 
     def OpenWorker(self, request, context):
-        """Makes the environments and the policy network, and answers with the spaces. Closes what was open before, so it is
-        the way back after any failure. INVALID_ARGUMENT (BAD_SPEC) for an environment that cannot be made;
-        FAILED_PRECONDITION if the plane of the probe cannot be read here. Deadline: 120 s (a simulator may compile).
+        """Opens a session: makes the environments and the policy network, and answers with the spaces. A session that was
+        open before is closed, so this call also recovers from any failure. Blocks until the environments exist.
+        INVALID_ARGUMENT for an environment that cannot be made, with the reason UNSUITABLE_SPACE for one whose
+        observations or actions do not suit the policy. UNIMPLEMENTED if a package is missing. FAILED_PRECONDITION
+        (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a simulator may have to compile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CollectRollout(self, request, context):
-        """Fills one slot with one rollout of one policy version and answers when it is full; until then the slot belongs to
-        the worker alone. At most two wait at a time; they are done in order. NOT_OPEN after a restart. DATA_LOSS
-        (NON_FINITE) names the environment and the step. If the call fails otherwise, the slot is lost: the learner drops
-        that memory and opens the worker anew. Never repeated by the channel. Deadline: 600 s.
+        """Fills one slot with one rollout of one policy version. Blocks until the slot is full; until then only this worker
+        may access the slot. Callers have at most two calls in flight, which are served in order. FAILED_PRECONDITION
+        (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS (NON_FINITE) names the environment
+        and the step that gave a value that is not finite. After any other failure the content of the slot is undefined,
+        and the learner opens the worker again before it uses that memory. Not idempotent: never retry this call
+        automatically. Deadline: 600 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseWorker(self, request, context):
-        """Closes the environments. Deadline: 10 s.
+        """Closes a session and its environments. Has no effect on another session. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,7 +115,8 @@ def add_WorkerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkerService:
-    """Collects rollouts. One environment batch a worker; served by the worker, called by the learner that heads its pod.
+    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
+    called by the learner that the worker belongs to.
     """
 
     @staticmethod
@@ -195,17 +202,19 @@ class WorkerService:
 
 
 class EvaluatorServiceStub:
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
-    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
-    pods call:
-    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
-    calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
-    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
-    URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
-    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
-    answered with NOT_OPEN, and the pod opens another.
-    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
-    too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
+    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
+    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+
+    What a plugin must know:
+    - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several
+    sessions may run at the same time. (A pod's built-in evaluator has one session, and opening another ends it.)
+    - Reading policies. References are always of the plane `grpc`, with URIs `grpc:HOST:PORT/NAME`: call ReadTensors of
+    the TensorService at HOST:PORT before answering.
+    - Dropping sessions. A pod that is killed closes nothing, so a plugin may drop sessions that have not been used for a
+    long time. It answers a later call with FAILED_PRECONDITION (NOT_OPEN), and the pod opens another session.
+    - Failures. After an error, no answer within `evaluation.answer_duration`, a number that is not finite, too few
+    episodes, or another digest, the pod's built-in evaluator scores that policy, and the plugin is called again later.
     """
 
     def __init__(self, channel):
@@ -232,36 +241,42 @@ class EvaluatorServiceStub:
 
 
 class EvaluatorServiceServicer:
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
-    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
-    pods call:
-    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
-    calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
-    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
-    URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
-    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
-    answered with NOT_OPEN, and the pod opens another.
-    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
-    too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
+    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
+    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+
+    What a plugin must know:
+    - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several
+    sessions may run at the same time. (A pod's built-in evaluator has one session, and opening another ends it.)
+    - Reading policies. References are always of the plane `grpc`, with URIs `grpc:HOST:PORT/NAME`: call ReadTensors of
+    the TensorService at HOST:PORT before answering.
+    - Dropping sessions. A pod that is killed closes nothing, so a plugin may drop sessions that have not been used for a
+    long time. It answers a later call with FAILED_PRECONDITION (NOT_OPEN), and the pod opens another session.
+    - Failures. After an error, no answer within `evaluation.answer_duration`, a number that is not finite, too few
+    episodes, or another digest, the pod's built-in evaluator scores that policy, and the plugin is called again later.
     """
 
     def OpenEvaluator(self, request, context):
-        """Makes the environments and the policy network. Same errors as OpenWorker. Deadline: 120 s.
+        """Opens a session: makes the environments and the policy network. Blocks until they exist. Same errors as OpenWorker.
+        Deadline: 120 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EvaluatePolicy(self, request, context):
-        """Copies a policy, plays whole episodes with it and answers with the score and the digest of the copy that earned it.
-        One at a time. NOT_OPEN after a restart. Deadline: 1,800 s.
+        """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Blocks
+        until the episodes are finished. A caller has one call in flight for each session. FAILED_PRECONDITION (NOT_OPEN)
+        if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite. Deadline: 1,800 s; for a plugin
+        `evaluation.answer_duration`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseEvaluator(self, request, context):
-        """Closes the environments. Deadline: 10 s.
+        """Closes a session and its environments. Has no effect on another session. Deadline: 10 s; pods wait 2 s for a
+        plugin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -294,17 +309,19 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EvaluatorService:
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
-    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
-    pods call:
-    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
-    calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
-    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
-    URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
-    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
-    answered with NOT_OPEN, and the pod opens another.
-    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
-    too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
+    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
+    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+
+    What a plugin must know:
+    - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several
+    sessions may run at the same time. (A pod's built-in evaluator has one session, and opening another ends it.)
+    - Reading policies. References are always of the plane `grpc`, with URIs `grpc:HOST:PORT/NAME`: call ReadTensors of
+    the TensorService at HOST:PORT before answering.
+    - Dropping sessions. A pod that is killed closes nothing, so a plugin may drop sessions that have not been used for a
+    long time. It answers a later call with FAILED_PRECONDITION (NOT_OPEN), and the pod opens another session.
+    - Failures. After an error, no answer within `evaluation.answer_duration`, a number that is not finite, too few
+    episodes, or another digest, the pod's built-in evaluator scores that policy, and the plugin is called again later.
     """
 
     @staticmethod
@@ -390,7 +407,9 @@ class EvaluatorService:
 
 
 class LearnerServiceStub:
-    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod.
+    """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
+    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
     def __init__(self, channel):
@@ -422,37 +441,43 @@ class LearnerServiceStub:
 
 
 class LearnerServiceServicer:
-    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod.
+    """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
+    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
     def GetLearner(self, request, context):
-        """Returns what the learner is doing. Answers at once, also during a long update. Deadline: 5 s.
+        """Returns what the leader is doing. Called by tools that inspect a pod. Does not block, even during a long update.
+        Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTraining(self, request, context):
-        """Returns what the learners of this pod train, as soon as it is another session than the caller knows; without a
-        session after the time it was willing to wait. Called by the pod's other learners. Deadline: twice that time.
+        """Returns the training session that the learners of this pod share. Called by the followers. Blocks until there is
+        another session than the one the follower names, for at most `wait_duration`; after that it answers with the
+        current session, or with an empty one if there is none. Deadline: twice `wait_duration`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JoinFusion(self, request, context):
-        """Arrives for the next fusion round and blocks until it has members; repeating while it waits is harmless. NOT_OPEN
-        when the session is over. FAILED_PRECONDITION if this learner has computed another average than the head from the
-        head's own state. Called by the pod's other learners. Deadline: 120 s.
+        """Joins the next fusion round. Called by the followers. Blocks until the members of the round are known; a repeat
+        while it blocks has no further effect. FAILED_PRECONDITION (NOT_OPEN) if the session has ended. FAILED_PRECONDITION
+        without a reason if this process computed a different average than the leader although it had started from the
+        leader's state; the leader does not admit it again. Deadline: 120 s; repeat the call after that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitFusion(self, request, context):
-        """Reports the average, or what went wrong, and blocks until all members have or are given up; the average counts only
-        if all reported the same. ABORTED for a learner that is no member of that round: it has to join the next. NOT_OPEN
-        when the session is over. Called by the pod's other learners. Deadline: 120 s.
+        """Reports the average that a follower computed in a fusion round, or why it could not. Called by the followers.
+        Blocks until all members have reported or were dropped from the round. The round is committed only if all members
+        report the same digest. ABORTED for a process that is not a member of the round: join the next one.
+        FAILED_PRECONDITION (NOT_OPEN) if the session has ended. Deadline: 120 s; repeat the call after that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -490,7 +515,9 @@ def add_LearnerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LearnerService:
-    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod.
+    """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
+    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
     @staticmethod

@@ -27,47 +27,61 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WorkerServiceStub:
-    """Collects rollouts. One environment batch a worker; served by the worker, called by the learner that heads its pod."""
+    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
+    called by the learner that the worker belongs to.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerServiceAsyncStub: ...
     OpenWorker: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.OpenWorkerRequest, _agentpod_pb2.OpenWorkerResponse]
-    """Makes the environments and the policy network, and answers with the spaces. Closes what was open before, so it is
-    the way back after any failure. INVALID_ARGUMENT (BAD_SPEC) for an environment that cannot be made;
-    FAILED_PRECONDITION if the plane of the probe cannot be read here. Deadline: 120 s (a simulator may compile).
+    """Opens a session: makes the environments and the policy network, and answers with the spaces. A session that was
+    open before is closed, so this call also recovers from any failure. Blocks until the environments exist.
+    INVALID_ARGUMENT for an environment that cannot be made, with the reason UNSUITABLE_SPACE for one whose
+    observations or actions do not suit the policy. UNIMPLEMENTED if a package is missing. FAILED_PRECONDITION
+    (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a simulator may have to compile.
     """
     CollectRollout: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CollectRolloutRequest, _agentpod_pb2.CollectRolloutResponse]
-    """Fills one slot with one rollout of one policy version and answers when it is full; until then the slot belongs to
-    the worker alone. At most two wait at a time; they are done in order. NOT_OPEN after a restart. DATA_LOSS
-    (NON_FINITE) names the environment and the step. If the call fails otherwise, the slot is lost: the learner drops
-    that memory and opens the worker anew. Never repeated by the channel. Deadline: 600 s.
+    """Fills one slot with one rollout of one policy version. Blocks until the slot is full; until then only this worker
+    may access the slot. Callers have at most two calls in flight, which are served in order. FAILED_PRECONDITION
+    (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS (NON_FINITE) names the environment
+    and the step that gave a value that is not finite. After any other failure the content of the slot is undefined,
+    and the learner opens the worker again before it uses that memory. Not idempotent: never retry this call
+    automatically. Deadline: 600 s.
     """
     CloseWorker: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CloseWorkerRequest, _agentpod_pb2.CloseWorkerResponse]
-    """Closes the environments. Deadline: 10 s."""
+    """Closes a session and its environments. Has no effect on another session. Deadline: 10 s."""
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
-    """Collects rollouts. One environment batch a worker; served by the worker, called by the learner that heads its pod."""
+    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
+    called by the learner that the worker belongs to.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenWorker: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.OpenWorkerRequest, _agentpod_pb2.OpenWorkerResponse]  # type: ignore[assignment]
-    """Makes the environments and the policy network, and answers with the spaces. Closes what was open before, so it is
-    the way back after any failure. INVALID_ARGUMENT (BAD_SPEC) for an environment that cannot be made;
-    FAILED_PRECONDITION if the plane of the probe cannot be read here. Deadline: 120 s (a simulator may compile).
+    """Opens a session: makes the environments and the policy network, and answers with the spaces. A session that was
+    open before is closed, so this call also recovers from any failure. Blocks until the environments exist.
+    INVALID_ARGUMENT for an environment that cannot be made, with the reason UNSUITABLE_SPACE for one whose
+    observations or actions do not suit the policy. UNIMPLEMENTED if a package is missing. FAILED_PRECONDITION
+    (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a simulator may have to compile.
     """
     CollectRollout: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CollectRolloutRequest, _agentpod_pb2.CollectRolloutResponse]  # type: ignore[assignment]
-    """Fills one slot with one rollout of one policy version and answers when it is full; until then the slot belongs to
-    the worker alone. At most two wait at a time; they are done in order. NOT_OPEN after a restart. DATA_LOSS
-    (NON_FINITE) names the environment and the step. If the call fails otherwise, the slot is lost: the learner drops
-    that memory and opens the worker anew. Never repeated by the channel. Deadline: 600 s.
+    """Fills one slot with one rollout of one policy version. Blocks until the slot is full; until then only this worker
+    may access the slot. Callers have at most two calls in flight, which are served in order. FAILED_PRECONDITION
+    (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS (NON_FINITE) names the environment
+    and the step that gave a value that is not finite. After any other failure the content of the slot is undefined,
+    and the learner opens the worker again before it uses that memory. Not idempotent: never retry this call
+    automatically. Deadline: 600 s.
     """
     CloseWorker: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CloseWorkerRequest, _agentpod_pb2.CloseWorkerResponse]  # type: ignore[assignment]
-    """Closes the environments. Deadline: 10 s."""
+    """Closes a session and its environments. Has no effect on another session. Deadline: 10 s."""
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Collects rollouts. One environment batch a worker; served by the worker, called by the learner that heads its pod."""
+    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
+    called by the learner that the worker belongs to.
+    """
 
     @_abc_1.abstractmethod
     def OpenWorker(
@@ -75,9 +89,11 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.OpenWorkerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.OpenWorkerResponse, _abc.Awaitable[_agentpod_pb2.OpenWorkerResponse]]:
-        """Makes the environments and the policy network, and answers with the spaces. Closes what was open before, so it is
-        the way back after any failure. INVALID_ARGUMENT (BAD_SPEC) for an environment that cannot be made;
-        FAILED_PRECONDITION if the plane of the probe cannot be read here. Deadline: 120 s (a simulator may compile).
+        """Opens a session: makes the environments and the policy network, and answers with the spaces. A session that was
+        open before is closed, so this call also recovers from any failure. Blocks until the environments exist.
+        INVALID_ARGUMENT for an environment that cannot be made, with the reason UNSUITABLE_SPACE for one whose
+        observations or actions do not suit the policy. UNIMPLEMENTED if a package is missing. FAILED_PRECONDITION
+        (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a simulator may have to compile.
         """
 
     @_abc_1.abstractmethod
@@ -86,10 +102,12 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.CollectRolloutRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.CollectRolloutResponse, _abc.Awaitable[_agentpod_pb2.CollectRolloutResponse]]:
-        """Fills one slot with one rollout of one policy version and answers when it is full; until then the slot belongs to
-        the worker alone. At most two wait at a time; they are done in order. NOT_OPEN after a restart. DATA_LOSS
-        (NON_FINITE) names the environment and the step. If the call fails otherwise, the slot is lost: the learner drops
-        that memory and opens the worker anew. Never repeated by the channel. Deadline: 600 s.
+        """Fills one slot with one rollout of one policy version. Blocks until the slot is full; until then only this worker
+        may access the slot. Callers have at most two calls in flight, which are served in order. FAILED_PRECONDITION
+        (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS (NON_FINITE) names the environment
+        and the step that gave a value that is not finite. After any other failure the content of the slot is undefined,
+        and the learner opens the worker again before it uses that memory. Not idempotent: never retry this call
+        automatically. Deadline: 600 s.
         """
 
     @_abc_1.abstractmethod
@@ -98,22 +116,24 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.CloseWorkerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.CloseWorkerResponse, _abc.Awaitable[_agentpod_pb2.CloseWorkerResponse]]:
-        """Closes the environments. Deadline: 10 s."""
+        """Closes a session and its environments. Has no effect on another session. Deadline: 10 s."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class EvaluatorServiceStub:
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
-    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
-    pods call:
-    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
-      calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
-    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
-      URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
-    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
-      answered with NOT_OPEN, and the pod opens another.
-    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
-      too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
+    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
+    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+
+    What a plugin must know:
+    - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several
+      sessions may run at the same time. (A pod's built-in evaluator has one session, and opening another ends it.)
+    - Reading policies. References are always of the plane `grpc`, with URIs `grpc:HOST:PORT/NAME`: call ReadTensors of
+      the TensorService at HOST:PORT before answering.
+    - Dropping sessions. A pod that is killed closes nothing, so a plugin may drop sessions that have not been used for a
+      long time. It answers a later call with FAILED_PRECONDITION (NOT_OPEN), and the pod opens another session.
+    - Failures. After an error, no answer within `evaluation.answer_duration`, a number that is not finite, too few
+      episodes, or another digest, the pod's built-in evaluator scores that policy, and the plugin is called again later.
     """
 
     @_typing.overload
@@ -121,51 +141,67 @@ class EvaluatorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EvaluatorServiceAsyncStub: ...
     OpenEvaluator: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.OpenEvaluatorRequest, _agentpod_pb2.OpenEvaluatorResponse]
-    """Makes the environments and the policy network. Same errors as OpenWorker. Deadline: 120 s."""
+    """Opens a session: makes the environments and the policy network. Blocks until they exist. Same errors as OpenWorker.
+    Deadline: 120 s.
+    """
     EvaluatePolicy: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.EvaluatePolicyRequest, _agentpod_pb2.EvaluatePolicyResponse]
-    """Copies a policy, plays whole episodes with it and answers with the score and the digest of the copy that earned it.
-    One at a time. NOT_OPEN after a restart. Deadline: 1,800 s.
+    """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Blocks
+    until the episodes are finished. A caller has one call in flight for each session. FAILED_PRECONDITION (NOT_OPEN)
+    if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite. Deadline: 1,800 s; for a plugin
+    `evaluation.answer_duration`.
     """
     CloseEvaluator: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CloseEvaluatorRequest, _agentpod_pb2.CloseEvaluatorResponse]
-    """Closes the environments. Deadline: 10 s."""
+    """Closes a session and its environments. Has no effect on another session. Deadline: 10 s; pods wait 2 s for a
+    plugin.
+    """
 
 @_typing.type_check_only
 class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
-    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
-    pods call:
-    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
-      calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
-    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
-      URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
-    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
-      answered with NOT_OPEN, and the pod opens another.
-    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
-      too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
+    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
+    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+
+    What a plugin must know:
+    - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several
+      sessions may run at the same time. (A pod's built-in evaluator has one session, and opening another ends it.)
+    - Reading policies. References are always of the plane `grpc`, with URIs `grpc:HOST:PORT/NAME`: call ReadTensors of
+      the TensorService at HOST:PORT before answering.
+    - Dropping sessions. A pod that is killed closes nothing, so a plugin may drop sessions that have not been used for a
+      long time. It answers a later call with FAILED_PRECONDITION (NOT_OPEN), and the pod opens another session.
+    - Failures. After an error, no answer within `evaluation.answer_duration`, a number that is not finite, too few
+      episodes, or another digest, the pod's built-in evaluator scores that policy, and the plugin is called again later.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenEvaluator: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.OpenEvaluatorRequest, _agentpod_pb2.OpenEvaluatorResponse]  # type: ignore[assignment]
-    """Makes the environments and the policy network. Same errors as OpenWorker. Deadline: 120 s."""
+    """Opens a session: makes the environments and the policy network. Blocks until they exist. Same errors as OpenWorker.
+    Deadline: 120 s.
+    """
     EvaluatePolicy: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.EvaluatePolicyRequest, _agentpod_pb2.EvaluatePolicyResponse]  # type: ignore[assignment]
-    """Copies a policy, plays whole episodes with it and answers with the score and the digest of the copy that earned it.
-    One at a time. NOT_OPEN after a restart. Deadline: 1,800 s.
+    """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Blocks
+    until the episodes are finished. A caller has one call in flight for each session. FAILED_PRECONDITION (NOT_OPEN)
+    if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite. Deadline: 1,800 s; for a plugin
+    `evaluation.answer_duration`.
     """
     CloseEvaluator: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CloseEvaluatorRequest, _agentpod_pb2.CloseEvaluatorResponse]  # type: ignore[assignment]
-    """Closes the environments. Deadline: 10 s."""
+    """Closes a session and its environments. Has no effect on another session. Deadline: 10 s; pods wait 2 s for a
+    plugin.
+    """
 
 class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Scores policies on its own environments and seeds; served by the evaluator, called by the learner that heads its pod.
-    A tournament may name an evaluator of its own (`evaluation.evaluator = "grpc://host:port"`), which the heads of all its
-    pods call:
-    - Pods make up the names of their sessions so that no two are equal. Opening one must leave the others as they are, and
-      calls of several may run side by side. A pod's own evaluator has one session, and opening ends the one before.
-    - Policies come over the plane `grpc` alone: it calls ReadTensors of the TensorService at the address that the plane
-      URI of a reference names, `grpc:<host>:<port>/<region>`, before it answers.
-    - A pod that is killed closes nothing: sessions that are not called for long may be dropped. A later call of one is
-      answered with NOT_OPEN, and the pod opens another.
-    - Whatever it answers but a score (an error, silence beyond `evaluation.answer_duration`, a number that is not finite,
-      too few episodes, another digest) costs it that policy: the pod's own evaluator scores it.
+    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
+    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+
+    What a plugin must know:
+    - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several
+      sessions may run at the same time. (A pod's built-in evaluator has one session, and opening another ends it.)
+    - Reading policies. References are always of the plane `grpc`, with URIs `grpc:HOST:PORT/NAME`: call ReadTensors of
+      the TensorService at HOST:PORT before answering.
+    - Dropping sessions. A pod that is killed closes nothing, so a plugin may drop sessions that have not been used for a
+      long time. It answers a later call with FAILED_PRECONDITION (NOT_OPEN), and the pod opens another session.
+    - Failures. After an error, no answer within `evaluation.answer_duration`, a number that is not finite, too few
+      episodes, or another digest, the pod's built-in evaluator scores that policy, and the plugin is called again later.
     """
 
     @_abc_1.abstractmethod
@@ -174,7 +210,9 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.OpenEvaluatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.OpenEvaluatorResponse, _abc.Awaitable[_agentpod_pb2.OpenEvaluatorResponse]]:
-        """Makes the environments and the policy network. Same errors as OpenWorker. Deadline: 120 s."""
+        """Opens a session: makes the environments and the policy network. Blocks until they exist. Same errors as OpenWorker.
+        Deadline: 120 s.
+        """
 
     @_abc_1.abstractmethod
     def EvaluatePolicy(
@@ -182,8 +220,10 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.EvaluatePolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.EvaluatePolicyResponse, _abc.Awaitable[_agentpod_pb2.EvaluatePolicyResponse]]:
-        """Copies a policy, plays whole episodes with it and answers with the score and the digest of the copy that earned it.
-        One at a time. NOT_OPEN after a restart. Deadline: 1,800 s.
+        """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Blocks
+        until the episodes are finished. A caller has one call in flight for each session. FAILED_PRECONDITION (NOT_OPEN)
+        if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite. Deadline: 1,800 s; for a plugin
+        `evaluation.answer_duration`.
         """
 
     @_abc_1.abstractmethod
@@ -192,58 +232,79 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.CloseEvaluatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.CloseEvaluatorResponse, _abc.Awaitable[_agentpod_pb2.CloseEvaluatorResponse]]:
-        """Closes the environments. Deadline: 10 s."""
+        """Closes a session and its environments. Has no effect on another session. Deadline: 10 s; pods wait 2 s for a
+        plugin.
+        """
 
 def add_EvaluatorServiceServicer_to_server(servicer: EvaluatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class LearnerServiceStub:
-    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod."""
+    """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
+    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> LearnerServiceAsyncStub: ...
     GetLearner: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.GetLearnerRequest, _agentpod_pb2.GetLearnerResponse]
-    """Returns what the learner is doing. Answers at once, also during a long update. Deadline: 5 s."""
+    """Returns what the leader is doing. Called by tools that inspect a pod. Does not block, even during a long update.
+    Deadline: 5 s.
+    """
     GetTraining: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.GetTrainingRequest, _agentpod_pb2.GetTrainingResponse]
-    """Returns what the learners of this pod train, as soon as it is another session than the caller knows; without a
-    session after the time it was willing to wait. Called by the pod's other learners. Deadline: twice that time.
+    """Returns the training session that the learners of this pod share. Called by the followers. Blocks until there is
+    another session than the one the follower names, for at most `wait_duration`; after that it answers with the
+    current session, or with an empty one if there is none. Deadline: twice `wait_duration`.
     """
     JoinFusion: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.JoinFusionRequest, _agentpod_pb2.JoinFusionResponse]
-    """Arrives for the next fusion round and blocks until it has members; repeating while it waits is harmless. NOT_OPEN
-    when the session is over. FAILED_PRECONDITION if this learner has computed another average than the head from the
-    head's own state. Called by the pod's other learners. Deadline: 120 s.
+    """Joins the next fusion round. Called by the followers. Blocks until the members of the round are known; a repeat
+    while it blocks has no further effect. FAILED_PRECONDITION (NOT_OPEN) if the session has ended. FAILED_PRECONDITION
+    without a reason if this process computed a different average than the leader although it had started from the
+    leader's state; the leader does not admit it again. Deadline: 120 s; repeat the call after that.
     """
     CommitFusion: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CommitFusionRequest, _agentpod_pb2.CommitFusionResponse]
-    """Reports the average, or what went wrong, and blocks until all members have or are given up; the average counts only
-    if all reported the same. ABORTED for a learner that is no member of that round: it has to join the next. NOT_OPEN
-    when the session is over. Called by the pod's other learners. Deadline: 120 s.
+    """Reports the average that a follower computed in a fusion round, or why it could not. Called by the followers.
+    Blocks until all members have reported or were dropped from the round. The round is committed only if all members
+    report the same digest. ABORTED for a process that is not a member of the round: join the next one.
+    FAILED_PRECONDITION (NOT_OPEN) if the session has ended. Deadline: 120 s; repeat the call after that.
     """
 
 @_typing.type_check_only
 class LearnerServiceAsyncStub(LearnerServiceStub):
-    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod."""
+    """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
+    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetLearner: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.GetLearnerRequest, _agentpod_pb2.GetLearnerResponse]  # type: ignore[assignment]
-    """Returns what the learner is doing. Answers at once, also during a long update. Deadline: 5 s."""
+    """Returns what the leader is doing. Called by tools that inspect a pod. Does not block, even during a long update.
+    Deadline: 5 s.
+    """
     GetTraining: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.GetTrainingRequest, _agentpod_pb2.GetTrainingResponse]  # type: ignore[assignment]
-    """Returns what the learners of this pod train, as soon as it is another session than the caller knows; without a
-    session after the time it was willing to wait. Called by the pod's other learners. Deadline: twice that time.
+    """Returns the training session that the learners of this pod share. Called by the followers. Blocks until there is
+    another session than the one the follower names, for at most `wait_duration`; after that it answers with the
+    current session, or with an empty one if there is none. Deadline: twice `wait_duration`.
     """
     JoinFusion: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.JoinFusionRequest, _agentpod_pb2.JoinFusionResponse]  # type: ignore[assignment]
-    """Arrives for the next fusion round and blocks until it has members; repeating while it waits is harmless. NOT_OPEN
-    when the session is over. FAILED_PRECONDITION if this learner has computed another average than the head from the
-    head's own state. Called by the pod's other learners. Deadline: 120 s.
+    """Joins the next fusion round. Called by the followers. Blocks until the members of the round are known; a repeat
+    while it blocks has no further effect. FAILED_PRECONDITION (NOT_OPEN) if the session has ended. FAILED_PRECONDITION
+    without a reason if this process computed a different average than the leader although it had started from the
+    leader's state; the leader does not admit it again. Deadline: 120 s; repeat the call after that.
     """
     CommitFusion: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CommitFusionRequest, _agentpod_pb2.CommitFusionResponse]  # type: ignore[assignment]
-    """Reports the average, or what went wrong, and blocks until all members have or are given up; the average counts only
-    if all reported the same. ABORTED for a learner that is no member of that round: it has to join the next. NOT_OPEN
-    when the session is over. Called by the pod's other learners. Deadline: 120 s.
+    """Reports the average that a follower computed in a fusion round, or why it could not. Called by the followers.
+    Blocks until all members have reported or were dropped from the round. The round is committed only if all members
+    report the same digest. ABORTED for a process that is not a member of the round: join the next one.
+    FAILED_PRECONDITION (NOT_OPEN) if the session has ended. Deadline: 120 s; repeat the call after that.
     """
 
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Tells how a pod is doing, and lets its learners meet; served by the learner that heads the pod."""
+    """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
+    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
+    """
 
     @_abc_1.abstractmethod
     def GetLearner(
@@ -251,7 +312,9 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.GetLearnerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.GetLearnerResponse, _abc.Awaitable[_agentpod_pb2.GetLearnerResponse]]:
-        """Returns what the learner is doing. Answers at once, also during a long update. Deadline: 5 s."""
+        """Returns what the leader is doing. Called by tools that inspect a pod. Does not block, even during a long update.
+        Deadline: 5 s.
+        """
 
     @_abc_1.abstractmethod
     def GetTraining(
@@ -259,8 +322,9 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.GetTrainingRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.GetTrainingResponse, _abc.Awaitable[_agentpod_pb2.GetTrainingResponse]]:
-        """Returns what the learners of this pod train, as soon as it is another session than the caller knows; without a
-        session after the time it was willing to wait. Called by the pod's other learners. Deadline: twice that time.
+        """Returns the training session that the learners of this pod share. Called by the followers. Blocks until there is
+        another session than the one the follower names, for at most `wait_duration`; after that it answers with the
+        current session, or with an empty one if there is none. Deadline: twice `wait_duration`.
         """
 
     @_abc_1.abstractmethod
@@ -269,9 +333,10 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.JoinFusionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.JoinFusionResponse, _abc.Awaitable[_agentpod_pb2.JoinFusionResponse]]:
-        """Arrives for the next fusion round and blocks until it has members; repeating while it waits is harmless. NOT_OPEN
-        when the session is over. FAILED_PRECONDITION if this learner has computed another average than the head from the
-        head's own state. Called by the pod's other learners. Deadline: 120 s.
+        """Joins the next fusion round. Called by the followers. Blocks until the members of the round are known; a repeat
+        while it blocks has no further effect. FAILED_PRECONDITION (NOT_OPEN) if the session has ended. FAILED_PRECONDITION
+        without a reason if this process computed a different average than the leader although it had started from the
+        leader's state; the leader does not admit it again. Deadline: 120 s; repeat the call after that.
         """
 
     @_abc_1.abstractmethod
@@ -280,9 +345,10 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.CommitFusionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.CommitFusionResponse, _abc.Awaitable[_agentpod_pb2.CommitFusionResponse]]:
-        """Reports the average, or what went wrong, and blocks until all members have or are given up; the average counts only
-        if all reported the same. ABORTED for a learner that is no member of that round: it has to join the next. NOT_OPEN
-        when the session is over. Called by the pod's other learners. Deadline: 120 s.
+        """Reports the average that a follower computed in a fusion round, or why it could not. Called by the followers.
+        Blocks until all members have reported or were dropped from the round. The round is committed only if all members
+        report the same digest. ABORTED for a process that is not a member of the round: join the next one.
+        FAILED_PRECONDITION (NOT_OPEN) if the session has ended. Deadline: 120 s; repeat the call after that.
         """
 
 def add_LearnerServiceServicer_to_server(servicer: LearnerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

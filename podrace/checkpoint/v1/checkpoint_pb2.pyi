@@ -30,11 +30,14 @@ class Part(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """What it holds: `policy` (actor and observation normalizer: exactly what the evaluator scored) or `learner`
-    (critic, optimizer moments, return normalizer, counters).
+    """What it contains:
+    - `policy`: actor network and observation statistics, exactly what the evaluator scored;
+    - `learner`: everything else that an exact resume needs, such as critics, optimizer moments and reward statistics;
+    - `replay.*`: pieces of the replay memory of an off-policy agent; only in the last checkpoint of an assignment.
+    All are safetensors files.
     """
     digest: _builtins.str
-    """SHA-256 of the bytes, lower-case hexadecimal."""
+    """SHA-256 of the bytes, in lower-case hexadecimal."""
     size_bytes: _builtins.int
     """Number of bytes."""
     def __init__(
@@ -54,7 +57,7 @@ Global___Part: _TypeAlias = Part  # noqa: Y015
 
 @_typing.final
 class Evaluation(_message.Message):
-    """How a policy version scored on the evaluator's own environments."""
+    """Result of an evaluation: how a policy scored on environments and seeds that are used for evaluation only."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -120,26 +123,28 @@ class Evaluation(_message.Message):
     mean_length_steps: _builtins.float
     """Mean number of steps of an episode."""
     seed: _builtins.int
-    """Seed the evaluation environments were reset with."""
+    """Seed of the evaluation environments."""
     policy_digest: _builtins.str
-    """SHA-256 of the `policy` part as the evaluator itself encoded its own copy; must equal the manifest's."""
+    """SHA-256 of the `policy` part, computed by the evaluator from its own copy of the policy. It must equal the digest
+    of that part in the manifest. It identifies the policy that was scored; it does not authenticate the evaluator.
+    """
     wall_seconds: _builtins.float
-    """Wall-clock seconds it took."""
+    """Wall-clock time that the evaluation took, in seconds."""
     evaluator: _builtins.str
-    """What scored it, `evaluation.evaluator` of the tournament; empty: the pod's own evaluator."""
+    """Evaluator plugin that scored the policy (`evaluation.evaluator` of the tournament); empty: the built-in evaluator."""
     evaluator_fault: _builtins.str
-    """Why the pod's own evaluator scored it in the place of the tournament's; empty: it did not."""
+    """Why the built-in evaluator scored the policy in place of the plugin; empty if it did not."""
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Domain measures the simulator reports, for instance `sharpe_ratio`."""
+        """Measures that the simulator reports, for instance `sharpe_ratio`."""
 
     @_builtins.property
     def traces(self) -> _containers.MessageMap[_builtins.str, Global___Trace]:
-        """Series the simulator reports, for instance `account_value`."""
+        """Series that the simulator reports, for instance `account_value`."""
 
     @_builtins.property
     def member_policy_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of the other members, where an ensemble was scored; as `policy_digest`."""
+        """For an ensemble: digests of the other members, like `policy_digest`."""
 
     def __init__(
         self,
@@ -179,7 +184,7 @@ class Trace(_message.Message):
 
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """One label a number (for instance a date), or none at all."""
+        """One label for each number, for instance a date; or none at all."""
 
     def __init__(
         self,
@@ -197,7 +202,9 @@ Global___Trace: _TypeAlias = Trace  # noqa: Y015
 
 @_typing.final
 class Manifest(_message.Message):
-    """What a checkpoint consists of; canonical JSON (sorted keys, no spaces) in the store, named by its own SHA-256."""
+    """The contents of a checkpoint. A manifest is stored in the checkpoint store as canonical JSON (field names as here,
+    sorted keys, no spaces, UTF-8, 64-bit integers as strings) and is named by the SHA-256 of these bytes, its digest.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -243,7 +250,7 @@ class Manifest(_message.Message):
     STARTING_MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
     VERSIONS_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
-    """Version of this layout; 1."""
+    """Version of this format; always 1."""
     tournament_id: _builtins.str
     """Tournament the agent belongs to."""
     agent_id: _builtins.str
@@ -251,40 +258,42 @@ class Manifest(_message.Message):
     algorithm: _builtins.str
     """Name of the algorithm."""
     previous_manifest_digest: _builtins.str
-    """Digest of the manifest this one follows (an earlier one of the agent, or the parent's it started from);
-    empty for the first of a fresh agent.
+    """Digest of the previous manifest: an earlier one of the agent, or the one of its parent that it started from. Empty
+    for the first of a fresh agent.
     """
     environment_steps: _builtins.int
-    """Steps the agent itself took, over all environments of all its workers."""
+    """Environment steps of the agent itself, over all environments of all its workers."""
     lineage_environment_steps: _builtins.int
-    """Steps behind this policy, those of its ancestors included."""
+    """Environment steps behind this policy, including those of the agent's ancestors."""
     policy_version: _builtins.int
-    """Updates of the policy since the agent began: the policy version that was scored."""
+    """Number of updates of the policy since the agent began."""
     rollouts: _builtins.int
-    """Rollouts collected since the agent began; with the seed, the whole random state."""
+    """Number of rollouts collected since the agent began. Together with `seed` it determines the state of all random
+    streams.
+    """
     seed: _builtins.int
-    """Seed of the agent; every random stream is derived from it and the counters."""
+    """Seed of the agent. Every random stream is derived from it and the counters."""
     training_seconds: _builtins.float
-    """Wall-clock seconds the agent trained."""
+    """Wall-clock time that the agent trained, in seconds."""
     core_seconds: _builtins.float
-    """Processor-core seconds the agent was given (cores x wall clock)."""
+    """Compute that the agent was given: processor cores times wall-clock seconds."""
     lease_epoch: _builtins.int
-    """Lease epoch under which it was published."""
+    """Lease epoch of the assignment under which it was published."""
     snapshot: _builtins.bool
-    """It is a snapshot: `policy` is its only part, and no pointer leads to it."""
+    """Whether it is a snapshot. `policy` is then its only part, and no pointer refers to it."""
     starting_manifest_digest: _builtins.str
-    """Digest of the manifest, of its parent, that the agent started from; empty for a fresh agent."""
+    """Digest of the parent's manifest that the agent started from; empty for a fresh agent."""
     @_builtins.property
     def hyperparameters(self) -> _struct_pb2.Struct:
-        """Hyperparameters the agent trained with."""
+        """Hyperparameters that the agent was trained with."""
 
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Part]:
-        """Its training files."""
+        """The checkpoint files."""
 
     @_builtins.property
     def evaluation(self) -> Global___Evaluation:
-        """The score that earned it, absent for a checkpoint that only drains."""
+        """The score of this policy; absent if it was published without one, for instance when a pod drains."""
 
     @_builtins.property
     def publish_time(self) -> _timestamp_pb2.Timestamp:
@@ -292,14 +301,16 @@ class Manifest(_message.Message):
 
     @_builtins.property
     def spec(self) -> _struct_pb2.Struct:
-        """Specification of the tournament, resolved, as the JSON form of podrace.tournament.v1.TournamentSpec with the names of
-        its fields: with seed, hyperparameters and starting checkpoint all that decided how the agent was trained. Absent from
-        snapshots.
+        """Specification of the tournament with every default filled in, in the JSON form of
+        podrace.tournament.v1.TournamentSpec with the field names of the proto. With seed, hyperparameters and starting
+        manifest it determines how the agent was trained. Absent from snapshots.
         """
 
     @_builtins.property
     def versions(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Versions it was trained with: `python`, `podrace`, the packages that compute, and `machine`."""
+        """Versions of the software it was trained with, by name: `python`, `podrace`, `torch`, the other packages that
+        compute, and `machine`.
+        """
 
     def __init__(
         self,
@@ -336,7 +347,9 @@ Global___Manifest: _TypeAlias = Manifest  # noqa: Y015
 
 @_typing.final
 class Pointer(_message.Message):
-    """The one mutable object of an agent; replaced by compare-and-swap."""
+    """The newest checkpoint of an agent. It is the only mutable object of an agent in the checkpoint store, and is replaced
+    by compare-and-swap.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -347,11 +360,11 @@ class Pointer(_message.Message):
     agent_id: _builtins.str
     """Agent it belongs to."""
     lease_epoch: _builtins.int
-    """Lease epoch of the pod that may publish; only a higher one may take it over."""
+    """Lease epoch of the pod that may publish. A pod with a higher epoch takes over by raising it."""
     manifest_digest: _builtins.str
-    """Digest of the newest manifest; empty until the first publication."""
+    """Digest of the newest manifest; empty before the first publication."""
     previous_manifest_digest: _builtins.str
-    """Digest of the manifest before that one, for a reader who finds the newest damaged; empty if there is none."""
+    """Digest of the manifest before that one, for readers that find the newest damaged; empty if there is none."""
     def __init__(
         self,
         *,
@@ -370,7 +383,7 @@ Global___Pointer: _TypeAlias = Pointer  # noqa: Y015
 
 @_typing.final
 class Checkpoint(_message.Message):
-    """Names a published checkpoint to a service that shares the store."""
+    """Names a published checkpoint, for services that share the checkpoint store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

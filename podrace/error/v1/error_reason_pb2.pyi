@@ -23,45 +23,62 @@ class _ErrorReason:
 class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReason.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ERROR_REASON_UNSPECIFIED: _ErrorReason.ValueType  # 0
-    """The status code says enough."""
+    """No reason is sent; the status code is sufficient."""
     ERROR_REASON_STALE_EPOCH: _ErrorReason.ValueType  # 1
-    """FAILED_PRECONDITION: the agent was handed to another pod after this lease epoch; stop at once."""
+    """FAILED_PRECONDITION: the agent has been assigned to another pod under a higher lease epoch. Stop at once."""
     ERROR_REASON_BAD_SPEC: _ErrorReason.ValueType  # 2
-    """INVALID_ARGUMENT: a specification names an unknown key, value, environment, algorithm or strategy."""
+    """INVALID_ARGUMENT: the specification of a tournament has an unknown key or value, or cannot work. The message names
+    the key, the value and what would be right.
+    """
     ERROR_REASON_NON_FINITE: _ErrorReason.ValueType  # 3
-    """DATA_LOSS: an observation, a reward, a loss or a gradient is not finite."""
+    """DATA_LOSS: an observation, a reward, a loss, a gradient or a score is not finite."""
     ERROR_REASON_BAD_DIGEST: _ErrorReason.ValueType  # 4
-    """DATA_LOSS: stored bytes do not have the digest their manifest states."""
+    """DATA_LOSS: the bytes that were read do not have the digest that was stated for them."""
     ERROR_REASON_TOURNAMENT_ENDED: _ErrorReason.ValueType  # 5
-    """FAILED_PRECONDITION: the tournament has ended; no further assignment is given."""
+    """FAILED_PRECONDITION: the tournament is not running any more and cannot be changed."""
     ERROR_REASON_NOT_OPEN: _ErrorReason.ValueType  # 6
-    """FAILED_PRECONDITION: the role was not opened for this epoch, or was restarted since; open it again."""
+    """FAILED_PRECONDITION: the process that was called does not know this session or group, for instance because it was
+    restarted. Open the session, or join a group, again.
+    """
     ERROR_REASON_UNSUITABLE_SPACE: _ErrorReason.ValueType  # 7
-    """INVALID_ARGUMENT: the environment is fine, but the algorithm cannot observe or act in its spaces; another could."""
+    """INVALID_ARGUMENT: the environment works, but the algorithm cannot use its observation or action space. Another
+    algorithm may.
+    """
     ERROR_REASON_PLANE_UNUSABLE: _ErrorReason.ValueType  # 8
-    """FAILED_PRECONDITION: tensors cannot travel between these two processes on the plane of the probe; another may do."""
+    """FAILED_PRECONDITION: tensors cannot travel between these two processes on the plane (transport) of the probe.
+    Another plane may work.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
-    """Why a call failed, beyond its status code. Travels as google.rpc.ErrorInfo{reason, domain: "podrace"}
-    in the trailing metadata `grpc-status-details-bin`; the reason is the name of a value below.
+    """Why a call failed, beyond its status code. Servers send it as google.rpc.ErrorInfo{reason, domain: "podrace"} in a
+    google.rpc.Status, in the trailing metadata `grpc-status-details-bin`. `reason` is the name of a value below, as a
+    string. Clients act on the status code alone if they do not know the reason.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
-"""The status code says enough."""
+"""No reason is sent; the status code is sufficient."""
 ERROR_REASON_STALE_EPOCH: ErrorReason.ValueType  # 1
-"""FAILED_PRECONDITION: the agent was handed to another pod after this lease epoch; stop at once."""
+"""FAILED_PRECONDITION: the agent has been assigned to another pod under a higher lease epoch. Stop at once."""
 ERROR_REASON_BAD_SPEC: ErrorReason.ValueType  # 2
-"""INVALID_ARGUMENT: a specification names an unknown key, value, environment, algorithm or strategy."""
+"""INVALID_ARGUMENT: the specification of a tournament has an unknown key or value, or cannot work. The message names
+the key, the value and what would be right.
+"""
 ERROR_REASON_NON_FINITE: ErrorReason.ValueType  # 3
-"""DATA_LOSS: an observation, a reward, a loss or a gradient is not finite."""
+"""DATA_LOSS: an observation, a reward, a loss, a gradient or a score is not finite."""
 ERROR_REASON_BAD_DIGEST: ErrorReason.ValueType  # 4
-"""DATA_LOSS: stored bytes do not have the digest their manifest states."""
+"""DATA_LOSS: the bytes that were read do not have the digest that was stated for them."""
 ERROR_REASON_TOURNAMENT_ENDED: ErrorReason.ValueType  # 5
-"""FAILED_PRECONDITION: the tournament has ended; no further assignment is given."""
+"""FAILED_PRECONDITION: the tournament is not running any more and cannot be changed."""
 ERROR_REASON_NOT_OPEN: ErrorReason.ValueType  # 6
-"""FAILED_PRECONDITION: the role was not opened for this epoch, or was restarted since; open it again."""
+"""FAILED_PRECONDITION: the process that was called does not know this session or group, for instance because it was
+restarted. Open the session, or join a group, again.
+"""
 ERROR_REASON_UNSUITABLE_SPACE: ErrorReason.ValueType  # 7
-"""INVALID_ARGUMENT: the environment is fine, but the algorithm cannot observe or act in its spaces; another could."""
+"""INVALID_ARGUMENT: the environment works, but the algorithm cannot use its observation or action space. Another
+algorithm may.
+"""
 ERROR_REASON_PLANE_UNUSABLE: ErrorReason.ValueType  # 8
-"""FAILED_PRECONDITION: tensors cannot travel between these two processes on the plane of the probe; another may do."""
+"""FAILED_PRECONDITION: tensors cannot travel between these two processes on the plane (transport) of the probe.
+Another plane may work.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -23,7 +23,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class RankedCandidate(_message.Message):
-    """A candidate on the board, and the agent that earned it."""
+    """A candidate on the board, and its agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -31,10 +31,10 @@ class RankedCandidate(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     UNFINISHED_CHILDREN_FIELD_NUMBER: _builtins.int
     unfinished_children: _builtins.int
-    """Children of that agent that are handed out and not finished."""
+    """Number of children of that agent that are assigned and not finished."""
     @_builtins.property
     def candidate(self) -> _leaderboard_pb2.Candidate:
-        """The candidate, with its rank."""
+        """The candidate, with its current rank."""
 
     @_builtins.property
     def agent(self) -> _leaderboard_pb2.Agent:
@@ -73,26 +73,28 @@ class ProposeAgentRequest(_message.Message):
     number: _builtins.int
     """Position of the agent in the sequence of agents, from 0."""
     seed: _builtins.int
-    """For random draws: depends on the specification's seed and `number` alone, and is used for nothing else."""
+    """Seed for random draws. It depends only on the seed of the specification and on `number`, and is used for nothing
+    else.
+    """
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
-        """Its specification, resolved: every default filled in, every hyperparameter with its value and, if it is searched, its
-        range or choices.
+        """Its specification, resolved: every default is filled in, and every hyperparameter has its value and, if it is
+        searched, its range or choices.
         """
 
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankedCandidate]:
-        """The board by rank, the best first; of a larger one the best 500."""
+        """The board by rank, best first; the best 500 of a larger board."""
 
     @_builtins.property
     def statistics(self) -> _containers.RepeatedCompositeFieldContainer[_leaderboard_pb2.AlgorithmStatistics]:
-        """What scores say of algorithms and hyperparameters, one an algorithm, by name; may be some seconds old (in a
-        `synchronous` tournament: as after the earlier rounds).
+        """Statistics of the scores by algorithm, one entry each, ordered by name. They may be some seconds old. In a
+        `synchronous` tournament they cover the earlier rounds.
         """
 
     @_builtins.property
     def unfinished_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents that are handed out and not finished, by number; of more than 1,000 the latest."""
+        """Agents that are assigned and not finished, ordered by number; the latest 1,000 if there are more."""
 
     def __init__(
         self,
@@ -122,12 +124,12 @@ class FreshProposal(_message.Message):
     ALGORITHM_FIELD_NUMBER: _builtins.int
     HYPERPARAMETERS_FIELD_NUMBER: _builtins.int
     algorithm: _builtins.str
-    """Its algorithm, one of `spec.algorithms`; empty for the one whose turn `number` is by the ratios."""
+    """Its algorithm, one of `spec.algorithms`. Empty: the algorithm whose turn `number` is by the ratios."""
     @_builtins.property
     def hyperparameters(self) -> _struct_pb2.Struct:
-        """Values of hyperparameters: all, or only those that are to differ from the house's draw for this number. Each must be
-        one that the algorithm has, of its type, and inside the range or among the choices of the specification where it is
-        searched, else inside what the algorithm allows.
+        """Hyperparameters by name: all, or only those that differ from the built-in draw for this number. Each must exist in
+        the algorithm and have its type. A searched one must lie in the range or among the choices of the specification,
+        any other in what the algorithm allows (`podrace algorithms NAME`).
         """
 
     def __init__(
@@ -146,7 +148,7 @@ Global___FreshProposal: _TypeAlias = FreshProposal  # noqa: Y015
 
 @_typing.final
 class ChildProposal(_message.Message):
-    """An agent that goes on from a candidate's training files."""
+    """An agent that starts from the checkpoint files of a candidate."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -154,13 +156,16 @@ class ChildProposal(_message.Message):
     ALGORITHM_FIELD_NUMBER: _builtins.int
     HYPERPARAMETERS_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
-    """The candidate: one of `candidates`. If it has left the board before the answer came, the house decides."""
+    """The parent: the id of one of `candidates`. If it has left the board when the answer arrives, the built-in strategy
+    decides.
+    """
     algorithm: _builtins.str
-    """Its algorithm, which must be the candidate's; empty stands for that."""
+    """Its algorithm, which must be the candidate's. Empty: the candidate's."""
     @_builtins.property
     def hyperparameters(self) -> _struct_pb2.Struct:
-        """Values of hyperparameters: all, or only those that are to differ from the parent's; as in FreshProposal. What shapes
-        the networks and memories (`hidden_sizes`, for example) must be the parent's, or its training files would not fit.
+        """Hyperparameters by name: all, or only those that differ from the parent's, under the rules of FreshProposal.
+        Structural ones, which shape networks and memories (`hidden_sizes`, for example), must be the parent's, because its
+        checkpoint files would not fit otherwise.
         """
 
     def __init__(
@@ -180,7 +185,7 @@ Global___ChildProposal: _TypeAlias = ChildProposal  # noqa: Y015
 
 @_typing.final
 class ProposeAgentResponse(_message.Message):
-    """The next agent."""
+    """The proposed agent. At most 64 KiB."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -188,14 +193,14 @@ class ProposeAgentResponse(_message.Message):
     CHILD_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why, in a line for a person; becomes part of the agent's `reason`."""
+    """Why, in one line for a person. It becomes part of the agent's `reason`; more than 300 characters are cut off."""
     @_builtins.property
     def fresh(self) -> Global___FreshProposal:
         """With new networks."""
 
     @_builtins.property
     def child(self) -> Global___ChildProposal:
-        """From a candidate's training files."""
+        """From the checkpoint files of a candidate."""
 
     def __init__(
         self,
@@ -216,7 +221,7 @@ Global___ProposeAgentResponse: _TypeAlias = ProposeAgentResponse  # noqa: Y015
 
 @_typing.final
 class JudgeCandidateRequest(_message.Message):
-    """A candidate, and the board it comes to."""
+    """A candidate to judge, and the current board."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -229,20 +234,20 @@ class JudgeCandidateRequest(_message.Message):
     """The tournament."""
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
-        """Its specification, resolved; `evolution.board_capacity` is the number of places."""
+        """Its specification, resolved. `evolution.board_capacity` is the number of places on the board."""
 
     @_builtins.property
     def candidate(self) -> _leaderboard_pb2.Candidate:
-        """The candidate; rank, verdict, reason and sequence are not there yet."""
+        """The candidate. Its rank, verdict, reason and sequence are not set yet."""
 
     @_builtins.property
     def agent(self) -> _leaderboard_pb2.Agent:
-        """The agent that earned it."""
+        """The agent of the candidate."""
 
     @_builtins.property
     def board(self) -> _containers.RepeatedCompositeFieldContainer[_leaderboard_pb2.Candidate]:
-        """The board by rank, the best first; of a larger one the best 1,000. It may have changed before the answer counts. In a
-        `synchronous` tournament: that of the earlier rounds, with the agent's own earlier candidates.
+        """The board by rank, best first; the best 1,000 of a larger board. It may change before the answer takes effect. In a
+        `synchronous` tournament: the board of the earlier rounds, with the agent's own earlier candidates.
         """
 
     def __init__(
@@ -264,8 +269,8 @@ Global___JudgeCandidateRequest: _TypeAlias = JudgeCandidateRequest  # noqa: Y015
 
 @_typing.final
 class JudgeCandidateResponse(_message.Message):
-    """What is to become of the candidate. However it is answered, an agent has at most one place, the board at most
-    `evolution.board_capacity`, and its order is total.
+    """What to do with the candidate. Whatever the answer, an agent has at most one place on the board, and the board has at
+    most `evolution.board_capacity` places. At most 64 KiB.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -274,19 +279,20 @@ class JudgeCandidateResponse(_message.Message):
     RANK_SCORE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     opinion: _leaderboard_pb2.Opinion.ValueType
-    """OPINION_ACCEPT: it enters, in the place of its agent's earlier candidate if that has one, else where there is room,
-    else in the place of the last. OPINION_REFUSE: it does not; its score stays in the statistics, and its agent's earlier
-    candidate on the board. OPINION_BY_RANK: it enters if it ranks before its agent's earlier candidate; without one,
-    where there is room, or in the place of the last if it ranks before that. Must be one of the three.
+    """What to do. Must be one of these; a value that the leaderboard does not know counts as a failure. OPINION_ACCEPT:
+    the candidate enters. It replaces its agent's earlier candidate if there is one; otherwise it takes a free place,
+    or the place of the last candidate. OPINION_REFUSE: it does not enter. Its score stays in the statistics, and its
+    agent's earlier candidate stays on the board. OPINION_BY_RANK: it enters if it ranks before its agent's earlier
+    candidate; without one, if there is a free place or it ranks before the last candidate, whose place it takes.
     """
     rank_score: _builtins.float
-    """What the board ranks it by, higher before lower; finite. A candidate that has none (not set here, or judged by the
-    house because no answer could be used) ranks after all that have one, by its score. Equal ones rank as the house
-    ranks equal scores. Strategies put candidates in order by it as well; objectives, statistics and differences between
-    scores go by the scores themselves, which stay what was measured.
+    """Number that the board ranks the candidate by, higher before lower; must be finite. Candidates without one (not set
+    here, or judged by the built-in rules) rank after all that have one, by their scores. Equal numbers rank as the
+    built-in rules rank equal scores. Strategies use this order as well. Objectives, statistics and differences between
+    scores use the measured scores, which do not change.
     """
     reason: _builtins.str
-    """Why, in a line for a person; becomes part of the candidate's `reason`."""
+    """Why, in one line for a person. It becomes part of the candidate's `reason`; more than 300 characters are cut off."""
     def __init__(
         self,
         *,

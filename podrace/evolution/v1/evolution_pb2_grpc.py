@@ -26,24 +26,25 @@ if _version_not_supported:
 
 
 class EvolutionServiceStub:
-    """Decides who comes next and who enters the board, in the place of the house. Implemented by a third party in any
-    language (`evolution.generator` or `evolution.updater` = `grpc://HOST:PORT`), or by a function of the user's
-    (`python:module:function`), which the leaderboard runs in a process of its own. Called by the leaderboard alone. Who
-    is named as generator is asked ProposeAgent, who is named as updater JudgeCandidate; the other method may answer
-    UNIMPLEMENTED.
+    """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
+    candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
+    a service of a third party in any language (`grpc://HOST:PORT`), or a function of the user's
+    (`python:module:function`), which the leaderboard runs in a process of its own. `evolution.generator` of the
+    specification names the plugin that ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called
+    by the leaderboard only. A plugin may answer the method that it is not named for with UNIMPLEMENTED.
 
-    Order. Each method is called for one question at a time; the next comes after the answer, or after the deadline.
-    Questions of several tournaments may alternate: each says all that is to be known.
+    Order. The leaderboard makes one call at a time of each method: the next follows after the answer or the deadline.
+    Calls for several tournaments may alternate. Each request contains everything that is known.
 
-    Repeats. What was answered is written down with the agent or the candidate before it counts, and is never asked
-    again. A question is put a second time only if that could not be done (the leaderboard was killed in between): the
-    second answer counts then. An implementation may be restarted between any two questions. One whose answers depend on
-    nothing but the request keeps a `synchronous` tournament reproducible.
+    Repeats. The leaderboard stores an answer together with the agent or the candidate before it takes effect, and does
+    not ask again. It repeats a call only if it was killed before it could store the answer; then the second answer
+    counts. A plugin may be restarted between any two calls. If its answers depend on nothing but the request, a
+    `synchronous` tournament stays reproducible.
 
-    Failure. An error status, no answer before the deadline, and an answer that does not keep what is said beside its
-    fields have the same effect: the house decides this one step (a proposal by `evolution.strategy`, a judgement by the
-    rules of the board), the `reason` of the agent or candidate says why, and the tournament goes on. After three failures
-    in a row nothing is asked for 10 s, and for twice as long after each further one, up to 10 min.
+    Failures. An error status, no answer before the deadline, and an answer that violates the rules beside its fields
+    have the same effect: the built-in component decides this one step (`evolution.strategy` proposes, the rules of the
+    board judge), the `reason` of the agent or the candidate records why, and the tournament continues. After three
+    failures in a row the plugin is not called for 10 s. Each further failure doubles this pause, up to 10 min.
     """
 
     def __init__(self, channel):
@@ -65,39 +66,40 @@ class EvolutionServiceStub:
 
 
 class EvolutionServiceServicer:
-    """Decides who comes next and who enters the board, in the place of the house. Implemented by a third party in any
-    language (`evolution.generator` or `evolution.updater` = `grpc://HOST:PORT`), or by a function of the user's
-    (`python:module:function`), which the leaderboard runs in a process of its own. Called by the leaderboard alone. Who
-    is named as generator is asked ProposeAgent, who is named as updater JudgeCandidate; the other method may answer
-    UNIMPLEMENTED.
+    """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
+    candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
+    a service of a third party in any language (`grpc://HOST:PORT`), or a function of the user's
+    (`python:module:function`), which the leaderboard runs in a process of its own. `evolution.generator` of the
+    specification names the plugin that ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called
+    by the leaderboard only. A plugin may answer the method that it is not named for with UNIMPLEMENTED.
 
-    Order. Each method is called for one question at a time; the next comes after the answer, or after the deadline.
-    Questions of several tournaments may alternate: each says all that is to be known.
+    Order. The leaderboard makes one call at a time of each method: the next follows after the answer or the deadline.
+    Calls for several tournaments may alternate. Each request contains everything that is known.
 
-    Repeats. What was answered is written down with the agent or the candidate before it counts, and is never asked
-    again. A question is put a second time only if that could not be done (the leaderboard was killed in between): the
-    second answer counts then. An implementation may be restarted between any two questions. One whose answers depend on
-    nothing but the request keeps a `synchronous` tournament reproducible.
+    Repeats. The leaderboard stores an answer together with the agent or the candidate before it takes effect, and does
+    not ask again. It repeats a call only if it was killed before it could store the answer; then the second answer
+    counts. A plugin may be restarted between any two calls. If its answers depend on nothing but the request, a
+    `synchronous` tournament stays reproducible.
 
-    Failure. An error status, no answer before the deadline, and an answer that does not keep what is said beside its
-    fields have the same effect: the house decides this one step (a proposal by `evolution.strategy`, a judgement by the
-    rules of the board), the `reason` of the agent or candidate says why, and the tournament goes on. After three failures
-    in a row nothing is asked for 10 s, and for twice as long after each further one, up to 10 min.
+    Failures. An error status, no answer before the deadline, and an answer that violates the rules beside its fields
+    have the same effect: the built-in component decides this one step (`evolution.strategy` proposes, the rules of the
+    board judge), the `reason` of the agent or the candidate records why, and the tournament continues. After three
+    failures in a row the plugin is not called for 10 s. Each further failure doubles this pause, up to 10 min.
     """
 
     def ProposeAgent(self, request, context):
-        """Proposes the next agent. Changes nothing in the tournament: the leaderboard makes the agent, names and seeds it.
-        Called by the leaderboard when a pod is free. Blocks as long as the implementation thinks; the pod waits meanwhile.
-        Deadline: `evolution.answer_duration`, 5 s unless set.
+        """Proposes the next agent. Has no effect by itself: the leaderboard creates, names and seeds the agent. Called by the
+        leaderboard when a pod is free. Blocks for as long as the plugin computes, while that pod waits. Deadline:
+        `evolution.answer_duration`, 5 s by default.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JudgeCandidate(self, request, context):
-        """Judges a candidate that was scored and submitted. Changes nothing in the tournament: the leaderboard puts the
-        candidate on the board, or does not. Called by the leaderboard at each submission. Blocks as long as the
-        implementation thinks; the pod waits meanwhile. Deadline: `evolution.answer_duration`, 5 s unless set.
+        """Judges a candidate that was scored and submitted. Has no effect by itself: the leaderboard puts the candidate on
+        the board or refuses it. Called by the leaderboard at each submission. Blocks for as long as the plugin computes,
+        while the pod of the candidate waits. Deadline: `evolution.answer_duration`, 5 s by default.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,24 +127,25 @@ def add_EvolutionServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EvolutionService:
-    """Decides who comes next and who enters the board, in the place of the house. Implemented by a third party in any
-    language (`evolution.generator` or `evolution.updater` = `grpc://HOST:PORT`), or by a function of the user's
-    (`python:module:function`), which the leaderboard runs in a process of its own. Called by the leaderboard alone. Who
-    is named as generator is asked ProposeAgent, who is named as updater JudgeCandidate; the other method may answer
-    UNIMPLEMENTED.
+    """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
+    candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
+    a service of a third party in any language (`grpc://HOST:PORT`), or a function of the user's
+    (`python:module:function`), which the leaderboard runs in a process of its own. `evolution.generator` of the
+    specification names the plugin that ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called
+    by the leaderboard only. A plugin may answer the method that it is not named for with UNIMPLEMENTED.
 
-    Order. Each method is called for one question at a time; the next comes after the answer, or after the deadline.
-    Questions of several tournaments may alternate: each says all that is to be known.
+    Order. The leaderboard makes one call at a time of each method: the next follows after the answer or the deadline.
+    Calls for several tournaments may alternate. Each request contains everything that is known.
 
-    Repeats. What was answered is written down with the agent or the candidate before it counts, and is never asked
-    again. A question is put a second time only if that could not be done (the leaderboard was killed in between): the
-    second answer counts then. An implementation may be restarted between any two questions. One whose answers depend on
-    nothing but the request keeps a `synchronous` tournament reproducible.
+    Repeats. The leaderboard stores an answer together with the agent or the candidate before it takes effect, and does
+    not ask again. It repeats a call only if it was killed before it could store the answer; then the second answer
+    counts. A plugin may be restarted between any two calls. If its answers depend on nothing but the request, a
+    `synchronous` tournament stays reproducible.
 
-    Failure. An error status, no answer before the deadline, and an answer that does not keep what is said beside its
-    fields have the same effect: the house decides this one step (a proposal by `evolution.strategy`, a judgement by the
-    rules of the board), the `reason` of the agent or candidate says why, and the tournament goes on. After three failures
-    in a row nothing is asked for 10 s, and for twice as long after each further one, up to 10 min.
+    Failures. An error status, no answer before the deadline, and an answer that violates the rules beside its fields
+    have the same effect: the built-in component decides this one step (`evolution.strategy` proposes, the rules of the
+    board judge), the `reason` of the agent or the candidate records why, and the tournament continues. After three
+    failures in a row the plugin is not called for 10 s. Each further failure doubles this pause, up to 10 min.
     """
 
     @staticmethod

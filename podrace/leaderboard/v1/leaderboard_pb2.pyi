@@ -33,23 +33,27 @@ class _OriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Origin.ValueTy
     ORIGIN_UNSPECIFIED: _Origin.ValueType  # 0
     """Never stored."""
     ORIGIN_FRESH: _Origin.ValueType  # 1
-    """New networks; hyperparameters drawn from (seed, number) alone."""
+    """With new networks. The built-in hyperparameters depend on the seed, the agent's number, and which algorithms have
+    left the draw.
+    """
     ORIGIN_CLONE: _Origin.ValueType  # 2
-    """Training files and hyperparameters of one parent."""
+    """From the checkpoint files of one parent, with the same hyperparameters."""
     ORIGIN_MUTATION: _Origin.ValueType  # 3
-    """Training files of one parent, its hyperparameters changed."""
+    """From the checkpoint files of one parent, with other hyperparameters."""
 
 class Origin(_Origin, metaclass=_OriginEnumTypeWrapper):
-    """How an agent came to be."""
+    """How an agent was created. It is for display only: clients show a value that they do not know as UNSPECIFIED."""
 
 ORIGIN_UNSPECIFIED: Origin.ValueType  # 0
 """Never stored."""
 ORIGIN_FRESH: Origin.ValueType  # 1
-"""New networks; hyperparameters drawn from (seed, number) alone."""
+"""With new networks. The built-in hyperparameters depend on the seed, the agent's number, and which algorithms have
+left the draw.
+"""
 ORIGIN_CLONE: Origin.ValueType  # 2
-"""Training files and hyperparameters of one parent."""
+"""From the checkpoint files of one parent, with the same hyperparameters."""
 ORIGIN_MUTATION: Origin.ValueType  # 3
-"""Training files of one parent, its hyperparameters changed."""
+"""From the checkpoint files of one parent, with other hyperparameters."""
 Global___Origin: _TypeAlias = Origin  # noqa: Y015
 
 class _Verdict:
@@ -61,23 +65,23 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     VERDICT_UNSPECIFIED: _Verdict.ValueType  # 0
     """Never stored."""
     VERDICT_ACCEPTED: _Verdict.ValueType  # 1
-    """It stands on the board."""
+    """It is on the board."""
     VERDICT_REFUSED: _Verdict.ValueType  # 2
-    """It was not good enough; its score is kept for curves and statistics, its files are not."""
+    """It did not enter the board. Its score is kept for curves and statistics, its checkpoint files are not."""
     VERDICT_EVICTED: _Verdict.ValueType  # 3
-    """It stood on the board and a better one took its place."""
+    """It was on the board, and a better candidate took its place."""
 
 class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
-    """What the updater said of a submission."""
+    """What became of a submission. It is for display only: clients show a value that they do not know as UNSPECIFIED."""
 
 VERDICT_UNSPECIFIED: Verdict.ValueType  # 0
 """Never stored."""
 VERDICT_ACCEPTED: Verdict.ValueType  # 1
-"""It stands on the board."""
+"""It is on the board."""
 VERDICT_REFUSED: Verdict.ValueType  # 2
-"""It was not good enough; its score is kept for curves and statistics, its files are not."""
+"""It did not enter the board. Its score is kept for curves and statistics, its checkpoint files are not."""
 VERDICT_EVICTED: Verdict.ValueType  # 3
-"""It stood on the board and a better one took its place."""
+"""It was on the board, and a better candidate took its place."""
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
 class _Opinion:
@@ -87,30 +91,32 @@ class _Opinion:
 class _OpinionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Opinion.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     OPINION_UNSPECIFIED: _Opinion.ValueType  # 0
-    """There is no custom updater, or no answer of it could be used: the rules of the house."""
+    """There is no updater plugin, or it gave no usable answer. The built-in rules decide."""
     OPINION_ACCEPT: _Opinion.ValueType  # 1
     """It enters the board."""
     OPINION_REFUSE: _Opinion.ValueType  # 2
-    """It does not."""
+    """It does not enter."""
     OPINION_BY_RANK: _Opinion.ValueType  # 3
-    """It enters if its rank says so."""
+    """It enters if its rank is good enough."""
 
 class Opinion(_Opinion, metaclass=_OpinionEnumTypeWrapper):
-    """What a custom updater (`evolution.updater`) said of a candidate; see JudgeCandidateResponse for what each does."""
+    """What an updater plugin (`evolution.updater`) decided about a candidate. JudgeCandidateResponse says what each value
+    does. The leaderboard treats a value that it does not know as a failure of the plugin.
+    """
 
 OPINION_UNSPECIFIED: Opinion.ValueType  # 0
-"""There is no custom updater, or no answer of it could be used: the rules of the house."""
+"""There is no updater plugin, or it gave no usable answer. The built-in rules decide."""
 OPINION_ACCEPT: Opinion.ValueType  # 1
 """It enters the board."""
 OPINION_REFUSE: Opinion.ValueType  # 2
-"""It does not."""
+"""It does not enter."""
 OPINION_BY_RANK: Opinion.ValueType  # 3
-"""It enters if its rank says so."""
+"""It enters if its rank is good enough."""
 Global___Opinion: _TypeAlias = Opinion  # noqa: Y015
 
 @_typing.final
 class Agent(_message.Message):
-    """A member of the population."""
+    """A member of the population of a tournament."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -155,32 +161,33 @@ class Agent(_message.Message):
     number: _builtins.int
     """Position in the sequence of agents of its tournament, from 0."""
     algorithm: _builtins.str
-    """Name of the algorithm."""
+    """Name of its algorithm."""
     origin: Global___Origin.ValueType
-    """How it came to be."""
+    """How it was created."""
     seed: _builtins.int
     """Seed of all its random streams, derived from the tournament's seed and `number`."""
     reason: _builtins.str
-    """Why the generator made this one, in a line for a person."""
+    """Why the generator made this agent, in one line for a person."""
     seat: _builtins.int
-    """Seat of the population that it takes, from 0; absent where the strategy has none. Who sat there before it is its
-    predecessor, and its parent unless it was replaced by a better one.
+    """Seat that it takes, from 0; absent if the strategy has no seats. The population of some strategies is a row of
+    seats, and agents take a seat one after another: the agent before in the same seat is the parent, unless a better
+    one replaced it.
     """
     generator_fault: _builtins.str
-    """Why the strategy of the house made it in the place of the custom generator (`evolution.generator`); empty: it did
-    not.
-    """
+    """Why the built-in strategy created it in place of the generator plugin (`evolution.generator`); empty if it did not."""
     @_builtins.property
     def hyperparameters(self) -> _struct_pb2.Struct:
-        """Every hyperparameter of the algorithm with its value; defaults are filled in."""
+        """Every hyperparameter of the algorithm with its value."""
 
     @_builtins.property
     def parent_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents it descends from directly, of another tournament where it starts from `ancestor_agent_id`; empty when fresh."""
+        """Its parents; empty if it is fresh. The parent belongs to another tournament if the agent starts from
+        `evolution.ancestor_agent_id`.
+        """
 
     @_builtins.property
     def starting_checkpoint(self) -> _checkpoint_pb2.Checkpoint:
-        """Candidate whose training files it starts from; absent when fresh."""
+        """Checkpoint of the parent that it starts from; absent if it is fresh."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -188,8 +195,8 @@ class Agent(_message.Message):
 
     @_builtins.property
     def left_algorithms(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Algorithms that had left the draw of fresh agents and seats when it was generated, each with the reason: its agents
-        fail, or a halving found it among the worse half.
+        """Algorithms that had left the draw when this agent was generated, each with the reason: their agents fail, or
+        successive halving removed them. They get no new agents, and their candidates no children.
         """
 
     def __init__(
@@ -222,7 +229,7 @@ Global___Agent: _TypeAlias = Agent  # noqa: Y015
 
 @_typing.final
 class Candidate(_message.Message):
-    """A scored checkpoint of an agent, submitted to the board."""
+    """A scored checkpoint of an agent, submitted to the board of its tournament."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -249,11 +256,11 @@ class Candidate(_message.Message):
     OPINION_REASON_FIELD_NUMBER: _builtins.int
     EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
-    """SHA-256 of the manifest."""
+    """SHA-256 of the manifest of the checkpoint."""
     tournament_id: _builtins.str
     """Tournament it belongs to."""
     agent_id: _builtins.str
-    """Agent that earned it."""
+    """Its agent."""
     algorithm: _builtins.str
     """Name of the algorithm."""
     score: _builtins.float
@@ -263,36 +270,36 @@ class Candidate(_message.Message):
     episodes: _builtins.int
     """Number of evaluation episodes."""
     environment_steps: _builtins.int
-    """Steps behind the policy, those of its ancestors included."""
+    """Environment steps behind the policy, including those of the agent's ancestors."""
     agent_environment_steps: _builtins.int
-    """Steps the agent itself took."""
+    """Environment steps of the agent itself."""
     rank: _builtins.int
-    """1 is best; 0 when it is not on the board."""
+    """Rank on the board; 1 is best, 0: not on the board."""
     verdict: Global___Verdict.ValueType
-    """What the updater said."""
+    """What became of it."""
     reason: _builtins.str
-    """Why, in a line for a person."""
+    """Why, in one line for a person."""
     sequence: _builtins.int
-    """Order of arrival at the leaderboard, from 1, over all tournaments."""
+    """Position in the order of arrival at the leaderboard, over all tournaments, from 1."""
     core_seconds: _builtins.float
-    """Processor-core seconds the agent had been given by then."""
+    """Compute the agent had been given by then: processor cores times wall-clock seconds."""
     agent_number: _builtins.int
-    """Position of the agent in the sequence of agents."""
+    """Number of its agent."""
     depth: _builtins.int
     """Generations from the first fresh ancestor; 0 for a fresh agent."""
     rank_score: _builtins.float
-    """What the board ranks it by before its score, if a custom updater said; higher is better."""
+    """Number that the board ranks it by before its score, higher is better; set only by an updater plugin."""
     opinion: Global___Opinion.ValueType
-    """What a custom updater said when it arrived."""
+    """What the updater plugin decided when it arrived."""
     opinion_reason: _builtins.str
-    """Why, in a custom updater's words; or why no answer of it could be used. Empty without one."""
+    """Why, in the words of the updater plugin, or why the plugin gave no usable answer. Empty without a plugin."""
     evaluator_fault: _builtins.str
-    """Why the pod's own evaluator scored it in the place of the tournament's (`evaluation.evaluator`): it ranks after all
-    that were scored as the tournament wants it. Empty: it did not.
+    """Why the pod's built-in evaluator scored it in place of the evaluator plugin (`evaluation.evaluator`); empty if it
+    did not. Such a candidate ranks after all that the plugin scored.
     """
     @_builtins.property
     def parent_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents the agent descends from directly."""
+        """The parents of its agent; empty if the agent is fresh."""
 
     @_builtins.property
     def submit_time(self) -> _timestamp_pb2.Timestamp:
@@ -336,7 +343,7 @@ Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
 
 @_typing.final
 class Snapshot(_message.Message):
-    """A policy as it stood at a fixed time of its tournament, kept for learning curves only."""
+    """A policy as it was at a fixed time of its tournament. Kept for learning curves only; no decision depends on it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -353,29 +360,31 @@ class Snapshot(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     manifest_digest: _builtins.str
-    """SHA-256 of its manifest, whose only part is the policy. The snapshots of a champion that stayed champion share it."""
+    """SHA-256 of its manifest, whose only part is the policy. Successive snapshots of the same champion share it."""
     tournament_id: _builtins.str
     """Tournament it belongs to."""
     agent_id: _builtins.str
-    """Agent whose policy it is."""
+    """Agent of the policy."""
     algorithm: _builtins.str
     """Name of the algorithm."""
     champion: _builtins.bool
-    """The policy of the board's best at that time, whether it still trained or not; else that of an agent in training."""
+    """Whether it is the policy that ranked first on the board at that time. Otherwise it is the policy of an agent that
+    was being trained.
+    """
     number: _builtins.int
-    """The multiple of `evaluation.snapshot_period` at which it was due, from 1."""
+    """Which multiple of `evaluation.snapshot_period` it was due at, from 1."""
     environment_steps: _builtins.int
-    """Steps behind the policy, those of the agent's ancestors included."""
+    """Environment steps behind the policy, including those of the agent's ancestors."""
     agent_environment_steps: _builtins.int
-    """Steps the agent itself had taken."""
+    """Environment steps of the agent itself."""
     tournament_environment_steps: _builtins.int
-    """Steps over all agents of the tournament by then; 0 where nobody knows: of an agent's, while the board was empty."""
+    """Environment steps of all agents of the tournament by then; 0 if unknown, because the board was empty at that time."""
     sequence: _builtins.int
-    """Order of arrival at the leaderboard, from 1, over all tournaments."""
+    """Position in the order of arrival at the leaderboard, over all tournaments, from 1."""
     @_builtins.property
     def running_duration(self) -> _duration_pb2.Duration:
-        """Time the tournament had been running when the policy was copied, pauses left out: the first moment between two
-        updates from when it was due.
+        """How long the tournament had been running when the policy was copied, without pauses. A policy is copied between two
+        updates, as soon as the snapshot is due.
         """
 
     @_builtins.property
@@ -454,7 +463,7 @@ Global___GetAgentResponse: _TypeAlias = GetAgentResponse  # noqa: Y015
 
 @_typing.final
 class ListCandidatesRequest(_message.Message):
-    """Chooses a page of candidates."""
+    """Selects a page of candidates."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -465,11 +474,11 @@ class ListCandidatesRequest(_message.Message):
     tournament_id: _builtins.str
     """The tournament."""
     all_submissions: _builtins.bool
-    """Every submission by arrival instead of the board by rank."""
+    """Whether to list every submission by arrival instead of the board by rank."""
     page_size: _builtins.int
-    """At most this many; 0 means 100; never more than 1,000."""
+    """Largest number of entries to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
-    """Where the previous page ended; empty for the first."""
+    """`next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -495,7 +504,7 @@ class ListCandidatesResponse(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty at the end."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """The candidates."""
@@ -516,7 +525,7 @@ Global___ListCandidatesResponse: _TypeAlias = ListCandidatesResponse  # noqa: Y0
 
 @_typing.final
 class GetLineageRequest(_message.Message):
-    """Names an agent, or a tournament."""
+    """Selects an agent with its ancestors, or a page of the agents of a tournament."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -525,13 +534,13 @@ class GetLineageRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
-    """The agent; empty for all agents of a tournament."""
+    """The agent; empty: all agents of a tournament."""
     tournament_id: _builtins.str
-    """The tournament, if no agent is named."""
+    """The tournament; ignored if an agent is named."""
     page_size: _builtins.int
-    """Of a tournament, at most this many agents; 0 means 100; never more than 1,000."""
+    """For a tournament: largest number of agents to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
-    """Where the previous page ended; empty for the first."""
+    """`next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -550,7 +559,7 @@ Global___GetLineageRequest: _TypeAlias = GetLineageRequest  # noqa: Y015
 
 @_typing.final
 class AgentSummary(_message.Message):
-    """What an agent did."""
+    """What an agent has done."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -568,24 +577,26 @@ class AgentSummary(_message.Message):
     depth: _builtins.int
     """Generations from the first fresh ancestor; 0 for a fresh agent."""
     environment_steps: _builtins.int
-    """Steps the agent itself took, as far as it submitted."""
+    """Environment steps of the agent itself, up to its last submission."""
     lineage_environment_steps: _builtins.int
-    """Steps behind its last submission, those of its ancestors included; before the first, those it started from."""
+    """Environment steps behind its last submission, including those of its ancestors. Before its first submission: those
+    of the checkpoint it started from.
+    """
     core_seconds: _builtins.float
-    """Processor-core seconds it was given, as far as it submitted."""
+    """Compute up to its last submission: processor cores times wall-clock seconds."""
     submissions: _builtins.int
-    """Its submissions."""
+    """Number of its submissions."""
     learning_speed: _builtins.float
-    """Score gained for each environment step, from what it started from (a fresh agent: from its first submission) to its
-    last submission; absent if there are not two scores.
+    """Score gained for each environment step, from the candidate it started from (a fresh agent: from its first
+    submission) to its last submission; absent if there are not two scores.
     """
     @_builtins.property
     def best(self) -> Global___Candidate:
-        """The one with the highest score; absent without any. Rank and verdict are those given at arrival."""
+        """Its submission that ranks best; absent if there is none. Rank and verdict are those given at arrival."""
 
     @_builtins.property
     def last(self) -> Global___Candidate:
-        """The last one; absent without any."""
+        """Its last submission; absent if there is none."""
 
     def __init__(
         self,
@@ -612,7 +623,7 @@ Global___AgentSummary: _TypeAlias = AgentSummary  # noqa: Y015
 
 @_typing.final
 class GetLineageResponse(_message.Message):
-    """A family, or all agents of a tournament."""
+    """An agent with its ancestors, or a page of the agents of a tournament."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -620,14 +631,14 @@ class GetLineageResponse(_message.Message):
     SUMMARIES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty at the end."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Agent]:
-        """The agent first, then its ancestors, nearest first; or agents by number."""
+        """The agent, then its ancestors, nearest first, up to 1,000; or agents by number."""
 
     @_builtins.property
     def summaries(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentSummary]:
-        """What each of them did, in the same order."""
+        """Summaries of the same agents, in the same order."""
 
     def __init__(
         self,
@@ -646,7 +657,7 @@ Global___GetLineageResponse: _TypeAlias = GetLineageResponse  # noqa: Y015
 
 @_typing.final
 class WatchCandidatesRequest(_message.Message):
-    """Where to begin."""
+    """Selects a tournament to watch."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -655,7 +666,7 @@ class WatchCandidatesRequest(_message.Message):
     tournament_id: _builtins.str
     """The tournament."""
     resume_token: _builtins.int
-    """Sequence number of the last submission seen; 0 for all."""
+    """Sequence number of the last submission received; 0 for all submissions from the start."""
     def __init__(
         self,
         *,
@@ -679,10 +690,10 @@ class WatchCandidatesResponse(_message.Message):
     CANDIDATE_FIELD_NUMBER: _builtins.int
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     resume_token: _builtins.int
-    """Pass this to continue after it."""
+    """Pass this value in a new request to continue after this submission."""
     @_builtins.property
     def candidate(self) -> Global___Candidate:
-        """The submission as judged at arrival; rank and verdict as of now."""
+        """The submission, with its rank, verdict and reason as of now."""
 
     def __init__(
         self,
@@ -722,7 +733,7 @@ Global___GetStatisticsRequest: _TypeAlias = GetStatisticsRequest  # noqa: Y015
 
 @_typing.final
 class AlgorithmStatistics(_message.Message):
-    """What the submissions of one algorithm say."""
+    """Statistics of the agents and submissions of one algorithm. An agent counts with its best-ranked submission."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -781,34 +792,37 @@ class AlgorithmStatistics(_message.Message):
     algorithm: _builtins.str
     """Name of the algorithm."""
     agents: _builtins.int
-    """Agents generated."""
+    """Number of agents generated."""
     submissions: _builtins.int
-    """Submissions judged."""
+    """Number of submissions judged."""
     mean_best_score: _builtins.float
-    """Mean over agents of each one's best score."""
+    """Mean of the agents' best scores."""
     best_score: _builtins.float
-    """Highest score."""
+    """Highest of the agents' best scores."""
     environment_steps: _builtins.int
-    """Steps its agents took."""
+    """Environment steps of its agents."""
     core_seconds: _builtins.float
-    """Processor-core seconds its agents were given."""
+    """Compute of its agents: processor cores times wall-clock seconds."""
     best_score_variance: _builtins.float
-    """Sample variance, over agents, of each one's best score; 0 for less than two."""
+    """Sample variance of the agents' best scores; 0 for fewer than two."""
     learning_speed: _builtins.float
-    """Score gained for each environment step along the lineages: the sum of what its agents gained, each from the score it
-    started from (a fresh one: from its first) to its last, divided by the steps in between; 0 if nothing can be said.
+    """Score gained for each environment step: the sum of the gains of its agents, divided by the sum of their steps. The
+    gain of an agent is its last score minus the score of the candidate it started from (a fresh agent: minus its first
+    score). 0 if no agent has two scores.
     """
     left_draw_reason: _builtins.str
-    """Why it has left the draw of fresh agents, in a line for a person; empty while it takes part."""
+    """Why the algorithm has left the draw, so that it gets no new agents, in one line for a person; empty if it has not."""
     @_builtins.property
     def hyperparameter_score_covariance(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Sample covariance of each numeric hyperparameter with the agents' best scores (on the hyperparameter's own scale:
-        of the logarithm where that scale is logarithmic).
+        """Sample covariance of each searched numeric hyperparameter with the agents' best scores. A hyperparameter on a
+        logarithmic scale counts with its natural logarithm. Empty for fewer than two scored agents.
         """
 
     @_builtins.property
     def hyperparameter_speed_covariance(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Sample covariance of each numeric hyperparameter, on its own scale, with the agents' learning speeds."""
+        """Sample covariance of each searched numeric hyperparameter, on its own scale as above, with the agents' learning
+        speeds.
+        """
 
     def __init__(
         self,
@@ -843,7 +857,7 @@ class GetStatisticsResponse(_message.Message):
     ALGORITHMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def algorithms(self) -> _containers.RepeatedCompositeFieldContainer[Global___AlgorithmStatistics]:
-        """One an algorithm, by name."""
+        """One entry for each algorithm, ordered by name."""
 
     def __init__(
         self,
@@ -882,7 +896,7 @@ Global___ReplayTournamentRequest: _TypeAlias = ReplayTournamentRequest  # noqa: 
 
 @_typing.final
 class ReplayTournamentResponse(_message.Message):
-    """What the replay found."""
+    """The result of a replay."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -890,12 +904,12 @@ class ReplayTournamentResponse(_message.Message):
     SUBMISSIONS_FIELD_NUMBER: _builtins.int
     DIFFERENCES_FIELD_NUMBER: _builtins.int
     agents: _builtins.int
-    """Agents generated again."""
+    """Number of agents generated again."""
     submissions: _builtins.int
-    """Submissions judged again."""
+    """Number of submissions judged again."""
     @_builtins.property
     def differences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """A line for every decision that came out differently; empty when all agree."""
+        """One line for each decision that differs from the recorded one, up to 1,000; empty if all agree."""
 
     def __init__(
         self,
@@ -914,7 +928,7 @@ Global___ReplayTournamentResponse: _TypeAlias = ReplayTournamentResponse  # noqa
 
 @_typing.final
 class FreshEvaluation(_message.Message):
-    """A candidate that was evaluated again, on seeds it was not selected on."""
+    """A new evaluation of a candidate, on seeds that it was not selected on."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -942,7 +956,7 @@ Global___FreshEvaluation: _TypeAlias = FreshEvaluation  # noqa: Y015
 
 @_typing.final
 class NameChampionRequest(_message.Message):
-    """What is known for the naming of a champion."""
+    """What is known when a champion is selected."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -952,7 +966,7 @@ class NameChampionRequest(_message.Message):
     """The tournament."""
     @_builtins.property
     def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___FreshEvaluation]:
-        """Evaluations of contenders, the failed ones included; those of others are left aside."""
+        """Evaluations of contenders, including failed ones. Those of other candidates are ignored."""
 
     def __init__(
         self,
@@ -970,7 +984,7 @@ Global___NameChampionRequest: _TypeAlias = NameChampionRequest  # noqa: Y015
 
 @_typing.final
 class Contender(_message.Message):
-    """A candidate that may become champion and is to be evaluated again."""
+    """A candidate that may become the champion and must be evaluated again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -978,7 +992,7 @@ class Contender(_message.Message):
     EPISODES_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     episodes: _builtins.int
-    """Finished episodes."""
+    """Number of episodes to finish."""
     seed: _builtins.int
     """Seed of the evaluation environments, the same for all contenders of a tournament."""
     @_builtins.property
@@ -1012,20 +1026,20 @@ class NameChampionResponse(_message.Message):
     STANDARD_ERROR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     score: _builtins.float
-    """Its score from fresh episodes, shrunk towards the mean of the contenders' by what of it is noise; the board's score
-    if there are none.
+    """Its score over the new episodes, shrunk towards the mean of the contenders' scores in proportion to its noise
+    (James-Stein). Its score on the board if there are no new evaluations.
     """
     standard_error: _builtins.float
-    """Standard error of the mean over its fresh episodes; the board's if there are none."""
+    """Standard error of its mean return over the new episodes; the one on the board if there are no new evaluations."""
     reason: _builtins.str
-    """Why it is the champion, in a line for a person."""
+    """Why it is the champion, in one line for a person."""
     @_builtins.property
     def contenders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Contender]:
-        """Contenders without an evaluation; empty when the champion is final."""
+        """Contenders without an evaluation; empty if the champion is final."""
 
     @_builtins.property
     def champion(self) -> Global___Candidate:
-        """The champion by what is known; absent while the board is empty."""
+        """The champion, given the evaluations in the request; absent while the board is empty."""
 
     def __init__(
         self,
@@ -1054,9 +1068,9 @@ class SubmitCandidateRequest(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     LEASE_EPOCH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Idempotency key; the candidate's id serves."""
+    """Idempotency key; use the candidate's id."""
     lease_epoch: _builtins.int
-    """Lease epoch under which it was published."""
+    """Lease epoch of the assignment under which it was published."""
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
         """The published checkpoint."""
@@ -1078,14 +1092,14 @@ Global___SubmitCandidateRequest: _TypeAlias = SubmitCandidateRequest  # noqa: Y0
 
 @_typing.final
 class SubmitCandidateResponse(_message.Message):
-    """The updater's answer."""
+    """The judgment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CANDIDATE_FIELD_NUMBER: _builtins.int
     BEST_SCORE_FIELD_NUMBER: _builtins.int
     best_score: _builtins.float
-    """Highest score on the board of the tournament; 0 while a custom updater keeps it empty."""
+    """Highest score on the board of the tournament; 0 if the board is empty because an updater plugin refused everything."""
     @_builtins.property
     def candidate(self) -> Global___Candidate:
         """The candidate with its verdict, rank and reason."""
@@ -1106,7 +1120,7 @@ Global___SubmitCandidateResponse: _TypeAlias = SubmitCandidateResponse  # noqa: 
 
 @_typing.final
 class GenerateAgentRequest(_message.Message):
-    """Asks for the next agent."""
+    """Asks for an agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1117,23 +1131,23 @@ class GenerateAgentRequest(_message.Message):
     UNFINISHED_AGENT_IDS_FIELD_NUMBER: _builtins.int
     FAILED_AGENT_IDS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Idempotency key; `<tournament_id>-a<number>` serves."""
+    """Idempotency key; use `<tournament_id>-a<number>`."""
     tournament_id: _builtins.str
     """The tournament."""
     number: _builtins.int
     """Position in the sequence of agents, from 0."""
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
-        """Its specification, resolved: every default filled in."""
+        """Its specification, with every default filled in."""
 
     @_builtins.property
     def unfinished_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents handed out and not finished; a parent has a bounded number of these as children."""
+        """Agents that are assigned and not finished. The number of unfinished children of one parent is limited."""
 
     @_builtins.property
     def failed_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Agents that failed. One that is neither unfinished nor has submitted anything counts as failed in any case; these are
-        those that failed after a submission: their place is not continued with the same hyperparameters.
+        """Agents that failed after a submission. (An agent that is neither unfinished nor has submitted anything counts as
+        failed without being listed.) The next agent in the seat of a failed one gets other hyperparameters.
         """
 
     def __init__(
@@ -1156,7 +1170,7 @@ Global___GenerateAgentRequest: _TypeAlias = GenerateAgentRequest  # noqa: Y015
 
 @_typing.final
 class GenerateAgentResponse(_message.Message):
-    """The next agent."""
+    """The agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1180,7 +1194,7 @@ Global___GenerateAgentResponse: _TypeAlias = GenerateAgentResponse  # noqa: Y015
 
 @_typing.final
 class ListSnapshotsRequest(_message.Message):
-    """Chooses a page of snapshots."""
+    """Selects a page of snapshots."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1190,9 +1204,9 @@ class ListSnapshotsRequest(_message.Message):
     tournament_id: _builtins.str
     """The tournament."""
     page_size: _builtins.int
-    """At most this many; 0 means 100; never more than 1,000."""
+    """Largest number of entries to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
-    """Where the previous page ended; empty for the first."""
+    """`next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -1217,7 +1231,7 @@ class ListSnapshotsResponse(_message.Message):
     SNAPSHOTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty at the end."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def snapshots(self) -> _containers.RepeatedCompositeFieldContainer[Global___Snapshot]:
         """The snapshots."""
@@ -1248,18 +1262,18 @@ class SubmitSnapshotRequest(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Idempotency key; `<agent_id>-snapshot-<number>` serves."""
+    """Idempotency key; use `<agent_id>-snapshot-<number>`."""
     lease_epoch: _builtins.int
-    """Lease epoch under which it was taken."""
+    """Lease epoch of the assignment under which it was taken."""
     number: _builtins.int
-    """The multiple of `evaluation.snapshot_period` at which it was due, from 1."""
+    """Which multiple of `evaluation.snapshot_period` it was due at, from 1."""
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
-        """The stored manifest."""
+        """The manifest in the checkpoint store."""
 
     @_builtins.property
     def running_duration(self) -> _duration_pb2.Duration:
-        """Time the tournament had been running when the policy was copied, pauses left out."""
+        """How long the tournament had been running when the policy was copied, without pauses."""
 
     def __init__(
         self,
@@ -1280,7 +1294,7 @@ Global___SubmitSnapshotRequest: _TypeAlias = SubmitSnapshotRequest  # noqa: Y015
 
 @_typing.final
 class SubmitSnapshotResponse(_message.Message):
-    """What stands for that agent and number."""
+    """The snapshot that is recorded for that agent and number."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1314,16 +1328,16 @@ class SnapshotChampionRequest(_message.Message):
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Idempotency key; `<tournament_id>-snapshot-<number>` serves."""
+    """Idempotency key; use `<tournament_id>-snapshot-<number>`."""
     tournament_id: _builtins.str
     """The tournament."""
     number: _builtins.int
-    """The multiple of `evaluation.snapshot_period` that is due, from 1."""
+    """Which multiple of `evaluation.snapshot_period` is due, from 1."""
     environment_steps: _builtins.int
-    """Steps over all its agents."""
+    """Environment steps of all its agents together."""
     @_builtins.property
     def running_duration(self) -> _duration_pb2.Duration:
-        """Time the tournament has been running, pauses left out."""
+        """How long the tournament has been running, without pauses."""
 
     def __init__(
         self,
@@ -1344,7 +1358,7 @@ Global___SnapshotChampionRequest: _TypeAlias = SnapshotChampionRequest  # noqa: 
 
 @_typing.final
 class SnapshotChampionResponse(_message.Message):
-    """What stands for that number."""
+    """The champion's snapshot that is recorded for that number."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

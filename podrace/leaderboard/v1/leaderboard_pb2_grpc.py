@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class LeaderboardServiceStub:
-    """Reads what the board knows. Called by the CLI, dashboards and the orchestrator.
+    """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
+    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
     """
 
     def __init__(self, channel):
@@ -78,69 +79,77 @@ class LeaderboardServiceStub:
 
 
 class LeaderboardServiceServicer:
-    """Reads what the board knows. Called by the CLI, dashboards and the orchestrator.
+    """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
+    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
     """
 
     def GetAgent(self, request, context):
-        """Returns one agent. Answers at once. NOT_FOUND if the leaderboard never generated it. Deadline: 5 s.
+        """Returns one agent. Called by user clients. Does not block. NOT_FOUND if this leaderboard never generated it.
+        Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListCandidates(self, request, context):
-        """Lists candidates of a tournament: the board by rank, or every submission by arrival. Answers at once.
-        INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+        """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
+        orchestrator. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of
+        another list. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetLineage(self, request, context):
-        """Returns an agent with all its ancestors, or all agents of a tournament, and what each did. Answers at once.
-        NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+        """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
+        clients. Does not block. NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list.
+        Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchCandidates(self, request, context):
-        """Sends every submission after `resume_token` in order of arrival, then waits for more. Blocks until the caller
-        leaves or the server drains (UNAVAILABLE: call again with the last token). No deadline.
+        """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
+        The stream does not end by itself. UNAVAILABLE when the leaderboard shuts down: call again with the last
+        `resume_token`. No deadline.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatistics(self, request, context):
-        """Returns statistics per algorithm: scores, how fast they grew, compute spent, and the covariance of each numeric
-        hyperparameter with the score. Answers at once. Deadline: 10 s.
+        """Returns statistics of each algorithm: scores, learning speed, compute, and the covariance of each numeric
+        hyperparameter with the score. Called by user clients. Does not block. The list is empty for an unknown tournament.
+        Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReplayTournament(self, request, context):
-        """Takes every decision of a tournament again from the recorded order of arrival (its log) and compares the answers
-        with those given then. Answers when done. NOT_FOUND for an unknown tournament. Deadline: 60 s.
+        """Repeats every decision of a tournament from the recorded order of arrival, and compares the results with the
+        recorded ones. Called by user clients. Blocks until the comparison is done. NOT_FOUND for an unknown tournament.
+        Deadline: 60 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def NameChampion(self, request, context):
-        """Says which candidates are to be evaluated again before a champion is named, and who it is, given those evaluations
-        that there are. Called by the orchestrator when a tournament ends: first without evaluations, then with those of
-        all contenders it was answered. Remembers nothing, so that the same evaluations get the same champion. Answers at
-        once. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+        """Selects the champion of a tournament from the evaluations in the request, and lists the candidates that must be
+        evaluated before the choice is final (contenders). Called by the orchestrator when a tournament ends: first without
+        evaluations, then with those of all contenders. Stores nothing, so the same evaluations always give the same
+        champion. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSnapshots(self, request, context):
-        """Lists the snapshots of a tournament by arrival; it has none without `evaluation.snapshot_period`. Answers at once.
-        INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+        """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
+        clients. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of another
+        list. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,7 +207,8 @@ def add_LeaderboardServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class LeaderboardService:
-    """Reads what the board knows. Called by the CLI, dashboards and the orchestrator.
+    """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
+    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
     """
 
     @staticmethod
@@ -419,7 +429,8 @@ class LeaderboardService:
 
 
 class UpdaterServiceStub:
-    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator.
+    """The updater: decides which candidates enter the board, and stores snapshots. Called by the leaders of pods and by the
+    orchestrator.
     """
 
     def __init__(self, channel):
@@ -446,34 +457,43 @@ class UpdaterServiceStub:
 
 
 class UpdaterServiceServicer:
-    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator.
+    """The updater: decides which candidates enter the board, and stores snapshots. Called by the leaders of pods and by the
+    orchestrator.
     """
 
     def SubmitCandidate(self, request, context):
-        """Judges a published checkpoint. Reads its manifest from the store, so the score is the one the evaluator signed
-        with the policy's digest. Durable before it answers. Idempotent on the candidate: the same manifest gets the same
-        answer. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong, FAILED_PRECONDITION
-        (STALE_EPOCH) if the agent has since been handed to another pod, ALREADY_EXISTS if the request's id was used for
-        another candidate. Deadline: 10 s.
+        """Judges a published checkpoint. Called by the leader of a pod after it has published the checkpoint. The leaderboard
+        reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
+        policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
+        does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
+        computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT if the checkpoint was not scored or
+        is not the agent's. NOT_FOUND if the agent is unknown or the manifest is not in the store. DATA_LOSS if the
+        manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
+        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the
+        request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
+        restart.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitSnapshot(self, request, context):
-        """Takes note of an agent's snapshot, whose manifest is in the store. Called by learners. Durable before it answers.
-        Idempotent on the agent and the number: whoever takes it again, with the same policy or, after a crash, with
-        another, is answered the first. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong,
-        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+        """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
+        once it is durable. There is one snapshot for each agent and number: a repeat returns the first one, even if the
+        policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent. NOT_FOUND
+        if the agent is unknown or the manifest is not in the store. DATA_LOSS (BAD_DIGEST) if the manifest has the wrong
+        digest. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s; pods
+        allow 30 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SnapshotChampion(self, request, context):
-        """Takes the champion's snapshot: the policy of the board's best as of now. Called by the orchestrator, which knows the
-        time. Durable before it answers. Idempotent on the tournament and the number. Answers without a snapshot while the
-        board is empty. NOT_FOUND if the best one's manifest is not in the store. Deadline: 5 s.
+        """Takes a snapshot of the champion: the policy that ranks first on the board now. Called by the orchestrator, which
+        keeps the tournament's clock. Answers once it is durable. There is one such snapshot for each tournament and
+        number: a repeat returns the first one. Answers without a snapshot while the board is empty. NOT_FOUND if the
+        manifest of that candidate is not in the store. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -506,7 +526,8 @@ def add_UpdaterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class UpdaterService:
-    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator.
+    """The updater: decides which candidates enter the board, and stores snapshots. Called by the leaders of pods and by the
+    orchestrator.
     """
 
     @staticmethod
@@ -592,7 +613,7 @@ class UpdaterService:
 
 
 class GeneratorServiceStub:
-    """Decides who comes next. Called by the orchestrator.
+    """The generator: creates agents. Called by the orchestrator.
     """
 
     def __init__(self, channel):
@@ -609,15 +630,17 @@ class GeneratorServiceStub:
 
 
 class GeneratorServiceServicer:
-    """Decides who comes next. Called by the orchestrator.
+    """The generator: creates agents. Called by the orchestrator.
     """
 
     def GenerateAgent(self, request, context):
-        """Makes agent `number` of a tournament, once: a repeat returns the stored one whatever the board says by then.
-        INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy, or an ancestor from another tournament whose training files
-        cannot fit. FAILED_PRECONDITION in a synchronous tournament while an agent of the previous round is unfinished.
-        ALREADY_EXISTS if the request's id was used for another agent.
-        Deadline: 10 s.
+        """Creates agent `number` of a tournament. Called by the orchestrator when a pod is free. Answers once the agent is
+        durable; blocks while a generator plugin computes. A repeat returns the stored agent, even if the board has
+        changed. INVALID_ARGUMENT (BAD_SPEC) if the specification is not resolved, names an unknown strategy or a plugin
+        function that does not exist, or names an ancestor whose checkpoint files cannot fit. INVALID_ARGUMENT without a
+        reason if the specification differs from the one of the first agent. FAILED_PRECONDITION in a synchronous
+        tournament while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another
+        agent. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -640,7 +663,7 @@ def add_GeneratorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GeneratorService:
-    """Decides who comes next. Called by the orchestrator.
+    """The generator: creates agents. Called by the orchestrator.
     """
 
     @staticmethod

@@ -27,85 +27,107 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class LeaderboardServiceStub:
-    """Reads what the board knows. Called by the CLI, dashboards and the orchestrator."""
+    """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
+    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> LeaderboardServiceAsyncStub: ...
     GetAgent: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GetAgentRequest, _leaderboard_pb2.GetAgentResponse]
-    """Returns one agent. Answers at once. NOT_FOUND if the leaderboard never generated it. Deadline: 5 s."""
+    """Returns one agent. Called by user clients. Does not block. NOT_FOUND if this leaderboard never generated it.
+    Deadline: 5 s.
+    """
     ListCandidates: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListCandidatesRequest, _leaderboard_pb2.ListCandidatesResponse]
-    """Lists candidates of a tournament: the board by rank, or every submission by arrival. Answers at once.
-    INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+    """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
+    orchestrator. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of
+    another list. Deadline: 10 s.
     """
     GetLineage: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GetLineageRequest, _leaderboard_pb2.GetLineageResponse]
-    """Returns an agent with all its ancestors, or all agents of a tournament, and what each did. Answers at once.
-    NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+    """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
+    clients. Does not block. NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list.
+    Deadline: 10 s.
     """
     WatchCandidates: _grpc.UnaryStreamMultiCallable[_leaderboard_pb2.WatchCandidatesRequest, _leaderboard_pb2.WatchCandidatesResponse]
-    """Sends every submission after `resume_token` in order of arrival, then waits for more. Blocks until the caller
-    leaves or the server drains (UNAVAILABLE: call again with the last token). No deadline.
+    """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
+    The stream does not end by itself. UNAVAILABLE when the leaderboard shuts down: call again with the last
+    `resume_token`. No deadline.
     """
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GetStatisticsRequest, _leaderboard_pb2.GetStatisticsResponse]
-    """Returns statistics per algorithm: scores, how fast they grew, compute spent, and the covariance of each numeric
-    hyperparameter with the score. Answers at once. Deadline: 10 s.
+    """Returns statistics of each algorithm: scores, learning speed, compute, and the covariance of each numeric
+    hyperparameter with the score. Called by user clients. Does not block. The list is empty for an unknown tournament.
+    Deadline: 10 s.
     """
     ReplayTournament: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ReplayTournamentRequest, _leaderboard_pb2.ReplayTournamentResponse]
-    """Takes every decision of a tournament again from the recorded order of arrival (its log) and compares the answers
-    with those given then. Answers when done. NOT_FOUND for an unknown tournament. Deadline: 60 s.
+    """Repeats every decision of a tournament from the recorded order of arrival, and compares the results with the
+    recorded ones. Called by user clients. Blocks until the comparison is done. NOT_FOUND for an unknown tournament.
+    Deadline: 60 s.
     """
     NameChampion: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.NameChampionRequest, _leaderboard_pb2.NameChampionResponse]
-    """Says which candidates are to be evaluated again before a champion is named, and who it is, given those evaluations
-    that there are. Called by the orchestrator when a tournament ends: first without evaluations, then with those of
-    all contenders it was answered. Remembers nothing, so that the same evaluations get the same champion. Answers at
-    once. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    """Selects the champion of a tournament from the evaluations in the request, and lists the candidates that must be
+    evaluated before the choice is final (contenders). Called by the orchestrator when a tournament ends: first without
+    evaluations, then with those of all contenders. Stores nothing, so the same evaluations always give the same
+    champion. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
     ListSnapshots: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListSnapshotsRequest, _leaderboard_pb2.ListSnapshotsResponse]
-    """Lists the snapshots of a tournament by arrival; it has none without `evaluation.snapshot_period`. Answers at once.
-    INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+    """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
+    clients. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of another
+    list. Deadline: 10 s.
     """
 
 @_typing.type_check_only
 class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
-    """Reads what the board knows. Called by the CLI, dashboards and the orchestrator."""
+    """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
+    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetAgent: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GetAgentRequest, _leaderboard_pb2.GetAgentResponse]  # type: ignore[assignment]
-    """Returns one agent. Answers at once. NOT_FOUND if the leaderboard never generated it. Deadline: 5 s."""
+    """Returns one agent. Called by user clients. Does not block. NOT_FOUND if this leaderboard never generated it.
+    Deadline: 5 s.
+    """
     ListCandidates: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListCandidatesRequest, _leaderboard_pb2.ListCandidatesResponse]  # type: ignore[assignment]
-    """Lists candidates of a tournament: the board by rank, or every submission by arrival. Answers at once.
-    INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+    """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
+    orchestrator. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of
+    another list. Deadline: 10 s.
     """
     GetLineage: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GetLineageRequest, _leaderboard_pb2.GetLineageResponse]  # type: ignore[assignment]
-    """Returns an agent with all its ancestors, or all agents of a tournament, and what each did. Answers at once.
-    NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+    """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
+    clients. Does not block. NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list.
+    Deadline: 10 s.
     """
     WatchCandidates: _aio.UnaryStreamMultiCallable[_leaderboard_pb2.WatchCandidatesRequest, _leaderboard_pb2.WatchCandidatesResponse]  # type: ignore[assignment]
-    """Sends every submission after `resume_token` in order of arrival, then waits for more. Blocks until the caller
-    leaves or the server drains (UNAVAILABLE: call again with the last token). No deadline.
+    """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
+    The stream does not end by itself. UNAVAILABLE when the leaderboard shuts down: call again with the last
+    `resume_token`. No deadline.
     """
     GetStatistics: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GetStatisticsRequest, _leaderboard_pb2.GetStatisticsResponse]  # type: ignore[assignment]
-    """Returns statistics per algorithm: scores, how fast they grew, compute spent, and the covariance of each numeric
-    hyperparameter with the score. Answers at once. Deadline: 10 s.
+    """Returns statistics of each algorithm: scores, learning speed, compute, and the covariance of each numeric
+    hyperparameter with the score. Called by user clients. Does not block. The list is empty for an unknown tournament.
+    Deadline: 10 s.
     """
     ReplayTournament: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ReplayTournamentRequest, _leaderboard_pb2.ReplayTournamentResponse]  # type: ignore[assignment]
-    """Takes every decision of a tournament again from the recorded order of arrival (its log) and compares the answers
-    with those given then. Answers when done. NOT_FOUND for an unknown tournament. Deadline: 60 s.
+    """Repeats every decision of a tournament from the recorded order of arrival, and compares the results with the
+    recorded ones. Called by user clients. Blocks until the comparison is done. NOT_FOUND for an unknown tournament.
+    Deadline: 60 s.
     """
     NameChampion: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.NameChampionRequest, _leaderboard_pb2.NameChampionResponse]  # type: ignore[assignment]
-    """Says which candidates are to be evaluated again before a champion is named, and who it is, given those evaluations
-    that there are. Called by the orchestrator when a tournament ends: first without evaluations, then with those of
-    all contenders it was answered. Remembers nothing, so that the same evaluations get the same champion. Answers at
-    once. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    """Selects the champion of a tournament from the evaluations in the request, and lists the candidates that must be
+    evaluated before the choice is final (contenders). Called by the orchestrator when a tournament ends: first without
+    evaluations, then with those of all contenders. Stores nothing, so the same evaluations always give the same
+    champion. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
     ListSnapshots: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListSnapshotsRequest, _leaderboard_pb2.ListSnapshotsResponse]  # type: ignore[assignment]
-    """Lists the snapshots of a tournament by arrival; it has none without `evaluation.snapshot_period`. Answers at once.
-    INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+    """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
+    clients. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of another
+    list. Deadline: 10 s.
     """
 
 class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Reads what the board knows. Called by the CLI, dashboards and the orchestrator."""
+    """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
+    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
+    """
 
     @_abc_1.abstractmethod
     def GetAgent(
@@ -113,7 +135,9 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.GetAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.GetAgentResponse, _abc.Awaitable[_leaderboard_pb2.GetAgentResponse]]:
-        """Returns one agent. Answers at once. NOT_FOUND if the leaderboard never generated it. Deadline: 5 s."""
+        """Returns one agent. Called by user clients. Does not block. NOT_FOUND if this leaderboard never generated it.
+        Deadline: 5 s.
+        """
 
     @_abc_1.abstractmethod
     def ListCandidates(
@@ -121,8 +145,9 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.ListCandidatesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ListCandidatesResponse, _abc.Awaitable[_leaderboard_pb2.ListCandidatesResponse]]:
-        """Lists candidates of a tournament: the board by rank, or every submission by arrival. Answers at once.
-        INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+        """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
+        orchestrator. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of
+        another list. Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -131,8 +156,9 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.GetLineageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.GetLineageResponse, _abc.Awaitable[_leaderboard_pb2.GetLineageResponse]]:
-        """Returns an agent with all its ancestors, or all agents of a tournament, and what each did. Answers at once.
-        NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+        """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
+        clients. Does not block. NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list.
+        Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -141,8 +167,9 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.WatchCandidatesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_leaderboard_pb2.WatchCandidatesResponse], _abc.AsyncIterator[_leaderboard_pb2.WatchCandidatesResponse]]:
-        """Sends every submission after `resume_token` in order of arrival, then waits for more. Blocks until the caller
-        leaves or the server drains (UNAVAILABLE: call again with the last token). No deadline.
+        """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
+        The stream does not end by itself. UNAVAILABLE when the leaderboard shuts down: call again with the last
+        `resume_token`. No deadline.
         """
 
     @_abc_1.abstractmethod
@@ -151,8 +178,9 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.GetStatisticsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.GetStatisticsResponse, _abc.Awaitable[_leaderboard_pb2.GetStatisticsResponse]]:
-        """Returns statistics per algorithm: scores, how fast they grew, compute spent, and the covariance of each numeric
-        hyperparameter with the score. Answers at once. Deadline: 10 s.
+        """Returns statistics of each algorithm: scores, learning speed, compute, and the covariance of each numeric
+        hyperparameter with the score. Called by user clients. Does not block. The list is empty for an unknown tournament.
+        Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -161,8 +189,9 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.ReplayTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ReplayTournamentResponse, _abc.Awaitable[_leaderboard_pb2.ReplayTournamentResponse]]:
-        """Takes every decision of a tournament again from the recorded order of arrival (its log) and compares the answers
-        with those given then. Answers when done. NOT_FOUND for an unknown tournament. Deadline: 60 s.
+        """Repeats every decision of a tournament from the recorded order of arrival, and compares the results with the
+        recorded ones. Called by user clients. Blocks until the comparison is done. NOT_FOUND for an unknown tournament.
+        Deadline: 60 s.
         """
 
     @_abc_1.abstractmethod
@@ -171,10 +200,10 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.NameChampionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.NameChampionResponse, _abc.Awaitable[_leaderboard_pb2.NameChampionResponse]]:
-        """Says which candidates are to be evaluated again before a champion is named, and who it is, given those evaluations
-        that there are. Called by the orchestrator when a tournament ends: first without evaluations, then with those of
-        all contenders it was answered. Remembers nothing, so that the same evaluations get the same champion. Answers at
-        once. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+        """Selects the champion of a tournament from the evaluations in the request, and lists the candidates that must be
+        evaluated before the choice is final (contenders). Called by the orchestrator when a tournament ends: first without
+        evaluations, then with those of all contenders. Stores nothing, so the same evaluations always give the same
+        champion. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -183,64 +212,87 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.ListSnapshotsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ListSnapshotsResponse, _abc.Awaitable[_leaderboard_pb2.ListSnapshotsResponse]]:
-        """Lists the snapshots of a tournament by arrival; it has none without `evaluation.snapshot_period`. Answers at once.
-        INVALID_ARGUMENT for a page token of another list. Deadline: 10 s.
+        """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
+        clients. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of another
+        list. Deadline: 10 s.
         """
 
 def add_LeaderboardServiceServicer_to_server(servicer: LeaderboardServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class UpdaterServiceStub:
-    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator."""
+    """The updater: decides which candidates enter the board, and stores snapshots. Called by the leaders of pods and by the
+    orchestrator.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> UpdaterServiceAsyncStub: ...
     SubmitCandidate: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitCandidateRequest, _leaderboard_pb2.SubmitCandidateResponse]
-    """Judges a published checkpoint. Reads its manifest from the store, so the score is the one the evaluator signed
-    with the policy's digest. Durable before it answers. Idempotent on the candidate: the same manifest gets the same
-    answer. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong, FAILED_PRECONDITION
-    (STALE_EPOCH) if the agent has since been handed to another pod, ALREADY_EXISTS if the request's id was used for
-    another candidate. Deadline: 10 s.
+    """Judges a published checkpoint. Called by the leader of a pod after it has published the checkpoint. The leaderboard
+    reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
+    policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
+    does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
+    computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT if the checkpoint was not scored or
+    is not the agent's. NOT_FOUND if the agent is unknown or the manifest is not in the store. DATA_LOSS if the
+    manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
+    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the
+    request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
+    restart.
     """
     SubmitSnapshot: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]
-    """Takes note of an agent's snapshot, whose manifest is in the store. Called by learners. Durable before it answers.
-    Idempotent on the agent and the number: whoever takes it again, with the same policy or, after a crash, with
-    another, is answered the first. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong,
-    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+    """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
+    once it is durable. There is one snapshot for each agent and number: a repeat returns the first one, even if the
+    policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent. NOT_FOUND
+    if the agent is unknown or the manifest is not in the store. DATA_LOSS (BAD_DIGEST) if the manifest has the wrong
+    digest. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s; pods
+    allow 30 s.
     """
     SnapshotChampion: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.SnapshotChampionRequest, _leaderboard_pb2.SnapshotChampionResponse]
-    """Takes the champion's snapshot: the policy of the board's best as of now. Called by the orchestrator, which knows the
-    time. Durable before it answers. Idempotent on the tournament and the number. Answers without a snapshot while the
-    board is empty. NOT_FOUND if the best one's manifest is not in the store. Deadline: 5 s.
+    """Takes a snapshot of the champion: the policy that ranks first on the board now. Called by the orchestrator, which
+    keeps the tournament's clock. Answers once it is durable. There is one such snapshot for each tournament and
+    number: a repeat returns the first one. Answers without a snapshot while the board is empty. NOT_FOUND if the
+    manifest of that candidate is not in the store. Deadline: 5 s.
     """
 
 @_typing.type_check_only
 class UpdaterServiceAsyncStub(UpdaterServiceStub):
-    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator."""
+    """The updater: decides which candidates enter the board, and stores snapshots. Called by the leaders of pods and by the
+    orchestrator.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitCandidate: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitCandidateRequest, _leaderboard_pb2.SubmitCandidateResponse]  # type: ignore[assignment]
-    """Judges a published checkpoint. Reads its manifest from the store, so the score is the one the evaluator signed
-    with the policy's digest. Durable before it answers. Idempotent on the candidate: the same manifest gets the same
-    answer. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong, FAILED_PRECONDITION
-    (STALE_EPOCH) if the agent has since been handed to another pod, ALREADY_EXISTS if the request's id was used for
-    another candidate. Deadline: 10 s.
+    """Judges a published checkpoint. Called by the leader of a pod after it has published the checkpoint. The leaderboard
+    reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
+    policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
+    does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
+    computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT if the checkpoint was not scored or
+    is not the agent's. NOT_FOUND if the agent is unknown or the manifest is not in the store. DATA_LOSS if the
+    manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
+    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the
+    request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
+    restart.
     """
     SubmitSnapshot: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]  # type: ignore[assignment]
-    """Takes note of an agent's snapshot, whose manifest is in the store. Called by learners. Durable before it answers.
-    Idempotent on the agent and the number: whoever takes it again, with the same policy or, after a crash, with
-    another, is answered the first. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong,
-    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+    """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
+    once it is durable. There is one snapshot for each agent and number: a repeat returns the first one, even if the
+    policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent. NOT_FOUND
+    if the agent is unknown or the manifest is not in the store. DATA_LOSS (BAD_DIGEST) if the manifest has the wrong
+    digest. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s; pods
+    allow 30 s.
     """
     SnapshotChampion: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SnapshotChampionRequest, _leaderboard_pb2.SnapshotChampionResponse]  # type: ignore[assignment]
-    """Takes the champion's snapshot: the policy of the board's best as of now. Called by the orchestrator, which knows the
-    time. Durable before it answers. Idempotent on the tournament and the number. Answers without a snapshot while the
-    board is empty. NOT_FOUND if the best one's manifest is not in the store. Deadline: 5 s.
+    """Takes a snapshot of the champion: the policy that ranks first on the board now. Called by the orchestrator, which
+    keeps the tournament's clock. Answers once it is durable. There is one such snapshot for each tournament and
+    number: a repeat returns the first one. Answers without a snapshot while the board is empty. NOT_FOUND if the
+    manifest of that candidate is not in the store. Deadline: 5 s.
     """
 
 class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Decides who enters the board, and keeps snapshots. Called by learners and the orchestrator."""
+    """The updater: decides which candidates enter the board, and stores snapshots. Called by the leaders of pods and by the
+    orchestrator.
+    """
 
     @_abc_1.abstractmethod
     def SubmitCandidate(
@@ -248,11 +300,16 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.SubmitCandidateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.SubmitCandidateResponse, _abc.Awaitable[_leaderboard_pb2.SubmitCandidateResponse]]:
-        """Judges a published checkpoint. Reads its manifest from the store, so the score is the one the evaluator signed
-        with the policy's digest. Durable before it answers. Idempotent on the candidate: the same manifest gets the same
-        answer. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong, FAILED_PRECONDITION
-        (STALE_EPOCH) if the agent has since been handed to another pod, ALREADY_EXISTS if the request's id was used for
-        another candidate. Deadline: 10 s.
+        """Judges a published checkpoint. Called by the leader of a pod after it has published the checkpoint. The leaderboard
+        reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
+        policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
+        does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
+        computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT if the checkpoint was not scored or
+        is not the agent's. NOT_FOUND if the agent is unknown or the manifest is not in the store. DATA_LOSS if the
+        manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
+        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the
+        request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
+        restart.
         """
 
     @_abc_1.abstractmethod
@@ -261,10 +318,12 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.SubmitSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.SubmitSnapshotResponse, _abc.Awaitable[_leaderboard_pb2.SubmitSnapshotResponse]]:
-        """Takes note of an agent's snapshot, whose manifest is in the store. Called by learners. Durable before it answers.
-        Idempotent on the agent and the number: whoever takes it again, with the same policy or, after a crash, with
-        another, is answered the first. NOT_FOUND if the manifest is not in the store, DATA_LOSS if its digest is wrong,
-        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been handed to another pod. Deadline: 10 s.
+        """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
+        once it is durable. There is one snapshot for each agent and number: a repeat returns the first one, even if the
+        policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent. NOT_FOUND
+        if the agent is unknown or the manifest is not in the store. DATA_LOSS (BAD_DIGEST) if the manifest has the wrong
+        digest. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s; pods
+        allow 30 s.
         """
 
     @_abc_1.abstractmethod
@@ -273,43 +332,48 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.SnapshotChampionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.SnapshotChampionResponse, _abc.Awaitable[_leaderboard_pb2.SnapshotChampionResponse]]:
-        """Takes the champion's snapshot: the policy of the board's best as of now. Called by the orchestrator, which knows the
-        time. Durable before it answers. Idempotent on the tournament and the number. Answers without a snapshot while the
-        board is empty. NOT_FOUND if the best one's manifest is not in the store. Deadline: 5 s.
+        """Takes a snapshot of the champion: the policy that ranks first on the board now. Called by the orchestrator, which
+        keeps the tournament's clock. Answers once it is durable. There is one such snapshot for each tournament and
+        number: a repeat returns the first one. Answers without a snapshot while the board is empty. NOT_FOUND if the
+        manifest of that candidate is not in the store. Deadline: 5 s.
         """
 
 def add_UpdaterServiceServicer_to_server(servicer: UpdaterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class GeneratorServiceStub:
-    """Decides who comes next. Called by the orchestrator."""
+    """The generator: creates agents. Called by the orchestrator."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GeneratorServiceAsyncStub: ...
     GenerateAgent: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GenerateAgentRequest, _leaderboard_pb2.GenerateAgentResponse]
-    """Makes agent `number` of a tournament, once: a repeat returns the stored one whatever the board says by then.
-    INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy, or an ancestor from another tournament whose training files
-    cannot fit. FAILED_PRECONDITION in a synchronous tournament while an agent of the previous round is unfinished.
-    ALREADY_EXISTS if the request's id was used for another agent.
-    Deadline: 10 s.
+    """Creates agent `number` of a tournament. Called by the orchestrator when a pod is free. Answers once the agent is
+    durable; blocks while a generator plugin computes. A repeat returns the stored agent, even if the board has
+    changed. INVALID_ARGUMENT (BAD_SPEC) if the specification is not resolved, names an unknown strategy or a plugin
+    function that does not exist, or names an ancestor whose checkpoint files cannot fit. INVALID_ARGUMENT without a
+    reason if the specification differs from the one of the first agent. FAILED_PRECONDITION in a synchronous
+    tournament while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another
+    agent. Deadline: 10 s.
     """
 
 @_typing.type_check_only
 class GeneratorServiceAsyncStub(GeneratorServiceStub):
-    """Decides who comes next. Called by the orchestrator."""
+    """The generator: creates agents. Called by the orchestrator."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GenerateAgent: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GenerateAgentRequest, _leaderboard_pb2.GenerateAgentResponse]  # type: ignore[assignment]
-    """Makes agent `number` of a tournament, once: a repeat returns the stored one whatever the board says by then.
-    INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy, or an ancestor from another tournament whose training files
-    cannot fit. FAILED_PRECONDITION in a synchronous tournament while an agent of the previous round is unfinished.
-    ALREADY_EXISTS if the request's id was used for another agent.
-    Deadline: 10 s.
+    """Creates agent `number` of a tournament. Called by the orchestrator when a pod is free. Answers once the agent is
+    durable; blocks while a generator plugin computes. A repeat returns the stored agent, even if the board has
+    changed. INVALID_ARGUMENT (BAD_SPEC) if the specification is not resolved, names an unknown strategy or a plugin
+    function that does not exist, or names an ancestor whose checkpoint files cannot fit. INVALID_ARGUMENT without a
+    reason if the specification differs from the one of the first agent. FAILED_PRECONDITION in a synchronous
+    tournament while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another
+    agent. Deadline: 10 s.
     """
 
 class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Decides who comes next. Called by the orchestrator."""
+    """The generator: creates agents. Called by the orchestrator."""
 
     @_abc_1.abstractmethod
     def GenerateAgent(
@@ -317,11 +381,13 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.GenerateAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.GenerateAgentResponse, _abc.Awaitable[_leaderboard_pb2.GenerateAgentResponse]]:
-        """Makes agent `number` of a tournament, once: a repeat returns the stored one whatever the board says by then.
-        INVALID_ARGUMENT (BAD_SPEC) for an unknown strategy, or an ancestor from another tournament whose training files
-        cannot fit. FAILED_PRECONDITION in a synchronous tournament while an agent of the previous round is unfinished.
-        ALREADY_EXISTS if the request's id was used for another agent.
-        Deadline: 10 s.
+        """Creates agent `number` of a tournament. Called by the orchestrator when a pod is free. Answers once the agent is
+        durable; blocks while a generator plugin computes. A repeat returns the stored agent, even if the board has
+        changed. INVALID_ARGUMENT (BAD_SPEC) if the specification is not resolved, names an unknown strategy or a plugin
+        function that does not exist, or names an ancestor whose checkpoint files cannot fit. INVALID_ARGUMENT without a
+        reason if the specification differs from the one of the first agent. FAILED_PRECONDITION in a synchronous
+        tournament while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another
+        agent. Deadline: 10 s.
         """
 
 def add_GeneratorServiceServicer_to_server(servicer: GeneratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

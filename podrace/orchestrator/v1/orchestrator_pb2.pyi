@@ -32,41 +32,41 @@ class _PodActivity:
 class _PodActivityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PodActivity.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     POD_ACTIVITY_UNSPECIFIED: _PodActivity.ValueType  # 0
-    """Not heard of yet."""
+    """Unknown: the orchestrator has recorded the pod, and the launcher has not listed it yet."""
     POD_ACTIVITY_STARTING: _PodActivity.ValueType  # 1
-    """Started, has not asked for work."""
+    """Started; has not asked for work yet."""
     POD_ACTIVITY_IDLE: _PodActivity.ValueType  # 2
-    """Waits for work."""
+    """Waiting for work."""
     POD_ACTIVITY_OPENING: _PodActivity.ValueType  # 3
-    """Opens its roles for an agent."""
+    """Opening its workers and its evaluator for an agent."""
     POD_ACTIVITY_TRAINING: _PodActivity.ValueType  # 4
-    """Trains an agent."""
+    """Training an agent."""
     POD_ACTIVITY_EVALUATING: _PodActivity.ValueType  # 5
-    """Evaluates and does not train meanwhile."""
+    """Evaluating a policy, with training paused."""
     POD_ACTIVITY_PUBLISHING: _PodActivity.ValueType  # 6
-    """Publishes a checkpoint."""
+    """Publishing a checkpoint."""
     POD_ACTIVITY_DRAINING: _PodActivity.ValueType  # 7
-    """Was told to publish and go."""
+    """The orchestrator has directed it to publish and exit."""
 
 class PodActivity(_PodActivity, metaclass=_PodActivityEnumTypeWrapper):
-    """What a pod is doing."""
+    """What a pod is doing. It is for display only: clients show a value that they do not know as UNSPECIFIED."""
 
 POD_ACTIVITY_UNSPECIFIED: PodActivity.ValueType  # 0
-"""Not heard of yet."""
+"""Unknown: the orchestrator has recorded the pod, and the launcher has not listed it yet."""
 POD_ACTIVITY_STARTING: PodActivity.ValueType  # 1
-"""Started, has not asked for work."""
+"""Started; has not asked for work yet."""
 POD_ACTIVITY_IDLE: PodActivity.ValueType  # 2
-"""Waits for work."""
+"""Waiting for work."""
 POD_ACTIVITY_OPENING: PodActivity.ValueType  # 3
-"""Opens its roles for an agent."""
+"""Opening its workers and its evaluator for an agent."""
 POD_ACTIVITY_TRAINING: PodActivity.ValueType  # 4
-"""Trains an agent."""
+"""Training an agent."""
 POD_ACTIVITY_EVALUATING: PodActivity.ValueType  # 5
-"""Evaluates and does not train meanwhile."""
+"""Evaluating a policy, with training paused."""
 POD_ACTIVITY_PUBLISHING: PodActivity.ValueType  # 6
-"""Publishes a checkpoint."""
+"""Publishing a checkpoint."""
 POD_ACTIVITY_DRAINING: PodActivity.ValueType  # 7
-"""Was told to publish and go."""
+"""The orchestrator has directed it to publish and exit."""
 Global___PodActivity: _TypeAlias = PodActivity  # noqa: Y015
 
 class _Directive:
@@ -78,21 +78,23 @@ class _DirectiveEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Directive.V
     DIRECTIVE_UNSPECIFIED: _Directive.ValueType  # 0
     """Never sent."""
     DIRECTIVE_CONTINUE: _Directive.ValueType  # 1
-    """Go on."""
+    """Continue."""
     DIRECTIVE_DRAIN: _Directive.ValueType  # 2
-    """Publish what there is, complete the assignment as DRAINED, and exit."""
+    """Publish a checkpoint, complete the assignment as DRAINED, and exit."""
     DIRECTIVE_CANCEL: _Directive.ValueType  # 3
     """Stop without publishing."""
 
 class Directive(_Directive, metaclass=_DirectiveEnumTypeWrapper):
-    """What a pod is to do next."""
+    """What a pod must do next. A pod treats a value that it does not know, UNSPECIFIED included, as DRAIN: newer
+    orchestrators may send values that it cannot follow, and DRAIN loses no work.
+    """
 
 DIRECTIVE_UNSPECIFIED: Directive.ValueType  # 0
 """Never sent."""
 DIRECTIVE_CONTINUE: Directive.ValueType  # 1
-"""Go on."""
+"""Continue."""
 DIRECTIVE_DRAIN: Directive.ValueType  # 2
-"""Publish what there is, complete the assignment as DRAINED, and exit."""
+"""Publish a checkpoint, complete the assignment as DRAINED, and exit."""
 DIRECTIVE_CANCEL: Directive.ValueType  # 3
 """Stop without publishing."""
 Global___Directive: _TypeAlias = Directive  # noqa: Y015
@@ -106,42 +108,50 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     OUTCOME_UNSPECIFIED: _Outcome.ValueType  # 0
     """Never sent."""
     OUTCOME_FINISHED: _Outcome.ValueType  # 1
-    """The budget was used up, or the evaluation is done."""
+    """The agent has used up its budget, or the evaluation succeeded."""
     OUTCOME_DRAINED: _Outcome.ValueType  # 2
-    """Published before its end; another pod may go on with the agent."""
+    """Stopped early, for any reason that is not the agent's. Another pod resumes the agent from its last published
+    checkpoint, or repeats the evaluation.
+    """
     OUTCOME_AGENT_FAILED: _Outcome.ValueType  # 3
-    """The agent cannot go on (a loss that is not finite, say); its last good checkpoint stands."""
+    """The agent cannot continue, for instance because a loss is not finite, or the evaluation failed. The agent's last
+    good checkpoint remains.
+    """
     OUTCOME_SPEC_FAILED: _Outcome.ValueType  # 4
-    """No agent of this tournament could: the specification cannot work. The tournament fails."""
+    """No agent of this tournament can work, because the specification cannot. The tournament fails."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
-    """How an assignment ended."""
+    """How an assignment ended. The orchestrator refuses a value that it does not know with INVALID_ARGUMENT."""
 
 OUTCOME_UNSPECIFIED: Outcome.ValueType  # 0
 """Never sent."""
 OUTCOME_FINISHED: Outcome.ValueType  # 1
-"""The budget was used up, or the evaluation is done."""
+"""The agent has used up its budget, or the evaluation succeeded."""
 OUTCOME_DRAINED: Outcome.ValueType  # 2
-"""Published before its end; another pod may go on with the agent."""
+"""Stopped early, for any reason that is not the agent's. Another pod resumes the agent from its last published
+checkpoint, or repeats the evaluation.
+"""
 OUTCOME_AGENT_FAILED: Outcome.ValueType  # 3
-"""The agent cannot go on (a loss that is not finite, say); its last good checkpoint stands."""
+"""The agent cannot continue, for instance because a loss is not finite, or the evaluation failed. The agent's last
+good checkpoint remains.
+"""
 OUTCOME_SPEC_FAILED: Outcome.ValueType  # 4
-"""No agent of this tournament could: the specification cannot work. The tournament fails."""
+"""No agent of this tournament can work, because the specification cannot. The tournament fails."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 @_typing.final
 class CreateTournamentRequest(_message.Message):
-    """Asks for a tournament."""
+    """Specifies a new tournament."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Idempotency key: a repeat returns the tournament created first."""
+    """Idempotency key: a repeat returns the tournament that was created first."""
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
-        """What it is to be."""
+        """The specification. The orchestrator fills in every default."""
 
     def __init__(
         self,
@@ -166,7 +176,7 @@ class CreateTournamentResponse(_message.Message):
     TOURNAMENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tournament(self) -> _tournament_pb2.Tournament:
-        """The tournament, defaults filled in."""
+        """The tournament, with every default of its specification filled in."""
 
     def __init__(
         self,
@@ -229,16 +239,16 @@ Global___GetTournamentResponse: _TypeAlias = GetTournamentResponse  # noqa: Y015
 
 @_typing.final
 class ListTournamentsRequest(_message.Message):
-    """Chooses a page of tournaments."""
+    """Selects a page of tournaments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """At most this many; 0 means 100; never more than 1,000."""
+    """Largest number of entries to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
-    """Where the previous page ended; empty for the first."""
+    """`next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -262,7 +272,7 @@ class ListTournamentsResponse(_message.Message):
     TOURNAMENTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty at the end."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def tournaments(self) -> _containers.RepeatedCompositeFieldContainer[_tournament_pb2.Tournament]:
         """The tournaments, newest first."""
@@ -283,7 +293,7 @@ Global___ListTournamentsResponse: _TypeAlias = ListTournamentsResponse  # noqa: 
 
 @_typing.final
 class WatchTournamentRequest(_message.Message):
-    """Where to begin."""
+    """Selects a tournament to watch."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -292,7 +302,7 @@ class WatchTournamentRequest(_message.Message):
     tournament_id: _builtins.str
     """The tournament."""
     resume_token: _builtins.int
-    """Sequence number of the last event seen; 0 for all."""
+    """Sequence number of the last event received; 0 for all events from the start."""
     def __init__(
         self,
         *,
@@ -309,7 +319,7 @@ Global___WatchTournamentRequest: _TypeAlias = WatchTournamentRequest  # noqa: Y0
 
 @_typing.final
 class WatchTournamentResponse(_message.Message):
-    """What is, or what changed."""
+    """The current state of a tournament, and its new events."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -318,7 +328,7 @@ class WatchTournamentResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     resume_token: _builtins.int
-    """Pass this to continue after these events."""
+    """Pass this value in a new request to continue after these events."""
     @_builtins.property
     def tournament(self) -> _tournament_pb2.Tournament:
         """The tournament as it is now."""
@@ -329,7 +339,7 @@ class WatchTournamentResponse(_message.Message):
 
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
-        """Events since the last message."""
+        """Events since the previous message of this stream."""
 
     def __init__(
         self,
@@ -363,11 +373,11 @@ class UpdateTournamentRequest(_message.Message):
     """The tournament."""
     @_builtins.property
     def pool(self) -> _tournament_pb2.PoolSpec:
-        """New limits of the pool; fields that are not set stay."""
+        """New limits of the pool. Fields that are not set keep their value."""
 
     @_builtins.property
     def objective(self) -> _tournament_pb2.ObjectiveSpec:
-        """New objective; fields that are not set stay."""
+        """New objective. Fields that are not set keep their value."""
 
     def __init__(
         self,
@@ -411,7 +421,7 @@ Global___UpdateTournamentResponse: _TypeAlias = UpdateTournamentResponse  # noqa
 
 @_typing.final
 class CancelTournamentRequest(_message.Message):
-    """Stops a tournament."""
+    """Selects a tournament to stop."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -423,7 +433,7 @@ class CancelTournamentRequest(_message.Message):
     tournament_id: _builtins.str
     """The tournament."""
     reason: _builtins.str
-    """Why, in a line for a person."""
+    """Why, in one line for a person; becomes `Tournament.reason`."""
     def __init__(
         self,
         *,
@@ -465,7 +475,7 @@ Global___CancelTournamentResponse: _TypeAlias = CancelTournamentResponse  # noqa
 
 @_typing.final
 class ResumeTournamentRequest(_message.Message):
-    """Goes on with a tournament."""
+    """Selects a tournament to resume."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -515,7 +525,7 @@ Global___ResumeTournamentResponse: _TypeAlias = ResumeTournamentResponse  # noqa
 
 @_typing.final
 class CreateEvaluationRequest(_message.Message):
-    """Asks for a score of a published checkpoint."""
+    """Specifies an evaluation of a published checkpoint."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -528,27 +538,27 @@ class CreateEvaluationRequest(_message.Message):
     STOCHASTIC_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Idempotency key: a repeat returns the evaluation created first."""
+    """Idempotency key: a repeat returns the evaluation that was created first."""
     tournament_id: _builtins.str
     """Tournament whose environment and pods are used."""
     episodes: _builtins.int
-    """Finished episodes; 0 means the tournament's."""
+    """Number of episodes to finish; 0 means `evaluation.episodes` of the tournament."""
     seed: _builtins.int
     """Seed of the evaluation environments."""
     stochastic: _builtins.bool
-    """Sample actions instead of taking the most likely."""
+    """Whether to sample actions instead of taking the most likely one."""
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
-        """What is to be scored."""
+        """The checkpoint to score."""
 
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
-        """Laid over the options of the environment."""
+        """Merged over the options of the tournament's environment; a key that is set here wins."""
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
-        """The other members of an ensemble, which acts together with `checkpoint`: by the mean of their actions, or by the
-        majority of their choices. Empty: the checkpoint alone.
+        """The other members of an ensemble. `checkpoint` and these act together: by the mean of their actions if actions are
+        continuous, by majority vote if they are discrete. Empty: the checkpoint acts alone.
         """
 
     def __init__(
@@ -579,7 +589,7 @@ class CreateEvaluationResponse(_message.Message):
 
     EVALUATION_ID_FIELD_NUMBER: _builtins.int
     evaluation_id: _builtins.str
-    """Its name."""
+    """Name of the evaluation."""
     def __init__(
         self,
         *,
@@ -617,7 +627,7 @@ Global___GetEvaluationRequest: _TypeAlias = GetEvaluationRequest  # noqa: Y015
 
 @_typing.final
 class GetEvaluationResponse(_message.Message):
-    """Where an evaluation stands."""
+    """The state of an evaluation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -625,12 +635,12 @@ class GetEvaluationResponse(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     done: _builtins.bool
-    """A pod has finished with it, well or not."""
+    """Whether the evaluation has finished, successfully or not."""
     error: _builtins.str
-    """Why it failed, in a line for a person; empty when it went well."""
+    """Why the evaluation failed, in one line for a person; empty unless it failed."""
     @_builtins.property
     def evaluation(self) -> _checkpoint_pb2.Evaluation:
-        """The result, when it went well."""
+        """The result of a successful evaluation."""
 
     def __init__(
         self,
@@ -649,7 +659,7 @@ Global___GetEvaluationResponse: _TypeAlias = GetEvaluationResponse  # noqa: Y015
 
 @_typing.final
 class ListEvaluationsRequest(_message.Message):
-    """Chooses a page of evaluations."""
+    """Selects a page of evaluations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -659,9 +669,9 @@ class ListEvaluationsRequest(_message.Message):
     tournament_id: _builtins.str
     """The tournament."""
     page_size: _builtins.int
-    """At most this many; 0 means 100; never more than 1,000."""
+    """Largest number of entries to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
-    """Where the previous page ended; empty for the first."""
+    """`next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -679,7 +689,7 @@ Global___ListEvaluationsRequest: _TypeAlias = ListEvaluationsRequest  # noqa: Y0
 
 @_typing.final
 class EvaluationEntry(_message.Message):
-    """An evaluation that was asked for, and what came of it."""
+    """An evaluation and its state."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -688,16 +698,16 @@ class EvaluationEntry(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     done: _builtins.bool
-    """A pod has finished with it, well or not."""
+    """Whether the evaluation has finished, successfully or not."""
     error: _builtins.str
-    """Why it failed, in a line for a person; empty when it went well."""
+    """Why the evaluation failed, in one line for a person; empty unless it failed."""
     @_builtins.property
     def work(self) -> Global___EvaluationWork:
         """What is scored, and how."""
 
     @_builtins.property
     def evaluation(self) -> _checkpoint_pb2.Evaluation:
-        """The result without its traces, when it went well; GetEvaluation has them."""
+        """The result of a successful evaluation, without its traces; GetEvaluation returns those as well."""
 
     def __init__(
         self,
@@ -724,7 +734,7 @@ class ListEvaluationsResponse(_message.Message):
     EVALUATIONS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty at the end."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationEntry]:
         """The evaluations, oldest first."""
@@ -745,7 +755,9 @@ Global___ListEvaluationsResponse: _TypeAlias = ListEvaluationsResponse  # noqa: 
 
 @_typing.final
 class Pod(_message.Message):
-    """A pod."""
+    """A pod: one learner or several, their workers and an evaluator, which train one agent at a time. These processes are
+    the roles of the pod.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -759,16 +771,16 @@ class Pod(_message.Message):
     pod_id: _builtins.str
     """Unique name."""
     tournament_id: _builtins.str
-    """Tournament it trains."""
+    """Tournament that it works for."""
     activity: Global___PodActivity.ValueType
     """What it is doing."""
     agent_id: _builtins.str
-    """Agent it holds; empty without one."""
+    """Agent that it trains; empty if none."""
     layout: _tournament_pb2.Layout.ValueType
-    """How its roles are placed."""
+    """Whether its roles are separate processes."""
     @_builtins.property
     def progress(self) -> Global___Progress:
-        """Last progress it told."""
+        """Progress as last reported; absent before the first report."""
 
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
@@ -795,13 +807,13 @@ Global___Pod: _TypeAlias = Pod  # noqa: Y015
 
 @_typing.final
 class ListPodsRequest(_message.Message):
-    """Chooses pods."""
+    """Selects pods."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
-    """Only pods of this tournament; empty for all."""
+    """Only pods of this tournament; empty: of all tournaments."""
     def __init__(
         self,
         *,
@@ -841,7 +853,7 @@ Global___ListPodsResponse: _TypeAlias = ListPodsResponse  # noqa: Y015
 
 @_typing.final
 class Event(_message.Message):
-    """A decision and its reason, or something that happened to a pod."""
+    """A decision of the orchestrator with its reason, or something that happened to a pod."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -853,20 +865,20 @@ class Event(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """Order, from 1."""
+    """Position in the order of all events, from 1."""
     tournament_id: _builtins.str
     """Tournament it concerns."""
     pod_id: _builtins.str
-    """Pod it concerns; empty for none."""
+    """Pod it concerns; empty if none."""
     agent_id: _builtins.str
-    """Agent it concerns; empty for none."""
+    """Agent it concerns; empty if none."""
     kind: _builtins.str
-    """A word for machines, for instance `pod_started`."""
+    """Machine-readable kind, for instance `pod_started`."""
     message: _builtins.str
-    """A line for people."""
+    """What happened and why, in one line for a person."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """When it was recorded."""
 
     def __init__(
         self,
@@ -889,7 +901,7 @@ Global___Event: _TypeAlias = Event  # noqa: Y015
 
 @_typing.final
 class ListEventsRequest(_message.Message):
-    """Chooses a page of events."""
+    """Selects a page of events."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -897,11 +909,11 @@ class ListEventsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
-    """Only events of this tournament; empty for all."""
+    """Only events of this tournament; empty: of all tournaments."""
     page_size: _builtins.int
-    """At most this many; 0 means 100; never more than 1,000."""
+    """Largest number of entries to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
-    """Where the previous page ended; empty for the first."""
+    """`next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -926,7 +938,7 @@ class ListEventsResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Token of the next page; empty at the end."""
+    """Token of the next page; empty on the last page."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
         """The events, oldest first."""
@@ -947,7 +959,7 @@ Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
 
 @_typing.final
 class AcquireAssignmentRequest(_message.Message):
-    """A pod asks for work."""
+    """Asks for work."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -955,12 +967,12 @@ class AcquireAssignmentRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     WAIT_DURATION_FIELD_NUMBER: _builtins.int
     pod_id: _builtins.str
-    """The pod."""
+    """The pod that asks."""
     incarnation: _builtins.str
-    """Which life of the pod: a new value each time its head process starts."""
+    """Identifies this run of the pod: a new value each time the process of its leader starts."""
     @_builtins.property
     def wait_duration(self) -> _duration_pb2.Duration:
-        """How long to wait for work."""
+        """How long to wait for work; at most 30 s count."""
 
     def __init__(
         self,
@@ -979,7 +991,7 @@ Global___AcquireAssignmentRequest: _TypeAlias = AcquireAssignmentRequest  # noqa
 
 @_typing.final
 class Assignment(_message.Message):
-    """Work for a pod."""
+    """One agent to train, or one evaluation, leased to one pod."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -996,18 +1008,18 @@ class Assignment(_message.Message):
     tournament_id: _builtins.str
     """The tournament."""
     lease_epoch: _builtins.int
-    """Which handing-out of the agent this is."""
+    """Counts the assignments of this agent or evaluation, from 1. A higher epoch makes all lower ones stale."""
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
-        """Its specification, defaults filled in."""
+        """Specification of the tournament, with every default filled in."""
 
     @_builtins.property
     def lease_duration(self) -> _duration_pb2.Duration:
-        """The lease lasts this long from the moment the request was *sent*, on the pod's own monotonic clock."""
+        """How long the lease lasts, counted on the pod's own monotonic clock from the moment the pod *sent* the request."""
 
     @_builtins.property
     def train(self) -> _leaderboard_pb2.Agent:
-        """Train this agent up to the budget of the specification."""
+        """Train this agent up to the limits in `spec.assignment`."""
 
     @_builtins.property
     def evaluate(self) -> Global___EvaluationWork:
@@ -1015,7 +1027,7 @@ class Assignment(_message.Message):
 
     @_builtins.property
     def running_duration(self) -> _duration_pb2.Duration:
-        """Time the tournament had been running when this was answered, pauses left out; the pod counts on from there on its
+        """How long the tournament had been running when this was answered, without pauses. The pod continues counting on its
         own monotonic clock.
         """
 
@@ -1043,7 +1055,7 @@ Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
 
 @_typing.final
 class EvaluationWork(_message.Message):
-    """An evaluation as work."""
+    """What an evaluation scores, and how."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1057,22 +1069,22 @@ class EvaluationWork(_message.Message):
     evaluation_id: _builtins.str
     """Name of the evaluation."""
     episodes: _builtins.int
-    """Finished episodes."""
+    """Number of episodes to finish."""
     seed: _builtins.int
     """Seed of the evaluation environments."""
     stochastic: _builtins.bool
-    """Sample actions instead of taking the most likely."""
+    """Whether to sample actions instead of taking the most likely one."""
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
-        """What is to be scored."""
+        """The checkpoint to score."""
 
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
-        """Laid over the options of the environment."""
+        """Merged over the options of the environment; a key that is set here wins."""
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
-        """The other members of the ensemble."""
+        """The other members of an ensemble; empty: the checkpoint acts alone."""
 
     def __init__(
         self,
@@ -1103,14 +1115,14 @@ class AcquireAssignmentResponse(_message.Message):
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
     drain: _builtins.str
-    """Go: the pool shrinks or the tournament has ended. The value says why."""
+    """Exit: the pool shrinks, or the tournament has ended. The value is the reason, in one line for a person."""
     @_builtins.property
     def assignment(self) -> Global___Assignment:
-        """Do this."""
+        """Work to do."""
 
     @_builtins.property
     def retry_after(self) -> _duration_pb2.Duration:
-        """Nothing now; ask again after this long."""
+        """There is no work now; ask again after this time."""
 
     def __init__(
         self,
@@ -1131,7 +1143,7 @@ Global___AcquireAssignmentResponse: _TypeAlias = AcquireAssignmentResponse  # no
 
 @_typing.final
 class Progress(_message.Message):
-    """How far a pod has come with its assignment."""
+    """Progress of a pod with its assignment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1145,23 +1157,29 @@ class Progress(_message.Message):
     PLANE_FIELD_NUMBER: _builtins.int
     EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
     activity: Global___PodActivity.ValueType
-    """What it is doing."""
+    """What the pod is doing."""
     environment_steps: _builtins.int
-    """Steps the agent took, those under earlier leases included."""
+    """Environment steps the agent has taken, including those under earlier leases."""
     policy_version: _builtins.int
-    """Updates of the policy."""
+    """Number of updates of the policy."""
     steps_per_second: _builtins.float
-    """Environment steps a second, lately."""
+    """Recent rate of environment steps."""
     policy_lag: _builtins.float
-    """Policy versions between the policy that acted and the one updated with it, of the latest rollout."""
+    """Number of updates between the policy version that collected the latest rollout and the one that was updated with
+    it.
+    """
     training_return: _builtins.float
-    """Mean return of the latest finished training episodes; absent before the first."""
+    """Mean return of the most recently finished training episodes; absent before the first."""
     score: _builtins.float
-    """Last evaluation score; absent before the first."""
+    """Score of the last evaluation; absent before the first."""
     plane: _builtins.str
-    """Plane on which tensors travel between its processes; empty before they are connected."""
+    """Plane (transport) on which tensors travel between the pod's processes, see `pod.plane` of the specification; empty
+    until the processes are connected.
+    """
     evaluator_fault: _builtins.str
-    """Why the pod's own evaluator earned the last score in the place of the tournament's; empty: it did not."""
+    """Why the pod's built-in evaluator produced the last score in place of the evaluator plugin (`evaluation.evaluator`);
+    empty if it did not.
+    """
     def __init__(
         self,
         *,
@@ -1192,7 +1210,7 @@ Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
 @_typing.final
 class RenewAssignmentRequest(_message.Message):
-    """A pod reports and prolongs."""
+    """Renews a lease and reports progress."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1202,10 +1220,10 @@ class RenewAssignmentRequest(_message.Message):
     assignment_id: _builtins.str
     """The assignment."""
     lease_epoch: _builtins.int
-    """The lease epoch it was given."""
+    """Lease epoch of the assignment."""
     @_builtins.property
     def progress(self) -> Global___Progress:
-        """How far it has come."""
+        """Progress so far."""
 
     def __init__(
         self,
@@ -1224,7 +1242,7 @@ Global___RenewAssignmentRequest: _TypeAlias = RenewAssignmentRequest  # noqa: Y0
 
 @_typing.final
 class RenewAssignmentResponse(_message.Message):
-    """The prolonged lease."""
+    """The renewed lease."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1233,16 +1251,16 @@ class RenewAssignmentResponse(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
     directive: Global___Directive.ValueType
-    """What to do."""
+    """What to do next."""
     reason: _builtins.str
-    """Why, when it is not CONTINUE."""
+    """Why the directive is not CONTINUE, in one line for a person."""
     @_builtins.property
     def lease_duration(self) -> _duration_pb2.Duration:
-        """The lease lasts this long from the moment the request was sent."""
+        """How long the lease lasts, counted on the pod's own monotonic clock from the moment the pod sent the request."""
 
     @_builtins.property
     def running_duration(self) -> _duration_pb2.Duration:
-        """Time the tournament had been running when this was answered, pauses left out."""
+        """How long the tournament had been running when this was answered, without pauses."""
 
     def __init__(
         self,
@@ -1262,7 +1280,7 @@ Global___RenewAssignmentResponse: _TypeAlias = RenewAssignmentResponse  # noqa: 
 
 @_typing.final
 class CompleteAssignmentRequest(_message.Message):
-    """A pod ends its assignment."""
+    """Ends an assignment."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1274,22 +1292,22 @@ class CompleteAssignmentRequest(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Idempotency key; the assignment and epoch serve."""
+    """Idempotency key, for instance `<assignment_id>.complete`."""
     assignment_id: _builtins.str
     """The assignment."""
     lease_epoch: _builtins.int
-    """The lease epoch it was given."""
+    """Lease epoch of the assignment."""
     outcome: Global___Outcome.ValueType
-    """How it ended."""
+    """How the assignment ended."""
     message: _builtins.str
-    """A line for people when it did not finish."""
+    """Why it did not finish, in one line for a person."""
     @_builtins.property
     def progress(self) -> Global___Progress:
         """Final progress."""
 
     @_builtins.property
     def evaluation(self) -> _checkpoint_pb2.Evaluation:
-        """Result of an evaluation."""
+        """Result of a successful evaluation."""
 
     def __init__(
         self,
@@ -1312,7 +1330,7 @@ Global___CompleteAssignmentRequest: _TypeAlias = CompleteAssignmentRequest  # no
 
 @_typing.final
 class CompleteAssignmentResponse(_message.Message):
-    """Nothing more to say."""
+    """Empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

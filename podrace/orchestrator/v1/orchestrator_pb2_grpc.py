@@ -26,13 +26,21 @@ if _version_not_supported:
 
 
 class OrchestratorServiceStub:
-    """Who trains what. Called by people (CLI, dashboards) and by the learners at the head of the pods; it calls the
-    leaderboard's generator and never dials a pod: pods come to it, and what they hold is a lease that expires.
+    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
+    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
+    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
 
-    An agent's life, message by message:
+    The calls of a pod, in order:
     AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.
-    A pod that dies says nothing; its lease expires and the agent's last published checkpoint goes to the next pod with a
-    higher lease epoch, which makes everything the dead one might still say stale.
+    A pod that dies stops renewing. Its lease expires, and the orchestrator assigns the agent to another pod, which
+    resumes from the agent's last published checkpoint. Every assignment of an agent has a higher lease epoch than the
+    one before. Calls with an older epoch are stale and are refused.
+
+    Requests that create or change something carry a `request_id`: any text that the client chooses, new for each new
+    request. A repeat with the same id within 24 hours has no further effect. INVALID_ARGUMENT if it is empty,
+    ALREADY_EXISTS if the same id came with another request.
+
+    "Deadline" is the time that the client should allow for the call.
     """
 
     def __init__(self, channel):
@@ -119,112 +127,132 @@ class OrchestratorServiceStub:
 
 
 class OrchestratorServiceServicer:
-    """Who trains what. Called by people (CLI, dashboards) and by the learners at the head of the pods; it calls the
-    leaderboard's generator and never dials a pod: pods come to it, and what they hold is a lease that expires.
+    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
+    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
+    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
 
-    An agent's life, message by message:
+    The calls of a pod, in order:
     AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.
-    A pod that dies says nothing; its lease expires and the agent's last published checkpoint goes to the next pod with a
-    higher lease epoch, which makes everything the dead one might still say stale.
+    A pod that dies stops renewing. Its lease expires, and the orchestrator assigns the agent to another pod, which
+    resumes from the agent's last published checkpoint. Every assignment of an agent has a higher lease epoch than the
+    one before. Calls with an older epoch are stale and are refused.
+
+    Requests that create or change something carry a `request_id`: any text that the client chooses, new for each new
+    request. A repeat with the same id within 24 hours has no further effect. INVALID_ARGUMENT if it is empty,
+    ALREADY_EXISTS if the same id came with another request.
+
+    "Deadline" is the time that the client should allow for the call.
     """
 
     def CreateTournament(self, request, context):
-        """Stores a tournament and starts it. Called by people. Answers once it is durable. INVALID_ARGUMENT (BAD_SPEC) names
-        the first key that is wrong. Deadline: 10 s.
+        """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
+        (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator starts
+        no pods. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTournament(self, request, context):
-        """Returns a tournament. Called by people. Answers at once. NOT_FOUND for an unknown one. Deadline: 5 s.
+        """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTournaments(self, request, context):
-        """Lists tournaments, newest first. Called by people. Answers at once. Deadline: 5 s.
+        """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that
+        this method did not return. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchTournament(self, request, context):
-        """Sends the tournament, its pods and its events after `resume_token`, then again what changed, at most a few times a
-        second; a slow reader gets fewer, never older, messages. Ends after the message with an end state. NOT_FOUND for an
-        unknown tournament; UNAVAILABLE when the server drains: call again with the last token. No deadline.
+        """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
+        user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
+        receives fewer messages, but never outdated ones and no event is skipped. The stream ends after the message with an
+        end state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
+        shuts down: call again with the last `resume_token`. No deadline.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTournament(self, request, context):
-        """Changes the limits of the pool or the objective of a tournament. Called by people. Answers once it is durable.
-        FAILED_PRECONDITION (TOURNAMENT_ENDED) after the end. Deadline: 5 s.
+        """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
+        change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelTournament(self, request, context):
-        """Stops a tournament: pods publish what they have and go; everything is kept. Called by people. Answers once it is
-        durable; the pods go within their grace. Nothing happens to a tournament that has ended. Deadline: 5 s.
+        """Stops a running tournament: its pods publish a checkpoint and exit. All data is kept, and ResumeTournament
+        continues the tournament. Called by user clients. Answers once the new state is durable; the pods exit later,
+        within their grace period. Has no effect on a tournament that is not running. NOT_FOUND for an unknown tournament.
+        Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeTournament(self, request, context):
-        """Goes on with a tournament that was cancelled or has failed. Called by people. FAILED_PRECONDITION if its objective
-        was met (UpdateTournament cannot help then: create another). Deadline: 5 s.
+        """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
+        durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
+        tournament reached its objective (create another one), or if this orchestrator starts no pods. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateEvaluation(self, request, context):
-        """Queues an evaluation of one published checkpoint; a pod pulls it like any assignment. Called by people. NOT_FOUND
-        for an unknown tournament. Deadline: 5 s.
+        """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
+        Called by user clients. Answers once the evaluation is queued; poll GetEvaluation for the result. INVALID_ARGUMENT
+        if a checkpoint lacks its agent or its digest. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if this
+        orchestrator starts no pods. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetEvaluation(self, request, context):
-        """Returns an evaluation and, once a pod has finished it, its result. Called by people, who poll. Answers at once.
-        NOT_FOUND for an unknown one. Deadline: 5 s.
+        """Returns the state of an evaluation and, once a pod has finished it, its result. Called by user clients, which poll.
+        Does not block. NOT_FOUND for an unknown evaluation. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvaluations(self, request, context):
-        """Lists the evaluations of a tournament, oldest first, with what came of them: whoever needs one that was made before
-        need not have it made again. Called by people. Answers at once. INVALID_ARGUMENT for a page token that was not given
-        out. Deadline: 5 s.
+        """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
+        result. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that this method did not return.
+        Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPods(self, request, context):
-        """Lists the pods that the launcher knows. Called by people. Answers at once. Deadline: 5 s.
+        """Lists the pods that are running or being started. Called by user clients. Does not block. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEvents(self, request, context):
-        """Lists every decision with its reason, oldest first. Called by people. Answers at once. Deadline: 5 s.
+        """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
+        block. INVALID_ARGUMENT for a page token that this method did not return. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AcquireAssignment(self, request, context):
-        """Hands out work. Called by the head of a pod. Waits up to `wait_duration` for work to appear. Durable before it
-        answers; a repeat by the same pod and incarnation returns the assignment it already holds. Deadline:
+        """Assigns work to a pod. Called by the leader of the pod. Blocks until there is work, for at most `wait_duration` and
+        never longer than 30 s. The assignment is durable before the call answers. A repeat by the same pod and incarnation
+        returns the assignment that the pod already holds. INVALID_ARGUMENT if pod or incarnation is empty. Deadline:
         `wait_duration` + 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -232,17 +260,19 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RenewAssignment(self, request, context):
-        """Prolongs a lease, carries progress up and a directive down. Called by the head every third of the lease. Kept in
-        memory only. FAILED_PRECONDITION (STALE_EPOCH) when the agent was handed to another pod: stop without publishing.
-        Deadline: 5 s.
+        """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
+        of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
+        unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
+        without publishing. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteAssignment(self, request, context):
-        """Ends a lease and says how it went. Called by the head. Durable before it answers; a repeat is harmless.
-        FAILED_PRECONDITION (STALE_EPOCH) as above. Deadline: 10 s.
+        """Ends an assignment and reports its outcome. Called by the leader of the pod. Answers once the outcome is durable; a
+        repeat has no further effect. INVALID_ARGUMENT for an unknown outcome. NOT_FOUND for an unknown assignment.
+        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -335,13 +365,21 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OrchestratorService:
-    """Who trains what. Called by people (CLI, dashboards) and by the learners at the head of the pods; it calls the
-    leaderboard's generator and never dials a pod: pods come to it, and what they hold is a lease that expires.
+    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
+    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
+    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
 
-    An agent's life, message by message:
+    The calls of a pod, in order:
     AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.
-    A pod that dies says nothing; its lease expires and the agent's last published checkpoint goes to the next pod with a
-    higher lease epoch, which makes everything the dead one might still say stale.
+    A pod that dies stops renewing. Its lease expires, and the orchestrator assigns the agent to another pod, which
+    resumes from the agent's last published checkpoint. Every assignment of an agent has a higher lease epoch than the
+    one before. Calls with an older epoch are stale and are refused.
+
+    Requests that create or change something carry a `request_id`: any text that the client chooses, new for each new
+    request. A repeat with the same id within 24 hours has no further effect. INVALID_ARGUMENT if it is empty,
+    ALREADY_EXISTS if the same id came with another request.
+
+    "Deadline" is the time that the client should allow for the call.
     """
 
     @staticmethod

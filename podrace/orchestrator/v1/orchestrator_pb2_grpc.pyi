@@ -27,13 +27,21 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OrchestratorServiceStub:
-    """Who trains what. Called by people (CLI, dashboards) and by the learners at the head of the pods; it calls the
-    leaderboard's generator and never dials a pod: pods come to it, and what they hold is a lease that expires.
+    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
+    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
+    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
 
-    An agent's life, message by message:
+    The calls of a pod, in order:
       AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.
-    A pod that dies says nothing; its lease expires and the agent's last published checkpoint goes to the next pod with a
-    higher lease epoch, which makes everything the dead one might still say stale.
+    A pod that dies stops renewing. Its lease expires, and the orchestrator assigns the agent to another pod, which
+    resumes from the agent's last published checkpoint. Every assignment of an agent has a higher lease epoch than the
+    one before. Calls with an older epoch are stale and are refused.
+
+    Requests that create or change something carry a `request_id`: any text that the client chooses, new for each new
+    request. A repeat with the same id within 24 hours has no further effect. INVALID_ARGUMENT if it is empty,
+    ALREADY_EXISTS if the same id came with another request.
+
+    "Deadline" is the time that the client should allow for the call.
     """
 
     @_typing.overload
@@ -41,139 +49,187 @@ class OrchestratorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OrchestratorServiceAsyncStub: ...
     CreateTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateTournamentRequest, _orchestrator_pb2.CreateTournamentResponse]
-    """Stores a tournament and starts it. Called by people. Answers once it is durable. INVALID_ARGUMENT (BAD_SPEC) names
-    the first key that is wrong. Deadline: 10 s.
+    """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
+    (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator starts
+    no pods. Deadline: 10 s.
     """
     GetTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTournamentRequest, _orchestrator_pb2.GetTournamentResponse]
-    """Returns a tournament. Called by people. Answers at once. NOT_FOUND for an unknown one. Deadline: 5 s."""
+    """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s."""
     ListTournaments: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListTournamentsRequest, _orchestrator_pb2.ListTournamentsResponse]
-    """Lists tournaments, newest first. Called by people. Answers at once. Deadline: 5 s."""
+    """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that
+    this method did not return. Deadline: 5 s.
+    """
     WatchTournament: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTournamentRequest, _orchestrator_pb2.WatchTournamentResponse]
-    """Sends the tournament, its pods and its events after `resume_token`, then again what changed, at most a few times a
-    second; a slow reader gets fewer, never older, messages. Ends after the message with an end state. NOT_FOUND for an
-    unknown tournament; UNAVAILABLE when the server drains: call again with the last token. No deadline.
+    """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
+    user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
+    receives fewer messages, but never outdated ones and no event is skipped. The stream ends after the message with an
+    end state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
+    shuts down: call again with the last `resume_token`. No deadline.
     """
     UpdateTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]
-    """Changes the limits of the pool or the objective of a tournament. Called by people. Answers once it is durable.
-    FAILED_PRECONDITION (TOURNAMENT_ENDED) after the end. Deadline: 5 s.
+    """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
+    change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
     """
     CancelTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTournamentRequest, _orchestrator_pb2.CancelTournamentResponse]
-    """Stops a tournament: pods publish what they have and go; everything is kept. Called by people. Answers once it is
-    durable; the pods go within their grace. Nothing happens to a tournament that has ended. Deadline: 5 s.
+    """Stops a running tournament: its pods publish a checkpoint and exit. All data is kept, and ResumeTournament
+    continues the tournament. Called by user clients. Answers once the new state is durable; the pods exit later,
+    within their grace period. Has no effect on a tournament that is not running. NOT_FOUND for an unknown tournament.
+    Deadline: 5 s.
     """
     ResumeTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ResumeTournamentRequest, _orchestrator_pb2.ResumeTournamentResponse]
-    """Goes on with a tournament that was cancelled or has failed. Called by people. FAILED_PRECONDITION if its objective
-    was met (UpdateTournament cannot help then: create another). Deadline: 5 s.
+    """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
+    durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
+    tournament reached its objective (create another one), or if this orchestrator starts no pods. Deadline: 5 s.
     """
     CreateEvaluation: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateEvaluationRequest, _orchestrator_pb2.CreateEvaluationResponse]
-    """Queues an evaluation of one published checkpoint; a pod pulls it like any assignment. Called by people. NOT_FOUND
-    for an unknown tournament. Deadline: 5 s.
+    """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
+    Called by user clients. Answers once the evaluation is queued; poll GetEvaluation for the result. INVALID_ARGUMENT
+    if a checkpoint lacks its agent or its digest. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if this
+    orchestrator starts no pods. Deadline: 5 s.
     """
     GetEvaluation: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetEvaluationRequest, _orchestrator_pb2.GetEvaluationResponse]
-    """Returns an evaluation and, once a pod has finished it, its result. Called by people, who poll. Answers at once.
-    NOT_FOUND for an unknown one. Deadline: 5 s.
+    """Returns the state of an evaluation and, once a pod has finished it, its result. Called by user clients, which poll.
+    Does not block. NOT_FOUND for an unknown evaluation. Deadline: 5 s.
     """
     ListEvaluations: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEvaluationsRequest, _orchestrator_pb2.ListEvaluationsResponse]
-    """Lists the evaluations of a tournament, oldest first, with what came of them: whoever needs one that was made before
-    need not have it made again. Called by people. Answers at once. INVALID_ARGUMENT for a page token that was not given
-    out. Deadline: 5 s.
+    """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
+    result. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that this method did not return.
+    Deadline: 5 s.
     """
     ListPods: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListPodsRequest, _orchestrator_pb2.ListPodsResponse]
-    """Lists the pods that the launcher knows. Called by people. Answers at once. Deadline: 5 s."""
+    """Lists the pods that are running or being started. Called by user clients. Does not block. Deadline: 5 s."""
     ListEvents: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEventsRequest, _orchestrator_pb2.ListEventsResponse]
-    """Lists every decision with its reason, oldest first. Called by people. Answers at once. Deadline: 5 s."""
+    """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
+    block. INVALID_ARGUMENT for a page token that this method did not return. Deadline: 5 s.
+    """
     AcquireAssignment: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.AcquireAssignmentRequest, _orchestrator_pb2.AcquireAssignmentResponse]
-    """Hands out work. Called by the head of a pod. Waits up to `wait_duration` for work to appear. Durable before it
-    answers; a repeat by the same pod and incarnation returns the assignment it already holds. Deadline:
+    """Assigns work to a pod. Called by the leader of the pod. Blocks until there is work, for at most `wait_duration` and
+    never longer than 30 s. The assignment is durable before the call answers. A repeat by the same pod and incarnation
+    returns the assignment that the pod already holds. INVALID_ARGUMENT if pod or incarnation is empty. Deadline:
     `wait_duration` + 10 s.
     """
     RenewAssignment: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.RenewAssignmentRequest, _orchestrator_pb2.RenewAssignmentResponse]
-    """Prolongs a lease, carries progress up and a directive down. Called by the head every third of the lease. Kept in
-    memory only. FAILED_PRECONDITION (STALE_EPOCH) when the agent was handed to another pod: stop without publishing.
-    Deadline: 5 s.
+    """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
+    of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
+    unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
+    without publishing. Deadline: 5 s.
     """
     CompleteAssignment: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CompleteAssignmentRequest, _orchestrator_pb2.CompleteAssignmentResponse]
-    """Ends a lease and says how it went. Called by the head. Durable before it answers; a repeat is harmless.
-    FAILED_PRECONDITION (STALE_EPOCH) as above. Deadline: 10 s.
+    """Ends an assignment and reports its outcome. Called by the leader of the pod. Answers once the outcome is durable; a
+    repeat has no further effect. INVALID_ARGUMENT for an unknown outcome. NOT_FOUND for an unknown assignment.
+    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s.
     """
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
-    """Who trains what. Called by people (CLI, dashboards) and by the learners at the head of the pods; it calls the
-    leaderboard's generator and never dials a pod: pods come to it, and what they hold is a lease that expires.
+    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
+    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
+    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
 
-    An agent's life, message by message:
+    The calls of a pod, in order:
       AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.
-    A pod that dies says nothing; its lease expires and the agent's last published checkpoint goes to the next pod with a
-    higher lease epoch, which makes everything the dead one might still say stale.
+    A pod that dies stops renewing. Its lease expires, and the orchestrator assigns the agent to another pod, which
+    resumes from the agent's last published checkpoint. Every assignment of an agent has a higher lease epoch than the
+    one before. Calls with an older epoch are stale and are refused.
+
+    Requests that create or change something carry a `request_id`: any text that the client chooses, new for each new
+    request. A repeat with the same id within 24 hours has no further effect. INVALID_ARGUMENT if it is empty,
+    ALREADY_EXISTS if the same id came with another request.
+
+    "Deadline" is the time that the client should allow for the call.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateTournamentRequest, _orchestrator_pb2.CreateTournamentResponse]  # type: ignore[assignment]
-    """Stores a tournament and starts it. Called by people. Answers once it is durable. INVALID_ARGUMENT (BAD_SPEC) names
-    the first key that is wrong. Deadline: 10 s.
+    """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
+    (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator starts
+    no pods. Deadline: 10 s.
     """
     GetTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTournamentRequest, _orchestrator_pb2.GetTournamentResponse]  # type: ignore[assignment]
-    """Returns a tournament. Called by people. Answers at once. NOT_FOUND for an unknown one. Deadline: 5 s."""
+    """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s."""
     ListTournaments: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListTournamentsRequest, _orchestrator_pb2.ListTournamentsResponse]  # type: ignore[assignment]
-    """Lists tournaments, newest first. Called by people. Answers at once. Deadline: 5 s."""
+    """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that
+    this method did not return. Deadline: 5 s.
+    """
     WatchTournament: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTournamentRequest, _orchestrator_pb2.WatchTournamentResponse]  # type: ignore[assignment]
-    """Sends the tournament, its pods and its events after `resume_token`, then again what changed, at most a few times a
-    second; a slow reader gets fewer, never older, messages. Ends after the message with an end state. NOT_FOUND for an
-    unknown tournament; UNAVAILABLE when the server drains: call again with the last token. No deadline.
+    """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
+    user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
+    receives fewer messages, but never outdated ones and no event is skipped. The stream ends after the message with an
+    end state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
+    shuts down: call again with the last `resume_token`. No deadline.
     """
     UpdateTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]  # type: ignore[assignment]
-    """Changes the limits of the pool or the objective of a tournament. Called by people. Answers once it is durable.
-    FAILED_PRECONDITION (TOURNAMENT_ENDED) after the end. Deadline: 5 s.
+    """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
+    change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
     """
     CancelTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTournamentRequest, _orchestrator_pb2.CancelTournamentResponse]  # type: ignore[assignment]
-    """Stops a tournament: pods publish what they have and go; everything is kept. Called by people. Answers once it is
-    durable; the pods go within their grace. Nothing happens to a tournament that has ended. Deadline: 5 s.
+    """Stops a running tournament: its pods publish a checkpoint and exit. All data is kept, and ResumeTournament
+    continues the tournament. Called by user clients. Answers once the new state is durable; the pods exit later,
+    within their grace period. Has no effect on a tournament that is not running. NOT_FOUND for an unknown tournament.
+    Deadline: 5 s.
     """
     ResumeTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ResumeTournamentRequest, _orchestrator_pb2.ResumeTournamentResponse]  # type: ignore[assignment]
-    """Goes on with a tournament that was cancelled or has failed. Called by people. FAILED_PRECONDITION if its objective
-    was met (UpdateTournament cannot help then: create another). Deadline: 5 s.
+    """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
+    durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
+    tournament reached its objective (create another one), or if this orchestrator starts no pods. Deadline: 5 s.
     """
     CreateEvaluation: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateEvaluationRequest, _orchestrator_pb2.CreateEvaluationResponse]  # type: ignore[assignment]
-    """Queues an evaluation of one published checkpoint; a pod pulls it like any assignment. Called by people. NOT_FOUND
-    for an unknown tournament. Deadline: 5 s.
+    """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
+    Called by user clients. Answers once the evaluation is queued; poll GetEvaluation for the result. INVALID_ARGUMENT
+    if a checkpoint lacks its agent or its digest. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if this
+    orchestrator starts no pods. Deadline: 5 s.
     """
     GetEvaluation: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetEvaluationRequest, _orchestrator_pb2.GetEvaluationResponse]  # type: ignore[assignment]
-    """Returns an evaluation and, once a pod has finished it, its result. Called by people, who poll. Answers at once.
-    NOT_FOUND for an unknown one. Deadline: 5 s.
+    """Returns the state of an evaluation and, once a pod has finished it, its result. Called by user clients, which poll.
+    Does not block. NOT_FOUND for an unknown evaluation. Deadline: 5 s.
     """
     ListEvaluations: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEvaluationsRequest, _orchestrator_pb2.ListEvaluationsResponse]  # type: ignore[assignment]
-    """Lists the evaluations of a tournament, oldest first, with what came of them: whoever needs one that was made before
-    need not have it made again. Called by people. Answers at once. INVALID_ARGUMENT for a page token that was not given
-    out. Deadline: 5 s.
+    """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
+    result. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that this method did not return.
+    Deadline: 5 s.
     """
     ListPods: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListPodsRequest, _orchestrator_pb2.ListPodsResponse]  # type: ignore[assignment]
-    """Lists the pods that the launcher knows. Called by people. Answers at once. Deadline: 5 s."""
+    """Lists the pods that are running or being started. Called by user clients. Does not block. Deadline: 5 s."""
     ListEvents: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEventsRequest, _orchestrator_pb2.ListEventsResponse]  # type: ignore[assignment]
-    """Lists every decision with its reason, oldest first. Called by people. Answers at once. Deadline: 5 s."""
+    """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
+    block. INVALID_ARGUMENT for a page token that this method did not return. Deadline: 5 s.
+    """
     AcquireAssignment: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.AcquireAssignmentRequest, _orchestrator_pb2.AcquireAssignmentResponse]  # type: ignore[assignment]
-    """Hands out work. Called by the head of a pod. Waits up to `wait_duration` for work to appear. Durable before it
-    answers; a repeat by the same pod and incarnation returns the assignment it already holds. Deadline:
+    """Assigns work to a pod. Called by the leader of the pod. Blocks until there is work, for at most `wait_duration` and
+    never longer than 30 s. The assignment is durable before the call answers. A repeat by the same pod and incarnation
+    returns the assignment that the pod already holds. INVALID_ARGUMENT if pod or incarnation is empty. Deadline:
     `wait_duration` + 10 s.
     """
     RenewAssignment: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.RenewAssignmentRequest, _orchestrator_pb2.RenewAssignmentResponse]  # type: ignore[assignment]
-    """Prolongs a lease, carries progress up and a directive down. Called by the head every third of the lease. Kept in
-    memory only. FAILED_PRECONDITION (STALE_EPOCH) when the agent was handed to another pod: stop without publishing.
-    Deadline: 5 s.
+    """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
+    of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
+    unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
+    without publishing. Deadline: 5 s.
     """
     CompleteAssignment: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CompleteAssignmentRequest, _orchestrator_pb2.CompleteAssignmentResponse]  # type: ignore[assignment]
-    """Ends a lease and says how it went. Called by the head. Durable before it answers; a repeat is harmless.
-    FAILED_PRECONDITION (STALE_EPOCH) as above. Deadline: 10 s.
+    """Ends an assignment and reports its outcome. Called by the leader of the pod. Answers once the outcome is durable; a
+    repeat has no further effect. INVALID_ARGUMENT for an unknown outcome. NOT_FOUND for an unknown assignment.
+    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s.
     """
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Who trains what. Called by people (CLI, dashboards) and by the learners at the head of the pods; it calls the
-    leaderboard's generator and never dials a pod: pods come to it, and what they hold is a lease that expires.
+    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
+    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
+    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
 
-    An agent's life, message by message:
+    The calls of a pod, in order:
       AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.
-    A pod that dies says nothing; its lease expires and the agent's last published checkpoint goes to the next pod with a
-    higher lease epoch, which makes everything the dead one might still say stale.
+    A pod that dies stops renewing. Its lease expires, and the orchestrator assigns the agent to another pod, which
+    resumes from the agent's last published checkpoint. Every assignment of an agent has a higher lease epoch than the
+    one before. Calls with an older epoch are stale and are refused.
+
+    Requests that create or change something carry a `request_id`: any text that the client chooses, new for each new
+    request. A repeat with the same id within 24 hours has no further effect. INVALID_ARGUMENT if it is empty,
+    ALREADY_EXISTS if the same id came with another request.
+
+    "Deadline" is the time that the client should allow for the call.
     """
 
     @_abc_1.abstractmethod
@@ -182,8 +238,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.CreateTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CreateTournamentResponse, _abc.Awaitable[_orchestrator_pb2.CreateTournamentResponse]]:
-        """Stores a tournament and starts it. Called by people. Answers once it is durable. INVALID_ARGUMENT (BAD_SPEC) names
-        the first key that is wrong. Deadline: 10 s.
+        """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
+        (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator starts
+        no pods. Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -192,7 +249,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GetTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.GetTournamentResponse, _abc.Awaitable[_orchestrator_pb2.GetTournamentResponse]]:
-        """Returns a tournament. Called by people. Answers at once. NOT_FOUND for an unknown one. Deadline: 5 s."""
+        """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s."""
 
     @_abc_1.abstractmethod
     def ListTournaments(
@@ -200,7 +257,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ListTournamentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListTournamentsResponse, _abc.Awaitable[_orchestrator_pb2.ListTournamentsResponse]]:
-        """Lists tournaments, newest first. Called by people. Answers at once. Deadline: 5 s."""
+        """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that
+        this method did not return. Deadline: 5 s.
+        """
 
     @_abc_1.abstractmethod
     def WatchTournament(
@@ -208,9 +267,11 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.WatchTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.WatchTournamentResponse], _abc.AsyncIterator[_orchestrator_pb2.WatchTournamentResponse]]:
-        """Sends the tournament, its pods and its events after `resume_token`, then again what changed, at most a few times a
-        second; a slow reader gets fewer, never older, messages. Ends after the message with an end state. NOT_FOUND for an
-        unknown tournament; UNAVAILABLE when the server drains: call again with the last token. No deadline.
+        """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
+        user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
+        receives fewer messages, but never outdated ones and no event is skipped. The stream ends after the message with an
+        end state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
+        shuts down: call again with the last `resume_token`. No deadline.
         """
 
     @_abc_1.abstractmethod
@@ -219,8 +280,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.UpdateTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.UpdateTournamentResponse, _abc.Awaitable[_orchestrator_pb2.UpdateTournamentResponse]]:
-        """Changes the limits of the pool or the objective of a tournament. Called by people. Answers once it is durable.
-        FAILED_PRECONDITION (TOURNAMENT_ENDED) after the end. Deadline: 5 s.
+        """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
+        change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -229,8 +291,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.CancelTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CancelTournamentResponse, _abc.Awaitable[_orchestrator_pb2.CancelTournamentResponse]]:
-        """Stops a tournament: pods publish what they have and go; everything is kept. Called by people. Answers once it is
-        durable; the pods go within their grace. Nothing happens to a tournament that has ended. Deadline: 5 s.
+        """Stops a running tournament: its pods publish a checkpoint and exit. All data is kept, and ResumeTournament
+        continues the tournament. Called by user clients. Answers once the new state is durable; the pods exit later,
+        within their grace period. Has no effect on a tournament that is not running. NOT_FOUND for an unknown tournament.
+        Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -239,8 +303,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ResumeTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ResumeTournamentResponse, _abc.Awaitable[_orchestrator_pb2.ResumeTournamentResponse]]:
-        """Goes on with a tournament that was cancelled or has failed. Called by people. FAILED_PRECONDITION if its objective
-        was met (UpdateTournament cannot help then: create another). Deadline: 5 s.
+        """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
+        durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
+        tournament reached its objective (create another one), or if this orchestrator starts no pods. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -249,8 +314,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.CreateEvaluationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CreateEvaluationResponse, _abc.Awaitable[_orchestrator_pb2.CreateEvaluationResponse]]:
-        """Queues an evaluation of one published checkpoint; a pod pulls it like any assignment. Called by people. NOT_FOUND
-        for an unknown tournament. Deadline: 5 s.
+        """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
+        Called by user clients. Answers once the evaluation is queued; poll GetEvaluation for the result. INVALID_ARGUMENT
+        if a checkpoint lacks its agent or its digest. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if this
+        orchestrator starts no pods. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -259,8 +326,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.GetEvaluationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.GetEvaluationResponse, _abc.Awaitable[_orchestrator_pb2.GetEvaluationResponse]]:
-        """Returns an evaluation and, once a pod has finished it, its result. Called by people, who poll. Answers at once.
-        NOT_FOUND for an unknown one. Deadline: 5 s.
+        """Returns the state of an evaluation and, once a pod has finished it, its result. Called by user clients, which poll.
+        Does not block. NOT_FOUND for an unknown evaluation. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -269,9 +336,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ListEvaluationsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListEvaluationsResponse, _abc.Awaitable[_orchestrator_pb2.ListEvaluationsResponse]]:
-        """Lists the evaluations of a tournament, oldest first, with what came of them: whoever needs one that was made before
-        need not have it made again. Called by people. Answers at once. INVALID_ARGUMENT for a page token that was not given
-        out. Deadline: 5 s.
+        """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
+        result. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that this method did not return.
+        Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -280,7 +347,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ListPodsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListPodsResponse, _abc.Awaitable[_orchestrator_pb2.ListPodsResponse]]:
-        """Lists the pods that the launcher knows. Called by people. Answers at once. Deadline: 5 s."""
+        """Lists the pods that are running or being started. Called by user clients. Does not block. Deadline: 5 s."""
 
     @_abc_1.abstractmethod
     def ListEvents(
@@ -288,7 +355,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ListEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListEventsResponse, _abc.Awaitable[_orchestrator_pb2.ListEventsResponse]]:
-        """Lists every decision with its reason, oldest first. Called by people. Answers at once. Deadline: 5 s."""
+        """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
+        block. INVALID_ARGUMENT for a page token that this method did not return. Deadline: 5 s.
+        """
 
     @_abc_1.abstractmethod
     def AcquireAssignment(
@@ -296,8 +365,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.AcquireAssignmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.AcquireAssignmentResponse, _abc.Awaitable[_orchestrator_pb2.AcquireAssignmentResponse]]:
-        """Hands out work. Called by the head of a pod. Waits up to `wait_duration` for work to appear. Durable before it
-        answers; a repeat by the same pod and incarnation returns the assignment it already holds. Deadline:
+        """Assigns work to a pod. Called by the leader of the pod. Blocks until there is work, for at most `wait_duration` and
+        never longer than 30 s. The assignment is durable before the call answers. A repeat by the same pod and incarnation
+        returns the assignment that the pod already holds. INVALID_ARGUMENT if pod or incarnation is empty. Deadline:
         `wait_duration` + 10 s.
         """
 
@@ -307,9 +377,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.RenewAssignmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.RenewAssignmentResponse, _abc.Awaitable[_orchestrator_pb2.RenewAssignmentResponse]]:
-        """Prolongs a lease, carries progress up and a directive down. Called by the head every third of the lease. Kept in
-        memory only. FAILED_PRECONDITION (STALE_EPOCH) when the agent was handed to another pod: stop without publishing.
-        Deadline: 5 s.
+        """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
+        of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
+        unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
+        without publishing. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -318,8 +389,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.CompleteAssignmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CompleteAssignmentResponse, _abc.Awaitable[_orchestrator_pb2.CompleteAssignmentResponse]]:
-        """Ends a lease and says how it went. Called by the head. Durable before it answers; a repeat is harmless.
-        FAILED_PRECONDITION (STALE_EPOCH) as above. Deadline: 10 s.
+        """Ends an assignment and reports its outcome. Called by the leader of the pod. Answers once the outcome is durable; a
+        repeat has no further effect. INVALID_ARGUMENT for an unknown outcome. NOT_FOUND for an unknown assignment.
+        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s.
         """
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

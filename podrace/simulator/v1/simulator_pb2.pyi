@@ -23,17 +23,17 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetSimulatorRequest(_message.Message):
-    """Asks for an environment's spaces."""
+    """Names a simulator."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """A name the service knows, `CartPole-v1` for example."""
+    """Name of a simulator of this service, for example `CartPole-v1`; `environment.options.id` of a specification."""
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
-        """As the environment is to be made."""
+        """Options of the simulator: `environment.options` of a specification without `id`, `plane` and `wrappers`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ Global___GetSimulatorRequest: _TypeAlias = GetSimulatorRequest  # noqa: Y015
 
 @_typing.final
 class GetSimulatorResponse(_message.Message):
-    """What an environment, and the service, are like."""
+    """What a simulator, and the service, offer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -61,20 +61,20 @@ class GetSimulatorResponse(_message.Message):
     REPRODUCIBLE_FIELD_NUMBER: _builtins.int
     PLANES_FIELD_NUMBER: _builtins.int
     maximum_environments: _builtins.int
-    """Environments that one stream may open."""
+    """Largest number of environments that one stream may open."""
     reproducible: _builtins.bool
-    """Whether the same seed and actions give the same steps."""
+    """Whether the same seed and the same actions give the same steps."""
     @_builtins.property
     def observation_space(self) -> _agentpod_pb2.Space:
-        """Of one environment's observation."""
+        """Observations of one environment."""
 
     @_builtins.property
     def action_space(self) -> _agentpod_pb2.Space:
-        """Of one environment's action."""
+        """Actions of one environment."""
 
     @_builtins.property
     def planes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """As in Opened."""
+        """Planes that steps can travel on, as in Opened."""
 
     def __init__(
         self,
@@ -95,13 +95,13 @@ Global___GetSimulatorResponse: _TypeAlias = GetSimulatorResponse  # noqa: Y015
 
 @_typing.final
 class StreamStepsRequest(_message.Message):
-    """One request."""
+    """One request of a stream, or a piece of one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class Open(_message.Message):
-        """Makes environments."""
+        """Makes a batch of environments."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -109,12 +109,12 @@ class StreamStepsRequest(_message.Message):
         OPTIONS_FIELD_NUMBER: _builtins.int
         COUNT_FIELD_NUMBER: _builtins.int
         id: _builtins.str
-        """As in GetSimulator."""
+        """Name of the simulator, as in GetSimulatorRequest."""
         count: _builtins.int
-        """Environments stepped side by side, N; at least 1."""
+        """Number of environments of the batch, N; at least 1."""
         @_builtins.property
         def options(self) -> _struct_pb2.Struct:
-            """As in GetSimulator."""
+            """Options of the simulator, as in GetSimulatorRequest."""
 
         def __init__(
             self,
@@ -131,16 +131,18 @@ class StreamStepsRequest(_message.Message):
 
     @_typing.final
     class Share(_message.Message):
-        """Offers memory of the caller, for callers on the same host."""
+        """Offers memory of the caller, for a caller on the same host. With shared memory, the bytes of actions and steps are
+        no longer sent in messages.
+        """
 
         DESCRIPTOR: _descriptor.Descriptor
 
         TENSORS_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorRef]:
-            """On the plane `shared`, in files called `podrace-steps-*`: `action`, `observation`, `reward`, `terminated`,
-            `truncated` and `final_observation`, each of [N, ...] with the types below, and `probe`, a few float64 that the
-            caller wrote. The caller may remove the files once it was answered: what is mapped stays.
+            """Tensors on the plane `shared`, in files named `podrace-steps-*`: `action`, `observation`, `reward`, `terminated`,
+            `truncated` and `final_observation`, each [N, ...] with the types of Act and Stepped, and `probe`, a small
+            float64 tensor that the caller wrote. The caller may remove the files after the response: mapped memory stays.
             """
 
         def __init__(
@@ -162,7 +164,7 @@ class StreamStepsRequest(_message.Message):
 
         SEED_FIELD_NUMBER: _builtins.int
         seed: _builtins.int
-        """Draws the states in which episodes begin, those of later episodes too; lanes differ among each other."""
+        """Seed of the states in which episodes begin, later episodes included. Lanes differ from each other."""
         def __init__(
             self,
             *,
@@ -184,13 +186,14 @@ class StreamStepsRequest(_message.Message):
         ACTION_FIELD_NUMBER: _builtins.int
         MORE_FIELD_NUMBER: _builtins.int
         step: _builtins.int
-        """Steps since the reset, this one included."""
+        """Number of this step since the reset, from 1."""
         action: _builtins.bytes
-        """[N, ...] in C order, of the data type of the action space, little-endian; at most 1 MiB, the rest in the messages
-        that follow. Empty where memory is shared: it lies there.
+        """The actions, [N, ...] in C order, little-endian, of the data type of the action space, in units of the
+        environment. At most 1 MiB in one message; the rest follows in the next messages. Empty with shared memory, where
+        the tensor `action` has them.
         """
         more: _builtins.bool
-        """The rest of the action is still to come."""
+        """Whether more of this action follows in another message."""
         def __init__(
             self,
             *,
@@ -206,7 +209,7 @@ class StreamStepsRequest(_message.Message):
 
     @_typing.final
     class Report(_message.Message):
-        """Asks for the measures of the episodes finished since the last reset."""
+        """Asks for the measures of the episodes that finished since the last reset."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -230,19 +233,19 @@ class StreamStepsRequest(_message.Message):
 
     @_builtins.property
     def share(self) -> Global___StreamStepsRequest.Share:
-        """Offers memory to step in."""
+        """Offers shared memory for the steps."""
 
     @_builtins.property
     def reset(self) -> Global___StreamStepsRequest.Reset:
-        """Begins episodes."""
+        """Begins a new episode in every lane."""
 
     @_builtins.property
     def act(self) -> Global___StreamStepsRequest.Act:
-        """Steps once."""
+        """Steps every lane once."""
 
     @_builtins.property
     def report(self) -> Global___StreamStepsRequest.Report:
-        """Asks for the domain's own measures."""
+        """Asks for the simulator's own measures."""
 
     def __init__(
         self,
@@ -265,13 +268,13 @@ Global___StreamStepsRequest: _TypeAlias = StreamStepsRequest  # noqa: Y015
 
 @_typing.final
 class StreamStepsResponse(_message.Message):
-    """One response."""
+    """One response of a stream, or a piece of one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class Opened(_message.Message):
-        """The environments are there; no episode has begun."""
+        """The environments exist. No episode has begun."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -280,15 +283,15 @@ class StreamStepsResponse(_message.Message):
         PLANES_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def observation_space(self) -> _agentpod_pb2.Space:
-            """Of one environment's observation."""
+            """Observations of one environment."""
 
         @_builtins.property
         def action_space(self) -> _agentpod_pb2.Space:
-            """Of one environment's action; the data type of a discrete one is INT64."""
+            """Actions of one environment. The data type of a discrete action is INT64."""
 
         @_builtins.property
         def planes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """Planes that steps can travel on beside these messages: `shared`, or none."""
+            """Planes that steps can travel on besides messages: `shared`, or none."""
 
         def __init__(
             self,
@@ -305,14 +308,15 @@ class StreamStepsResponse(_message.Message):
 
     @_typing.final
     class Shared(_message.Message):
-        """What became of the memory."""
+        """Whether the offered memory is used."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
         PROBE_SUM_FIELD_NUMBER: _builtins.int
         probe_sum: _builtins.float
-        """Sum of the elements of `probe` as read here: from now on actions, and what `stepped` has after its step, lie in
-        the memory and in no message. Absent where the memory cannot be seen: everything goes on by messages.
+        """Sum of the elements of `probe` as read by the service. From now on actions and results are in the shared memory:
+        Act and Stepped carry only `step`. Absent if the service cannot see the memory: steps continue to travel in
+        messages.
         """
         def __init__(
             self,
@@ -329,9 +333,9 @@ class StreamStepsResponse(_message.Message):
 
     @_typing.final
     class Stepped(_message.Message):
-        """What a step brought. Fields hold at most 1 MiB together; where there is more, each message continues the fields of
-        the one before. Of a reset there is only the observation. A lane whose episode has just ended is reset in the same
-        step.
+        """The result of a step. The byte fields of one message hold at most 1 MiB together; if there is more, further
+        messages continue the fields of the ones before. The result of a reset has only the observation. A lane whose
+        episode has just ended is reset within the same step.
         """
 
         DESCRIPTOR: _descriptor.Descriptor
@@ -345,24 +349,28 @@ class StreamStepsResponse(_message.Message):
         FINAL_OBSERVATION_FIELD_NUMBER: _builtins.int
         MORE_FIELD_NUMBER: _builtins.int
         step: _builtins.int
-        """As in Act; 0 after a reset."""
+        """Number of the step, as in Act; 0 after a reset."""
         observation: _builtins.bytes
-        """[N, ...] in C order, of the data type of the observation space: what to act on next, so the first observation of
-        the next episode where one has just ended.
+        """[N, ...] in C order, little-endian, of the data type of the observation space: the observation to act on next. In
+        a lane whose episode has just ended, this is the first observation of the next episode.
         """
         reward: _builtins.bytes
         """[N] float32."""
         terminated: _builtins.bytes
-        """[N] bool: the episode reached an end of its own, there is no future return."""
+        """[N] bool, one byte each: the episode reached an end of its own, so there is no future return."""
         truncated: _builtins.bytes
-        """[N] bool: the episode was cut off; false wherever `terminated` is true."""
+        """[N] bool, one byte each: the episode was cut off, for instance by a time limit. False wherever `terminated` is
+        true.
+        """
         final_observation: _builtins.bytes
-        """[E, ...]: the last observation of each."""
+        """[E, ...]: the last observation of each of these episodes. The tensor of this name in shared memory is [N, ...]
+        and is written only in lanes whose episode has just ended.
+        """
         more: _builtins.bool
-        """The rest of this step is still to come."""
+        """Whether more of this step follows in another message."""
         @_builtins.property
         def final_lanes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-            """Lanes whose episode has just ended, ascending; E of them."""
+            """The E lanes whose episode has just ended, ascending. Of a step in several messages, each lane is in one of them."""
 
         def __init__(
             self,
@@ -384,7 +392,7 @@ class StreamStepsResponse(_message.Message):
 
     @_typing.final
     class Reported(_message.Message):
-        """The domain's own measures over finished episodes; empty where it has none."""
+        """The simulator's own measures over finished episodes; empty if it has none."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -455,15 +463,15 @@ class StreamStepsResponse(_message.Message):
         LABELS_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-            """By name."""
+            """Measures by name."""
 
         @_builtins.property
         def traces(self) -> _containers.MessageMap[_builtins.str, Global___StreamStepsResponse.Trace]:
-            """Series over one episode, by name, all of one length."""
+            """Series over one episode, by name, all of the same length."""
 
         @_builtins.property
         def labels(self) -> _containers.MessageMap[_builtins.str, Global___StreamStepsResponse.Labels]:
-            """What the positions of the traces are called, by name."""
+            """Labels of the positions of the series, for instance dates, by name."""
 
         def __init__(
             self,
@@ -480,14 +488,14 @@ class StreamStepsResponse(_message.Message):
 
     @_typing.final
     class Trace(_message.Message):
-        """A series."""
+        """A series of numbers."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
         VALUES_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-            """In order."""
+            """The numbers in order."""
 
         def __init__(
             self,
@@ -502,14 +510,14 @@ class StreamStepsResponse(_message.Message):
 
     @_typing.final
     class Labels(_message.Message):
-        """Names of positions."""
+        """Labels of the positions of a series."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
         VALUES_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-            """In order."""
+            """The labels in order."""
 
         def __init__(
             self,
@@ -528,19 +536,19 @@ class StreamStepsResponse(_message.Message):
     REPORTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opened(self) -> Global___StreamStepsResponse.Opened:
-        """To Open."""
+        """Answers Open."""
 
     @_builtins.property
     def shared(self) -> Global___StreamStepsResponse.Shared:
-        """To Share."""
+        """Answers Share."""
 
     @_builtins.property
     def stepped(self) -> Global___StreamStepsResponse.Stepped:
-        """To Reset and Act."""
+        """Answers Reset and Act."""
 
     @_builtins.property
     def reported(self) -> Global___StreamStepsResponse.Reported:
-        """To Report."""
+        """Answers Report."""
 
     def __init__(
         self,

@@ -27,8 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SimulatorServiceStub:
-    """Steps batched environments for workers and evaluators that do not have them; served by a third party in any language,
-    or by `python -m simulators`. Whoever names the environment `grpc://HOST:PORT` calls it.
+    """Steps batches of environments for workers and evaluators in other processes. Served by a third party in any language,
+    or by `python -m simulators`, which serves the built-in simulators. A tournament uses a service by
+    `environment.id = "grpc://HOST:PORT"`, with the name of the simulator in `environment.options.id`; see
+    EnvironmentSpec. Workers and evaluators call it.
+
+    N environments are stepped as one batch. One environment of a batch is called a lane.
     """
 
     @_typing.overload
@@ -36,61 +40,75 @@ class SimulatorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SimulatorServiceAsyncStub: ...
     GetSimulator: _grpc.UnaryUnaryMultiCallable[_simulator_pb2.GetSimulatorRequest, _simulator_pb2.GetSimulatorResponse]
-    """Says what one environment observes and accepts, and what the service can do; may make one lane to find out, and
-    keeps nothing. Called by people and programs that want to know; opening a stream tells the same. INVALID_ARGUMENT
-    for an id, an option or a value that cannot be used, UNIMPLEMENTED where a package is missing. Deadline: 120 s (a
-    simulator may compile).
+    """Describes one simulator: its spaces and what the service offers. Called by tools; workers receive the same facts
+    when they open a stream. May make one environment to find out, and keeps nothing. INVALID_ARGUMENT for an id, an
+    option or a value that cannot be used. UNIMPLEMENTED if a package is missing. Deadline: 120 s, because a simulator
+    may have to compile.
     """
     StreamSteps: _grpc.StreamStreamMultiCallable[_simulator_pb2.StreamStepsRequest, _simulator_pb2.StreamStepsResponse]
-    """Makes a batch of environments, which belong to this stream and are closed with it, and steps them as they are told
-    to. Called by workers and evaluators; each request but a piece with `more` is answered by one response (in pieces
-    where it is long), and the next request comes after that:
-      open               -> opened            first, once
-      share              -> shared            at most once, only if `opened` offers the plane `shared`
-      reset              -> stepped, step 0   before the first action, and whenever episodes are to begin anew
-      act, step 1, 2 ... -> stepped, the same step
-      report             -> reported          at any time
-    The caller ends the stream by closing its side. Whatever goes wrong ends it too, with everything that was open:
-    INVALID_ARGUMENT for an environment that cannot be made, and for a request that is out of order or of the wrong
-    size; RESOURCE_EXHAUSTED for more environments, or streams, than the service takes; UNIMPLEMENTED where a package
-    is missing; DEADLINE_EXCEEDED when no request came for longer than the service waits (tell it how long to); INTERNAL
-    for a defect of the simulator. Environments are never resumed: the caller opens another stream, and new episodes
-    begin. A stream lives as long as both sides do. Deadline for the answer to `open`: 110 s; to anything else: 60 s.
+    """Makes a batch of environments and steps it. The environments belong to the stream and are closed with it. Called by
+    workers and evaluators. The caller sends one request at a time and waits for its response:
+      open                 -> opened               first, once
+      share                -> shared               at most once, before the first reset; only if `opened` offers the
+                                                   plane `shared`
+      reset                -> stepped with step 0  before the first action, and to begin new episodes in all lanes
+      act with step 1, 2.. -> stepped with the same step
+      report               -> reported             at any time after open
+    A long request or response is sent in several messages, all but the last with `more` set; see Act and Stepped.
+
+    The stream lives until the caller closes its side or an error ends it. Errors close all environments of the stream:
+    INVALID_ARGUMENT for an environment that cannot be made, and for a request that is unknown, out of order or of the
+    wrong size; RESOURCE_EXHAUSTED for more environments or streams than the service allows; UNIMPLEMENTED if a package
+    is missing; DEADLINE_EXCEEDED if the caller sent no request for longer than the service allows (state the limit in
+    the message); INTERNAL for a defect of the simulator. Environments cannot be resumed: the caller opens another
+    stream, and new episodes begin. No deadline for the stream. Deadline for the response to `open`: 110 s; to any
+    other request: 60 s.
     """
 
 @_typing.type_check_only
 class SimulatorServiceAsyncStub(SimulatorServiceStub):
-    """Steps batched environments for workers and evaluators that do not have them; served by a third party in any language,
-    or by `python -m simulators`. Whoever names the environment `grpc://HOST:PORT` calls it.
+    """Steps batches of environments for workers and evaluators in other processes. Served by a third party in any language,
+    or by `python -m simulators`, which serves the built-in simulators. A tournament uses a service by
+    `environment.id = "grpc://HOST:PORT"`, with the name of the simulator in `environment.options.id`; see
+    EnvironmentSpec. Workers and evaluators call it.
+
+    N environments are stepped as one batch. One environment of a batch is called a lane.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetSimulator: _aio.UnaryUnaryMultiCallable[_simulator_pb2.GetSimulatorRequest, _simulator_pb2.GetSimulatorResponse]  # type: ignore[assignment]
-    """Says what one environment observes and accepts, and what the service can do; may make one lane to find out, and
-    keeps nothing. Called by people and programs that want to know; opening a stream tells the same. INVALID_ARGUMENT
-    for an id, an option or a value that cannot be used, UNIMPLEMENTED where a package is missing. Deadline: 120 s (a
-    simulator may compile).
+    """Describes one simulator: its spaces and what the service offers. Called by tools; workers receive the same facts
+    when they open a stream. May make one environment to find out, and keeps nothing. INVALID_ARGUMENT for an id, an
+    option or a value that cannot be used. UNIMPLEMENTED if a package is missing. Deadline: 120 s, because a simulator
+    may have to compile.
     """
     StreamSteps: _aio.StreamStreamMultiCallable[_simulator_pb2.StreamStepsRequest, _simulator_pb2.StreamStepsResponse]  # type: ignore[assignment]
-    """Makes a batch of environments, which belong to this stream and are closed with it, and steps them as they are told
-    to. Called by workers and evaluators; each request but a piece with `more` is answered by one response (in pieces
-    where it is long), and the next request comes after that:
-      open               -> opened            first, once
-      share              -> shared            at most once, only if `opened` offers the plane `shared`
-      reset              -> stepped, step 0   before the first action, and whenever episodes are to begin anew
-      act, step 1, 2 ... -> stepped, the same step
-      report             -> reported          at any time
-    The caller ends the stream by closing its side. Whatever goes wrong ends it too, with everything that was open:
-    INVALID_ARGUMENT for an environment that cannot be made, and for a request that is out of order or of the wrong
-    size; RESOURCE_EXHAUSTED for more environments, or streams, than the service takes; UNIMPLEMENTED where a package
-    is missing; DEADLINE_EXCEEDED when no request came for longer than the service waits (tell it how long to); INTERNAL
-    for a defect of the simulator. Environments are never resumed: the caller opens another stream, and new episodes
-    begin. A stream lives as long as both sides do. Deadline for the answer to `open`: 110 s; to anything else: 60 s.
+    """Makes a batch of environments and steps it. The environments belong to the stream and are closed with it. Called by
+    workers and evaluators. The caller sends one request at a time and waits for its response:
+      open                 -> opened               first, once
+      share                -> shared               at most once, before the first reset; only if `opened` offers the
+                                                   plane `shared`
+      reset                -> stepped with step 0  before the first action, and to begin new episodes in all lanes
+      act with step 1, 2.. -> stepped with the same step
+      report               -> reported             at any time after open
+    A long request or response is sent in several messages, all but the last with `more` set; see Act and Stepped.
+
+    The stream lives until the caller closes its side or an error ends it. Errors close all environments of the stream:
+    INVALID_ARGUMENT for an environment that cannot be made, and for a request that is unknown, out of order or of the
+    wrong size; RESOURCE_EXHAUSTED for more environments or streams than the service allows; UNIMPLEMENTED if a package
+    is missing; DEADLINE_EXCEEDED if the caller sent no request for longer than the service allows (state the limit in
+    the message); INTERNAL for a defect of the simulator. Environments cannot be resumed: the caller opens another
+    stream, and new episodes begin. No deadline for the stream. Deadline for the response to `open`: 110 s; to any
+    other request: 60 s.
     """
 
 class SimulatorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Steps batched environments for workers and evaluators that do not have them; served by a third party in any language,
-    or by `python -m simulators`. Whoever names the environment `grpc://HOST:PORT` calls it.
+    """Steps batches of environments for workers and evaluators in other processes. Served by a third party in any language,
+    or by `python -m simulators`, which serves the built-in simulators. A tournament uses a service by
+    `environment.id = "grpc://HOST:PORT"`, with the name of the simulator in `environment.options.id`; see
+    EnvironmentSpec. Workers and evaluators call it.
+
+    N environments are stepped as one batch. One environment of a batch is called a lane.
     """
 
     @_abc_1.abstractmethod
@@ -99,10 +117,10 @@ class SimulatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _simulator_pb2.GetSimulatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_simulator_pb2.GetSimulatorResponse, _abc.Awaitable[_simulator_pb2.GetSimulatorResponse]]:
-        """Says what one environment observes and accepts, and what the service can do; may make one lane to find out, and
-        keeps nothing. Called by people and programs that want to know; opening a stream tells the same. INVALID_ARGUMENT
-        for an id, an option or a value that cannot be used, UNIMPLEMENTED where a package is missing. Deadline: 120 s (a
-        simulator may compile).
+        """Describes one simulator: its spaces and what the service offers. Called by tools; workers receive the same facts
+        when they open a stream. May make one environment to find out, and keeps nothing. INVALID_ARGUMENT for an id, an
+        option or a value that cannot be used. UNIMPLEMENTED if a package is missing. Deadline: 120 s, because a simulator
+        may have to compile.
         """
 
     @_abc_1.abstractmethod
@@ -111,20 +129,23 @@ class SimulatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_simulator_pb2.StreamStepsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_simulator_pb2.StreamStepsResponse], _abc.AsyncIterator[_simulator_pb2.StreamStepsResponse]]:
-        """Makes a batch of environments, which belong to this stream and are closed with it, and steps them as they are told
-        to. Called by workers and evaluators; each request but a piece with `more` is answered by one response (in pieces
-        where it is long), and the next request comes after that:
-          open               -> opened            first, once
-          share              -> shared            at most once, only if `opened` offers the plane `shared`
-          reset              -> stepped, step 0   before the first action, and whenever episodes are to begin anew
-          act, step 1, 2 ... -> stepped, the same step
-          report             -> reported          at any time
-        The caller ends the stream by closing its side. Whatever goes wrong ends it too, with everything that was open:
-        INVALID_ARGUMENT for an environment that cannot be made, and for a request that is out of order or of the wrong
-        size; RESOURCE_EXHAUSTED for more environments, or streams, than the service takes; UNIMPLEMENTED where a package
-        is missing; DEADLINE_EXCEEDED when no request came for longer than the service waits (tell it how long to); INTERNAL
-        for a defect of the simulator. Environments are never resumed: the caller opens another stream, and new episodes
-        begin. A stream lives as long as both sides do. Deadline for the answer to `open`: 110 s; to anything else: 60 s.
+        """Makes a batch of environments and steps it. The environments belong to the stream and are closed with it. Called by
+        workers and evaluators. The caller sends one request at a time and waits for its response:
+          open                 -> opened               first, once
+          share                -> shared               at most once, before the first reset; only if `opened` offers the
+                                                       plane `shared`
+          reset                -> stepped with step 0  before the first action, and to begin new episodes in all lanes
+          act with step 1, 2.. -> stepped with the same step
+          report               -> reported             at any time after open
+        A long request or response is sent in several messages, all but the last with `more` set; see Act and Stepped.
+
+        The stream lives until the caller closes its side or an error ends it. Errors close all environments of the stream:
+        INVALID_ARGUMENT for an environment that cannot be made, and for a request that is unknown, out of order or of the
+        wrong size; RESOURCE_EXHAUSTED for more environments or streams than the service allows; UNIMPLEMENTED if a package
+        is missing; DEADLINE_EXCEEDED if the caller sent no request for longer than the service allows (state the limit in
+        the message); INTERNAL for a defect of the simulator. Environments cannot be resumed: the caller opens another
+        stream, and new episodes begin. No deadline for the stream. Deadline for the response to `open`: 110 s; to any
+        other request: 60 s.
         """
 
 def add_SimulatorServiceServicer_to_server(servicer: SimulatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -40,12 +40,12 @@ class _DataTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DataType.Val
     DATA_TYPE_BOOL: _DataType.ValueType  # 6
     """One byte, 0 or 1."""
     DATA_TYPE_BFLOAT16: _DataType.ValueType  # 7
-    """Upper half of a binary32."""
+    """The upper 16 bits of an IEEE 754 binary32."""
     DATA_TYPE_FLOAT16: _DataType.ValueType  # 8
     """IEEE 754 binary16."""
 
 class DataType(_DataType, metaclass=_DataTypeEnumTypeWrapper):
-    """Type of one element. Little-endian; BOOL is one byte, 0 or 1."""
+    """Type of one element, little-endian. A reader refuses a value that it does not know with INVALID_ARGUMENT."""
 
 DATA_TYPE_UNSPECIFIED: DataType.ValueType  # 0
 """Never valid."""
@@ -62,14 +62,14 @@ DATA_TYPE_UINT8: DataType.ValueType  # 5
 DATA_TYPE_BOOL: DataType.ValueType  # 6
 """One byte, 0 or 1."""
 DATA_TYPE_BFLOAT16: DataType.ValueType  # 7
-"""Upper half of a binary32."""
+"""The upper 16 bits of an IEEE 754 binary32."""
 DATA_TYPE_FLOAT16: DataType.ValueType  # 8
 """IEEE 754 binary16."""
 Global___DataType: _TypeAlias = DataType  # noqa: Y015
 
 @_typing.final
 class TensorSpec(_message.Message):
-    """What a tensor is, apart from where it lies. Layout version 1: little-endian, C-order, contiguous."""
+    """Name, type and shape of a tensor. Layout version 1: little-endian, C order, contiguous."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -78,14 +78,14 @@ class TensorSpec(_message.Message):
     SHAPE_FIELD_NUMBER: _builtins.int
     LAYOUT_VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Name within its slot or file, unique there."""
+    """Name, unique within its slot or file."""
     data_type: Global___DataType.ValueType
     """Type of one element."""
     layout_version: _builtins.int
-    """Version of the layout rules above; 1."""
+    """Version of the layout rules above; always 1."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Length of each dimension; at most 8 of them; empty for a scalar."""
+        """Length of each dimension, at most 8 dimensions; empty for a scalar."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ Global___TensorSpec: _TypeAlias = TensorSpec  # noqa: Y015
 
 @_typing.final
 class TensorRef(_message.Message):
-    """Where a tensor lies. An rpc carries this, never the elements."""
+    """Reference to a tensor in memory. Calls other than those of TensorService carry references instead of elements."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -114,20 +114,22 @@ class TensorRef(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     plane_uri: _builtins.str
-    """The memory it lies in: `shared:NAME` is a file of that name under /dev/shm (or the folder both ends agreed on),
-    `memory:NAME` a block of the same process, `grpc:ADDRESS/NAME` a block of the process whose TensorService answers
-    at ADDRESS (`host:port` or `unix:/path`), `cuda:NAME` a block of a GPU with its handles in the file of that name,
-    `group:ADDRESS/NAME` a block of the process whose TransferService answers at ADDRESS.
+    """The plane and the block of memory, as `<plane>:<name>`:
+    - `shared:NAME`: the file NAME under /dev/shm, or in the directory that both processes are configured with;
+    - `memory:NAME`: a block of the same process;
+    - `grpc:ADDRESS/NAME`: a block of the process whose TensorService listens on ADDRESS (`host:port` or `unix:/path`);
+    - `cuda:NAME`: a block of GPU memory, whose CUDA IPC handles are in the shared file NAME;
+    - `group:ADDRESS/NAME`: a block of the process whose TransferService listens on ADDRESS.
     """
     offset_bytes: _builtins.int
-    """First byte of the tensor within that memory; a multiple of 64."""
+    """Offset of the first byte of the tensor within the block; a multiple of 64."""
     generation: _builtins.int
-    """Counter that the owner raises whenever it hands the memory out anew; a reader that meets another generation
-    than it was told refuses (a torn or recycled slot is a defect, never data).
+    """Generation of the block. The owner increases it whenever it reuses the memory. A reader that finds another
+    generation in the block refuses the reference, because the content is no longer what the reference was made for.
     """
     @_builtins.property
     def spec(self) -> Global___TensorSpec:
-        """What lies there."""
+        """Name, type and shape."""
 
     def __init__(
         self,
@@ -147,7 +149,7 @@ Global___TensorRef: _TypeAlias = TensorRef  # noqa: Y015
 
 @_typing.final
 class TensorChunk(_message.Message):
-    """A box of a tensor with its elements."""
+    """A box (a contiguous range of indices in each dimension) of a tensor, with its elements."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -159,7 +161,7 @@ class TensorChunk(_message.Message):
     data: _builtins.bytes
     """The elements of the box in C order; at most 1 MiB."""
     digest: _builtins.str
-    """SHA-256 of `data`, lower-case hexadecimal."""
+    """SHA-256 of `data`, in lower-case hexadecimal."""
     @_builtins.property
     def tensor(self) -> Global___TensorRef:
         """The tensor."""
@@ -198,7 +200,7 @@ class ReadTensorsRequest(_message.Message):
     TENSORS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]:
-        """Distinct tensors, all of the memory of the process that is asked."""
+        """Tensors with distinct names, all in memory of the process that is called."""
 
     def __init__(
         self,
@@ -215,7 +217,7 @@ Global___ReadTensorsRequest: _TypeAlias = ReadTensorsRequest  # noqa: Y015
 
 @_typing.final
 class ReadTensorsResponse(_message.Message):
-    """A piece of what was asked for."""
+    """A piece of the tensors."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -239,7 +241,7 @@ Global___ReadTensorsResponse: _TypeAlias = ReadTensorsResponse  # noqa: Y015
 
 @_typing.final
 class WriteTensorsRequest(_message.Message):
-    """A piece to be written."""
+    """A piece to write."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -263,13 +265,13 @@ Global___WriteTensorsRequest: _TypeAlias = WriteTensorsRequest  # noqa: Y015
 
 @_typing.final
 class WriteTensorsResponse(_message.Message):
-    """Everything was written."""
+    """All pieces are written."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     size_bytes: _builtins.int
-    """Bytes of all chunks together."""
+    """Number of bytes of all chunks together."""
     def __init__(
         self,
         *,
@@ -285,13 +287,13 @@ Global___WriteTensorsResponse: _TypeAlias = WriteTensorsResponse  # noqa: Y015
 
 @_typing.final
 class JoinTransferRequest(_message.Message):
-    """Asks for a group."""
+    """Asks for a process group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PEER_FIELD_NUMBER: _builtins.int
     peer: _builtins.str
-    """Names the caller among all that this process serves, the same for its life."""
+    """Name of the caller, unique among the peers of this process and the same in all its calls."""
     def __init__(
         self,
         *,
@@ -307,16 +309,16 @@ Global___JoinTransferRequest: _TypeAlias = JoinTransferRequest  # noqa: Y015
 
 @_typing.final
 class JoinTransferResponse(_message.Message):
-    """How to join."""
+    """How to join the group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STORE_ADDRESS_FIELD_NUMBER: _builtins.int
     PREFIX_FIELD_NUMBER: _builtins.int
     store_address: _builtins.str
-    """Where members meet: `host:port` of a store of torch.distributed."""
+    """Address of the torch.distributed store where the group meets, `host:port`."""
     prefix: _builtins.str
-    """Of this group, never used before; names it in the other calls."""
+    """Prefix of the group's keys in that store, never used before. It names the group in the other calls."""
     def __init__(
         self,
         *,
@@ -333,7 +335,7 @@ Global___JoinTransferResponse: _TypeAlias = JoinTransferResponse  # noqa: Y015
 
 @_typing.final
 class SendTensorsRequest(_message.Message):
-    """Asks for tensors."""
+    """Asks the owner to send tensors."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -343,7 +345,7 @@ class SendTensorsRequest(_message.Message):
     """The group."""
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorRef]:
-        """Distinct tensors, in the order in which they are sent."""
+        """Tensors with distinct names, in the order in which they are sent."""
 
     def __init__(
         self,
@@ -361,7 +363,7 @@ Global___SendTensorsRequest: _TypeAlias = SendTensorsRequest  # noqa: Y015
 
 @_typing.final
 class SendTensorsResponse(_message.Message):
-    """The owner sends."""
+    """The owner sends now."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -378,7 +380,7 @@ Global___SendTensorsResponse: _TypeAlias = SendTensorsResponse  # noqa: Y015
 
 @_typing.final
 class TensorBox(_message.Message):
-    """A part of a tensor."""
+    """A box (a contiguous range of indices in each dimension) of a tensor."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -414,7 +416,7 @@ Global___TensorBox: _TypeAlias = TensorBox  # noqa: Y015
 
 @_typing.final
 class ReceiveTensorsRequest(_message.Message):
-    """Announces what will be sent."""
+    """Asks the owner to receive boxes of tensors."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -424,7 +426,7 @@ class ReceiveTensorsRequest(_message.Message):
     """The group."""
     @_builtins.property
     def boxes(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorBox]:
-        """Boxes, in the order in which they are sent, each in C order."""
+        """Boxes in the order in which they are sent, the elements of each in C order."""
 
     def __init__(
         self,
@@ -442,7 +444,7 @@ Global___ReceiveTensorsRequest: _TypeAlias = ReceiveTensorsRequest  # noqa: Y015
 
 @_typing.final
 class ReceiveTensorsResponse(_message.Message):
-    """The owner receives."""
+    """The owner receives now."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -27,8 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TensorServiceStub:
-    """Carries tensors to and from whoever shares no memory with their owner; served by the owner. Every other plane is
-    faster; this one always works, and is the only one that a third party must speak.
+    """Copies tensors to and from processes that share no memory with the owner of the tensors. Served by the owner, which
+    in a pod is a learner.
+
+    A plane is a way for tensors to travel between two processes; TensorRef lists them. This service is the plane `grpc`.
+    Every other plane is faster, but this one works between any two processes, and it is the only one that a third party
+    has to implement.
     """
 
     @_typing.overload
@@ -36,39 +40,51 @@ class TensorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TensorServiceAsyncStub: ...
     ReadTensors: _grpc.UnaryStreamMultiCallable[_tensor_pb2.ReadTensorsRequest, _tensor_pb2.ReadTensorsResponse]
-    """Streams tensors in chunks of at most 1 MiB, in no promised order; a stream that ends well was complete. Called by
-    workers and evaluators before they use what they were handed. The reader's pace is the stream's own flow control.
-    FAILED_PRECONDITION when the memory is gone or was handed out anew, also half-way. Deadline: 60 s.
+    """Streams tensors in chunks of at most 1 MiB, in any order. A stream that ends with the status OK was complete.
+    Called by workers and evaluators before they use a tensor that they have a reference to. Blocks as the reader's
+    flow control demands. FAILED_PRECONDITION if the memory does not exist, or belongs to another generation than the
+    reference; this may also happen in the middle of a stream. INVALID_ARGUMENT for a malformed reference. Deadline: 60
+    s.
     """
     WriteTensors: _grpc.StreamUnaryMultiCallable[_tensor_pb2.WriteTensorsRequest, _tensor_pb2.WriteTensorsResponse]
-    """Writes chunks in place and answers when all of them are there. Called by workers before they hand a slot back.
-    FAILED_PRECONDITION when the memory is gone or was handed out anew, DATA_LOSS (BAD_DIGEST) when a chunk is
-    damaged, INVALID_ARGUMENT when it does not fit its tensor; chunks before it stay, so that a slot whose writing
-    failed is lost. Deadline: 60 s.
+    """Writes chunks in place. Called by workers before they report that a slot is full. Answers once all chunks are
+    written. FAILED_PRECONDITION if the memory does not exist, or belongs to another generation than the reference.
+    DATA_LOSS (BAD_DIGEST) if a chunk is damaged. INVALID_ARGUMENT if it does not fit its tensor. Chunks that were
+    written before an error stay written, so the content of that memory is undefined then. Deadline: 60 s.
     """
 
 @_typing.type_check_only
 class TensorServiceAsyncStub(TensorServiceStub):
-    """Carries tensors to and from whoever shares no memory with their owner; served by the owner. Every other plane is
-    faster; this one always works, and is the only one that a third party must speak.
+    """Copies tensors to and from processes that share no memory with the owner of the tensors. Served by the owner, which
+    in a pod is a learner.
+
+    A plane is a way for tensors to travel between two processes; TensorRef lists them. This service is the plane `grpc`.
+    Every other plane is faster, but this one works between any two processes, and it is the only one that a third party
+    has to implement.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReadTensors: _aio.UnaryStreamMultiCallable[_tensor_pb2.ReadTensorsRequest, _tensor_pb2.ReadTensorsResponse]  # type: ignore[assignment]
-    """Streams tensors in chunks of at most 1 MiB, in no promised order; a stream that ends well was complete. Called by
-    workers and evaluators before they use what they were handed. The reader's pace is the stream's own flow control.
-    FAILED_PRECONDITION when the memory is gone or was handed out anew, also half-way. Deadline: 60 s.
+    """Streams tensors in chunks of at most 1 MiB, in any order. A stream that ends with the status OK was complete.
+    Called by workers and evaluators before they use a tensor that they have a reference to. Blocks as the reader's
+    flow control demands. FAILED_PRECONDITION if the memory does not exist, or belongs to another generation than the
+    reference; this may also happen in the middle of a stream. INVALID_ARGUMENT for a malformed reference. Deadline: 60
+    s.
     """
     WriteTensors: _aio.StreamUnaryMultiCallable[_tensor_pb2.WriteTensorsRequest, _tensor_pb2.WriteTensorsResponse]  # type: ignore[assignment]
-    """Writes chunks in place and answers when all of them are there. Called by workers before they hand a slot back.
-    FAILED_PRECONDITION when the memory is gone or was handed out anew, DATA_LOSS (BAD_DIGEST) when a chunk is
-    damaged, INVALID_ARGUMENT when it does not fit its tensor; chunks before it stay, so that a slot whose writing
-    failed is lost. Deadline: 60 s.
+    """Writes chunks in place. Called by workers before they report that a slot is full. Answers once all chunks are
+    written. FAILED_PRECONDITION if the memory does not exist, or belongs to another generation than the reference.
+    DATA_LOSS (BAD_DIGEST) if a chunk is damaged. INVALID_ARGUMENT if it does not fit its tensor. Chunks that were
+    written before an error stay written, so the content of that memory is undefined then. Deadline: 60 s.
     """
 
 class TensorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Carries tensors to and from whoever shares no memory with their owner; served by the owner. Every other plane is
-    faster; this one always works, and is the only one that a third party must speak.
+    """Copies tensors to and from processes that share no memory with the owner of the tensors. Served by the owner, which
+    in a pod is a learner.
+
+    A plane is a way for tensors to travel between two processes; TensorRef lists them. This service is the plane `grpc`.
+    Every other plane is faster, but this one works between any two processes, and it is the only one that a third party
+    has to implement.
     """
 
     @_abc_1.abstractmethod
@@ -77,9 +93,11 @@ class TensorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tensor_pb2.ReadTensorsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tensor_pb2.ReadTensorsResponse], _abc.AsyncIterator[_tensor_pb2.ReadTensorsResponse]]:
-        """Streams tensors in chunks of at most 1 MiB, in no promised order; a stream that ends well was complete. Called by
-        workers and evaluators before they use what they were handed. The reader's pace is the stream's own flow control.
-        FAILED_PRECONDITION when the memory is gone or was handed out anew, also half-way. Deadline: 60 s.
+        """Streams tensors in chunks of at most 1 MiB, in any order. A stream that ends with the status OK was complete.
+        Called by workers and evaluators before they use a tensor that they have a reference to. Blocks as the reader's
+        flow control demands. FAILED_PRECONDITION if the memory does not exist, or belongs to another generation than the
+        reference; this may also happen in the middle of a stream. INVALID_ARGUMENT for a malformed reference. Deadline: 60
+        s.
         """
 
     @_abc_1.abstractmethod
@@ -88,18 +106,18 @@ class TensorServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_tensor_pb2.WriteTensorsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_tensor_pb2.WriteTensorsResponse, _abc.Awaitable[_tensor_pb2.WriteTensorsResponse]]:
-        """Writes chunks in place and answers when all of them are there. Called by workers before they hand a slot back.
-        FAILED_PRECONDITION when the memory is gone or was handed out anew, DATA_LOSS (BAD_DIGEST) when a chunk is
-        damaged, INVALID_ARGUMENT when it does not fit its tensor; chunks before it stay, so that a slot whose writing
-        failed is lost. Deadline: 60 s.
+        """Writes chunks in place. Called by workers before they report that a slot is full. Answers once all chunks are
+        written. FAILED_PRECONDITION if the memory does not exist, or belongs to another generation than the reference.
+        DATA_LOSS (BAD_DIGEST) if a chunk is damaged. INVALID_ARGUMENT if it does not fit its tensor. Chunks that were
+        written before an error stay written, so the content of that memory is undefined then. Deadline: 60 s.
         """
 
 def add_TensorServiceServicer_to_server(servicer: TensorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class TransferServiceStub:
-    """Moves tensors between the owner of memory and one peer through a group of the two: NCCL between GPUs, gloo between
-    CPUs. Messages only say what moves next; the elements never pass here. A process serves the memory of its own plane
-    `group`. Calls of one peer come one after the other.
+    """Coordinates the plane `group`, which moves tensors between the owner of memory and one peer by collectives of
+    torch.distributed: NCCL between GPUs, gloo between CPUs. The messages only announce what moves next; the elements
+    travel in a process group of the two. Served by the owner. A peer makes one call at a time.
     """
 
     @_typing.overload
@@ -107,49 +125,53 @@ class TransferServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TransferServiceAsyncStub: ...
     JoinTransfer: _grpc.UnaryUnaryMultiCallable[_tensor_pb2.JoinTransferRequest, _tensor_pb2.JoinTransferResponse]
-    """Begins a group of the owner, rank 0, and the caller, rank 1; one that the caller had before is given up. The owner
-    joins while it answers. Called by a worker or an evaluator before its first transfer, and after a failed one.
-    Deadline: 10 s.
+    """Creates a process group of the owner (rank 0) and the caller (rank 1); an earlier group of the same caller is
+    dropped. Called by a worker or an evaluator before its first transfer and after a failed one. Answers at once, and
+    the owner joins the group in the background. INVALID_ARGUMENT if `peer` is empty. Deadline: 10 s.
     """
     SendTensors: _grpc.UnaryStreamMultiCallable[_tensor_pb2.SendTensorsRequest, _tensor_pb2.SendTensorsResponse]
-    """Has the owner send tensors. The first response says that it does, and the caller receives; the stream ends when
-    all is sent. Blocks as long as that takes. FAILED_PRECONDITION: the memory is not there or was handed out anew, or
-    the group is none of this process (NOT_OPEN: join again); nothing is sent then, or, after the first response, what was
-    sent is void. UNAVAILABLE: a member was lost; join again. Deadline: 60 s.
+    """Makes the owner send tensors. Called by a worker or an evaluator. The first response says that the owner sends; the
+    caller then receives. Blocks until everything is sent, which ends the stream. FAILED_PRECONDITION (NOT_OPEN) if
+    this process does not know the group: join again. FAILED_PRECONDITION without a reason if the memory does not
+    exist, or belongs to another generation than the reference. If that happens after the first response, discard what
+    was received. UNAVAILABLE if the other member was lost: join again. Deadline: 60 s.
     """
     ReceiveTensors: _grpc.UnaryStreamMultiCallable[_tensor_pb2.ReceiveTensorsRequest, _tensor_pb2.ReceiveTensorsResponse]
-    """Has the owner receive boxes of tensors. The first response says that it does, and the caller sends; the stream ends
-    when all is written. Blocks and fails as SendTensors. Deadline: 60 s.
+    """Makes the owner receive boxes of tensors. Called by a worker or an evaluator. The first response says that the
+    owner receives; the caller then sends. Blocks until everything is written, which ends the stream. Same errors as
+    SendTensors. INVALID_ARGUMENT if a box does not fit its tensor. Deadline: 60 s.
     """
 
 @_typing.type_check_only
 class TransferServiceAsyncStub(TransferServiceStub):
-    """Moves tensors between the owner of memory and one peer through a group of the two: NCCL between GPUs, gloo between
-    CPUs. Messages only say what moves next; the elements never pass here. A process serves the memory of its own plane
-    `group`. Calls of one peer come one after the other.
+    """Coordinates the plane `group`, which moves tensors between the owner of memory and one peer by collectives of
+    torch.distributed: NCCL between GPUs, gloo between CPUs. The messages only announce what moves next; the elements
+    travel in a process group of the two. Served by the owner. A peer makes one call at a time.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     JoinTransfer: _aio.UnaryUnaryMultiCallable[_tensor_pb2.JoinTransferRequest, _tensor_pb2.JoinTransferResponse]  # type: ignore[assignment]
-    """Begins a group of the owner, rank 0, and the caller, rank 1; one that the caller had before is given up. The owner
-    joins while it answers. Called by a worker or an evaluator before its first transfer, and after a failed one.
-    Deadline: 10 s.
+    """Creates a process group of the owner (rank 0) and the caller (rank 1); an earlier group of the same caller is
+    dropped. Called by a worker or an evaluator before its first transfer and after a failed one. Answers at once, and
+    the owner joins the group in the background. INVALID_ARGUMENT if `peer` is empty. Deadline: 10 s.
     """
     SendTensors: _aio.UnaryStreamMultiCallable[_tensor_pb2.SendTensorsRequest, _tensor_pb2.SendTensorsResponse]  # type: ignore[assignment]
-    """Has the owner send tensors. The first response says that it does, and the caller receives; the stream ends when
-    all is sent. Blocks as long as that takes. FAILED_PRECONDITION: the memory is not there or was handed out anew, or
-    the group is none of this process (NOT_OPEN: join again); nothing is sent then, or, after the first response, what was
-    sent is void. UNAVAILABLE: a member was lost; join again. Deadline: 60 s.
+    """Makes the owner send tensors. Called by a worker or an evaluator. The first response says that the owner sends; the
+    caller then receives. Blocks until everything is sent, which ends the stream. FAILED_PRECONDITION (NOT_OPEN) if
+    this process does not know the group: join again. FAILED_PRECONDITION without a reason if the memory does not
+    exist, or belongs to another generation than the reference. If that happens after the first response, discard what
+    was received. UNAVAILABLE if the other member was lost: join again. Deadline: 60 s.
     """
     ReceiveTensors: _aio.UnaryStreamMultiCallable[_tensor_pb2.ReceiveTensorsRequest, _tensor_pb2.ReceiveTensorsResponse]  # type: ignore[assignment]
-    """Has the owner receive boxes of tensors. The first response says that it does, and the caller sends; the stream ends
-    when all is written. Blocks and fails as SendTensors. Deadline: 60 s.
+    """Makes the owner receive boxes of tensors. Called by a worker or an evaluator. The first response says that the
+    owner receives; the caller then sends. Blocks until everything is written, which ends the stream. Same errors as
+    SendTensors. INVALID_ARGUMENT if a box does not fit its tensor. Deadline: 60 s.
     """
 
 class TransferServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Moves tensors between the owner of memory and one peer through a group of the two: NCCL between GPUs, gloo between
-    CPUs. Messages only say what moves next; the elements never pass here. A process serves the memory of its own plane
-    `group`. Calls of one peer come one after the other.
+    """Coordinates the plane `group`, which moves tensors between the owner of memory and one peer by collectives of
+    torch.distributed: NCCL between GPUs, gloo between CPUs. The messages only announce what moves next; the elements
+    travel in a process group of the two. Served by the owner. A peer makes one call at a time.
     """
 
     @_abc_1.abstractmethod
@@ -158,9 +180,9 @@ class TransferServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tensor_pb2.JoinTransferRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tensor_pb2.JoinTransferResponse, _abc.Awaitable[_tensor_pb2.JoinTransferResponse]]:
-        """Begins a group of the owner, rank 0, and the caller, rank 1; one that the caller had before is given up. The owner
-        joins while it answers. Called by a worker or an evaluator before its first transfer, and after a failed one.
-        Deadline: 10 s.
+        """Creates a process group of the owner (rank 0) and the caller (rank 1); an earlier group of the same caller is
+        dropped. Called by a worker or an evaluator before its first transfer and after a failed one. Answers at once, and
+        the owner joins the group in the background. INVALID_ARGUMENT if `peer` is empty. Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -169,10 +191,11 @@ class TransferServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tensor_pb2.SendTensorsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tensor_pb2.SendTensorsResponse], _abc.AsyncIterator[_tensor_pb2.SendTensorsResponse]]:
-        """Has the owner send tensors. The first response says that it does, and the caller receives; the stream ends when
-        all is sent. Blocks as long as that takes. FAILED_PRECONDITION: the memory is not there or was handed out anew, or
-        the group is none of this process (NOT_OPEN: join again); nothing is sent then, or, after the first response, what was
-        sent is void. UNAVAILABLE: a member was lost; join again. Deadline: 60 s.
+        """Makes the owner send tensors. Called by a worker or an evaluator. The first response says that the owner sends; the
+        caller then receives. Blocks until everything is sent, which ends the stream. FAILED_PRECONDITION (NOT_OPEN) if
+        this process does not know the group: join again. FAILED_PRECONDITION without a reason if the memory does not
+        exist, or belongs to another generation than the reference. If that happens after the first response, discard what
+        was received. UNAVAILABLE if the other member was lost: join again. Deadline: 60 s.
         """
 
     @_abc_1.abstractmethod
@@ -181,8 +204,9 @@ class TransferServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tensor_pb2.ReceiveTensorsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tensor_pb2.ReceiveTensorsResponse], _abc.AsyncIterator[_tensor_pb2.ReceiveTensorsResponse]]:
-        """Has the owner receive boxes of tensors. The first response says that it does, and the caller sends; the stream ends
-        when all is written. Blocks and fails as SendTensors. Deadline: 60 s.
+        """Makes the owner receive boxes of tensors. Called by a worker or an evaluator. The first response says that the
+        owner receives; the caller then sends. Blocks until everything is written, which ends the stream. Same errors as
+        SendTensors. INVALID_ARGUMENT if a box does not fit its tensor. Deadline: 60 s.
         """
 
 def add_TransferServiceServicer_to_server(servicer: TransferServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

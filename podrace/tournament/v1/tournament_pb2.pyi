@@ -29,21 +29,23 @@ class _Scale:
 class _ScaleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Scale.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     SCALE_UNSPECIFIED: _Scale.ValueType  # 0
-    """The algorithm's own."""
+    """The scale that the algorithm declares for this hyperparameter."""
     SCALE_LINEAR: _Scale.ValueType  # 1
-    """Uniform draws; perturbed by a share of the range."""
+    """Draws are uniform. Mutations add or subtract a share of the range."""
     SCALE_LOG: _Scale.ValueType  # 2
-    """Draws uniform in the logarithm; perturbed by a factor."""
+    """Draws are uniform in the logarithm. Mutations multiply or divide by a factor."""
 
 class Scale(_Scale, metaclass=_ScaleEnumTypeWrapper):
-    """How a hyperparameter moves within its range."""
+    """How a searched hyperparameter is drawn from its range, and how mutations move it. A value that is not listed here is
+    refused (BAD_SPEC).
+    """
 
 SCALE_UNSPECIFIED: Scale.ValueType  # 0
-"""The algorithm's own."""
+"""The scale that the algorithm declares for this hyperparameter."""
 SCALE_LINEAR: Scale.ValueType  # 1
-"""Uniform draws; perturbed by a share of the range."""
+"""Draws are uniform. Mutations add or subtract a share of the range."""
 SCALE_LOG: Scale.ValueType  # 2
-"""Draws uniform in the logarithm; perturbed by a factor."""
+"""Draws are uniform in the logarithm. Mutations multiply or divide by a factor."""
 Global___Scale: _TypeAlias = Scale  # noqa: Y015
 
 class _Layout:
@@ -53,21 +55,23 @@ class _Layout:
 class _LayoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Layout.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LAYOUT_UNSPECIFIED: _Layout.ValueType  # 0
-    """`fused` when the pod has one core, else `separate`."""
+    """`separate` if the pod has two cores or more, else `fused`."""
     LAYOUT_SEPARATE: _Layout.ValueType  # 1
-    """A process or container a role."""
+    """Each role is a process or a container of its own. Workers collect while the learner updates."""
     LAYOUT_FUSED: _Layout.ValueType  # 2
-    """The three servicers in one process, one compute thread alternating."""
+    """One process serves all roles, and one compute thread alternates between them."""
 
 class Layout(_Layout, metaclass=_LayoutEnumTypeWrapper):
-    """How the roles of a pod are placed."""
+    """Whether the roles of a pod (learners, workers, evaluator) are separate processes. A value that is not listed here is
+    refused (BAD_SPEC).
+    """
 
 LAYOUT_UNSPECIFIED: Layout.ValueType  # 0
-"""`fused` when the pod has one core, else `separate`."""
+"""`separate` if the pod has two cores or more, else `fused`."""
 LAYOUT_SEPARATE: Layout.ValueType  # 1
-"""A process or container a role."""
+"""Each role is a process or a container of its own. Workers collect while the learner updates."""
 LAYOUT_FUSED: Layout.ValueType  # 2
-"""The three servicers in one process, one compute thread alternating."""
+"""One process serves all roles, and one compute thread alternates between them."""
 Global___Layout: _TypeAlias = Layout  # noqa: Y015
 
 class _TournamentState:
@@ -81,35 +85,46 @@ class _TournamentStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tourn
     TOURNAMENT_STATE_RUNNING: _TournamentState.ValueType  # 1
     """Agents are generated and trained."""
     TOURNAMENT_STATE_ENDING: _TournamentState.ValueType  # 2
-    """Over; pods publish what they have and go."""
+    """The objective was reached. Pods publish their last checkpoints and exit, and the champion is selected."""
     TOURNAMENT_STATE_COMPLETED: _TournamentState.ValueType  # 3
-    """An objective was met."""
+    """Ended: the objective was reached and the champion is final."""
     TOURNAMENT_STATE_CANCELLED: _TournamentState.ValueType  # 4
-    """Stopped by a person, or its mesh went away; everything is kept and ResumeTournament goes on."""
+    """Ended: a user cancelled it, or the mesh (the orchestrator with its leaderboard and pods) that ran it shut down. All
+    data is kept; ResumeTournament continues.
+    """
     TOURNAMENT_STATE_FAILED: _TournamentState.ValueType  # 5
-    """It could not go on; `reason` says why."""
+    """Ended: it could not continue; `reason` says why. ResumeTournament tries again."""
 
 class TournamentState(_TournamentState, metaclass=_TournamentStateEnumTypeWrapper):
-    """Where a tournament stands."""
+    """State of a tournament. COMPLETED, CANCELLED and FAILED are end states. Clients treat a value that they do not know as
+    RUNNING: they keep watching, and report no end.
+    """
 
 TOURNAMENT_STATE_UNSPECIFIED: TournamentState.ValueType  # 0
 """Never returned."""
 TOURNAMENT_STATE_RUNNING: TournamentState.ValueType  # 1
 """Agents are generated and trained."""
 TOURNAMENT_STATE_ENDING: TournamentState.ValueType  # 2
-"""Over; pods publish what they have and go."""
+"""The objective was reached. Pods publish their last checkpoints and exit, and the champion is selected."""
 TOURNAMENT_STATE_COMPLETED: TournamentState.ValueType  # 3
-"""An objective was met."""
+"""Ended: the objective was reached and the champion is final."""
 TOURNAMENT_STATE_CANCELLED: TournamentState.ValueType  # 4
-"""Stopped by a person, or its mesh went away; everything is kept and ResumeTournament goes on."""
+"""Ended: a user cancelled it, or the mesh (the orchestrator with its leaderboard and pods) that ran it shut down. All
+data is kept; ResumeTournament continues.
+"""
 TOURNAMENT_STATE_FAILED: TournamentState.ValueType  # 5
-"""It could not go on; `reason` says why."""
+"""Ended: it could not continue; `reason` says why. ResumeTournament tries again."""
 Global___TournamentState: _TypeAlias = TournamentState  # noqa: Y015
 
 @_typing.final
 class TournamentSpec(_message.Message):
-    """What a tournament is. `optional` fields have a default, stated beside each; CreateTournament fills them in and
-    GetTournament returns them filled. A TOML specification has exactly this shape, with the same names.
+    """Specification of a tournament: a population of agents trains on one task, the best are kept on a board (the
+    leaderboard of the tournament), and new agents descend from them.
+
+    Optional fields have a default, stated beside each. CreateTournament fills in every default, and GetTournament
+    returns the filled-in specification, which is called resolved. A TOML specification has exactly this shape, with the
+    same names. Values of enums are written there as lower-case words without their prefix (`layout = "fused"`),
+    durations as numbers of seconds or as text such as "90s", "4m" or "1h30m".
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -171,28 +186,31 @@ class TournamentSpec(_message.Message):
     FUSION_FIELD_NUMBER: _builtins.int
     CHAMPION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """For people; letters, digits, `-` and `_`. Default: the environment's id in lower case."""
+    """Name for people: up to 63 letters, digits, `-` and `_`, beginning with a letter or digit. Default: the
+    environment's id in lower case, with `-` for every other character.
+    """
     seed: _builtins.int
     """Seed of every random stream. Default 0."""
     synchronous: _builtins.bool
-    """Agents are generated in rounds, each from the finished previous ones, so that the same specification and seed give
-    the same agents and learning curves. Default false: no agent ever waits for another.
+    """Whether agents are generated in rounds of `pool.maximum_pods` agents, each round from the results of the finished
+    earlier ones. The same specification and seed then give the same agents and the same learning curves. Needs
+    `pool.maximum_pods`. Default false: no agent ever waits for another.
     """
     @_builtins.property
     def environment(self) -> Global___EnvironmentSpec:
-        """What is to be learned. Required."""
+        """The environment to learn. Required."""
 
     @_builtins.property
     def algorithms(self) -> _containers.MessageMap[_builtins.str, Global___AlgorithmSpec]:
-        """The algorithms by name, with their ratio. At least one."""
+        """The algorithms by name, see `podrace algorithms`. At least one."""
 
     @_builtins.property
     def objective(self) -> Global___ObjectiveSpec:
-        """When it ends. At least one objective."""
+        """When the tournament ends. At least one objective."""
 
     @_builtins.property
     def pool(self) -> Global___PoolSpec:
-        """How many pods train it."""
+        """How many pods train."""
 
     @_builtins.property
     def pod(self) -> Global___PodSpec:
@@ -200,27 +218,29 @@ class TournamentSpec(_message.Message):
 
     @_builtins.property
     def assignment(self) -> Global___AssignmentSpec:
-        """What one agent is given."""
+        """How long one agent trains."""
 
     @_builtins.property
     def evaluation(self) -> Global___EvaluationSpec:
-        """How agents are scored."""
+        """How policies are scored."""
 
     @_builtins.property
     def evolution(self) -> Global___EvolutionSpec:
-        """Who enters the board and who comes next."""
+        """How new agents are generated and which candidates enter the board."""
 
     @_builtins.property
     def reports(self) -> _containers.MessageMap[_builtins.str, Global___ReportSpec]:
-        """Evaluations of the champion after the end, by name; the only use of data that no agent may be selected on."""
+        """Evaluations of the champion after the end of the tournament, by name. Only these may use data that must not
+        influence the selection of agents, such as a backtest split.
+        """
 
     @_builtins.property
     def fusion(self) -> Global___FusionSpec:
-        """How several learners of one agent are fused."""
+        """How several learners of one agent combine their results."""
 
     @_builtins.property
     def champion(self) -> Global___ChampionSpec:
-        """How the champion is named."""
+        """How the champion is selected."""
 
     def __init__(
         self,
@@ -261,7 +281,7 @@ Global___TournamentSpec: _TypeAlias = TournamentSpec  # noqa: Y015
 
 @_typing.final
 class EnvironmentSpec(_message.Message):
-    """A batched environment."""
+    """A batch of environments."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -269,12 +289,25 @@ class EnvironmentSpec(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """A name the simulators know (`stocks`), a Gymnasium id (`CartPole-v1`), or `python:module:factory`. Required."""
+    """What to step. Required. `podrace simulators` lists the possibilities:
+    - a built-in simulator, such as `stocks`, `cartpole` or `mujoco:Ant-v5`;
+    - a registered Gymnasium id, such as `CartPole-v1` or `gym:Ant-v5`;
+    - `python:module:factory`, a function of the user's that returns an environment;
+    - `grpc://HOST:PORT` or `grpc://unix:/path`, a SimulatorService in any language (podrace.simulator.v1). It serves
+      several simulators by name, so `options.id` must name one of them.
+    """
     count: _builtins.int
-    """Environments stepped side by side by each worker. Default 16."""
+    """Environments that each worker steps as one batch. Default 16."""
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
-        """Passed to the environment when it is made."""
+        """Options of the simulator, passed to it when it is made; for a Gymnasium id the keyword arguments of
+        `gymnasium.make`. Some have a meaning of their own:
+        - `wrappers`, for every simulator: a list of wrappers that podrace puts around it; they are not passed on.
+        - `id`, for `grpc://`: name of the simulator at the service. Required there.
+        - `plane`, for `grpc://`: how steps travel. `grpc`: in messages. `shared`: in memory that caller and service share;
+          it is an error if they cannot. `auto`, the default: `shared` where the service can see the memory, else `grpc`.
+        All other options of a `grpc://` simulator are sent to the service.
+        """
 
     def __init__(
         self,
@@ -295,7 +328,7 @@ Global___EnvironmentSpec: _TypeAlias = EnvironmentSpec  # noqa: Y015
 
 @_typing.final
 class AlgorithmSpec(_message.Message):
-    """One algorithm of the mix."""
+    """One algorithm of a tournament."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -323,10 +356,15 @@ class AlgorithmSpec(_message.Message):
     RATIO_FIELD_NUMBER: _builtins.int
     HYPERPARAMETERS_FIELD_NUMBER: _builtins.int
     ratio: _builtins.float
-    """Share of fresh agents that use it, in proportion to the others. Default 1."""
+    """Share of the fresh agents (those with new networks) that use it, in proportion to the ratios of the other
+    algorithms. Default 1.
+    """
     @_builtins.property
     def hyperparameters(self) -> _containers.MessageMap[_builtins.str, Global___HyperparameterSpec]:
-        """Hyperparameters that differ from the algorithm's defaults: fixed values, ranges or choices."""
+        """Hyperparameters by name: fixed values, or where to search. Not every hyperparameter that is left out is fixed at
+        its default: those for which the algorithm declares a search range are searched in that range. `podrace algorithms
+        NAME` lists the default, the allowed values and the search range of each. Give a plain value to fix one.
+        """
 
     def __init__(
         self,
@@ -346,7 +384,9 @@ Global___AlgorithmSpec: _TypeAlias = AlgorithmSpec  # noqa: Y015
 
 @_typing.final
 class HyperparameterSpec(_message.Message):
-    """A value, or where values are searched. In TOML: a plain value, `{low, high, scale, value}`, or `{choices, value}`."""
+    """A value, or where to search for one. In TOML: a plain value, `{low, high, scale, value}`, or `{choices, value}`. A
+    value alone is fixed.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -356,18 +396,20 @@ class HyperparameterSpec(_message.Message):
     SCALE_FIELD_NUMBER: _builtins.int
     CHOICES_FIELD_NUMBER: _builtins.int
     low: _builtins.float
-    """Lower end of the search, inclusive."""
+    """Lower end of the range, inclusive. Needs `high`."""
     high: _builtins.float
-    """Upper end of the search, inclusive."""
+    """Upper end of the range, inclusive. Needs `low`."""
     scale: Global___Scale.ValueType
-    """How it moves between them."""
+    """How values are drawn from the range and moved in it."""
     @_builtins.property
     def value(self) -> _struct_pb2.Value:
-        """The fixed value; with a range or choices, where the first agent starts."""
+        """The fixed value. With a range or choices: the value of the first agent of the algorithm; later fresh agents draw
+        theirs. Default: the algorithm's default, moved into the range; or the first of the choices.
+        """
 
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]:
-        """Values to choose from, in order: a mutation moves to a neighbour or draws anew."""
+        """Values to choose from, in order. A mutation moves to a neighbor in this list, or draws again."""
 
     def __init__(
         self,
@@ -399,7 +441,7 @@ Global___HyperparameterSpec: _TypeAlias = HyperparameterSpec  # noqa: Y015
 
 @_typing.final
 class ObjectiveSpec(_message.Message):
-    """When a tournament ends: as soon as any of these is met."""
+    """When a tournament ends: as soon as any of these is reached."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -407,12 +449,12 @@ class ObjectiveSpec(_message.Message):
     WALL_CLOCK_DURATION_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     target_return: _builtins.float
-    """The best candidate's score (the mean, not a bound) reaches this."""
+    """Score of the best candidate. What counts is its mean return; the standard error is not subtracted."""
     environment_steps: _builtins.int
-    """This many environment steps over all agents."""
+    """Environment steps of all agents together."""
     @_builtins.property
     def wall_clock_duration(self) -> _duration_pb2.Duration:
-        """This long since the tournament was created, pauses left out."""
+        """Running time since the tournament was created, without pauses."""
 
     def __init__(
         self,
@@ -438,7 +480,7 @@ Global___ObjectiveSpec: _TypeAlias = ObjectiveSpec  # noqa: Y015
 
 @_typing.final
 class PoolSpec(_message.Message):
-    """The training pool."""
+    """The training pool: all pods of the tournament."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -447,15 +489,15 @@ class PoolSpec(_message.Message):
     STEP_PODS_FIELD_NUMBER: _builtins.int
     COOLDOWN_DURATION_FIELD_NUMBER: _builtins.int
     minimum_pods: _builtins.int
-    """Pods that are kept even when the machine is busy. Default 1."""
+    """Number of pods to keep even when the machine is busy. Default 1."""
     maximum_pods: _builtins.int
-    """Pods at most. Default: what the free capacity holds."""
+    """Largest number of pods. Default: as many as the free capacity holds."""
     step_pods: _builtins.int
-    """Between its limits the pool grows and shrinks by this many pods at a time. Default: as many as fit."""
+    """Number of pods by which the pool grows or shrinks at a time, between its limits. Default: as many as fit."""
     @_builtins.property
     def cooldown_duration(self) -> _duration_pb2.Duration:
-        """Between its limits the pool keeps its size for so long after it has changed, whatever the free capacity does; a pod
-        that died is replaced at once. Default: 0, it follows at once.
+        """How long the pool keeps its size after a change, between its limits, whatever happens to the free capacity. A pod
+        that died is replaced at once. Default: 0, the pool follows the capacity at once.
         """
 
     def __init__(
@@ -487,7 +529,7 @@ Global___PoolSpec: _TypeAlias = PoolSpec  # noqa: Y015
 
 @_typing.final
 class PodSpec(_message.Message):
-    """One pod."""
+    """One pod. All reservations are for the whole pod."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -501,33 +543,37 @@ class PodSpec(_message.Message):
     PLANE_FIELD_NUMBER: _builtins.int
     HOSTS_FIELD_NUMBER: _builtins.int
     layout: Global___Layout.ValueType
-    """Where the roles run."""
+    """Whether the roles are separate processes. Default: by the number of cores, see Layout."""
     workers: _builtins.int
-    """Workers. Default 1."""
+    """Number of workers of each learner. Default 1."""
     cores: _builtins.float
-    """Processor cores reserved. Default 1."""
+    """Number of processor cores to reserve. Default 1."""
     memory_bytes: _builtins.int
-    """Memory reserved. Default 1 GiB."""
+    """Memory to reserve, in bytes. Default 1 GiB."""
     gpus: _builtins.int
-    """GPUs reserved. Default 0."""
+    """Number of GPUs to reserve. Default 0."""
     learners: _builtins.int
-    """Learners that train the agent together, each with that many workers of its own; more than one needs
-    `layout = separate`. Default 1.
+    """Number of learners that train the agent together, each with `workers` workers of its own. More than one needs
+    `layout = separate` and is refused when `synchronous`. Default 1.
     """
     precision: _builtins.str
-    """How exact the products of matrices in updates are: `float32`, `tf32`, or `bfloat16` (sums stay float32). The latter
-    two are faster where the hardware has them, and round nothing where it has not. Default `float32`.
+    """Precision of matrix products in updates: `float32`, `tf32`, or `bfloat16`. Products are summed in float32 in each
+    case. `tf32` and `bfloat16` are faster on hardware that supports them, and are the same as `float32` elsewhere.
+    Default `float32`.
     """
     plane: _builtins.str
-    """How tensors travel between its processes: `shared` (memory of one host), `grpc` (messages), `cuda` (memory of one
-    GPU, on which the simulators step as well; needs `gpus`), `group` (NCCL between the GPUs of learners and workers, or
-    gloo without `gpus`), or `auto`, the first of `cuda` (where a GPU is reserved and the simulator steps there),
-    `shared` and `grpc` that passes its self-test at connect. A plane that is named and fails ends the tournament:
-    nothing else is taken in its place. With `layout = fused` there is one process, and only `auto`. Default `auto`.
+    """Plane: how tensors travel between the processes of the pod.
+    - `shared`: in memory of one host that the processes map.
+    - `grpc`: in messages, between any two processes.
+    - `cuda`: in memory of one GPU, where the simulators step as well. Needs `gpus`.
+    - `group`: by NCCL between the GPUs of learners and workers, or by gloo without `gpus`.
+    - `auto`: the first of `cuda` (only if a GPU is reserved and the simulator steps there), `shared` and `grpc` that
+      passes a self-test when the processes connect. The only one with `layout = fused`, where there is one process.
+    A named plane has no fallback: if it fails its self-test, the tournament fails. Default `auto`.
     """
     hosts: _builtins.int
-    """Hosts that it spans: each has an equal part of the learners with their workers, and of `cores`, `memory_bytes` and
-    `gpus`, which are those of the whole pod. More than one needs pods that Kubernetes starts. Default 1.
+    """Number of hosts the pod spans. Each host runs an equal part of the learners, with their workers, and gets an equal
+    part of `cores`, `memory_bytes` and `gpus`. More than one needs the launcher `kubernetes`. Default 1.
     """
     def __init__(
         self,
@@ -583,7 +629,7 @@ Global___PodSpec: _TypeAlias = PodSpec  # noqa: Y015
 
 @_typing.final
 class FusionSpec(_message.Message):
-    """How several learners of one agent are fused."""
+    """How several learners of one agent combine (fuse) their results."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -592,15 +638,16 @@ class FusionSpec(_message.Message):
     OUTER_LEARNING_RATE_FIELD_NUMBER: _builtins.int
     OUTER_MOMENTUM_FIELD_NUMBER: _builtins.int
     mode: _builtins.str
-    """`average` (parameters and moments, every so many updates), `allreduce` (the gradient of every step) or `diloco` (an
-    outer step with Nesterov momentum along the averaged change). Default `average`.
+    """`average`: every `every_updates` updates, the mean of parameters and optimizer moments. `allreduce`: at every
+    gradient step, the mean of the gradients. `diloco`: every `every_updates` updates, an outer step with Nesterov
+    momentum along the mean change of the parameters. Default `average`.
     """
     every_updates: _builtins.int
-    """Updates of a learner from one round to the next. Default 8."""
+    """Number of updates of a learner between two fusion rounds. Default 8."""
     outer_learning_rate: _builtins.float
-    """Outer step of `diloco`. Default 0.7."""
+    """Learning rate of the outer step of `diloco`. Default 0.7."""
     outer_momentum: _builtins.float
-    """Outer momentum of `diloco`. Default 0.9."""
+    """Momentum of the outer step of `diloco`. Default 0.9."""
     def __init__(
         self,
         *,
@@ -634,19 +681,19 @@ Global___FusionSpec: _TypeAlias = FusionSpec  # noqa: Y015
 
 @_typing.final
 class AssignmentSpec(_message.Message):
-    """What one agent is given before the next is generated."""
+    """Budget of one agent. Once an agent has used it up, its pod asks for the next agent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     DURATION_FIELD_NUMBER: _builtins.int
     environment_steps: _builtins.int
-    """Steps it trains, those of all its learners together; several learners end with the fusion round in which they have
-    made them. Default 200,000.
+    """Environment steps to train, of all learners of the agent together. With several learners the agent ends with the
+    fusion round that reaches this number. Default 200,000.
     """
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """Wall clock it trains at most. Default: no limit; refused when `synchronous`."""
+        """Longest wall-clock time to train. Default: no limit. Refused when `synchronous`."""
 
     def __init__(
         self,
@@ -666,7 +713,7 @@ Global___AssignmentSpec: _TypeAlias = AssignmentSpec  # noqa: Y015
 
 @_typing.final
 class EvaluationSpec(_message.Message):
-    """How a policy is scored."""
+    """How policies are scored."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -679,33 +726,34 @@ class EvaluationSpec(_message.Message):
     ANSWER_DURATION_FIELD_NUMBER: _builtins.int
     SNAPSHOT_PERIOD_FIELD_NUMBER: _builtins.int
     episodes: _builtins.int
-    """Finished episodes a score is the mean of. Default 32."""
+    """Number of finished episodes; their mean return is the score. Default 32."""
     every_environment_steps: _builtins.int
-    """Environment steps between two evaluations of an agent. Default: a quarter of the assignment's."""
+    """Environment steps between two evaluations of an agent. Default: a quarter of `assignment.environment_steps`."""
     share: _builtins.float
-    """Largest share of the pod's wall clock spent on evaluation; one that would exceed it is left out (never the last of
-    an assignment, never when `synchronous`). Default 0.1.
+    """Largest share of the pod's wall-clock time to spend on evaluations. An evaluation that would exceed it is skipped,
+    except the last of an assignment; when `synchronous`, none is skipped. Default 0.1.
     """
     greedy: _builtins.bool
-    """Take the most likely action (discrete) or the mean (continuous). Default true."""
+    """Whether to act without exploration: by the most likely action (discrete) or the mean (continuous). Default true."""
     evaluator: _builtins.str
-    """Who scores in the place of the pod's own evaluator: `python:module:function`, which each pod calls in a process of
-    its own, or `grpc://host:port`, an EvaluatorService that all pods share. What it says must be finite, of at least
-    `episodes` episodes and of the policy that was asked for; else, or when it fails or is late, the pod's own
-    evaluator scores that policy, the manifest and an event say why, and it is asked again later. Default: none.
+    """Evaluator plugin that scores policies in place of the pods' built-in evaluator: `python:module:function`, which
+    each pod runs in a process of its own, or `grpc://HOST:PORT`, an EvaluatorService that all pods call. Its result
+    must be finite, must cover at least `episodes` episodes, and must be of the policy that was sent. When the plugin
+    fails, is late, or returns anything else, the pod's built-in evaluator scores that policy instead, the manifest and
+    an event record why, and the plugin is called again later. Default: no plugin.
     """
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
-        """Laid over `environment.options`, for instance the validation split."""
+        """Merged over `environment.options`; a key that is set here wins. For instance the validation split."""
 
     @_builtins.property
     def answer_duration(self) -> _duration_pb2.Duration:
-        """Longest that `evaluator` may take for one policy, up to 1,800 s. Default 300 s."""
+        """Time limit for `evaluator` to score one policy, up to 1,800 s. Refused without `evaluator`. Default 300 s."""
 
     @_builtins.property
     def snapshot_period(self) -> _duration_pb2.Duration:
-        """The policies of the champion and of every agent are kept as they stand at each multiple of this time since the
-        tournament began, pauses left out: for `podrace curve`. At least 1 s. Default: none is kept.
+        """Period of snapshots. The policies of the champion and of every agent are kept as they are at each multiple of this
+        running time of the tournament (without pauses), for `podrace curve`. At least 1 s. Default: no snapshots.
         """
 
     def __init__(
@@ -749,8 +797,15 @@ Global___EvaluationSpec: _TypeAlias = EvaluationSpec  # noqa: Y015
 
 @_typing.final
 class EvolutionSpec(_message.Message):
-    """Board and strategy. What a setting does not say otherwise about, it says of every strategy that mutates; a setting that
-    names its strategies is refused beside another.
+    """How candidates (scored checkpoints of agents) enter the board, and how the next agent is generated. An agent is
+    fresh, with new networks, or a child, which starts from the checkpoint of a parent. A child's hyperparameters are its
+    parent's, with some of the searched ones changed (mutated).
+
+    A setting whose comment begins with names of strategies belongs to these. Those with `population_size` or a higher
+    field number are refused beside another strategy, and the others are ignored there.
+
+    `truncation`, `dexpbt` and `pb2` keep a population as a row of seats. Agents take a seat one after another: the next
+    agent of a seat starts from the last checkpoint there, or from a better one of another seat.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -779,74 +834,85 @@ class EvolutionSpec(_message.Message):
     ANSWER_DURATION_FIELD_NUMBER: _builtins.int
     ANCESTOR_AGENT_ID_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
-    """`tournament`, `softmax`, `truncation`, `dexpbt`, `pb2`, `generational` or `random-search`. Default `tournament`."""
+    """Built-in strategy, see `podrace strategies`: `tournament`, `softmax`, `truncation`, `dexpbt`, `pb2`, `generational`
+    or `random-search`. Default `tournament`.
+    """
     board_capacity: _builtins.int
-    """Candidates the board holds, at most one an agent. Default 16."""
+    """Number of candidates that the board holds, at most one for each agent. Default 16."""
     tournament_size: _builtins.int
-    """`tournament`: candidates drawn for one selection; the best of them becomes the parent. Default 3."""
+    """`tournament`: number of candidates drawn for one selection; the best of them becomes the parent. Default 3."""
     fresh_probability: _builtins.float
-    """`tournament`, `softmax`: probability of a fresh agent although there are parents. Default 0.1."""
+    """`tournament`, `softmax`: probability of a fresh agent once there are parents. Default 0.1."""
     initial_agents: _builtins.int
-    """`tournament`, `softmax`: agents generated fresh before the first child. Default 4."""
+    """`tournament`, `softmax`: number of fresh agents before the first child. Default 4."""
     mutation_probability: _builtins.float
-    """Probability that a searched hyperparameter of a child is changed. Default 0.5; of `truncation` 1, of `dexpbt` 0.15."""
+    """Probability that a mutation changes a searched hyperparameter of a child. Default 0.5; for `truncation` 1, for
+    `dexpbt` 0.15.
+    """
     mutation_factor: _builtins.float
-    """A perturbed value is multiplied or divided by this (on a linear scale, moved by the matching share of the range).
-    `dexpbt` draws the factor between `mutation_factor_low` and this. Default 1.25; of `dexpbt` 1.5.
+    """Factor by which a perturbation multiplies or divides a value. On a linear scale, a factor f moves the value by the
+    share 1 - 1/f of the range. `dexpbt` draws the factor between `mutation_factor_low` and this one. Default 1.25; for
+    `dexpbt` 1.5.
     """
     resample_probability: _builtins.float
-    """Probability that a mutation draws anew instead. Default 0.1; of `truncation` and `pb2` 0.25, of `dexpbt` 0."""
+    """Probability that a mutation draws a new value from the range or the choices instead of perturbing the old one.
+    Default 0.1; for `truncation` and `pb2` 0.25, for `dexpbt` 0.
+    """
     maximum_unfinished_children: _builtins.int
-    """`tournament`, `softmax`: children of one parent that may be unfinished at a time. Default 2."""
+    """`tournament`, `softmax`: largest number of unfinished children of one parent. Default 2."""
     population_size: _builtins.int
-    """`truncation`, `dexpbt`, `pb2`: seats of the population; `generational`: agents of a generation. So many agents are
-    fresh. Default 8.
+    """`truncation`, `dexpbt`, `pb2`: number of seats. `generational`: number of agents of a generation. The first agents,
+    this many, are fresh. Default 8.
     """
     temperature: _builtins.float
-    """`softmax`: scores, in units of their deviation, are divided by this: near 0 the best is always the parent, a large
-    one makes all equally likely. Default 1.
+    """`softmax`: selection weight of a candidate is exp(z / temperature), where z is its score in standard deviations.
+    Near 0 the best candidate is always the parent; a large temperature makes all candidates equally likely. Default 1.
     """
     replaced_share: _builtins.float
-    """`truncation`, `dexpbt`, `pb2`: share of the population, from the worst, that may be replaced. Default of `truncation`
-    0.2, of `dexpbt` 0.125, of `pb2` 0.25.
+    """`truncation`, `dexpbt`, `pb2`: share of the population, from the worst upwards, that may be replaced. Default for
+    `truncation` 0.2, for `dexpbt` 0.125, for `pb2` 0.25.
     """
     donor_share: _builtins.float
-    """`truncation`, `dexpbt`, `pb2`: share of the population, from the best, that replaces them. Default of `truncation`
-    0.2, of `dexpbt` 0.3, of `pb2` 0.25.
+    """`truncation`, `dexpbt`, `pb2`: share of the population, from the best downwards, that may replace others (donors).
+    Default for `truncation` 0.2, for `dexpbt` 0.3, for `pb2` 0.25.
     """
     perturbation: _builtins.float
-    """`truncation`, `pb2`: a perturbed value is multiplied by 1 plus or minus this (on a linear scale, moved by this share
-    of the range). Default 0.2.
+    """`truncation`, `pb2`: a perturbation multiplies a value by 1 plus or minus this. On a linear scale, it moves the
+    value by this share of the range. Default 0.2.
     """
     mutation_factor_low: _builtins.float
     """`dexpbt`: smallest factor of a perturbation. Default 1.1."""
     lead_deviations: _builtins.float
-    """`dexpbt`: standard deviations of the population's scores by which a donor must lead. Default 0.5."""
+    """`dexpbt`: lead that a donor must have, in standard deviations of the population's scores. Default 0.5."""
     lead_share: _builtins.float
-    """`dexpbt`: share of the donor's score by which it must lead. Default 0.05."""
+    """`dexpbt`: lead that a donor must have, as a share of its own score. Default 0.05."""
     allocation: _builtins.str
-    """Which algorithms fresh agents and seats have: `ratio` (always those of the specification, in its ratios) or `halving`
-    (successive halving: again and again the worse half of the algorithms leaves, and their candidates have no more
-    children). Default `ratio`.
+    """How algorithms are allocated to fresh agents and seats. `ratio`: always in the ratios of the specification.
+    `halving`: successive halving; repeatedly the worse half of the algorithms leaves the draw, gets no new agents, and
+    its candidates get no more children. Default `ratio`.
     """
     halving_agents: _builtins.int
-    """`allocation = "halving"`: scored agents an algorithm has before each halving. Default 4."""
+    """`allocation = "halving"`: number of scored agents of each algorithm before each halving. Default 4."""
     generator: _builtins.str
-    """Who proposes agents in the place of `strategy`, which stands in whenever there is no usable answer:
-    `python:module:function` (imported where the leaderboard runs: from its working folder, PYTHONPATH or an installed
-    package) or `grpc://host:port` (an EvolutionService). Default: nobody.
+    """Generator plugin that proposes agents in place of `strategy`: `python:module:function`, imported where the
+    leaderboard runs (from its working directory, PYTHONPATH or an installed package), or `grpc://HOST:PORT`, an
+    EvolutionService (podrace.evolution.v1). Whenever it gives no usable answer, `strategy` decides. Default: no
+    plugin.
     """
     updater: _builtins.str
-    """Who judges candidates in the place of the board's own rules; as `generator`. Default: nobody."""
+    """Updater plugin that judges candidates in place of the board's built-in rules; named like `generator`. Whenever it
+    gives no usable answer, the built-in rules decide. Default: no plugin.
+    """
     ancestor_agent_id: _builtins.str
-    """An agent of another tournament of the same leaderboard: the first agents of its algorithm, all but the last of those
-    that would be fresh before there are parents, go on with the training files of its best candidate. Refused with the
-    first agent if environment, algorithm or structural hyperparameters differ. Default: none; every first agent is
+    """An agent of another tournament on the same leaderboard, to start from. Of the agents that would be fresh before
+    there are parents, those with the ancestor's algorithm, except the last of them, start from the checkpoint files of
+    the ancestor's best candidate instead. The first agent is refused (BAD_SPEC) if environment, algorithm or
+    structural hyperparameters (those that shape networks and memories) differ. Default: none, all first agents are
     fresh.
     """
     @_builtins.property
     def answer_duration(self) -> _duration_pb2.Duration:
-        """How long each of them may take to answer, from 50 ms to 8 s; refused without one. Default 5 s."""
+        """Time limit for one answer of `generator` or `updater`, from 50 ms to 8 s. Refused without one of them. Default 5 s."""
 
     def __init__(
         self,
@@ -972,18 +1038,20 @@ Global___EvolutionSpec: _TypeAlias = EvolutionSpec  # noqa: Y015
 
 @_typing.final
 class ChampionSpec(_message.Message):
-    """How the champion is named when a tournament ends: the best of many noisy scores is too good to be true."""
+    """How the champion is selected when a tournament ends. The highest of many noisy scores overestimates; scoring the top
+    candidates again removes most of that bias.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REEVALUATE_TOP_FIELD_NUMBER: _builtins.int
     REEVALUATE_EPISODES_FIELD_NUMBER: _builtins.int
     reevaluate_top: _builtins.int
-    """Candidates at the top of the board that are evaluated again, on the same fresh seeds; 0: the first of the board is
-    the champion. Default 0.
+    """Number of candidates at the top of the board to evaluate again, all on the same new seeds. 0: the first candidate
+    of the board is the champion. Default 0.
     """
     reevaluate_episodes: _builtins.int
-    """Finished episodes of each. Default 64."""
+    """Number of episodes to finish for each of them. Default 64."""
     def __init__(
         self,
         *,
@@ -1007,17 +1075,17 @@ Global___ChampionSpec: _TypeAlias = ChampionSpec  # noqa: Y015
 
 @_typing.final
 class ReportSpec(_message.Message):
-    """One evaluation of the champion."""
+    """One evaluation of the champion after the end."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OPTIONS_FIELD_NUMBER: _builtins.int
     EPISODES_FIELD_NUMBER: _builtins.int
     episodes: _builtins.int
-    """Finished episodes. Default 32."""
+    """Number of episodes to finish. Default: `evaluation.episodes`."""
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
-        """Laid over `environment.options`, for instance the backtest split."""
+        """Merged over `environment.options`; a key that is set here wins. For instance the backtest split."""
 
     def __init__(
         self,
@@ -1037,7 +1105,7 @@ Global___ReportSpec: _TypeAlias = ReportSpec  # noqa: Y015
 
 @_typing.final
 class Tournament(_message.Message):
-    """A tournament."""
+    """A tournament and its state."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1060,30 +1128,32 @@ class Tournament(_message.Message):
     tournament_id: _builtins.str
     """Unique name, `<name>-<six characters>`."""
     state: Global___TournamentState.ValueType
-    """Where it stands."""
+    """Its state."""
     reason: _builtins.str
-    """Why it stands there, in a line for a person."""
+    """Why it is in this state, in one line for a person."""
     environment_steps: _builtins.int
-    """Steps over all agents."""
+    """Environment steps of all agents together."""
     agents: _builtins.int
-    """Agents handed out so far."""
+    """Number of agents assigned so far."""
     best_score: _builtins.float
-    """Highest score on the board; absent while it is empty."""
+    """Score of the candidate that ranks first on the board; absent while the board is empty. Once a champion has been
+    selected by re-evaluation (`champion.reevaluate_top`): the champion's new score.
+    """
     best_score_standard_error: _builtins.float
     """Standard error of that score."""
     best_agent_id: _builtins.str
-    """Agent that earned it."""
+    """Agent of that candidate."""
     champion_manifest_digest: _builtins.str
-    """Digest of its manifest."""
+    """Digest of the manifest of that candidate, which names its checkpoint."""
     steps_per_second: _builtins.float
-    """Environment steps a second over all pods, lately."""
+    """Recent rate of environment steps of all pods together."""
     leaderboard_address: _builtins.str
-    """Where the leaderboard answers."""
+    """Address of the tournament's leaderboard."""
     failed_agents: _builtins.int
-    """Agents that failed, of those handed out: the events say why."""
+    """Number of agents that failed, of those assigned; the events say why."""
     @_builtins.property
     def spec(self) -> Global___TournamentSpec:
-        """What was asked for, every default filled in."""
+        """Its specification, with every default filled in."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -1095,7 +1165,7 @@ class Tournament(_message.Message):
 
     @_builtins.property
     def running_duration(self) -> _duration_pb2.Duration:
-        """Time it was running, pauses left out."""
+        """How long it has been running, without pauses."""
 
     def __init__(
         self,
