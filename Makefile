@@ -7,7 +7,7 @@ SOURCES := podrace orchestrator leaderboard agentpod simulators
 PROTOS := $(shell find protos -name '*.proto')
 TESTS ?=
 
-.PHONY: install run test check docs manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image format clean
+.PHONY: install run test check docs manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image release release-images format clean
 
 install: $(STAMP)
 
@@ -77,6 +77,14 @@ protos: install
 # The contracts as third parties know them. Refused when the protos break the image that is there.
 contract-image: install
 	BIN=$(BIN) ./protos/renew_image.sh
+
+# Version, changelog, contract image, wheel, tag and images of a release: make release VERSION=0.2.0
+release: install
+	$(BIN)/python deploy/release.py $(if $(GATE),--gate "$(GATE)") $(VERSION)
+
+# The images of a release that is tagged, on the Docker Engine that DOCKER_HOST names: make release-images VERSION=0.2.0
+release-images: install
+	$(BIN)/python deploy/release.py --images-only $(VERSION)
 
 format: install
 	$(BIN)/ruff check --fix .

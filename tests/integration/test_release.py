@@ -1,0 +1,142 @@
+"""Releases of a small project, each in a repository of its own, made by the script that `make release` runs."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "deploy/release.py"
+IMAGE_TAGS = ("deploy/compose/.env", "deploy/k8s/base/kustomization.yaml")
+NOTES = "### Added\n\n- A thing."
+CHANGES = f"# Changelog\n\nIntroduction.\n\n## Unreleased\n\n{NOTES}\n\n## 0.1.0 - 2026-11-22\n\nThe first version.\n"
+PYPROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "podrace"
+dynamic = ["version"]
+[tool.setuptools]
+packages = ["podrace"]
+[tool.setuptools.dynamic]
+version = {attr = "podrace.__version__"}
+"""
+CLI = """
+from podrace import __version__
+def main(arguments):
+    print(f"podrace {__version__}")
+"""
+MAKEFILE = """
+check:
+\ttest ! -e fails
+contract-image:
+\techo renewed > protos/contracts.binpb
+"""
+
+
+class Project:
+    """A small project that has everything a release changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        files = {
+            "pyproject.toml": PYPROJECT,
+            "podrace/__init__.py": '__version__ = "0.1.0"\n',
+            "podrace/cli.py": CLI,
+            "CHANGELOG.md": CHANGES,
+            "Makefile": MAKEFILE,
+            "protos/contracts.binpb": "old\n",
+            "deploy/compose/.env": "PODRACE_VERSION=latest\n",
+            "deploy/k8s/base/kustomization.yaml": "images:\n  - {name: podrace/agentpod, newTag: latest}\n",
+            ".gitignore": "dist/\n",
+        }
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        shutil.copy(SCRIPT, folder / "deploy/release.py")
+        self.git("init", "--quiet", "--initial-branch", "main")
+        self.commit()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        who = {f"GIT_{role}_{key}": "tester@localhost" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+        nothing = {"GIT_CONFIG_GLOBAL": os.devnull, "DOCKER_HOST": f"unix://{self.folder}/nothing.sock"}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTHONPATH"))}
+        return inherited | who | nothing
+
+    def git(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=self.folder, env=self.environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def commit(self) -> None:
+        self.git("add", ".")
+        self.git("commit", "--quiet", "--message", "A change")
+
+    def release(self, *arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "deploy/release.py", "--gate", "check", *arguments]
+        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def test_a_release_is_a_commit_a_tag_and_artifacts_of_exactly_that_commit(project):
+    code, output = project.release("0.2.0")
+    assert code == 0, output
+    names = {path.name for path in (project.folder / "dist/0.2.0").iterdir()}
+    wheel, source, contracts = "podrace-0.2.0-py3-none-any.whl", "podrace-0.2.0.tar.gz", "podrace-contracts-0.2.0.binpb"
+    assert names == {wheel, source, contracts, "SHA256SUMS"}
+    checked = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=project.folder / "dist/0.2.0")
+    assert checked.returncode == 0
+    assert project.git("show", "v0.2.0:podrace/__init__.py") == '__version__ = "0.2.0"'
+    assert project.git("show", "v0.2.0:protos/contracts.binpb") == "renewed"
+    assert NOTES in project.git("tag", "--list", "--format=%(contents)", "v0.2.0")
+    assert project.git("status", "--porcelain") == ""
+
+
+def test_a_tag_names_its_own_images_and_main_the_latest(project):
+    assert project.release("0.2.0")[0] == 0
+    for name in IMAGE_TAGS:
+        assert "0.2.0" in project.git("show", f"v0.2.0:{name}")
+        assert "latest" in project.git("show", f"main:{name}")
+    assert project.git("show", "main:podrace/__init__.py") == '__version__ = "0.2.0"'
+
+
+def test_without_an_engine_the_release_says_that_it_has_no_images_and_how_to_build_them(project):
+    code, output = project.release("0.2.0")
+    assert code == 0
+    assert "images were NOT built" in output
+    assert "make release-images VERSION=0.2.0" in output
+
+
+def test_a_release_that_fails_its_gate_changes_nothing(project):
+    (project.folder / "fails").touch()
+    project.commit()
+    before = project.git("rev-parse", "HEAD")
+    code, output = project.release("0.2.0")
+    assert code == 1
+    assert "error: `make check` failed; nothing was released" in output
+    assert project.git("rev-parse", "HEAD") == before
+    assert project.git("status", "--porcelain") == ""
+    assert project.git("tag") == ""
+
+
+def test_a_dirty_tree_is_refused_in_one_line_before_anything_runs(project):
+    (project.folder / "forgotten.txt").touch()
+    assert project.release("0.2.0") == (
+        1,
+        "error: the working tree is not clean: ?? forgotten.txt; commit or remove it first\n",
+    )
+
+
+def test_images_alone_need_a_tag(project):
+    assert project.release("--images-only", "0.2.0") == (1, "error: VERSION=0.2.0: there is no tag v0.2.0\n")
