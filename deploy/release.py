@@ -23,6 +23,7 @@ import datetime
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -155,7 +156,7 @@ def checksums(contents: Mapping[str, bytes]) -> str:
 
 def run(*command: str, cwd: Path, environment: Mapping[str, str] | None = None) -> None:
     """Runs a command in the foreground; raises CalledProcessError if it fails."""
-    print(f"$ {' '.join(command)}", flush=True)
+    print("$", *(shlex.quote(part.partition("\n")[0]) for part in command), flush=True)
     subprocess.run(command, cwd=cwd, env={**os.environ, **(environment or {})}, check=True)
 
 
