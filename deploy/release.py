@@ -231,7 +231,7 @@ def build(repository: Path, tree: str, version: Version, target: Path) -> None:
     target.mkdir(parents=True)
     with exported(repository, tree) as source:
         # Without isolation, so that it works without a network.
-        options = ("--no-isolation", "--sdist", "--wheel", "--outdir", str(target))
+        options = ("--quiet", "--no-isolation", "--sdist", "--wheel", "--outdir", str(target))
         run(sys.executable, "-m", "build", *options, ".", cwd=source)
         shutil.copy(source / CONTRACTS, target / f"podrace-contracts-{version}.binpb")
     (wheel,) = target.glob("*.whl")
