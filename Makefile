@@ -40,7 +40,7 @@ test-k8s: install
 
 # A publisher killed a thousand times at random moments, on each store; what it leaves must be whole.
 chaos-store: install
-	for store in folder minio; do $(BIN)/python tests/contract/kills.py --store $$store --kills 1000 || exit 1; done
+	for store in folder minio; do $(BIN)/python tests/contract/publisher_kills.py --store $$store --kills 1000 || exit 1; done
 
 check: install
 	$(BIN)/ruff check .
@@ -58,7 +58,7 @@ check: install
 manifests: install
 	$(BIN)/hadolint deploy/Dockerfile tests/engine/*.Dockerfile
 	$(BIN)/compose-lint check --quiet deploy/compose/compose*.yaml
-	$(BIN)/python -m pytest -m 'slow or not slow' tests/house/test_manifests.py
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/architecture/test_manifests.py
 
 # The documentation site, in build/docs. A link that leads nowhere is an error.
 docs: install

@@ -9,9 +9,10 @@ import sys
 from dataclasses import replace
 
 from agentpod.config import FunctionConfig, NurseryConfig, PodConfig, RetrainConfig
-from podrace import sweeper, telemetry
+from podrace import telemetry
 from podrace.config import config_from_arguments
 from podrace.errors import InvalidArgument, PodraceError
+from podrace.processes import group_reaper
 from podrace.telemetry import TelemetryConfig
 
 
@@ -25,31 +26,31 @@ def main(arguments: list[str]) -> int:
             nursery_config = config_from_arguments(NurseryConfig, rest, program="agentpod-nursery")
             telemetry.configure_logging(TelemetryConfig())
             # Here torch is imported: after the configuration was read, before the first fork.
-            from agentpod import nursery, pod
+            from agentpod.process import forkserver, wiring
 
-            pod.preload()
-            return nursery.main(nursery_config, pod.run_role)
+            wiring.preload()
+            return forkserver.main(nursery_config, wiring.run_role)
         if role == "evaluation-function":
             function_config = config_from_arguments(FunctionConfig, rest, program="agentpod-function")
             # Before torch is imported: it is a copy of this process.
-            sweeper.sweep_after_this_process()
-            from agentpod import evaluation_function
+            group_reaper.sweep_after_this_process()
+            from agentpod.roles import evaluation_function
 
             # As below: a user's function may hang for ever.
             os._exit(evaluation_function.run(function_config))
         if role == "retrain":
             retrain_config = config_from_arguments(RetrainConfig, rest, program="agentpod-retrain")
-            from agentpod import retraining
+            from agentpod.process import retraining
 
             return retraining.run(retrain_config)
         config = config_from_arguments(PodConfig, rest, program="agentpod")
         config = replace(config, pod_id=config.pod_id or socket.gethostname())
-        from agentpod import pod
+        from agentpod.process import wiring
 
         for folder in (config.folder, config.plane_folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Not by returning: the interpreter would wait for a simulator that hangs on the compute thread.
-        code = pod.run_role(config, role)
+        code = wiring.run_role(config, role)
         sys.stderr.flush()
         os._exit(code)
     except PodraceError as error:

@@ -44,9 +44,9 @@ class PodConfig:
     head: str = ""
     """`host:port` at which the learners of other hosts reach the head; of no meaning on a single one."""
     precision: str = "float32"
-    """Key of podrace.catalog.PRECISIONS."""
+    """Key of podrace.specification.catalog.PRECISIONS."""
     plane: str = "auto"
-    """Key of podrace.catalog.PLANES."""
+    """Key of podrace.specification.catalog.PLANES."""
     cores: float = 1.0
     """Processor cores reserved, for the account of compute spent."""
     memory_bytes: int = 0

@@ -17,7 +17,7 @@ import torch
 from loops.own import Loop
 from loops.process import Request
 
-from agentpod.training_files import Counters, freeze, restore
+from agentpod.learner.checkpoint_files import Counters, freeze, restore
 
 MUJOCO_PPO = {
     "learning_rate": 3e-4,

@@ -25,14 +25,14 @@ from typing import Any
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from podrace import rpc
-from podrace import spec as specification
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
-from podrace.checkpoints.folder import FolderStore
-from podrace.checkpoints.manifest import FORMAT_VERSION, manifest_bytes
-from podrace.checkpoints.publish import claim
-from podrace.checkpoints.store import digest
+from podrace.checkpoint_store.folder import FolderStore
+from podrace.checkpoint_store.manifest import FORMAT_VERSION, manifest_bytes
+from podrace.checkpoint_store.publish import claim
+from podrace.checkpoint_store.store import digest
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 TOURNAMENT = "benchmark-000000"

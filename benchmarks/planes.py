@@ -37,13 +37,13 @@ from torch import Tensor
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
 from podrace.tensor.v1.tensor_pb2 import TensorRef
-from podrace.tensors.codec import spec_of
-from podrace.tensors.cuda import CudaPlane
-from podrace.tensors.cupy_driver import CupyDriver
-from podrace.tensors.plane import Plane, Planes, Region
-from podrace.tensors.remote import CHUNK_BYTES, GrpcPlane, TensorServicer
-from podrace.tensors.shared import SharedPlane
-from podrace.tensors.transfer import GroupPlane, TransferServicer
+from podrace.tensor_transport.codec import spec_of
+from podrace.tensor_transport.cuda import CudaPlane
+from podrace.tensor_transport.cupy_driver import CupyDriver
+from podrace.tensor_transport.plane import Plane, Planes, Region
+from podrace.tensor_transport.remote import CHUNK_BYTES, GrpcPlane, TensorServicer
+from podrace.tensor_transport.shared import SharedPlane
+from podrace.tensor_transport.transfer import GroupPlane, TransferServicer
 
 SIZES_BYTES = {"64kB": 2**16, "1MB": 2**20, "64MB": 2**26, "1GB": 2**30}
 BUDGET_BYTES = 2**35

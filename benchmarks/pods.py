@@ -22,14 +22,14 @@ from typing import Any, Self
 from google.protobuf.duration_pb2 import Duration
 
 from agentpod.config import PodConfig
-from podrace import lifeline
-from podrace.checkpoints import open_store
-from podrace.checkpoints.publish import read_manifest
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.publish import read_manifest
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.processes import lifeline
 from podrace.rpc import Server, ServerConfig, Service
-from podrace.spec import parse, resolve
+from podrace.specification.resolve import parse, resolve
 from podrace.telemetry import TelemetryConfig
 
 START_SECONDS = 60.0

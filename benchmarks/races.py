@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podrace import spec as specification
 from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, session
-from podrace.cli.claim import Use
-from podrace.cli.folders import Folders
 from podrace.cli.grid.axes import NAME_CHARACTERS, Cell, digest
 from podrace.cli.grid.results import Grid, Outcome
 from podrace.cli.grid.run import Runner
 from podrace.cli.grid.screen import GridLines
 from podrace.cli.grid.statistics import bootstrap_interval
-from podrace.cli.interrupts import Interrupts
-from podrace.cli.options import Settings
-from podrace.cli.output import finite
-from podrace.cli.specification import to_values
+from podrace.cli.terminal.interrupts import Interrupts
+from podrace.cli.terminal.options import Settings
+from podrace.cli.terminal.output import finite
+from podrace.mesh.home import Folders
+from podrace.mesh.home_lock import Use
+from podrace.specification import resolve as specification
+from podrace.specification.files import to_values
 
 CONFIDENCE = 0.9
 RUNS = "runs.jsonl"

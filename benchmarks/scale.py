@@ -34,7 +34,7 @@ from typing import Any
 from pools.mesh import Mesh, services, simulate
 from pools.record import Recorded, pooled, record
 
-from podrace import spec as specification
+from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 ASSIGNMENT_SECONDS = 600.0

@@ -35,7 +35,7 @@ from typing import Any
 from podrace import rpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from podrace.spec import parse
+from podrace.specification.resolve import parse
 from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, PoolSpec
 
 CALL_SECONDS = 10.0

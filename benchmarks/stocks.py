@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from simulators import Simulator
-from simulators.captured import Captured
+from simulators.cuda_graph import Captured
 from simulators.stocks import with_defaults
 from simulators.stocks.environment import StockSimulator
 from simulators.stocks.market import Market, load_market

@@ -26,10 +26,10 @@ from pathlib import Path
 from minio import Minio
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
-from podrace.checkpoints import open_store
-from podrace.checkpoints.manifest import canonical_json
-from podrace.checkpoints.publish import claim, fetch, publish, read_part, store_part
-from podrace.checkpoints.store import CheckpointStore, digest
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.manifest import canonical_json
+from podrace.checkpoint_store.publish import claim, fetch, publish, read_part, store_part
+from podrace.checkpoint_store.store import CheckpointStore, digest
 from podrace.telemetry import TelemetryConfig, configure_logging
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "contract"))

@@ -8,19 +8,20 @@ from collections.abc import AsyncIterator
 
 import structlog
 
-from leaderboard.arrivals import Arrivals
 from leaderboard.config import Config
 from leaderboard.garbage import collect_periodically
 from leaderboard.generator import Generator
-from leaderboard.parts import Parts
+from leaderboard.plugins.plugin_pool import Parts
 from leaderboard.service import services
 from leaderboard.snapshots import SnapshotKeeper
-from leaderboard.state import DATABASE_FORMAT
+from leaderboard.store.schema import DATABASE_FORMAT
+from leaderboard.submission_watch import Arrivals
 from leaderboard.updater import Updater
-from podrace import lifeline, service, telemetry
-from podrace.checkpoints import open_store
-from podrace.checkpoints.store import CheckpointStore
+from podrace import service, telemetry
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database
+from podrace.processes import lifeline
 from podrace.rpc import Server, shutdown_requested
 
 _log = structlog.get_logger(__name__)

@@ -4,7 +4,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from leaderboard.retention import Retention
+from leaderboard.ranking.retention import Retention
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
 

@@ -1,10 +1,11 @@
 """Owns which training files are still needed, and the periodic deletion of the others.
 
-Needed is what leaderboard.retention says of each tournament, and the candidates that unfinished agents start from. Who
+Needed is what leaderboard.ranking.retention says of each tournament, and the candidates that unfinished agents start
+from. Who
 is unfinished, the orchestrator says whenever it asks for an agent; after that, agents only finish, so that for each
 tournament the list that came with its last agent, and that agent, cover all. Agents generated within the grace age are
 added, because requests may cross. What an agent itself has published last is kept by its pointer
-(podrace.checkpoints.collect).
+(podrace.checkpoint_store.collect).
 
 Some of what is needed may be gone: a board that was idle and was cut shows more than has files, and what was begun from
 it since, here or in another tournament, starts from nothing. What is gone is treated as gone, and all that is still
@@ -17,11 +18,12 @@ import asyncio
 import prometheus_client
 import structlog
 
-from leaderboard import ancestors, records, snapshots
+from leaderboard import snapshots
 from leaderboard.evolution.agents import visible_board
-from leaderboard.retention import Past, Retention, kept
-from podrace.checkpoints.collect import delete, survey
-from podrace.checkpoints.store import CheckpointStore
+from leaderboard.ranking.retention import Past, Retention, kept
+from leaderboard.store import ancestor_queries, records
+from podrace.checkpoint_store.collect import delete, survey
+from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database, Transaction
 from podrace.errors import NotFound, PodraceError
 
@@ -83,7 +85,7 @@ def starts(transaction: Transaction, grace_seconds: float) -> set[str]:
     """Digests of the manifests that unfinished agents start from, or the first ones of a tournament will."""
     agents = records.unfinished_or_new(transaction, transaction.now - grace_seconds)
     begun = {agent.starting_checkpoint.manifest_digest for agent in agents if agent.HasField("starting_checkpoint")}
-    return begun | ancestors.needed(transaction)
+    return begun | ancestor_queries.needed(transaction)
 
 
 def tournaments(transaction: Transaction) -> list[str]:

@@ -14,26 +14,27 @@ from functools import partial
 import prometheus_client
 import structlog
 
-from leaderboard import ancestors, questions, records
-from leaderboard.board import Board
+from leaderboard.cached_statistics import RecentStatistics
 from leaderboard.evolution import NEEDED, STRATEGIES
 from leaderboard.evolution.agents import agent_id_of, make, round_begin, visible_board
 from leaderboard.evolution.allocation import left_draw
 from leaderboard.evolution.history import NOTHING, History, history_of, is_needed, window_begin
 from leaderboard.evolution.proposals import Proposal, adopted
 from leaderboard.evolution.strategy import Situation
-from leaderboard.parts import PROPOSAL, Parts, Prepared
-from leaderboard.recent import RecentStatistics
-from leaderboard.records import Generation, timestamp
-from leaderboard.shared import Shared
-from leaderboard.unfinished import Unfinished
-from podrace import strategies
+from leaderboard.plugins import requests
+from leaderboard.plugins.plugin_pool import PROPOSAL, Parts, Prepared
+from leaderboard.ranking.board import Board
+from leaderboard.single_flight import Shared
+from leaderboard.store import ancestor_queries, records
+from leaderboard.store.records import Generation, timestamp
+from leaderboard.store.running_agents import Unfinished
 from podrace.config import unknown
 from podrace.database import Database, Transaction
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import ProposeAgentResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, GenerateAgentRequest, Origin
-from podrace.spec import bad
+from podrace.specification import evolution_settings
+from podrace.specification.resolve import bad
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, TournamentSpec
 
 GENERATED = prometheus_client.Counter("podrace_leaderboard_agents_generated", "Agents generated", ["origin"])
@@ -93,7 +94,7 @@ class Generator:
                 return None
             tournament_id, situation = request.tournament_id, shown.situation
             statistics = await self._statistics.of(tournament_id, situation.spec, request.number)
-            message = questions.proposal_request(tournament_id, situation, shown.unfinished, statistics)
+            message = requests.proposal_request(tournament_id, situation, shown.unfinished, statistics)
             return Prepared(message, lambda answer: adopted(answer, situation))
 
         reply = await parts.ask(PROPOSAL, request.spec.evolution, prepare)
@@ -113,7 +114,7 @@ def check(request: GenerateAgentRequest) -> None:
     spec, evolution = request.spec, request.spec.evolution
     if evolution.strategy not in STRATEGIES:
         raise bad(unknown("evolution.strategy", "strategy", evolution.strategy, STRATEGIES))
-    missing = strategies.missing(evolution)
+    missing = evolution_settings.missing(evolution)
     if spec.synchronous and not spec.pool.maximum_pods:
         missing.append("pool.maximum_pods")
     if not any(algorithm.ratio > 0 for algorithm in spec.algorithms.values()):
@@ -183,7 +184,7 @@ def requests_due(transaction: Transaction, request: GenerateAgentRequest) -> lis
     there = records.numbers_of_agents(transaction, tournament_id, begin, request.number + 1)
     due = []
     for number in range(begin, request.number + 1):
-        if not there & {number, request.number} and not ancestors.find(transaction, tournament_id, spec, number):
+        if not there & {number, request.number} and not ancestor_queries.find(transaction, tournament_id, spec, number):
             due.append(GenerateAgentRequest())
             due[-1].CopyFrom(request)
             due[-1].number, due[-1].request_id = number, agent_id_of(tournament_id, number)
@@ -239,7 +240,7 @@ def _first_spec(transaction: Transaction, request: GenerateAgentRequest) -> Tour
     """The specification the tournament began with; limits of the pool and the objective may have changed since."""
     spec = records.find_spec(transaction, request.tournament_id)
     if spec is None:
-        ancestors.check(transaction, request.tournament_id, request.spec)
+        ancestor_queries.check(transaction, request.tournament_id, request.spec)
         records.add_spec(transaction, request.tournament_id, request.spec)
         return request.spec
     for name in ("seed", "synchronous", "algorithms", "evolution"):
@@ -318,7 +319,7 @@ def _make(
         records.count_unfinished_children(transaction, tournament_id, ranked),
         _read_history(transaction, tournament_id, spec, number),
         proposal,
-        ancestor=ancestors.find(transaction, tournament_id, spec, number),
+        ancestor=ancestor_queries.find(transaction, tournament_id, spec, number),
     )
     agent.create_time.CopyFrom(timestamp(transaction.now))
     after = records.last_sequence(transaction)

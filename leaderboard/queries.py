@@ -3,13 +3,12 @@
 from collections import deque
 from collections.abc import Sequence
 
-from leaderboard import ancestors, pages, records
-from leaderboard.champion import name_champion
-from leaderboard.family import summaries_of
-from leaderboard.records import Generation, Submission
-from leaderboard.replay import Log
-from leaderboard.statistics import statistics_of
-from podrace import ancestry
+from leaderboard.decision_replay import Log
+from leaderboard.ranking.champion_selection import name_champion
+from leaderboard.ranking.lineage_summary import summaries_of
+from leaderboard.score_statistics import statistics_of
+from leaderboard.store import ancestor_queries, pagination, records
+from leaderboard.store.records import Generation, Submission
 from podrace.database import Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     AlgorithmStatistics,
@@ -21,6 +20,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     NameChampionRequest,
     NameChampionResponse,
 )
+from podrace.specification import ancestor
 
 LARGEST_FAMILY = 1000
 """Agents that a lineage lists at most, so that the answer stays within the size of a message."""
@@ -32,7 +32,7 @@ def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest)
     Raises:
         InvalidArgument: The page token is not one of this list.
     """
-    page = pages.asked_for(request)
+    page = pagination.asked_for(request)
     if request.all_submissions:
         found = submissions_after(transaction, request.tournament_id, page.after, page.size + 1)
         positions = [candidate.sequence for candidate in found]
@@ -41,7 +41,7 @@ def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest)
         ranked = list(enumerate(submissions, start=1))[page.after : page.after + page.size + 1]
         found = [as_of_now(submission, rank) for rank, submission in ranked]
         positions = [candidate.rank for candidate in found]
-    token = pages.token_after(request, positions[page.size - 1]) if len(found) > page.size else ""
+    token = pagination.token_after(request, positions[page.size - 1]) if len(found) > page.size else ""
     return ListCandidatesResponse(candidates=found[: page.size], next_page_token=token)
 
 
@@ -74,11 +74,11 @@ def lineage(transaction: Transaction, request: GetLineageRequest) -> GetLineageR
     """
     if request.agent_id:
         return _told(transaction, family_of(transaction, request.agent_id))
-    page = pages.asked_for(request)
+    page = pagination.asked_for(request)
     found = records.page_of_generations(transaction, request.tournament_id, page.after, page.size + 1)
     response = _told(transaction, found[: page.size])
     if len(found) > page.size:
-        response.next_page_token = pages.token_after(request, found[page.size].agent.number)
+        response.next_page_token = pagination.token_after(request, found[page.size].agent.number)
     return response
 
 
@@ -106,7 +106,7 @@ def _told(transaction: Transaction, generations: Sequence[Generation]) -> GetLin
     agents = [generation.agent for generation in generations]
     depths = {generation.agent.agent_id: generation.depth for generation in generations}
     # An agent may have started from one of another tournament.
-    starts = (ancestry.tournament_of(agent.starting_checkpoint.agent_id) for agent in agents)
+    starts = (ancestor.tournament_of(agent.starting_checkpoint.agent_id) for agent in agents)
     involved = dict.fromkeys((*(agent.tournament_id for agent in agents), *filter(None, starts)))
     submissions = [one for name in involved for one in records.list_candidates(transaction, name)]
     return GetLineageResponse(agents=agents, summaries=summaries_of(agents, depths, submissions))
@@ -145,5 +145,5 @@ def log(transaction: Transaction, tournament_id: str) -> Log:
         records.list_generations(transaction, tournament_id),
         records.list_submissions(transaction, tournament_id),
         records.proposals_of(transaction, tournament_id),
-        ancestors.find(transaction, tournament_id, records.get_spec(transaction, tournament_id)),
+        ancestor_queries.find(transaction, tournament_id, records.get_spec(transaction, tournament_id)),
     )

@@ -7,10 +7,11 @@ from typing import Any
 
 import grpc.aio
 
-from leaderboard import queries, records, replay, snapshots
-from leaderboard.arrivals import Arrivals
+from leaderboard import decision_replay, queries, snapshots
 from leaderboard.generator import Generator
 from leaderboard.snapshots import SnapshotKeeper
+from leaderboard.store import records
+from leaderboard.submission_watch import Arrivals
 from leaderboard.updater import Updater
 from podrace.database import Database
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
@@ -95,7 +96,7 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
     ) -> pb.ReplayTournamentResponse:
         """Decides everything again, beside the event loop; see the contract."""
         log = await self._state.transact(queries.log, request.tournament_id)
-        lines = await asyncio.to_thread(lambda: list(islice(replay.differences(log), LARGEST_REPORT)))
+        lines = await asyncio.to_thread(lambda: list(islice(decision_replay.differences(log), LARGEST_REPORT)))
         return pb.ReplayTournamentResponse(
             agents=len(log.generations), submissions=len(log.submissions), differences=lines
         )

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import prometheus_client
 from google.protobuf.duration_pb2 import Duration
 
-from leaderboard import pages, records
-from leaderboard.records import timestamp
+from leaderboard.store import pagination, records
+from leaderboard.store.records import timestamp
 from leaderboard.updater import read_published
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
-from podrace.checkpoints.publish import read_manifest, read_part
-from podrace.checkpoints.snapshots import POLICY_PART, is_snapshot, store_snapshot_of
-from podrace.checkpoints.store import CheckpointStore, check_digest
+from podrace.checkpoint_store.publish import read_manifest, read_part
+from podrace.checkpoint_store.snapshots import POLICY_PART, is_snapshot, store_snapshot_of
+from podrace.checkpoint_store.store import CheckpointStore, check_digest
 from podrace.database import Database, Transaction
 from podrace.errors import InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import (
@@ -205,7 +205,7 @@ def page_of_snapshots(transaction: Transaction, request: ListSnapshotsRequest) -
     Raises:
         InvalidArgument: The page token is not one of this list.
     """
-    page = pages.asked_for(request)
+    page = pagination.asked_for(request)
     # Who counts the steps of all agents asks for the champion's snapshot: an agent's of the same number is as old.
     rows = transaction.execute(
         "SELECT own.snapshot, champions.total_steps FROM snapshots AS own LEFT JOIN snapshots AS champions"
@@ -217,7 +217,7 @@ def page_of_snapshots(transaction: Transaction, request: ListSnapshotsRequest) -
         page.size + 1,
     )
     found = [_with_total(Snapshot.FromString(data), total) for data, total in rows]
-    token = pages.token_after(request, found[page.size - 1].sequence) if len(found) > page.size else ""
+    token = pagination.token_after(request, found[page.size - 1].sequence) if len(found) > page.size else ""
     return ListSnapshotsResponse(snapshots=found[: page.size], next_page_token=token)
 
 

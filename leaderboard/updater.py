@@ -13,15 +13,17 @@ from functools import partial
 import prometheus_client
 import structlog
 
-from leaderboard import opinions, questions, records
-from leaderboard.arrivals import Arrivals
-from leaderboard.board import answer_of, judge_arrival
-from leaderboard.parts import JUDGEMENT, Parts, Prepared
-from leaderboard.records import Generation, Submission, timestamp
-from leaderboard.shared import Shared
+from leaderboard.plugins import judgement as opinions
+from leaderboard.plugins import requests
+from leaderboard.plugins.plugin_pool import JUDGEMENT, Parts, Prepared
+from leaderboard.ranking.board import answer_of, judge_arrival
+from leaderboard.single_flight import Shared
+from leaderboard.store import records
+from leaderboard.store.records import Generation, Submission, timestamp
+from leaderboard.submission_watch import Arrivals
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
-from podrace.checkpoints.publish import BAD_DIGEST, advanced, read_manifest
-from podrace.checkpoints.store import CheckpointStore, check_digest
+from podrace.checkpoint_store.publish import BAD_DIGEST, advanced, read_manifest
+from podrace.checkpoint_store.store import CheckpointStore, check_digest
 from podrace.database import Database, Transaction
 from podrace.errors import DataLoss, InvalidArgument, NotFound
 from podrace.evolution.v1.evolution_pb2 import JudgeCandidateResponse
@@ -112,7 +114,7 @@ class Updater:
         """The candidate with what the custom updater says of it, or why that is not known."""
 
         async def prepare() -> Prepared[JudgeCandidateResponse] | None:
-            message = await self._state.transact(questions.read_judgement_request, candidate)
+            message = await self._state.transact(requests.read_judgement_request, candidate)
             return message and Prepared(message, opinions.check)
 
         reply = await parts.ask(JUDGEMENT, evolution, prepare)

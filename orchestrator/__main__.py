@@ -7,24 +7,26 @@ import sys
 
 import structlog
 
-from orchestrator import tournaments, visitors
-from orchestrator.assignments import Assignments
-from orchestrator.board import Board
-from orchestrator.clock import Clock, SystemClock
+from orchestrator.assignments import external_pods
+from orchestrator.assignments.external_pods import Visitors
+from orchestrator.assignments.service import Assignments
 from orchestrator.config import Config, check, make_folders
+from orchestrator.decisions.pool_size import Limits
 from orchestrator.launchers import EXTERNAL, LAUNCHERS, Launcher, Opened, Surroundings, Witness
 from orchestrator.launchers.external import ExternalLauncher
-from orchestrator.live import Live, remember
-from orchestrator.reconcile import LAUNCHED, Reconciler
-from orchestrator.scale import Limits
+from orchestrator.leaderboard_client import Board
+from orchestrator.pool.prometheus_targets import PATH, Targets
+from orchestrator.pool.reconciler import LAUNCHED, Reconciler
 from orchestrator.service import OrchestratorServicer
-from orchestrator.state import State
-from orchestrator.targets import PATH, Targets
-from orchestrator.tournaments import Tournaments
-from orchestrator.visitors import Visitors
-from podrace import lifeline, rpc, service, telemetry
+from orchestrator.state.clock import Clock, SystemClock
+from orchestrator.state.database import State
+from orchestrator.state.runtime import Live, remember
+from orchestrator.tournaments import lifecycle
+from orchestrator.tournaments.lifecycle import Tournaments
+from podrace import rpc, service, telemetry
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.processes import lifeline
 
 GARBAGE_THRESHOLDS = 5_000, 10, 100
 """Of the collector's generations. What is remembered of thousands of pods is no garbage, and to go through all of it
@@ -49,7 +51,7 @@ async def serve(config: Config, clock: Clock) -> None:
     board = Board(config.leaderboard, live.learn_best)
     try:
         # A tournament that another embedded mesh was running cannot be going on: that mesh held this database.
-        await state.transact(tournaments.cancel_running, MESH_WENT_AWAY, but_mesh_id=config.mesh_id)
+        await state.transact(lifecycle.cancel_running, MESH_WENT_AWAY, but_mesh_id=config.mesh_id)
         live.restore(await state.transact(remember), clock.monotonic())
         state.follow(live.roster.note)
         visiting = Visitors(state, live, clock) if config.launcher == EXTERNAL else None
@@ -130,7 +132,7 @@ def _reconciler(
         limits=Limits(config.start_pods, config.terminate_seconds, config.kill_seconds),
         period_seconds=config.reconcile_period_seconds,
         on_list=targets.note,
-        rules=visitors.RULES if config.launcher == EXTERNAL else LAUNCHED,
+        rules=external_pods.RULES if config.launcher == EXTERNAL else LAUNCHED,
     )
 
 

@@ -5,10 +5,9 @@ from typing import cast
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from orchestrator.assignments import assignment_id
-from orchestrator.handover import Given
-from orchestrator.live import Live
-from orchestrator.records import (
+from orchestrator.assignments.service import assignment_id
+from orchestrator.assignments.transactions import Given
+from orchestrator.state.records import (
     AgentRecord,
     EvaluationRecord,
     EventRecord,
@@ -17,6 +16,7 @@ from orchestrator.records import (
     TournamentRecord,
     WorkPhase,
 )
+from orchestrator.state.runtime import Live
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2

@@ -6,12 +6,10 @@ from typing import Any
 
 import grpc.aio
 
-from orchestrator import lease
-from orchestrator.assignments import RETRY_SECONDS, Assignments, work_of
-from orchestrator.clock import Clock
-from orchestrator.handover import Given
-from orchestrator.lease import Holder
-from orchestrator.live import Live
+from orchestrator.assignments.service import RETRY_SECONDS, Assignments, work_of
+from orchestrator.assignments.transactions import Given
+from orchestrator.decisions import dispatch
+from orchestrator.decisions.dispatch import Holder
 from orchestrator.messages import (
     assignment_message,
     duration,
@@ -21,8 +19,10 @@ from orchestrator.messages import (
     seconds_of,
     tournament_message,
 )
-from orchestrator.records import TournamentRecord, WorkPhase
-from orchestrator.tournaments import Scene, Tournaments, has_ended
+from orchestrator.state.clock import Clock
+from orchestrator.state.records import TournamentRecord, WorkPhase
+from orchestrator.state.runtime import Live
+from orchestrator.tournaments.lifecycle import Scene, Tournaments, has_ended
 from podrace.errors import Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -162,7 +162,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             running_seconds = self._running_seconds(answer.tournament.tournament_id)
             assignment = assignment_message(answer, self._live.lease_seconds, running_seconds)
             return pb.AcquireAssignmentResponse(assignment=assignment)
-        if isinstance(answer, lease.Drain):
+        if isinstance(answer, dispatch.Drain):
             return pb.AcquireAssignmentResponse(drain=answer.reason)
         return pb.AcquireAssignmentResponse(retry_after=duration(RETRY_SECONDS))
 

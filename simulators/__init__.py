@@ -10,7 +10,7 @@
 | `atari:<game>` (`atari:Breakout`) | the Arcade Learning Environment with the usual preprocessing |
 | `isaacgym:<task>`, `isaaclab:<id>` | NVIDIA's simulators, in a process and an interpreter of their own |
 | `grpc://host:port` | a SimulatorService, in any language |
-| `python:module:factory` | a user's own (see `simulators.imported`) |
+| `python:module:factory` | a user's own (see `simulators.user_simulator`) |
 | `gym:<id>`, or the id alone (`CartPole-v1`) | a Gymnasium id |
 
 Around each of them go the wrappers that its option `wrappers` names (see `simulators.wrappers`).
@@ -70,10 +70,10 @@ FAMILIES: dict[str, Family] = {
     "warp:": _WARP,
     "envpool:": Family("simulators.envpool", "pip install 'envpool<1.2.6'"),
     "atari:": Family("simulators.atari", "pip install ale-py opencv-python-headless"),
-    "isaacgym:": Family("simulators.isaac.near", "pip install numpy"),
-    "isaaclab:": Family("simulators.isaac.near", "pip install numpy"),
+    "isaacgym:": Family("simulators.isaac.client", "pip install numpy"),
+    "isaaclab:": Family("simulators.isaac.client", "pip install numpy"),
     "grpc://": Family("simulators.remote", "pip install grpcio"),
-    "python:": Family("simulators.imported"),
+    "python:": Family("simulators.user_simulator"),
     "gym:": _GYM,
 }
 """By what the id begins with."""

@@ -4,7 +4,8 @@ import sys
 
 import structlog
 
-from podrace import lifeline, service, telemetry
+from podrace import service, telemetry
+from podrace.processes import lifeline
 from podrace.rpc import Server, shutdown_requested
 from simulators.config import Config
 from simulators.service import SimulatorServicer, services

@@ -13,8 +13,8 @@ from torch import Tensor
 from podrace.agentpod.v1 import agentpod_pb2
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.tensor.v1.tensor_pb2 import TensorSpec
-from podrace.tensors.codec import DATA_TYPES, ELEMENT_TYPES, LAYOUT_VERSION
-from podrace.tensors.probe import PROBE_SPEC
+from podrace.tensor_transport.codec import DATA_TYPES, ELEMENT_TYPES, LAYOUT_VERSION
+from podrace.tensor_transport.probe import PROBE_SPEC
 from simulators.base import Space
 
 MESSAGE_BYTES = 2**20

@@ -33,8 +33,8 @@ from podrace.errors import (
 from podrace.simulator.v1 import simulator_pb2_grpc as pb_grpc
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest as Request
 from podrace.simulator.v1.simulator_pb2 import StreamStepsResponse as Response
-from podrace.tensors.probe import check_probe, write_probe
-from podrace.tensors.shared import SharedPlane
+from podrace.tensor_transport.probe import check_probe, write_probe
+from podrace.tensor_transport.shared import SharedPlane
 from simulators.base import Report, Space, Step
 from simulators.messages import ROW_FIELDS, SHARED_PREFIX, Inbox, bytes_of, pieces, space_of, step_specs
 

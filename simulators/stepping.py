@@ -13,9 +13,9 @@ from podrace.errors import FailedPrecondition, InvalidArgument, ResourceExhauste
 from podrace.simulator.v1.simulator_pb2 import GetSimulatorRequest, GetSimulatorResponse
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest as Request
 from podrace.simulator.v1.simulator_pb2 import StreamStepsResponse as Response
-from podrace.tensors.codec import size_bytes
-from podrace.tensors.probe import PROBE_SPEC
-from podrace.tensors.shared import SharedPlane
+from podrace.tensor_transport.codec import size_bytes
+from podrace.tensor_transport.probe import PROBE_SPEC
+from podrace.tensor_transport.shared import SharedPlane
 from simulators import SIMULATORS, Simulator, Step, make
 from simulators.config import Limits
 from simulators.messages import (

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 import torch
 from torch import Tensor
 
-from agentpod.fusion import Fusible
-from agentpod.policy import NetworkSpec, Policy
-from agentpod.torsos import NO_TORSO
-from podrace import catalog
+from agentpod.fusion.averaging import Fusible
+from agentpod.models.cnn import NO_TORSO
+from agentpod.models.policy import NetworkSpec, Policy
 from podrace.errors import DataLoss, InvalidArgument
+from podrace.specification import catalog
 from simulators.base import Space
 
 Hyperparameters = TypeVar("Hyperparameters")
@@ -41,16 +41,16 @@ class Settings:
     """Hyperparameters of an algorithm; a subclass adds the fields, with the defaults and ranges of the catalog."""
 
     algorithm: ClassVar[str]
-    """Key of podrace.catalog.ALGORITHMS."""
+    """Key of podrace.specification.catalog.ALGORITHMS."""
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Units of each hidden layer, of actor and critics."""
     activation: str = "tanh"
-    """Key of agentpod.networks.ACTIVATIONS."""
+    """Key of agentpod.models.mlp.ACTIVATIONS."""
     normalize_observations: bool = True
     """Whether the networks see observations in running standard units; bytes are divided by 255 instead."""
     torso: str = NO_TORSO
-    """Key of agentpod.torsos.TORSOS: convolutions before the hidden layers, for pictures."""
+    """Key of agentpod.models.cnn.TORSOS: convolutions before the hidden layers, for pictures."""
     horizon: int = 128
     """Steps of each environment between two updates."""
     learning_rate: float = 3e-4
@@ -147,8 +147,9 @@ class Algorithm(Protocol):
         """Learns.
 
         Args:
-            experience: A rollout (agentpod.rollout), which may hold the lanes of several workers side by side; or an
-                agentpod.replay.Replay that has received one more segment since the last call.
+            experience: A rollout (agentpod.experience.rollout), which may hold the lanes of several workers side by
+            side; or an
+                agentpod.experience.replay_buffer.Replay that has received one more segment since the last call.
 
         Returns:
             Metrics to log, every one finite.

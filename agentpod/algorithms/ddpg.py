@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings, descend_critics
-from agentpod.distributions import output_count
-from agentpod.policy import NetworkSpec
-from agentpod.replay import Batch
-from agentpod.trainable import Trainable
+from agentpod.algorithms.trainable import Trainable
+from agentpod.experience.replay_buffer import Batch
+from agentpod.models.distributions import output_count
+from agentpod.models.policy import NetworkSpec
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from agentpod.algorithms.base import annealed
 from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings
-from agentpod.heads import dueling_backward, dueling_values
-from agentpod.policy import NetworkSpec
-from agentpod.replay import Batch
-from agentpod.trainable import Trainable
+from agentpod.algorithms.trainable import Trainable
+from agentpod.experience.replay_buffer import Batch
+from agentpod.models.action_heads import dueling_backward, dueling_values
+from agentpod.models.policy import NetworkSpec
 
 
 @dataclass(frozen=True)

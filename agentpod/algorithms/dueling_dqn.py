@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from agentpod.algorithms.dqn import DQN, DQNHyperparameters
-from agentpod.policy import NetworkSpec
+from agentpod.models.policy import NetworkSpec
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from agentpod.algorithms.base import (
     parse_hyperparameters,
     undone_on_error,
 )
-from agentpod.fusion import Fusible
-from agentpod.networks import element_count
-from agentpod.normalizer import RunningMoments, Statistics
-from agentpod.optimizer import MOMENTS, FlatAdam
-from agentpod.policy import Policy
-from agentpod.randomness import derive_generator
-from agentpod.replay import Batch, Replay
-from agentpod.trainable import Trainable
+from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam
+from agentpod.algorithms.trainable import Trainable
+from agentpod.experience.replay_buffer import Batch, Replay
+from agentpod.fusion.averaging import Fusible
+from agentpod.models.mlp import element_count
+from agentpod.models.normalizer import RunningMoments, Statistics
+from agentpod.models.policy import Policy
+from agentpod.seeding import derive_generator
 from podrace.errors import InvalidArgument
 from simulators.base import Space
 
@@ -43,7 +43,7 @@ class OffPolicySettings(Settings):
     hidden_sizes: tuple[int, ...] = (256, 256)
     """Units of each hidden layer, of actor and critics."""
     activation: str = "relu"
-    """Key of agentpod.networks.ACTIVATIONS."""
+    """Key of agentpod.models.mlp.ACTIVATIONS."""
     normalize_observations: bool = False
     """Whether the networks see observations in running standard units."""
     horizon: int = 1

@@ -12,17 +12,17 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from agentpod.actor_critic import ActorCritic
 from agentpod.algorithms.base import Settings, load_tensors, non_finite, parse_hyperparameters, undone_on_error
-from agentpod.fusion import Fusible
-from agentpod.networks import Sequences
-from agentpod.normalizer import RewardScale, RunningMoments, Statistics
-from agentpod.optimizer import MOMENTS, FlatAdam
-from agentpod.policy import NetworkSpec
-from agentpod.randomness import derive_generator
-from agentpod.recurrence import RecurrentNetwork
+from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam
+from agentpod.experience.rollout import Rollout
+from agentpod.fusion.averaging import Fusible
+from agentpod.models.actor_critic import ActorCritic
+from agentpod.models.gru import RecurrentNetwork
+from agentpod.models.mlp import Sequences
+from agentpod.models.normalizer import RewardScale, RunningMoments, Statistics
+from agentpod.models.policy import NetworkSpec
 from agentpod.returns import generalized_advantages
-from agentpod.rollout import Rollout
+from agentpod.seeding import derive_generator
 from simulators.base import Space
 
 
@@ -65,7 +65,7 @@ class Memories(NamedTuple):
     """
 
     keep: Tensor
-    """[T, L, 1], as agentpod.networks.Sequences has it."""
+    """[T, L, 1], as agentpod.models.mlp.Sequences has it."""
     actor: Tensor
     """[L, H], of the actor before the first step, as it was when it acted."""
     critic: Tensor

@@ -1,6 +1,6 @@
 """Owns proximal policy optimization (Schulman et al. 2017, arXiv 1707.06347): the loss, its gradient and the update.
 
-Every derivative is written beside its formula; tests/unit/agentpod/test_ppo.py checks each against automatic
+Every derivative is written beside its formula; tests/unit/agentpod/algorithms/test_ppo.py checks each against automatic
 differentiation of the paper's equations in float64.
 """
 
@@ -11,7 +11,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from agentpod.actor_critic import ActorCritic
 from agentpod.algorithms.on_policy import (
     Batch,
     OnPolicy,
@@ -20,9 +19,10 @@ from agentpod.algorithms.on_policy import (
     descend_value,
     standardize,
 )
-from agentpod.fusion import Fusible
-from agentpod.randomness import derive_generator
-from agentpod.rollout import Rollout
+from agentpod.experience.rollout import Rollout
+from agentpod.fusion.averaging import Fusible
+from agentpod.models.actor_critic import ActorCritic
+from agentpod.seeding import derive_generator
 from podrace.errors import InvalidArgument
 
 RATE_FACTOR, LOWEST_RATE, HIGHEST_RATE = 1.5, 1e-5, 1e-2

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from agentpod.algorithms.off_policy import descend_critics, value_slope
 from agentpod.algorithms.soft import SoftActorCritic, SoftSettings, Temperature
-from agentpod.distributions import output_count
-from agentpod.heads import SquashedDraw, SquashedGaussian
-from agentpod.replay import Batch
-from agentpod.trainable import Trainable
+from agentpod.algorithms.trainable import Trainable
+from agentpod.experience.replay_buffer import Batch
+from agentpod.models.action_heads import SquashedDraw, SquashedGaussian
+from agentpod.models.distributions import output_count
 
 
 @dataclass(frozen=True)

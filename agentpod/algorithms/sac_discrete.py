@@ -8,8 +8,8 @@ from torch import Tensor
 
 from agentpod.algorithms.off_policy import value_slope
 from agentpod.algorithms.soft import SoftActorCritic, SoftSettings, Temperature
-from agentpod.replay import Batch
-from agentpod.trainable import Trainable
+from agentpod.algorithms.trainable import Trainable
+from agentpod.experience.replay_buffer import Batch
 
 
 @dataclass(frozen=True)

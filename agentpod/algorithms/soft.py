@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from agentpod.algorithms.flat_adam import FlatAdam
 from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings
-from agentpod.optimizer import FlatAdam
-from agentpod.policy import NetworkSpec
+from agentpod.models.policy import NetworkSpec
 from podrace.errors import InvalidArgument
 
 

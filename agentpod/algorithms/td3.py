@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms.ddpg import DDPG, DDPGHyperparameters
-from agentpod.distributions import output_count
+from agentpod.models.distributions import output_count
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ import torch
 from floors import Product, ppo_update, sac_update, simulator_steps_per_second, updates_per_second
 from torch import Tensor
 
-from agentpod.acting import PolicyActor
 from agentpod.algorithms import make
-from agentpod.evaluator import play, score
-from agentpod.products import products
-from agentpod.randomness import derive_generator, derive_seed
-from agentpod.replay import Replay
-from agentpod.replay_layout import replay_fields, replay_rows
-from agentpod.rollout import Field, Lanes, Rollout, collect, rollout_fields
+from agentpod.algorithms.matmul_precision import products
+from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_layout import replay_fields, replay_rows
+from agentpod.experience.rollout import Field, Lanes, Rollout, collect, rollout_fields
+from agentpod.models.actors import PolicyActor
+from agentpod.roles.evaluator import play, score
+from agentpod.seeding import derive_generator, derive_seed
 from loops.process import EPISODES, Answer, Measure, Rate, Request, Target, serve
 from simulators import Space
 from simulators import make as make_simulator

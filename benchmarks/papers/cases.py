@@ -18,9 +18,9 @@ from loops.process import Request
 from races import Race
 
 from papers.curve import EPISODES_OPTION, REPORT, TRAIN, VALIDATION
-from podrace import spec as specification
 from podrace.cli.grid.axes import digest
-from podrace.cli.specification import to_toml
+from podrace.specification import resolve as specification
+from podrace.specification.files import to_toml
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STOCKS, MUJOCO = "stocks", ("ant", "humanoid")

@@ -16,7 +16,7 @@ from loops.process import Answer, Contender
 from races import RUNS, Run, append, read
 
 from papers.cases import RLLIB, SB3, PeerJob
-from podrace.cli.output import finite
+from podrace.cli.terminal.output import finite
 
 MODULES = {SB3: "papers.sb3", RLLIB: "papers.rllib"}
 PACKAGES = {SB3: "stable_baselines3", RLLIB: "ray"}

@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from orchestrator.__main__ import serve
-from orchestrator.board import Board
-from orchestrator.clock import SystemClock
 from orchestrator.config import Config
+from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers import LAUNCHERS, Launcher, ListedPod, NewPod, Surroundings
 from orchestrator.launchers.options import LauncherOptions
-from orchestrator.records import AgentRecord, TournamentRecord
-from orchestrator.reservations import Capacity, Resources
+from orchestrator.leaderboard_client import Board
+from orchestrator.state.clock import SystemClock
+from orchestrator.state.records import AgentRecord, TournamentRecord
 from podrace import service
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 

@@ -8,8 +8,8 @@ Whoever trades, or walks on expensive legs, does not care for a good mean that a
 
 from torch import Tensor
 
-from agentpod.acting import Actor
-from agentpod.evaluator import play
+from agentpod.models.actors import Actor
+from agentpod.roles.evaluator import play
 from simulators import Simulator
 
 WORST_SHARE = 0.25

@@ -9,7 +9,6 @@ faster.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from leaderboard.board import Board, canonical, fold
 from leaderboard.evolution import STRATEGIES, fresh
 from leaderboard.evolution.allocation import already_left, left_draw
 from leaderboard.evolution.ancestor import Ancestor, starts_from
@@ -19,6 +18,7 @@ from leaderboard.evolution.mutation import describe_changes
 from leaderboard.evolution.proposals import Proposal, adopted, one_line
 from leaderboard.evolution.randomness import agent_seed, stream
 from leaderboard.evolution.strategy import Child, Fresh, Situation
+from leaderboard.ranking.board import Board, canonical, fold
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import (

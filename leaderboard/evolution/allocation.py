@@ -17,9 +17,9 @@ stays as well, and is judged again with more agents; and agents are handed out w
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from leaderboard.board import rank_key, shown
 from leaderboard.evolution.comparison import leads
 from leaderboard.evolution.history import History
+from leaderboard.ranking.board import rank_key, shown
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 

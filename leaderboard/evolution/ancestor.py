@@ -12,15 +12,16 @@ said already what they are to be. Of all others it is asked, and where it says f
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leaderboard.board import Board, canonical, fold, shown
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.mutation import describe_changes, mutate
 from leaderboard.evolution.randomness import stream
 from leaderboard.evolution.space import Choices, Range, Space, Value, declared_values, is_structural, plain, spaces_of
 from leaderboard.evolution.strategy import Child, Fresh
-from podrace import ancestry, strategies
-from podrace.ancestry import KEY
+from leaderboard.ranking.board import Board, canonical, fold, shown
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.specification import ancestor as ancestry
+from podrace.specification import evolution_settings
+from podrace.specification.ancestor import KEY
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 
@@ -97,7 +98,7 @@ def starts_from(answer: Fresh, spec: TournamentSpec, number: int, algorithm: str
 
 def seeded_numbers(spec: TournamentSpec, algorithm: str) -> list[int]:
     """Numbers of the agents of an algorithm that start from an ancestor of it: all first ones but the last."""
-    has_population = "population_size" in strategies.SETTINGS[spec.evolution.strategy]
+    has_population = "population_size" in evolution_settings.SETTINGS[spec.evolution.strategy]
     first = spec.evolution.population_size if has_population else spec.evolution.initial_agents
     numbers = [number for number in range(first) if turn_of(spec, number).algorithm == algorithm]
     return numbers[:-1] or numbers

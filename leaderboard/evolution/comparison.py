@@ -2,14 +2,15 @@
 
 A score is a mean over some episodes and has a standard error. The difference of two has sqrt(a^2 + b^2), and a lead of
 less than that is no reason to throw training away: the one-standard-error rule, as at the door of a full board
-(leaderboard.board). Who is first among several is decided by the order of the board, which is total: equal scores go
+(leaderboard.ranking.board). Who is first among several is decided by the order of the board, which is total: equal
+scores go
 to the lower error, then to fewer steps, then to the lower number, so that nothing depends on who was listed first.
 """
 
 import math
 from collections.abc import Sequence
 
-from leaderboard.board import Board, rank_key
+from leaderboard.ranking.board import Board, rank_key
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 

@@ -14,12 +14,12 @@ round, `population_size = pool.maximum_pods`.
 
 from random import Random
 
-from leaderboard.board import Board, named
 from leaderboard.evolution.comparison import ranked
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.mutation import describe_changes, mutate
 from leaderboard.evolution.space import spaces_of
 from leaderboard.evolution.strategy import Child, Fresh, Situation
+from leaderboard.ranking.board import Board, named
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 

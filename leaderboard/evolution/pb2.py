@@ -22,7 +22,7 @@ from leaderboard.evolution.population import propose_for_seat
 from leaderboard.evolution.randomness import happens
 from leaderboard.evolution.space import Range, Value, is_structural, plain, spaces_of
 from leaderboard.evolution.strategy import Situation
-from leaderboard.learning import gains_of
+from leaderboard.ranking.learning_speed import gains_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 
 LEAST_OBSERVATIONS = 4

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from leaderboard.board import Board, named
 from leaderboard.evolution.comparison import ranked
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.mutation import describe_changes
 from leaderboard.evolution.seats import Seat, next_seat, seats_of
 from leaderboard.evolution.space import Value
 from leaderboard.evolution.strategy import Child, Fresh, Situation
+from leaderboard.ranking.board import Board, named
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 

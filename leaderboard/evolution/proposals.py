@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from google.protobuf import struct_pb2
 
-from leaderboard.board import named
 from leaderboard.evolution.mutation import describe_changes
 from leaderboard.evolution.space import Choices, Range, Space, Value, is_structural, plain, spaces_of
 from leaderboard.evolution.strategy import Child, Fresh, Situation
-from podrace import catalog
+from leaderboard.ranking.board import named
 from podrace.config import unknown
 from podrace.errors import InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import ChildProposal, FreshProposal, ProposeAgentResponse
-from podrace.spec import check_value
+from podrace.specification import catalog
+from podrace.specification.resolve import check_value
 
 LONGEST_REASON = 300
 """Characters of a custom part's reason that are kept."""

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from random import Random
 from statistics import fmean, pstdev
 
-from leaderboard.board import Board
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.evolution.tournament import Choice, descend
+from leaderboard.ranking.board import Board
 
 
 def propose(situation: Situation, random: Random) -> Fresh | Child:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from leaderboard.board import Board
 from leaderboard.evolution.fresh import Turn, turn_of
 from leaderboard.evolution.history import NOTHING, History
 from leaderboard.evolution.space import Value, plain
+from leaderboard.ranking.board import Board
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.options import LauncherOptions
-from orchestrator.reservations import Capacity, Resources
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -132,7 +132,7 @@ Open = Callable[[Surroundings, LauncherOptions, Callable[[], None]], Opened]
 
 
 def _process(surroundings: Surroundings, options: LauncherOptions, on_death: Callable[[], None]) -> Opened:
-    from orchestrator.launchers.process import ProcessLauncher
+    from orchestrator.launchers.process.launcher import ProcessLauncher
 
     return ProcessLauncher(surroundings, on_death)
 
@@ -144,7 +144,7 @@ def _docker(surroundings: Surroundings, options: LauncherOptions, on_death: Call
 
 
 def _kubernetes(surroundings: Surroundings, options: LauncherOptions, on_death: Callable[[], None]) -> Opened:
-    from orchestrator.launchers.kubernetes import KubernetesLauncher
+    from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
 
     return KubernetesLauncher(surroundings, options.kubernetes)
 

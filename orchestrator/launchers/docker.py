@@ -18,10 +18,11 @@ from typing import Any, Self
 
 import structlog
 
+from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers import ListedPod, NewPod, Surroundings
-from orchestrator.launchers.logs import last_line_of
+from orchestrator.launchers.log_tail import last_line_of
 from orchestrator.launchers.options import DockerOptions
-from orchestrator.launchers.settings import (
+from orchestrator.launchers.pod_settings import (
     HEAD,
     LAYOUT_NAMES,
     LAYOUTS,
@@ -30,7 +31,6 @@ from orchestrator.launchers.settings import (
     pod_settings,
     roles_of,
 )
-from orchestrator.reservations import Capacity, Resources
 from podrace.errors import InvalidArgument, Unavailable
 
 FOLDER = "/run/podrace"

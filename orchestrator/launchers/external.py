@@ -1,7 +1,7 @@
 """Owns pods that somebody else starts and stops: starts nothing, lists whoever asks for work.
 
 How many there are is decided outside (`docker compose up --scale agentpod=N`); what each works for, by
-orchestrator.visitors.
+orchestrator.assignments.external_pods.
 """
 
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, Self
 
+from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers import ListedPod, NewPod
 from orchestrator.launchers.options import ExternalOptions
-from orchestrator.records import PodRecord
-from orchestrator.reservations import Capacity, Resources
+from orchestrator.state.records import PodRecord
 from podrace.errors import Unavailable
 
 FELL_SILENT = "it fell silent; what it said stands where it was started"
 
 
 class Visiting(Protocol):
-    """As much as is asked of orchestrator.visitors."""
+    """As much as is asked of orchestrator.assignments.external_pods."""
 
     def count(self) -> int:
         """How many there are."""

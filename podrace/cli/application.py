@@ -9,28 +9,31 @@ from podrace import __version__
 from podrace.config import unknown
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "train": ("podrace.cli.train", "Train a tournament and show it live, or go on with one."),
+    "train": ("podrace.cli.commands.train", "Train a tournament and show it live, or go on with one."),
     "grid": ("podrace.cli.grid.command", "Run a specification along axes, compare with intervals."),
     "continuous": (
         "podrace.cli.continuous.command",
         "Train on every new version of a dataset; better ones become champion.",
     ),
-    "ls": ("podrace.cli.query", "List the tournaments, newest first."),
-    "show": ("podrace.cli.query", "Show a tournament: where it stands, its pods, its latest events."),
-    "events": ("podrace.cli.query", "Show every decision about a tournament with its reason."),
-    "standings": ("podrace.cli.query", "Show the board of a tournament."),
-    "lineage": ("podrace.cli.lineage", "Show who descends from whom; --replay, --retrain do it again."),
-    "evaluate": ("podrace.cli.evaluate", "Evaluate a champion or another candidate."),
-    "ensemble": ("podrace.cli.ensemble", "Evaluate the best agents together, beside each alone."),
+    "ls": ("podrace.cli.commands.query", "List the tournaments, newest first."),
+    "show": ("podrace.cli.commands.query", "Show a tournament: where it stands, its pods, its latest events."),
+    "events": ("podrace.cli.commands.query", "Show every decision about a tournament with its reason."),
+    "standings": ("podrace.cli.commands.query", "Show the board of a tournament."),
+    "lineage": ("podrace.cli.commands.lineage", "Show who descends from whom; --replay, --retrain do it again."),
+    "evaluate": ("podrace.cli.commands.evaluate", "Evaluate a champion or another candidate."),
+    "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents together, beside each alone."),
     "curve": ("podrace.cli.curve.command", "Draw learning curves from snapshots, each evaluated on fresh episodes."),
-    "update": ("podrace.cli.update", "Change the limits of the pool, or the objective, of a tournament that runs."),
-    "stop": ("podrace.cli.query", "Stop a tournament and keep everything."),
-    "data": ("podrace.cli.data", "Make prices ready for the simulator stocks: build, check, synthesize."),
-    "store": ("podrace.cli.store", "Look after a checkpoint store: check, ls, verify, gc."),
-    "algorithms": ("podrace.cli.lists", "List the algorithms, or the hyperparameters of one."),
-    "simulators": ("podrace.cli.lists", "List the simulators."),
-    "strategies": ("podrace.cli.lists", "List the evolution strategies."),
-    "version": ("podrace.cli.lists", "Show the version."),
+    "update": (
+        "podrace.cli.commands.update",
+        "Change the limits of the pool, or the objective, of a tournament that runs.",
+    ),
+    "stop": ("podrace.cli.commands.query", "Stop a tournament and keep everything."),
+    "data": ("podrace.cli.commands.data", "Make prices ready for the simulator stocks: build, check, synthesize."),
+    "store": ("podrace.cli.commands.store", "Look after a checkpoint store: check, ls, verify, gc."),
+    "algorithms": ("podrace.cli.commands.catalog", "List the algorithms, or the hyperparameters of one."),
+    "simulators": ("podrace.cli.commands.catalog", "List the simulators."),
+    "strategies": ("podrace.cli.commands.catalog", "List the evolution strategies."),
+    "version": ("podrace.cli.commands.catalog", "Show the version."),
 }
 """Where each command lives, and its line of help."""
 

@@ -6,15 +6,16 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from podrace import rpc
-from podrace.cli import EXIT_INTERRUPTED, mesh
-from podrace.cli.claim import Use, claim
-from podrace.cli.clients import Clients
-from podrace.cli.folders import Folders
-from podrace.cli.interrupts import Interrupts
-from podrace.cli.options import Settings
-from podrace.cli.output import tell
-from podrace.cli.store_choice import settle
+from podrace.cli import EXIT_INTERRUPTED
+from podrace.cli.terminal.interrupts import Interrupts
+from podrace.cli.terminal.options import Settings
+from podrace.cli.terminal.output import tell
+from podrace.client.calls import Clients
 from podrace.errors import Cancelled, DeadlineExceeded, NotFound, Unavailable
+from podrace.mesh import embedded
+from podrace.mesh.home import Folders
+from podrace.mesh.home_lock import Use, claim
+from podrace.mesh.store_choice import settle
 
 REMOTE_SECONDS = 5.0
 """How long an orchestrator named by its address may take to answer."""
@@ -81,10 +82,10 @@ async def open_clients(
         if owned:
             start_pods, mesh_id = use is not Use.QUERY, uuid.uuid4().hex[:8]
             store = await asyncio.to_thread(settle, folders, settings.store, writes=start_pods)
-            commands = mesh.service_commands(
+            commands = embedded.service_commands(
                 folders, store=store, mesh_id=mesh_id, start_pods=start_pods, debug=settings.debug
             )
-            running = mesh.running(folders, commands, tell=notify, hurried=interrupts.ordered)
+            running = embedded.running(folders, commands, tell=notify, hurried=interrupts.ordered)
             await stack.enter_async_context(running)
         yield await stack.enter_async_context(Clients(f"unix:{folders.orchestrator_socket}"))
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from podrace.errors import InvalidArgument
 from simulators.base import Simulator
-from simulators.captured import Captured
+from simulators.cuda_graph import Captured
 from simulators.options import parse_options
 from simulators.stocks.environment import StockSimulator
 from simulators.stocks.market import load_market

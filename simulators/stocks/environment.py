@@ -26,7 +26,7 @@ class StockSimulator:
     be observed, so its future is worth bootstrapping. Every lane has its own day. Unless they are staggered, all lanes
     end in the same step, and which step that is needs no question to the processors; on an accelerator, where a
     question would have to be waited for, lanes that end are begun anew by a mask in every step, so that a step is
-    the same sequence of kernels on the same memory and can be captured (simulators.captured).
+    the same sequence of kernels on the same memory and can be captured (simulators.cuda_graph).
 
     Attributes:
         observation_space: See simulators.base.Space.

@@ -57,7 +57,7 @@ class StockOptions:
     staggered: bool = False
     """Lane i of N skips i/N of its first episode, so that episodes end in turn and not all in one step."""
     captured: bool = False
-    """On a CUDA device: steps are played back as one CUDA graph (simulators.captured)."""
+    """On a CUDA device: steps are played back as one CUDA graph (simulators.cuda_graph)."""
     initial_cash: float = 1e6
     cost: float = 0.001
     """Fee as a fraction of the traded value, on each side."""

@@ -8,8 +8,8 @@ from weakref import WeakValueDictionary
 from torch import Tensor
 
 from podrace.errors import FailedPrecondition, ResourceExhausted
-from podrace.tensors.cuda import HANDLE_BYTES, Slab
-from podrace.tensors.layout import mapped
+from podrace.tensor_transport.cuda import HANDLE_BYTES, Slab
+from podrace.tensor_transport.layout import mapped
 
 
 @dataclass

@@ -12,10 +12,10 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from podrace.checkpoints.minio import MinioStore
-from podrace.checkpoints.minio_address import parse_address, read_access
-from podrace.checkpoints.minio_client import Bucket, Patience
-from podrace.checkpoints.store import digest
+from podrace.checkpoint_store.minio import MinioStore
+from podrace.checkpoint_store.minio_address import parse_address, read_access
+from podrace.checkpoint_store.minio_client import Bucket, Patience
+from podrace.checkpoint_store.store import digest
 
 BUCKET = "checkpoints"
 KEYS = {"PODRACE_STORE_ACCESS_KEY": "key", "PODRACE_STORE_SECRET_KEY": "secret"}

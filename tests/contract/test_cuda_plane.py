@@ -14,9 +14,9 @@ from fake_cuda import FakeDriver, Gpu
 from podrace.errors import FailedPrecondition, ResourceExhausted, Unimplemented
 from podrace.tensor.v1 import tensor_pb2
 from podrace.tensor.v1.tensor_pb2 import TensorSpec
-from podrace.tensors.boxes import Box
-from podrace.tensors.cuda import CudaPlane
-from podrace.tensors.cupy_driver import CupyDriver
+from podrace.tensor_transport.boxes import Box
+from podrace.tensor_transport.cuda import CudaPlane
+from podrace.tensor_transport.cupy_driver import CupyDriver
 
 VALUES = TensorSpec(name="values", data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[256], layout_version=1)
 LARGER = TensorSpec(name="values", data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[512], layout_version=1)
@@ -143,9 +143,9 @@ import asyncio, sys
 from pathlib import Path
 import torch
 from podrace.tensor.v1.tensor_pb2 import TensorRef
-from podrace.tensors.boxes import Box
-from podrace.tensors.cuda import CudaPlane
-from podrace.tensors.cupy_driver import CupyDriver
+from podrace.tensor_transport.boxes import Box
+from podrace.tensor_transport.cuda import CudaPlane
+from podrace.tensor_transport.cupy_driver import CupyDriver
 
 plane = CudaPlane("podrace-peer-", CupyDriver, Path(sys.argv[1]))
 for line in sys.stdin:
@@ -220,7 +220,7 @@ def test_nothing_is_left_on_the_gpu_when_either_side_is_killed(dies: str, tmp_pa
         plane.close()
     else:
         program = PEER.split("plane =")[0] + (
-            "from podrace.tensors.codec import spec_of\n"
+            "from podrace.tensor_transport.codec import spec_of\n"
             "plane = CudaPlane('podrace-owner-', CupyDriver, Path(sys.argv[1]))\n"
             f"region = plane.create('slot', [spec_of('values', torch.empty({size // 4}, device='meta'))])\n"
             "region['values'].fill_(3.0)\n"

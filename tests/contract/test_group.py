@@ -12,7 +12,7 @@ import torch
 from members import Member, everywhere
 
 from podrace.errors import InvalidArgument
-from podrace.tensors.group import Group, GroupStore, MemberLost
+from podrace.tensor_transport.group import Group, GroupStore, MemberLost
 
 BACKENDS = [pytest.param("cpu", id="gloo"), pytest.param("cuda", id="nccl", marks=pytest.mark.gpu)]
 SIZE = 3

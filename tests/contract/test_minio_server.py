@@ -12,11 +12,11 @@ import weed
 from minio.versioningconfig import VersioningConfig
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
-from podrace.checkpoints import open_store
-from podrace.checkpoints.minio import MinioStore, create_bucket
-from podrace.checkpoints.minio_address import parse_address, read_access
-from podrace.checkpoints.minio_client import Bucket, Patience
-from podrace.checkpoints.store import digest
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.minio import MinioStore, create_bucket
+from podrace.checkpoint_store.minio_address import parse_address, read_access
+from podrace.checkpoint_store.minio_client import Bucket, Patience
+from podrace.checkpoint_store.store import digest
 from podrace.errors import Aborted, FailedPrecondition, NotFound, PermissionDenied
 
 HOUR = 3600.0
@@ -50,7 +50,7 @@ def test_the_clients_public_verb_overwrites_and_ours_does_not(s3_server: weed.S3
 CUT_PROGRAM = """
 import http.client, os, sys
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
-from podrace.checkpoints import open_store
+from podrace.checkpoint_store import open_store
 
 store = open_store(sys.argv[1])
 _, etag = store.read_pointer("a")

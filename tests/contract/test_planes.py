@@ -12,12 +12,12 @@ from fake_cuda import FakeDriver, Gpu
 from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument
 from podrace.tensor.v1 import tensor_pb2
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
-from podrace.tensors.codec import ELEMENT_TYPES, size_bytes, spec_of
-from podrace.tensors.cuda import CudaPlane
-from podrace.tensors.memory import MemoryPlane
-from podrace.tensors.plane import Plane, Planes
-from podrace.tensors.probe import PLANE_UNUSABLE, PROBE_SPEC, answer_probe, check_probe, write_probe
-from podrace.tensors.shared import SharedPlane
+from podrace.tensor_transport.codec import ELEMENT_TYPES, size_bytes, spec_of
+from podrace.tensor_transport.cuda import CudaPlane
+from podrace.tensor_transport.memory import MemoryPlane
+from podrace.tensor_transport.plane import Plane, Planes
+from podrace.tensor_transport.probe import PLANE_UNUSABLE, PROBE_SPEC, answer_probe, check_probe, write_probe
+from podrace.tensor_transport.shared import SharedPlane
 
 OBSERVATION = TensorSpec(name="observation", data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[5, 3, 7], layout_version=1)
 TERMINATED = TensorSpec(name="terminated", data_type=tensor_pb2.DATA_TYPE_BOOL, shape=[4, 3], layout_version=1)

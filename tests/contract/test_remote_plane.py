@@ -18,12 +18,12 @@ from podrace.rpc import Server, ServerConfig, Service
 from podrace.tensor.v1 import tensor_pb2 as pb
 from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
 from podrace.tensor.v1.tensor_pb2 import TensorSpec
-from podrace.tensors.boxes import Box, split
-from podrace.tensors.codec import ELEMENT_TYPES
-from podrace.tensors.memory import MemoryPlane
-from podrace.tensors.plane import Planes
-from podrace.tensors.probe import PLANE_UNUSABLE, PROBE_SPEC, answer_probe, check_probe, write_probe
-from podrace.tensors.remote import CHUNK_BYTES, GrpcPlane, TensorServicer
+from podrace.tensor_transport.boxes import Box, split
+from podrace.tensor_transport.codec import ELEMENT_TYPES
+from podrace.tensor_transport.memory import MemoryPlane
+from podrace.tensor_transport.plane import Planes
+from podrace.tensor_transport.probe import PLANE_UNUSABLE, PROBE_SPEC, answer_probe, check_probe, write_probe
+from podrace.tensor_transport.remote import CHUNK_BYTES, GrpcPlane, TensorServicer
 
 OBSERVATION = TensorSpec(name="observation", data_type=pb.DATA_TYPE_FLOAT32, shape=[5, 3, 7], layout_version=1)
 TERMINATED = TensorSpec(name="terminated", data_type=pb.DATA_TYPE_BOOL, shape=[4, 3], layout_version=1)

@@ -15,9 +15,9 @@ ROOM_BYTES = 128 * MEGABYTE
 REPLAY_PROGRAM = """
 import resource, sys
 import torch
-from agentpod.replay import Replay
-from agentpod.replay_files import restore_replay, store_replay
-from podrace.checkpoints import open_store
+from agentpod.experience.replay_buffer import Replay
+from agentpod.learner.replay_files import restore_replay, store_replay
+from podrace.checkpoint_store import open_store
 
 torch.set_num_threads(1)
 uri, memory_bytes, room_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -61,7 +61,7 @@ except RuntimeError:
 
 OBJECT_PROGRAM = """
 import os, resource, sys
-from podrace.checkpoints import open_store
+from podrace.checkpoint_store import open_store
 
 uri, size_bytes, room_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 

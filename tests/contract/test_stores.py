@@ -13,17 +13,17 @@ import pytest
 import torch
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
-from podrace.checkpoints.collect import collect
-from podrace.checkpoints.folder import FolderStore
-from podrace.checkpoints.manifest import manifest_bytes
-from podrace.checkpoints.minio import MinioStore
-from podrace.checkpoints.minio_address import parse_address, read_access
-from podrace.checkpoints.minio_client import Bucket, Entry, Patience
-from podrace.checkpoints.publish import claim, fetch, fetch_latest, publish
-from podrace.checkpoints.snapshots import is_snapshot, store_snapshot, store_snapshot_of
-from podrace.checkpoints.store import CheckpointStore, check_store, digest
+from podrace.checkpoint_store.collect import collect
+from podrace.checkpoint_store.folder import FolderStore
+from podrace.checkpoint_store.manifest import manifest_bytes
+from podrace.checkpoint_store.minio import MinioStore
+from podrace.checkpoint_store.minio_address import parse_address, read_access
+from podrace.checkpoint_store.minio_client import Bucket, Entry, Patience
+from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish
+from podrace.checkpoint_store.snapshots import is_snapshot, store_snapshot, store_snapshot_of
+from podrace.checkpoint_store.store import CheckpointStore, check_store, digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, InvalidArgument, NotFound
-from podrace.tensors.codec import decode, encode
+from podrace.tensor_transport.codec import decode, encode
 
 STALE_EPOCH = "ERROR_REASON_STALE_EPOCH"
 BAD_DIGEST = "ERROR_REASON_BAD_DIGEST"
@@ -240,7 +240,7 @@ def test_an_agent_id_that_could_leave_its_place_is_refused(store: CheckpointStor
 RACING_PROGRAM = """
 import os, sys
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
-from podrace.checkpoints import STORES, open_store
+from podrace.checkpoint_store import STORES, open_store
 from podrace.errors import Aborted
 
 uri, writers, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

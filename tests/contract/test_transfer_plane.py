@@ -22,11 +22,11 @@ from podrace.rpc import Server, ServerConfig, Service
 from podrace.tensor.v1 import tensor_pb2 as pb
 from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
 from podrace.tensor.v1.tensor_pb2 import TensorSpec
-from podrace.tensors.boxes import Box
-from podrace.tensors.codec import ELEMENT_TYPES
-from podrace.tensors.plane import Plane, Planes, Region
-from podrace.tensors.probe import PLANE_UNUSABLE, PROBE_SPEC, answer_probe, check_probe, write_probe
-from podrace.tensors.transfer import GroupPlane, TransferServicer
+from podrace.tensor_transport.boxes import Box
+from podrace.tensor_transport.codec import ELEMENT_TYPES
+from podrace.tensor_transport.plane import Plane, Planes, Region
+from podrace.tensor_transport.probe import PLANE_UNUSABLE, PROBE_SPEC, answer_probe, check_probe, write_probe
+from podrace.tensor_transport.transfer import GroupPlane, TransferServicer
 
 OBSERVATION = TensorSpec(name="observation", data_type=pb.DATA_TYPE_FLOAT32, shape=[5, 3, 7], layout_version=1)
 TERMINATED = TensorSpec(name="terminated", data_type=pb.DATA_TYPE_BOOL, shape=[4, 3], layout_version=1)
@@ -268,8 +268,8 @@ PEER = """
 import asyncio, sys
 import torch
 from podrace.tensor.v1.tensor_pb2 import TensorRef
-from podrace.tensors.boxes import Box
-from podrace.tensors.transfer import GroupPlane
+from podrace.tensor_transport.boxes import Box
+from podrace.tensor_transport.transfer import GroupPlane
 
 async def main():
     device = sys.argv[1]

@@ -13,8 +13,8 @@ from typing import Any
 
 import grpc
 
-from podrace.cli.folders import Folders
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
+from podrace.mesh.home import Folders
 
 REPOSITORY = Path(__file__).parents[2]
 

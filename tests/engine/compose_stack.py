@@ -19,7 +19,7 @@ import grpc
 from podrace.config import read_toml
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from podrace.spec import parse
+from podrace.specification.resolve import parse
 from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, PoolSpec, Tournament
 
 REPOSITORY = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ import yaml
 from podrace import rpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from podrace.spec import parse
+from podrace.specification.resolve import parse
 from podrace.tournament.v1 import tournament_pb2
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]

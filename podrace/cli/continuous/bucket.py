@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from podrace.checkpoints.minio_address import BUCKET, FOLDER, parse_address, read_access
-from podrace.checkpoints.minio_client import Bucket, Patience
+from podrace.checkpoint_store.minio_address import BUCKET, FOLDER, parse_address, read_access
+from podrace.checkpoint_store.minio_client import Bucket, Patience
 from podrace.cli.continuous.dataset import ENDPOINTS, S3, Write
 from podrace.cli.continuous.decisions import Signature
 from podrace.errors import Aborted, InvalidArgument, NotFound

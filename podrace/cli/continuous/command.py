@@ -12,21 +12,21 @@ from typing import Any
 import click
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from podrace import spec as specifications
 from podrace.cli import EXIT_INTERRUPTED, session
 from podrace.cli.continuous import process, state, tables
 from podrace.cli.continuous.dataset import ENDPOINTS, INCOMING, S3, LocalSource, Source, discard, open_source
 from podrace.cli.continuous.run import Keeper, Plan
 from podrace.cli.continuous.spec import check_reference
 from podrace.cli.continuous.state import Diary, Memory
-from podrace.cli.folders import Folders
-from podrace.cli.interrupts import Interrupts
-from podrace.cli.options import Settings, mesh_options
-from podrace.cli.output import show, show_json, tell
-from podrace.cli.plain import PlainLines
-from podrace.cli.specification import load
+from podrace.cli.terminal.interrupts import Interrupts
+from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.output import show, show_json, tell
+from podrace.cli.views.plain_lines import PlainLines
 from podrace.config import unknown
 from podrace.errors import InvalidArgument, NotFound, PodraceError
+from podrace.mesh.home import Folders
+from podrace.specification import resolve as specifications
+from podrace.specification.files import load
 
 SHORTEST_POLL_SECONDS = 0.1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")

@@ -84,7 +84,8 @@ def judge(challenger: Score, incumbent: Score | None, *, incumbent_failure: str 
     """Decides whether a challenger replaces the incumbent, both scored on the same slice and seeds.
 
     It does if it is ahead by more than one standard error of the difference, sqrt(a^2 + b^2), the rule by which boards
-    compare (leaderboard.board). That takes the two as independent; on the same seeds they seldom are, so that the error
+    compare (leaderboard.ranking.board). That takes the two as independent; on the same seeds they seldom are, so
+    that the error
     is rather too large. Whoever is not ahead so far, equals included, does not replace anybody: a champion that is in
     use is not exchanged without need.
 

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from podrace.cli import EXIT_WRONG_REQUEST, pods
+from podrace.cli import EXIT_WRONG_REQUEST
 from podrace.errors import AlreadyExists, DeadlineExceeded, FailedPrecondition, InvalidArgument
+from podrace.mesh import orphan_pods
 
 LOCK, LOG = "process.lock", "continuous.log"
 RECORD_BYTES = 400
@@ -45,12 +46,12 @@ class Identity:
     def own(cls, *, ready: bool = False) -> "Identity":
         """This process."""
         pid = os.getpid()
-        return cls(pid, pods.start_ticks(pid) or 0, pods.boot_id(), time.time(), ready)
+        return cls(pid, orphan_pods.start_ticks(pid) or 0, orphan_pods.boot_id(), time.time(), ready)
 
     @property
     def lives(self) -> bool:
         """Whether it runs."""
-        return self.boot_id == pods.boot_id() and pods.start_ticks(self.pid) == self.start_ticks
+        return self.boot_id == orphan_pods.boot_id() and orphan_pods.start_ticks(self.pid) == self.start_ticks
 
 
 class Lock:

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from podrace.cli import session
-from podrace.cli.claim import Use
-from podrace.cli.clients import Clients
 from podrace.cli.continuous.dataset import DIGEST_CHARACTERS, Source, Version, discard, folder_of, take_version
 from podrace.cli.continuous.decisions import Look, Looks, is_news, judge
 from podrace.cli.continuous.scores import scores_of
 from podrace.cli.continuous.spec import OPTIONS_FILE, bound, spec_of_version
 from podrace.cli.continuous.state import FAILED, FIRST, KEPT, REPLACED, SKIPPED, Contestant, Diary, Entry, Pinned, Work
-from podrace.cli.folders import Folders
-from podrace.cli.follow import View, follow, wait_for_pods_to_go
-from podrace.cli.interrupts import Interrupts
-from podrace.cli.options import Settings
-from podrace.cli.report import make_report
+from podrace.cli.results.report import make_report
+from podrace.cli.terminal.interrupts import Interrupts
+from podrace.cli.terminal.options import Settings
+from podrace.client.calls import Clients
+from podrace.client.follow import View, follow, wait_for_pods_to_go
 from podrace.errors import Aborted, Cancelled, FailedPrecondition, InvalidArgument, NotFound, PodraceError
+from podrace.mesh.home import Folders
+from podrace.mesh.home_lock import Use
 from podrace.tournament.v1.tournament_pb2 import (
     TOURNAMENT_STATE_CANCELLED,
     TOURNAMENT_STATE_COMPLETED,

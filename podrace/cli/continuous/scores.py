@@ -3,10 +3,10 @@
 import hashlib
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
-from podrace.cli.clients import Clients
 from podrace.cli.continuous.decisions import Score
 from podrace.cli.continuous.state import Contestant
-from podrace.cli.scoring import evaluated, standard_error
+from podrace.cli.results.scoring import evaluated, standard_error
+from podrace.client.calls import Clients
 from podrace.errors import FailedPrecondition
 from podrace.tournament.v1.tournament_pb2 import Tournament
 

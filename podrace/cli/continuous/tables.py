@@ -7,10 +7,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from podrace.cli import formats, tables
 from podrace.cli.continuous.dataset import DIGEST_CHARACTERS
 from podrace.cli.continuous.process import Identity
 from podrace.cli.continuous.state import FIRST, REPLACED, Contestant, Entry, Memory
+from podrace.cli.terminal import formats
+from podrace.cli.views import tables
 
 SHOWN_VERSIONS = 20
 """Of the history; --json has all."""

@@ -9,9 +9,9 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 from rich.table import Table
 
-from podrace.cli import EXIT_FAILED, formats, session
-from podrace.cli.claim import Use
-from podrace.cli.clients import Clients
+from podrace.cli import EXIT_FAILED, session
+from podrace.cli.commands.evaluate import parse_options
+from podrace.cli.commands.query import find_tournament
 from podrace.cli.curve import plots
 from podrace.cli.curve.evaluations import Manner, Results, evaluate_snapshots
 from podrace.cli.curve.plots import STEPS, SUFFIXES, WALL_CLOCK
@@ -29,16 +29,17 @@ from podrace.cli.curve.points import (
     with_totals,
     within,
 )
-from podrace.cli.evaluate import parse_options
-from podrace.cli.files import check_file, whole_file
-from podrace.cli.interrupts import Interrupts
-from podrace.cli.options import Settings, mesh_options
-from podrace.cli.output import show, show_json, tell
-from podrace.cli.plots import new_figure
-from podrace.cli.query import find_tournament
-from podrace.cli.tables import NOTHING, plain_table
+from podrace.cli.results.plots import new_figure
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.atomic_file import check_file, whole_file
+from podrace.cli.terminal.interrupts import Interrupts
+from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.output import show, show_json, tell
+from podrace.cli.views.tables import NOTHING, plain_table
+from podrace.client.calls import Clients
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
+from podrace.mesh.home_lock import Use
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 EPISODES = 32

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from google.protobuf.struct_pb2 import Struct
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
-from podrace.cli import formats, scoring
-from podrace.cli.clients import Clients
+from podrace.cli.results import scoring
+from podrace.cli.terminal import formats
+from podrace.client.calls import Clients
 from podrace.errors import FailedPrecondition
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 from podrace.orchestrator.v1.orchestrator_pb2 import EvaluationEntry, EvaluationWork

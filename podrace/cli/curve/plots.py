@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podrace.cli import formats
 from podrace.cli.curve.points import CHAMPION, Point, curves
-from podrace.cli.plots import FAMILY_COLORS, OTHER_FAMILIES_COLOR, clock_unit, new_figure
+from podrace.cli.results.plots import FAMILY_COLORS, OTHER_FAMILIES_COLOR, clock_unit, new_figure
+from podrace.cli.terminal import formats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

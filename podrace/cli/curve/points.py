@@ -9,8 +9,9 @@ from hashlib import sha256
 from typing import Any
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.cli import formats, scoring
-from podrace.cli.follow import END_STATES
+from podrace.cli.results import scoring
+from podrace.cli.terminal import formats
+from podrace.client.follow import END_STATES
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Snapshot
 from podrace.tournament.v1.tournament_pb2 import Tournament
 

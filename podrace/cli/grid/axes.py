@@ -17,9 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from podrace import config, spec, strategies
-from podrace.cli.specification import to_values
+from podrace import config
 from podrace.errors import InvalidArgument
+from podrace.specification import evolution_settings
+from podrace.specification import resolve as spec
+from podrace.specification.files import to_values
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 ALGORITHM = "algorithm"
@@ -240,6 +242,8 @@ def _leave_out_other_strategies(tree: dict[str, Any], strategy: str) -> None:
     """Drops the settings of [evolution] that only other strategies have, and would be refused beside this one."""
     evolution = tree.get("evolution")
     if isinstance(evolution, dict):
-        foreign = {name for settings in strategies.SETTINGS.values() for name in settings} - set(strategies.DEFAULTS)
-        foreign -= set(strategies.SETTINGS.get(strategy, ()))
+        foreign = {name for settings in evolution_settings.SETTINGS.values() for name in settings} - set(
+            evolution_settings.DEFAULTS
+        )
+        foreign -= set(evolution_settings.SETTINGS.get(strategy, ()))
         tree["evolution"] = {key: value for key, value in evolution.items() if key not in foreign}

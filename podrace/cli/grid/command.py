@@ -9,17 +9,17 @@ import click
 
 from podrace import config
 from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, session
-from podrace.cli.claim import Use
-from podrace.cli.folders import Folders
 from podrace.cli.grid import plots, results
 from podrace.cli.grid.axes import grid_name, make_cells, parse_axes
 from podrace.cli.grid.results import Grid
 from podrace.cli.grid.run import Runner
 from podrace.cli.grid.screen import GridLines, GridTable
-from podrace.cli.interrupts import Interrupts
-from podrace.cli.options import Settings, mesh_options
-from podrace.cli.output import console, show, show_json, tell
+from podrace.cli.terminal.interrupts import Interrupts
+from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.output import console, show, show_json, tell
 from podrace.errors import Unimplemented
+from podrace.mesh.home import Folders
+from podrace.mesh.home_lock import Use
 
 
 @click.command()

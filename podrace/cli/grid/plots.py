@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podrace.cli import formats
-from podrace.cli.files import whole_file
 from podrace.cli.grid.results import Combination
 from podrace.cli.grid.statistics import Point, mean_curve
-from podrace.cli.plots import FAMILY_COLORS, clock_unit, new_figure
+from podrace.cli.results.plots import FAMILY_COLORS, clock_unit, new_figure
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.atomic_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

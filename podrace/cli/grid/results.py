@@ -12,11 +12,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from podrace.cli import formats, tables
-from podrace.cli.files import whole_file
 from podrace.cli.grid.axes import SEED, Axis, Cell
 from podrace.cli.grid.statistics import CONFIDENCE, RESAMPLES, Estimate, Point, bootstrap_mean
-from podrace.cli.output import finite
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.atomic_file import whole_file
+from podrace.cli.terminal.output import finite
+from podrace.cli.views import tables
 from podrace.errors import FailedPrecondition
 
 COMPLETED = "COMPLETED"

@@ -14,18 +14,18 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from podrace.cli import formats
-from podrace.cli.clients import Clients
-from podrace.cli.folders import Folders
-from podrace.cli.follow import View, follow, wait_for_pods_to_go
 from podrace.cli.grid import results
 from podrace.cli.grid.axes import Cell
 from podrace.cli.grid.results import FAILED, Grid, Outcome
 from podrace.cli.grid.screen import GridLines, GridTable
 from podrace.cli.grid.statistics import best_so_far, running_seconds
-from podrace.cli.options import Settings
-from podrace.cli.report import make_report
+from podrace.cli.results.report import make_report
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.options import Settings
+from podrace.client.calls import Clients
+from podrace.client.follow import View, follow, wait_for_pods_to_go
 from podrace.errors import PodraceError
+from podrace.mesh.home import Folders
 from podrace.orchestrator.v1.orchestrator_pb2 import Event
 from podrace.tournament.v1.tournament_pb2 import (
     TOURNAMENT_STATE_CANCELLED,

@@ -7,13 +7,14 @@ from types import TracebackType
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from podrace.cli import formats, tables
-from podrace.cli.follow import View
 from podrace.cli.grid.axes import Cell
 from podrace.cli.grid.results import COMPLETED, NOT_STARTED, Grid, Outcome
-from podrace.cli.in_place import InPlace
-from podrace.cli.plain import LINE_SECONDS, line
-from podrace.cli.progress import elapsed_seconds, progress
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.live_area import InPlace
+from podrace.cli.views import tables
+from podrace.cli.views.plain_lines import LINE_SECONDS, line
+from podrace.cli.views.progress import elapsed_seconds, progress
+from podrace.client.follow import View
 
 _FIXED_LINES = 6
 """Lines of a full screen that hold no cell, with some to spare."""

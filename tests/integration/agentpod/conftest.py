@@ -12,7 +12,7 @@ from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.rpc import Server, ServerConfig, Service
-from podrace.spec import parse, resolve
+from podrace.specification.resolve import parse, resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 

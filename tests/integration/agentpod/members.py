@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["torch", "pytest", "agentpod.fusion"])
+_PROCESSES.set_forkserver_preload(["torch", "pytest", "agentpod.fusion.averaging"])
 ROOT = Path(__file__).parents[3]
 ANSWER_SECONDS = 30.0
 

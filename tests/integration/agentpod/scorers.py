@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from agentpod.evaluator import play
+from agentpod.roles.evaluator import play
 
 
 def tenfold(simulator, actor, episodes, seed) -> Tensor:

@@ -9,8 +9,8 @@ from google.protobuf.duration_pb2 import Duration
 
 from agentpod.config import PodConfig
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
-from podrace.checkpoints import open_store
-from podrace.checkpoints.publish import read_manifest
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.publish import read_manifest
 from podrace.errors import DeadlineExceeded, FailedPrecondition, NotFound
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb

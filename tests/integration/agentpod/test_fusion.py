@@ -11,11 +11,11 @@ import pytest
 import torch
 from members import Member, everywhere
 
-from agentpod.fusion import Fusible, Fusion
-from agentpod.fusion_rounds import Arrival, Formation, FusionOptions, FusionRounds, Report
-from agentpod.normalizer import RunningMoments, Statistics
-from agentpod.optimizer import FlatAdam
-from podrace.tensors.group import Group, GroupStore, MemberLost
+from agentpod.algorithms.flat_adam import FlatAdam
+from agentpod.fusion.averaging import Fusible, Fusion
+from agentpod.fusion.rounds import Arrival, Formation, FusionOptions, FusionRounds, Report
+from agentpod.models.normalizer import RunningMoments, Statistics
+from podrace.tensor_transport.group import Group, GroupStore, MemberLost
 
 SIZE = 5
 SOON_SECONDS = 5.0

@@ -7,9 +7,9 @@ import pytest
 from scripted import until
 from test_processes import digest_of, left_in_shared_memory, lives, nursery, pids
 
-from podrace.checkpoints import open_store
+from podrace.checkpoint_store import open_store
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.tensors.codec import decode
+from podrace.tensor_transport.codec import decode
 
 __all__ = ["nursery"]
 OFF_POLICY = {

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from scripted import until
 
-from agentpod.pod import run_head
+from agentpod.process.wiring import run_head
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
-from podrace.checkpoints import open_store
-from podrace.checkpoints.publish import claim, fetch, fetch_latest
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.publish import claim, fetch, fetch_latest
 from podrace.errors import ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.tensors.codec import decode, digest
+from podrace.tensor_transport.codec import decode, digest
 
 
 async def run(mesh, *assignments: pb.Assignment, **changes) -> int:
@@ -130,7 +130,7 @@ async def test_a_drained_agents_networks_are_safe_before_its_memory_is_stored(
         stored_before.append(fetch_latest(store, "t-a0"))
         raise ResourceExhausted("killed while the memory was being stored")
 
-    monkeypatch.setattr("agentpod.replay_files.store_replay", killed)
+    monkeypatch.setattr("agentpod.learner.replay_files.store_replay", killed)
     evaluation = {"episodes": 4, "every_environment_steps": 10**7}
     await run(mesh, make_assignment(make_spec(steps=10**7, evaluation=evaluation, **OFF_POLICY)))
     (latest,) = stored_before
@@ -200,7 +200,7 @@ async def test_a_child_begins_with_its_parents_files_and_its_own_hyperparameters
     assert manifest.hyperparameters["learning_rate"] == 1e-7
     assert manifest.previous_manifest_digest == parent.manifest_digest
     # At that rate one update changes next to nothing: what the parent had learned is there.
-    from podrace.tensors.codec import decode
+    from podrace.tensor_transport.codec import decode
 
     before, after = decode(parent.parts["policy"])[0], decode(parts["policy"])[0]
     weights = [name for name in before if name.startswith("actor")]
@@ -387,7 +387,7 @@ async def test_an_evaluation_without_an_end_is_told_and_does_not_hold_the_pod(
     mesh, make_spec, make_assignment, monkeypatch
 ):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr("agentpod.evaluator.MAXIMUM_EPISODE_STEPS", 200)
+    monkeypatch.setattr("agentpod.roles.evaluator.MAXIMUM_EPISODE_STEPS", 200)
     await run(mesh, make_assignment(make_spec("python:environments:endless")))
     assert only_completion(mesh).outcome == pb.OUTCOME_AGENT_FAILED
     assert "time limit" in only_completion(mesh).message
@@ -397,7 +397,7 @@ async def test_a_drain_reaches_a_long_evaluation_that_holds_the_compute_thread(
     mesh, make_spec, make_assignment, monkeypatch
 ):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr("agentpod.evaluator.MAXIMUM_EPISODE_STEPS", 10**9)
+    monkeypatch.setattr("agentpod.roles.evaluator.MAXIMUM_EPISODE_STEPS", 10**9)
     spec = make_spec("python:environments:endless", evaluation={"episodes": 4, "every_environment_steps": 512})
 
     async def drain_while_evaluating() -> None:
@@ -431,7 +431,7 @@ async def test_a_leaderboard_that_knows_nothing_does_not_cost_the_training(mesh,
 
 async def test_an_evaluation_assignment_ends_with_the_pod(mesh, make_spec, make_assignment, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr("agentpod.evaluator.MAXIMUM_EPISODE_STEPS", 10**9)
+    monkeypatch.setattr("agentpod.roles.evaluator.MAXIMUM_EPISODE_STEPS", 10**9)
     await run(mesh, make_assignment(make_spec("python:environments:line", steps=512)))
     trained = fetch_latest(store_of(mesh), "t-a0")
     mesh.orchestrator.completed.clear()

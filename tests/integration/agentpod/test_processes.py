@@ -16,11 +16,11 @@ import torch
 from scripted import until
 
 from agentpod.config import PodConfig
-from agentpod.nursery import start_ticks
-from podrace import lifeline
-from podrace.checkpoints import open_store
+from agentpod.process.forkserver import start_ticks
+from podrace.checkpoint_store import open_store
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.tensors.codec import decode
+from podrace.processes import lifeline
+from podrace.tensor_transport.codec import decode
 
 REPOSITORY = Path(__file__).parents[3]
 

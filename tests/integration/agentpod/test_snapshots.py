@@ -3,11 +3,11 @@
 import pytest
 from scripted import Mesh
 
-from agentpod.evaluation import load_member
-from agentpod.pod import run_head
-from podrace.checkpoints import open_store
-from podrace.checkpoints.publish import fetch, fetch_latest
-from podrace.checkpoints.snapshots import is_snapshot
+from agentpod.learner.evaluation_job import load_member
+from agentpod.process.wiring import run_head
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.publish import fetch, fetch_latest
+from podrace.checkpoint_store.snapshots import is_snapshot
 from podrace.errors import ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -95,7 +95,7 @@ async def test_a_snapshot_that_cannot_be_kept_does_not_harm_the_training(
     if broken == "leaderboard":
         mesh.leaderboard.refuse_snapshots = True
     else:
-        monkeypatch.setattr("agentpod.publication.store_snapshot", refuse)
+        monkeypatch.setattr("agentpod.learner.publisher.store_snapshot", refuse)
     assert await run(mesh, at(0.999, make_assignment(make_spec(evaluation=PERIOD)))) == 0
     (completed,) = mesh.orchestrator.completed
     assert completed.outcome == pb.OUTCOME_FINISHED

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from scripted import until
 
-from agentpod import learner
-from agentpod.pod import run_head
-from podrace import lifeline
-from podrace.checkpoints import open_store
-from podrace.checkpoints.publish import fetch_latest
+from agentpod.learner import leader
+from agentpod.process.wiring import run_head
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.publish import fetch_latest
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.processes import lifeline
 
 LONG = {"steps": 10**7, "evaluation": {"episodes": 4, "every_environment_steps": 10**7}}
 
@@ -18,7 +18,7 @@ LONG = {"steps": 10**7, "evaluation": {"episodes": 4, "every_environment_steps":
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for pause in ("REFUSED_SECONDS", "RETRY_SECONDS", "GIVEN_UP_SECONDS"):
-        monkeypatch.setattr(learner, pause, 0.01)
+        monkeypatch.setattr(leader, pause, 0.01)
 
 
 def standing(mesh, **changes):
@@ -65,7 +65,7 @@ async def test_stopped_it_publishes_and_hands_back_its_lease(mesh, make_spec, ma
 
 async def test_without_an_orchestrator_it_waits_for_one(mesh, short_folder, monkeypatch):
     warned = []
-    monkeypatch.setattr(learner._log, "warning", lambda message, **_: warned.append(message), raising=False)
+    monkeypatch.setattr(leader._log, "warning", lambda message, **_: warned.append(message), raising=False)
     with lifeline.hold(mesh.folder / "outside"):
         pod = standing(mesh, orchestrator=f"unix:{short_folder}/nobody.sock", orphan_seconds=0.05)
         await until(lambda: len(warned) >= 4)

@@ -33,23 +33,24 @@ from pathlib import Path
 
 import structlog
 
-from leaderboard import queries, records
-from leaderboard.arrivals import Arrivals
-from leaderboard.board import rank_key
+from leaderboard import queries
+from leaderboard.decision_replay import differences
 from leaderboard.evolution.agents import agent_id_of
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.generator import Generator
-from leaderboard.replay import differences
-from leaderboard.state import DATABASE_FORMAT
+from leaderboard.ranking.board import rank_key
+from leaderboard.store import records
+from leaderboard.store.schema import DATABASE_FORMAT
+from leaderboard.submission_watch import Arrivals
 from leaderboard.updater import Updater
-from podrace import spec as specification
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
-from podrace.checkpoints.folder import FolderStore
-from podrace.checkpoints.publish import claim, publish
-from podrace.checkpoints.store import digest
+from podrace.checkpoint_store.folder import FolderStore
+from podrace.checkpoint_store.publish import claim, publish
+from podrace.checkpoint_store.store import digest
 from podrace.database import Database, Transaction
 from podrace.errors import PodraceError
 from podrace.leaderboard.v1.leaderboard_pb2 import GenerateAgentRequest, SubmitCandidateRequest
+from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 NOW = 1_700_000_000.0

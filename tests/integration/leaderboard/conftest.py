@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from leaderboard.arrivals import Arrivals
 from leaderboard.generator import Generator
 from leaderboard.service import services
 from leaderboard.snapshots import SnapshotKeeper
-from leaderboard.state import DATABASE_FORMAT
+from leaderboard.store.schema import DATABASE_FORMAT
+from leaderboard.submission_watch import Arrivals
 from leaderboard.updater import Updater
 from podrace import rpc
-from podrace import spec as specification
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
-from podrace.checkpoints.folder import FolderStore
-from podrace.checkpoints.publish import claim, publish
-from podrace.checkpoints.store import digest
+from podrace.checkpoint_store.folder import FolderStore
+from podrace.checkpoint_store.publish import claim, publish
+from podrace.checkpoint_store.store import digest
 from podrace.database import Database
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 TOURNAMENT = "cartpole-abc123"

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from podrace import lifeline, rpc
-from podrace.checkpoints.folder import FolderStore
+from podrace import rpc
+from podrace.checkpoint_store.folder import FolderStore
 from podrace.errors import NotFound, PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.processes import lifeline
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 TOURNAMENT = "cartpole-abc123"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from leaderboard.arrivals import Arrivals
+from leaderboard.submission_watch import Arrivals
 from podrace import rpc
-from podrace import spec as specification
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.specification import resolve as specification
 
 TOURNAMENT = "cartpole-abc123"
 BAD_SPEC = "ERROR_REASON_BAD_SPEC"

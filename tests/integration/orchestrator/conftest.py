@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from orchestrator import tournaments, visitors
-from orchestrator.assignments import Assignments
-from orchestrator.board import Board
+from orchestrator.assignments import external_pods
+from orchestrator.assignments.external_pods import Visitors
+from orchestrator.assignments.service import Assignments
+from orchestrator.decisions.pool_size import Limits
+from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers import Launcher, ListedPod, NewPod
 from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.launchers.options import ExternalOptions
-from orchestrator.live import Live, remember
-from orchestrator.reconcile import LAUNCHED, Reconciler
-from orchestrator.reservations import Capacity, Resources
-from orchestrator.scale import Limits
+from orchestrator.leaderboard_client import Board
+from orchestrator.pool.reconciler import LAUNCHED, Reconciler
 from orchestrator.service import OrchestratorServicer
-from orchestrator.state import State
-from orchestrator.tournaments import Tournaments
-from orchestrator.visitors import Visitors
+from orchestrator.state.database import State
+from orchestrator.state.runtime import Live, remember
+from orchestrator.tournaments import lifecycle
+from orchestrator.tournaments.lifecycle import Tournaments
 from podrace import rpc
 from podrace.errors import FailedPrecondition, PodraceError, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
@@ -311,7 +312,7 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
         leaderboard_server = await rpc.Server.start(config, services)
         state = State.open(tmp_path / "orchestrator.sqlite", clock)
         live = Live(LEASE_SECONDS)
-        await state.transact(tournaments.cancel_running, "its mesh went away; resume it", but_mesh_id=mesh_id)
+        await state.transact(lifecycle.cancel_running, "its mesh went away; resume it", but_mesh_id=mesh_id)
         live.restore(await state.transact(remember), clock.monotonic())
         state.follow(live.roster.note)
         board = Board(leaderboard_server.address, live.learn_best)
@@ -341,7 +342,7 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
             watch_pause_seconds=0.0,
         )
         limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
-        rules = visitors.RULES if external else LAUNCHED
+        rules = external_pods.RULES if external else LAUNCHED
         reconciler = Reconciler(state, live, board, launcher, clock, limits=limits, period_seconds=0.01, rules=rules)
         server = await rpc.Server.start(config, [_service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)])
         async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator import handover
-from orchestrator.lease import Holder
-from orchestrator.scale import PodStanding
+from orchestrator.assignments import transactions
+from orchestrator.decisions.dispatch import Holder
+from orchestrator.decisions.pool_size import PodStanding
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -187,7 +187,7 @@ async def test_what_a_pod_says_in_the_end_is_written_in_one_step_with_its_lease(
     monkeypatch.setattr(state, "transact", once)
     await mesh.complete(work, progress=pb.Progress(evaluator_fault="it crashed", environment_steps=5))
     monkeypatch.undo()
-    assert steps == [handover.take_back]
+    assert steps == [transactions.take_back]
     assert not mesh.live.leases
     assert "evaluator_replaced" in await mesh.kinds(name)
 

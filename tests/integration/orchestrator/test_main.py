@@ -14,9 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from podrace import lifeline, rpc
+from podrace import rpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.processes import lifeline
 from podrace.tournament.v1 import tournament_pb2
 
 ROOT = Path(__file__).parents[3]
@@ -231,5 +232,5 @@ async def test_a_second_orchestrator_on_the_same_database_is_refused(service: Se
 
 def test_it_runs_without_torch_and_numpy() -> None:
     program = "import sys; sys.modules['torch'] = sys.modules['numpy'] = None; import orchestrator.__main__"
-    program += "; import orchestrator.launchers.process"
+    program += "; import orchestrator.launchers.process.launcher"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)

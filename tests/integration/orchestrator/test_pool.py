@@ -2,7 +2,7 @@ import asyncio
 import dataclasses
 from typing import Any
 
-from orchestrator.reservations import Capacity, Resources
+from orchestrator.decisions.resources import Capacity, Resources
 from podrace.errors import InvalidArgument, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2

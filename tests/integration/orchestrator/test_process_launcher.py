@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from orchestrator.launchers import NewPod, Surroundings
-from orchestrator.launchers.process import ProcessLauncher, choose_cpus
-from orchestrator.launchers.processes import Process
-from orchestrator.launchers.settings import threads_of_a_role
+from orchestrator.launchers.pod_settings import threads_of_a_role
+from orchestrator.launchers.process.launcher import ProcessLauncher, choose_cpus
 from podrace.errors import InvalidArgument, Unavailable
+from podrace.processes.identity import Process
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms import ALGORITHMS, Algorithm, make
-from agentpod.distributions import require_distribution
-from agentpod.replay import Replay
-from agentpod.replay_layout import replay_fields, replay_rows
-from agentpod.rollout import rollout_fields
+from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_layout import replay_fields, replay_rows
+from agentpod.experience.rollout import rollout_fields
+from agentpod.models.distributions import require_distribution
 from simulators.base import Space
 
 OBSERVED = Space("continuous", (3,), torch.float32)

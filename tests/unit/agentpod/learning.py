@@ -5,14 +5,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from agentpod.acting import PolicyActor
 from agentpod.algorithms import Algorithm, make
-from agentpod.evaluator import play, score
-from agentpod.policy import Policy
-from agentpod.randomness import derive_generator, derive_seed
-from agentpod.replay import Replay
-from agentpod.replay_layout import replay_fields, replay_rows
-from agentpod.rollout import Field, Lanes, collect, rollout_fields
+from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_layout import replay_fields, replay_rows
+from agentpod.experience.rollout import Field, Lanes, collect, rollout_fields
+from agentpod.models.actors import PolicyActor
+from agentpod.models.policy import Policy
+from agentpod.roles.evaluator import play, score
+from agentpod.seeding import derive_generator, derive_seed
 from simulators import make as make_simulator
 
 ENVIRONMENTS = 16

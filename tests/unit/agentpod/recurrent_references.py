@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from agentpod.blueprint import Blueprint
-from agentpod.networks import Sequences
+from agentpod.models.factory import Blueprint
+from agentpod.models.mlp import Sequences
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

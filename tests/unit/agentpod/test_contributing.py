@@ -11,7 +11,7 @@ import torch
 from learning import evaluate, train
 
 from agentpod import algorithms
-from podrace import catalog
+from podrace.specification import catalog
 
 PAGE = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text()
 

@@ -64,7 +64,7 @@ def test_every_contender_of_a_task_has_the_same_steps_and_as_many_scores_to_choo
 
 
 def test_the_first_agent_of_a_deceptive_task_has_the_algorithms_defaults(tournament: Any) -> None:
-    from podrace.catalog import ALGORITHMS
+    from podrace.specification.catalog import ALGORITHMS
 
     spec = tournament.Race("docking", "vanilla", 1, tournament.specification("docking", "vanilla", 48)).cell().spec
     given = spec.algorithms["ppo"].hyperparameters

@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from leaderboard import queries, records
-from leaderboard.arrivals import Arrivals
-from leaderboard.board import Board, Standing, answer_of, judge_arrival
+from leaderboard import queries
+from leaderboard.decision_replay import Log, differences
 from leaderboard.evolution.agents import make
 from leaderboard.evolution.history import NOTHING, History, history_of, is_needed
 from leaderboard.evolution.seats import Seat, seats_of
 from leaderboard.evolution.space import declared_values
 from leaderboard.evolution.strategy import Situation
 from leaderboard.generator import Generator
-from leaderboard.records import Generation, Submission
-from leaderboard.replay import Log, differences
-from leaderboard.state import DATABASE_FORMAT
+from leaderboard.ranking.board import Board, Standing, answer_of, judge_arrival
+from leaderboard.store import records
+from leaderboard.store.records import Generation, Submission
+from leaderboard.store.schema import DATABASE_FORMAT
+from leaderboard.submission_watch import Arrivals
 from leaderboard.updater import Updater, record
-from podrace import spec as specification
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
-from podrace.checkpoints.folder import FolderStore
-from podrace.checkpoints.publish import claim, publish
-from podrace.checkpoints.store import digest
+from podrace.checkpoint_store.folder import FolderStore
+from podrace.checkpoint_store.publish import claim, publish
+from podrace.checkpoint_store.store import digest
 from podrace.database import Database
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
@@ -34,6 +34,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     SubmitCandidateRequest,
     SubmitCandidateResponse,
 )
+from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 TOURNAMENT = "cartpole-abc123"

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from leaderboard.garbage import MISSING, collect_once, tournaments
-from leaderboard.retention import Retention
-from podrace.checkpoints.folder import FolderStore
-from podrace.checkpoints.publish import fetch
+from leaderboard.ranking.retention import Retention
+from podrace.checkpoint_store.folder import FolderStore
+from podrace.checkpoint_store.publish import fetch
 from podrace.errors import DataLoss, NotFound
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 

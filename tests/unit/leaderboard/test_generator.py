@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from leaderboard import generator, records
+from leaderboard import generator
 from leaderboard.evolution import history
+from leaderboard.store import records
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_FRESH, Agent, GenerateAgentRequest
 from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, TournamentSpec

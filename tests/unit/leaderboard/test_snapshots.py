@@ -5,11 +5,11 @@ import pytest
 
 from leaderboard import snapshots
 from leaderboard.garbage import collect_once
-from leaderboard.retention import Retention
+from leaderboard.ranking.retention import Retention
 from leaderboard.snapshots import SnapshotKeeper
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Manifest
-from podrace.checkpoints.publish import claim, read_manifest, read_part
-from podrace.checkpoints.snapshots import store_snapshot
+from podrace.checkpoint_store.publish import claim, read_manifest, read_part
+from podrace.checkpoint_store.snapshots import store_snapshot
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,

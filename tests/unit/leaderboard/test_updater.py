@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from leaderboard import queries, records
-from leaderboard.arrivals import Arrivals
+from leaderboard import queries
+from leaderboard.store import records
+from leaderboard.submission_watch import Arrivals
 from leaderboard.updater import Updater, record
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
-from podrace.checkpoints.publish import claim
-from podrace.checkpoints.store import digest
+from podrace.checkpoint_store.publish import claim
+from podrace.checkpoint_store.store import digest
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     VERDICT_ACCEPTED,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from fake_cluster import AROUND, NAMESPACE, FakeCluster, Hands
 
-from orchestrator.launchers.kubernetes import KubernetesLauncher
+from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
 from orchestrator.launchers.options import KubernetesOptions
-from orchestrator.state import State
+from orchestrator.state.database import State
 
 
 @dataclass

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leaderboard import state as leaderboard_state
-from orchestrator import state as orchestrator_state
+from leaderboard.store import schema as leaderboard_state
+from orchestrator.state import database as orchestrator_state
 from podrace.database import LARGEST_NUMBER, Database, Format, Transaction
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
 

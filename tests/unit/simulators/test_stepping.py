@@ -12,9 +12,9 @@ from podrace.errors import InvalidArgument, ResourceExhausted
 from podrace.simulator.v1.simulator_pb2 import GetSimulatorRequest
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest as Request
 from podrace.simulator.v1.simulator_pb2 import StreamStepsResponse as Response
-from podrace.tensors.plane import Region
-from podrace.tensors.probe import write_probe
-from podrace.tensors.shared import SharedPlane
+from podrace.tensor_transport.plane import Region
+from podrace.tensor_transport.probe import write_probe
+from podrace.tensor_transport.shared import SharedPlane
 from simulators import Space
 from simulators.config import Limits
 from simulators.messages import SHARED_PREFIX, bytes_of, pieces, space_message, space_of, step_specs

@@ -1,0 +1,32 @@
+"""What is known of an agent's algorithm before its simulator is: enough to open the roles of a pod."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agentpod.algorithms import ALGORITHMS
+from agentpod.algorithms.base import Memory, parse_hyperparameters
+from agentpod.models.policy import NetworkSpec
+from podrace.config import unknown
+from podrace.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Outline:
+    """An agent's policy and memory in numbers."""
+
+    network: NetworkSpec
+    """Of the policy."""
+    memory: Memory
+    """What the learner keeps for the algorithm."""
+
+
+def outline(algorithm: str, hyperparameters: Mapping[str, object]) -> Outline:
+    """Reads an outline from hyperparameters.
+
+    Raises:
+        InvalidArgument: The algorithm or a hyperparameter is unknown, or a value is out of range.
+    """
+    if algorithm not in ALGORITHMS:
+        raise InvalidArgument(unknown("agent", "algorithm", algorithm, ALGORITHMS))
+    settings = parse_hyperparameters(ALGORITHMS[algorithm].settings_type, hyperparameters)
+    return Outline(settings.network, settings.memory)

@@ -1,0 +1,1 @@
+"""What algorithms learn from: rollouts, the replay buffer, and the slots that workers fill."""

@@ -1,0 +1,243 @@
+"""Owns rollouts: how a batch of steps is laid out in memory, and the loop that fills one in place.
+
+Where the memory lies, and who may touch it when, is decided elsewhere: here a rollout is a mapping of names to tensors.
+On-policy algorithms train on one rollout and forget it; for the others it is a few rows of a replay memory.
+"""
+
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from agentpod.models.distributions import output_count, require_distribution
+from agentpod.models.policy import Policy
+from agentpod.returns import discounted_returns
+from podrace.errors import Cancelled, DataLoss
+from simulators.base import Simulator, Space
+
+Rollout = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One tensor of a rollout.
+
+    Attributes:
+        name: Its key.
+        shape: [T, N, ...] ([T + 1, N, ...] for observations), T steps of N environments.
+        dtype: Of its elements.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def rollout_fields(
+    observation_space: Space, action_space: Space, horizon: int, count: int, state_size: int = 0
+) -> dict[str, Field]:
+    """The layout of one on-policy rollout.
+
+    | field | shape | meaning |
+    |---|---|---|
+    | observation | [T + 1, N, *shape] | what was acted on; the last row is what the last step left behind |
+    | action | [T, N] or [T, N, A] | as the distribution drew it, before clipping to the environment's bounds |
+    | log_prob | [T, N] | of that action, under the policy that drew it |
+    | reward | [T, N] | as the simulator gave it |
+    | terminated | [T, N] | the step ended the episode for good: nothing follows |
+    | truncated | [T, N] | the step was the last that was allowed: bootstrap from final_observation |
+    | final_observation | [T, N, *shape] | written only where truncated; other rows hold anything |
+    | state | [1, N, S] | what the policy remembered before the first step; only where it remembers |
+
+    Where an episode ended at step t, row t + 1 of `observation` is the first of the next episode: what was remembered
+    is forgotten, so that before row t + 1 the state is zero. Before the first step it is what the rollout before this
+    one left behind, zero where an episode ended there.
+
+    Args:
+        observation_space: Of the simulator.
+        action_space: Of the simulator.
+        horizon: T, steps of each environment.
+        count: N, environments, those of all workers side by side.
+        state_size: S, numbers that the policy remembers.
+    """
+    lanes = (horizon, count)
+    discrete = action_space.kind == "discrete"
+    action_shape = lanes if discrete else (*lanes, output_count(action_space))
+    fields = (
+        Field("observation", (horizon + 1, count, *observation_space.shape), observation_space.dtype),
+        Field("action", action_shape, torch.int64 if discrete else torch.float32),
+        Field("log_prob", lanes, torch.float32),
+        Field("reward", lanes, torch.float32),
+        Field("terminated", lanes, torch.bool),
+        Field("truncated", lanes, torch.bool),
+        Field("final_observation", (*lanes, *observation_space.shape), observation_space.dtype),
+        *([Field("state", (1, count, state_size), torch.float32)] if state_size else []),
+    )
+    return {field.name: field for field in fields}
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """What one rollout hands on to the next.
+
+    Attributes:
+        observation: [N, *shape], what to act on next.
+        episode_return: [N] float64, undiscounted return of the unfinished episodes.
+        episode_length: [N] float64, their steps.
+        state: [N, S] float32, what the policy remembers.
+    """
+
+    observation: Tensor
+    episode_return: Tensor
+    episode_length: Tensor
+    state: Tensor
+
+    @classmethod
+    def start(cls, observation: Tensor, state_size: int = 0) -> "Lanes":
+        """Lanes whose simulator has just been reset to `observation` [N, *shape], for a policy that remembers S
+        numbers.
+        """
+        zeros = torch.zeros(len(observation), dtype=torch.float64, device=observation.device)
+        state = torch.zeros(len(observation), state_size, device=observation.device)
+        return cls(observation.clone(), zeros, zeros, state)
+
+
+@dataclass(frozen=True)
+class CollectResult:
+    """What `collect` reports beside the tensors it filled.
+
+    Attributes:
+        lanes: For the next call.
+        steps: Environment steps taken, over all environments: T N.
+        episode_returns: [E] float64, undiscounted, of the episodes that ended, in order of time, then of lane.
+        episode_lengths: [E] int64, their steps.
+    """
+
+    lanes: Lanes
+    steps: int
+    episode_returns: Tensor
+    episode_lengths: Tensor
+
+
+def collect(
+    simulator: Simulator,
+    policy: Policy,
+    rollout: Rollout,
+    lanes: Lanes,
+    generator: torch.Generator,
+    cancelled: threading.Event | None = None,
+) -> CollectResult:
+    """Steps every environment T times and writes the rollout in place.
+
+        lanes = Lanes.start(simulator.reset(seed), policy.state_size)
+        for k in itertools.count():
+            generator.manual_seed(derive_seed(seed, "act", worker, k))
+            result = collect(simulator, policy, rollout, lanes, generator)
+            lanes = result.lanes
+
+    Args:
+        simulator: N environments.
+        policy: What acts, for the whole rollout.
+        rollout: Tensors as `rollout_fields` lays them out, or T rows of those of
+            `agentpod.experience.replay_layout.replay_fields`, which have no log_prob and keep what the last step
+            left behind in
+            the last row of final_observation; often views of N lanes of wider ones in shared memory.
+        lanes: What the previous call returned.
+        generator: The noise of the whole rollout is drawn from it in one call.
+        cancelled: Looked at before each step.
+
+    Returns:
+        Where the lanes stand, and the episodes that ended.
+
+    Raises:
+        DataLoss: An observation or a reward is not finite; the rollout must not be trained on.
+        Cancelled: `cancelled` was set.
+    """
+    horizon, count = rollout["reward"].shape
+    noise = policy.noise((horizon, count), generator)
+    outputs = torch.empty(horizon, count, policy.head.output_count, device=noise.device)
+    rollout["observation"][0].copy_(lanes.observation)
+    if policy.state_size:
+        rollout["state"][0].copy_(lanes.state)
+    lanes = _step_through(simulator, policy, rollout, lanes, noise, outputs, cancelled or threading.Event())
+    if "log_prob" in rollout:
+        # One pass over the whole rollout costs less than T small ones.
+        rollout["log_prob"].copy_(require_distribution(policy.head).log_prob(outputs, rollout["action"]))
+    _check_finite(rollout)
+    return _count_episodes(rollout, lanes)
+
+
+def _step_through(
+    simulator: Simulator,
+    policy: Policy,
+    rollout: Rollout,
+    lanes: Lanes,
+    noise: Tensor,
+    outputs: Tensor,
+    cancelled: threading.Event,
+) -> Lanes:
+    """The hot loop: fills everything but log_prob and the first row, and keeps the actor's outputs.
+
+    Returns the lanes with what the last step left behind, episodes still to be counted.
+    """
+    # Cutting all rows beforehand costs a third of indexing them one by one.
+    names = ("action", "reward", "terminated", "truncated", "final_observation")
+    rows = zip(*(rollout[name].unbind() for name in names), noise.unbind(), outputs.unbind(), strict=True)
+    observations = rollout["observation"].unbind()
+    sample, to_environment, step_simulator = policy.head.sample, policy.to_environment, simulator.step
+    state = lanes.state
+    for t, (action, reward, terminated, truncated, final_observation, noise_row, outputs_row) in enumerate(rows):
+        if cancelled.is_set():
+            raise Cancelled(f"the rollout was called off at step {t}")
+        said, state = policy.advance(observations[t], state)
+        outputs_row.copy_(said)
+        action.copy_(sample(outputs_row, noise_row))
+        step = step_simulator(to_environment(action))
+        reward.copy_(step.reward)
+        terminated.copy_(step.terminated)
+        truncated.copy_(step.truncated)
+        if policy.state_size:
+            policy.forget(state, terminated | truncated)
+        if t + 1 < len(observations):
+            observations[t + 1].copy_(step.observation)
+        else:
+            # The last row of a replay segment: whoever samples it finds here what comes next.
+            final_observation.copy_(step.observation)
+        _keep_final(final_observation, truncated, step.final_observation)
+    return replace(lanes, observation=step.observation.clone(), state=state)
+
+
+def _keep_final(final_observation: Tensor, truncated: Tensor, found: Tensor) -> None:
+    """Writes the rows of truncated lanes."""
+    if truncated.is_cuda:
+        # Asking whether there are any would make the device wait at every step.
+        mask = truncated.view(-1, *(1,) * (found.dim() - 1))
+        final_observation.copy_(torch.where(mask, found, final_observation))
+    elif truncated.any():
+        # Sparse: memory that no truncation touches is never backed by pages.
+        final_observation[truncated] = found[truncated]
+
+
+def _check_finite(rollout: Rollout) -> None:
+    for name in ("observation", "reward"):
+        if not rollout[name].is_floating_point():
+            continue
+        # Not-a-number spreads through minimum and maximum, so two numbers tell of all.
+        if not all(bound.isfinite() for bound in rollout[name].aminmax()):
+            t, lane, *_ = (~rollout[name].isfinite()).nonzero()[0].tolist()
+            raise DataLoss(
+                f"environment {lane} gave a {name} that is not finite at row {t} of the rollout: "
+                "look for a division by zero or an unbounded action in the simulator",
+                reason="ERROR_REASON_NON_FINITE",
+            )
+
+
+def _count_episodes(rollout: Rollout, lanes: Lanes) -> CollectResult:
+    reward, done = rollout["reward"], rollout["terminated"] | rollout["truncated"]
+    returns, episode_return = discounted_returns(reward, done, 1.0, lanes.episode_return)
+    lengths, episode_length = discounted_returns(torch.ones_like(reward), done, 1.0, lanes.episode_length)
+    lanes = replace(lanes, episode_return=episode_return, episode_length=episode_length)
+    return CollectResult(lanes, math.prod(reward.shape), returns[done], lengths[done].long())

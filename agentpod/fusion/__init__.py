@@ -1,0 +1,1 @@
+"""Learners that train one agent together and average what they learned."""

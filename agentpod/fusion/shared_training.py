@@ -1,0 +1,67 @@
+"""Where the other learners of a pod learn what the head trains."""
+
+import asyncio
+from contextlib import suppress
+
+from agentpod.fusion.rendezvous import HeadRendezvous
+from podrace.agentpod.v1 import agentpod_pb2 as pb
+from podrace.errors import NOT_OPEN, FailedPrecondition
+
+
+class Lobby:
+    """The training that is shared at present, or none.
+
+    Attributes:
+        training: What GetTraining answers; without a session while nothing is shared.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is shared."""
+        self.training = pb.GetTrainingResponse()
+        self._rendezvous: HeadRendezvous | None = None
+        self._bell = asyncio.Event()
+        self._shut = False
+
+    def open(self, training: pb.GetTrainingResponse, rendezvous: HeadRendezvous) -> None:
+        """Invites the other learners."""
+        self.training, self._rendezvous = training, rendezvous
+        self._ring()
+
+    def close(self) -> None:
+        """Sends everybody home."""
+        self.training, self._rendezvous = pb.GetTrainingResponse(), None
+        self._ring()
+
+    def shut(self) -> None:
+        """Nothing will be shared any more: whoever waits is told."""
+        self._shut = True
+        self.close()
+        self.training.ending = True
+
+    def miss(self, learner: int) -> None:
+        """A learner has broken off its call; the lifeline tells more of those of this host."""
+        if self._rendezvous is not None:
+            self._rendezvous.miss(learner)
+
+    @property
+    def rendezvous(self) -> HeadRendezvous:
+        """Where the learners meet.
+
+        Raises:
+            FailedPrecondition: Nothing is shared (NOT_OPEN).
+        """
+        if self._rendezvous is None:
+            raise FailedPrecondition("this pod shares no training at present", reason=NOT_OPEN)
+        return self._rendezvous
+
+    async def other_than(self, session: str, wait_seconds: float) -> pb.GetTrainingResponse:
+        """What is shared, as soon as it is something else than the caller knows, or after a while."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_seconds):
+                while self.training.session == session and not self._shut:
+                    await self._bell.wait()
+        return self.training
+
+    def _ring(self) -> None:
+        self._bell.set()
+        self._bell = asyncio.Event()

@@ -1,0 +1,1 @@
+"""The learner: takes assignments, trains agents and publishes checkpoints."""

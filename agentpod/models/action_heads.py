@@ -1,0 +1,264 @@
+"""Owns the heads of an actor: how its outputs become actions, for algorithms that learn from a replay memory.
+
+Those of on-policy algorithms, whose log-probabilities are trained on, are in agentpod.models.distributions. Nothing
+here keeps
+the state of a random number generator: noise is an argument, so a whole rollout draws its noise in one call.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from agentpod.models.distributions import Categorical, DiagonalGaussian, output_count
+from agentpod.models.mlp import Shapes
+from podrace.errors import InvalidArgument
+from simulators.base import Space
+
+MINIMUM_LOG_STD, MAXIMUM_LOG_STD = -20.0, 2.0
+"""Where the logarithm of a standard deviation is clamped (Haarnoja et al. 2018, the authors' implementation)."""
+UNSUITABLE_SPACE = "ERROR_REASON_UNSUITABLE_SPACE"
+_LOG_TWO = math.log(2.0)
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class Head(Protocol):
+    """What a policy acts by.
+
+        noise = head.noise((horizon, count), generator)
+        action = head.sample(outputs, noise[t])
+
+    Attributes:
+        output_count: Outputs the actor must have.
+    """
+
+    output_count: int
+
+    def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draws what `sample` needs: [*leading, ...] float32 on the generator's device."""
+        ...
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Actions for outputs [..., output_count] and noise from `noise`."""
+        ...
+
+    def mode(self, outputs: Tensor) -> Tensor:
+        """What to do without exploring."""
+        ...
+
+
+class SquashedDraw(NamedTuple):
+    """Actions of a squashed Gaussian, and what the way back needs. A: dimensions of the action."""
+
+    action: Tensor
+    """[B, A] in (-1, 1)."""
+    log_prob: Tensor
+    """[B], the density of the squashed action."""
+    spread: Tensor
+    """[B, A], standard deviation times noise."""
+    inside: Tensor
+    """[B, A] bool, where the logarithm of the standard deviation was not clamped."""
+
+    def backward(self, action_gradient: Tensor, log_prob_gradient: float | Tensor) -> Tensor:
+        """The gradient with respect to the outputs [B, 2 A], noise held fixed. With u = mean + spread, a = tanh(u):
+
+            d L / d mean    = dL/da (1 - a^2) + dL/dlog_prob 2 a
+            d L / d log_std = (d L / d mean) spread - dL/dlog_prob, 0 where it was clamped
+
+        Args:
+            action_gradient: [B, A], of the loss with respect to the action.
+            log_prob_gradient: [] or a number: of the loss with respect to each log_prob, the same for all.
+        """
+        mean_gradient = torch.addcmul(action_gradient, action_gradient * self.action, self.action, value=-1.0)
+        mean_gradient += self.action * (2.0 * log_prob_gradient)
+        log_std_gradient = (mean_gradient * self.spread - log_prob_gradient).mul_(self.inside)
+        return torch.cat((mean_gradient, log_std_gradient), -1)
+
+
+class SquashedGaussian:
+    """tanh of independent normals (Haarnoja et al. 2018, appendix C); the outputs are the means, then the log_stds."""
+
+    def __init__(self, dimensions: int) -> None:
+        self.output_count = 2 * dimensions
+
+    def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Standard normal noise, [*leading, A]."""
+        return torch.randn(*leading, self.output_count // 2, generator=generator, device=generator.device)
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """tanh(mean + std noise)."""
+        mean, log_std = outputs.chunk(2, -1)
+        return torch.addcmul(mean, log_std.clamp(MINIMUM_LOG_STD, MAXIMUM_LOG_STD).exp_(), noise).tanh_()
+
+    def mode(self, outputs: Tensor) -> Tensor:
+        """tanh(mean): the median, and what the authors evaluate."""
+        return outputs.chunk(2, -1)[0].tanh()
+
+    def draw(self, outputs: Tensor, noise: Tensor) -> SquashedDraw:
+        """Samples with their log-probabilities.
+
+            log pi(a) = sum_i log N(u_i; mean_i, std_i) - log(1 - tanh(u_i)^2)
+
+        where log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)) loses no digits at large |u|.
+
+        Args:
+            outputs: [B, 2 A].
+            noise: [B, A].
+        """
+        mean, log_std = outputs.chunk(2, -1)
+        clamped = log_std.clamp(MINIMUM_LOG_STD, MAXIMUM_LOG_STD)
+        spread = clamped.exp().mul_(noise)
+        latent = mean + spread
+        squash = torch.nn.functional.softplus(latent * -2.0).add_(latent).mul_(2.0)
+        # Constants of all A dimensions are added once, after the sum.
+        log_prob = torch.addcmul(squash, noise, noise, value=-0.5).sub_(clamped).sum(-1)
+        log_prob -= mean.shape[-1] * (2.0 * _LOG_TWO + _HALF_LOG_TWO_PI)
+        return SquashedDraw(latent.tanh(), log_prob, spread, clamped == log_std)
+
+
+class Deterministic:
+    """One action, tanh of the outputs; explores by adding normal noise (Fujimoto et al. 2018, algorithm 1).
+
+    Attributes:
+        exploration: [1], standard deviation of that noise, a view of the caller's buffer.
+    """
+
+    def __init__(self, dimensions: int, exploration: Tensor) -> None:
+        self.output_count, self.exploration = dimensions, exploration
+
+    def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Standard normal noise, [*leading, A]."""
+        return torch.randn(*leading, self.output_count, generator=generator, device=generator.device)
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """tanh(outputs) + exploration noise, within [-1, 1]."""
+        return torch.addcmul(outputs.tanh(), self.exploration, noise).clamp_(-1.0, 1.0)
+
+    def mode(self, outputs: Tensor) -> Tensor:
+        """tanh(outputs)."""
+        return outputs.tanh()
+
+
+class GreedyValues:
+    """The choice of the largest action value; explores by taking any choice now and then (epsilon-greedy).
+
+    The outputs are the values Q(s, .) of n choices, or, dueling (Wang et al. 2016), V(s) and then the n advantages,
+    which order the choices as the values do.
+
+    Attributes:
+        exploration: [1], epsilon: the share of steps that take any choice, a view of the caller's buffer.
+    """
+
+    def __init__(self, n: int, exploration: Tensor, *, dueling: bool) -> None:
+        self.exploration, self._first = exploration, int(dueling)
+        self.output_count = n + self._first
+
+    def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Uniform on [0, 1): [*leading, 2], whether to explore and where to."""
+        return torch.rand(*leading, 2, generator=generator, device=generator.device)
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """A choice drawn evenly where the first noise is below epsilon, else the best."""
+        coin, place = noise.unbind(-1)
+        n = self.output_count - self._first
+        # The greatest float32 below 1, times n, is still rounded to a number below n.
+        anything = (place * n).long()
+        return torch.where(coin < self.exploration, anything, self.mode(outputs))
+
+    def mode(self, outputs: Tensor) -> Tensor:
+        """The best choice."""
+        return outputs[..., self._first :].argmax(-1)
+
+
+def dueling_values(outputs: Tensor) -> Tensor:
+    """Q = V + A - mean A (Wang et al. 2016, equation 9) from outputs [..., 1 + n]: [..., n]."""
+    value, advantage = outputs[..., :1], outputs[..., 1:]
+    return advantage + (value - advantage.mean(-1, keepdim=True))
+
+
+def dueling_backward(value_gradient: Tensor) -> Tensor:
+    """The gradient with respect to the outputs [..., 1 + n], given that with respect to Q [..., n].
+
+    d L / d V = sum_i dL/dQ_i;  d L / d A_i = dL/dQ_i - (sum_j dL/dQ_j) / n
+    """
+    total = value_gradient.sum(-1, keepdim=True)
+    return torch.cat((total, value_gradient - total / value_gradient.shape[-1]), -1)
+
+
+_EXPLORATION: Shapes = {"exploration": (1,)}
+
+
+class Kind(NamedTuple):
+    """A kind of head: for which action spaces, with which numbers beside the network, and how it is made."""
+
+    action_kinds: frozenset[str]
+    extra: Callable[[Space], Shapes]
+    """Names and shapes of the numbers that follow the actor's in the buffer of a policy."""
+    make: Callable[[Space, Mapping[str, Tensor]], Head]
+
+
+def _stochastic(space: Space, views: Mapping[str, Tensor]) -> Head:
+    return Categorical(space.n) if space.kind == "discrete" else DiagonalGaussian(views["log_std"])
+
+
+def _squashed(space: Space, views: Mapping[str, Tensor]) -> Head:
+    return Categorical(space.n) if space.kind == "discrete" else SquashedGaussian(output_count(space))
+
+
+DEFAULT_HEAD = "stochastic"
+_BOTH = frozenset({"continuous", "discrete"})
+HEADS: Mapping[str, Kind] = {
+    "stochastic": Kind(
+        _BOTH, lambda space: {} if space.kind == "discrete" else {"log_std": (output_count(space),)}, _stochastic
+    ),
+    "squashed": Kind(_BOTH, lambda space: {}, _squashed),
+    "deterministic": Kind(
+        frozenset({"continuous"}),
+        lambda space: _EXPLORATION,
+        lambda space, views: Deterministic(output_count(space), views["exploration"]),
+    ),
+    "values": Kind(
+        frozenset({"discrete"}),
+        lambda space: _EXPLORATION,
+        lambda space, views: GreedyValues(space.n, views["exploration"], dueling=False),
+    ),
+    "dueling": Kind(
+        frozenset({"discrete"}),
+        lambda space: _EXPLORATION,
+        lambda space, views: GreedyValues(space.n, views["exploration"], dueling=True),
+    ),
+}
+"""By the name that a NetworkSpec gives."""
+
+
+def head_kind(head: str, action_space: Space) -> Kind:
+    """The kind of head of that name.
+
+    Raises:
+        InvalidArgument: There is none, or it cannot act in this space.
+    """
+    if head not in HEADS:
+        raise InvalidArgument(f"head {head!r} is unknown: choose one of {', '.join(HEADS)}")
+    kind = HEADS[head]
+    if action_space.kind not in kind.action_kinds:
+        raise InvalidArgument(
+            f"head {head!r} needs {' or '.join(sorted(kind.action_kinds))} actions, but the simulator's are "
+            f"{action_space.kind}: choose another algorithm or another simulator",
+            reason=UNSUITABLE_SPACE,
+        )
+    bounds = (*(action_space.low or (-math.inf,)), *(action_space.high or (math.inf,)))
+    if action_space.kind == "continuous" and head != "stochastic" and not all(map(math.isfinite, bounds)):
+        raise InvalidArgument(
+            f"head {head!r} acts within bounds, but the simulator's actions are open-ended: give the action space "
+            "finite low and high, or choose an algorithm with a Gaussian policy (ppo, a2c)",
+            reason=UNSUITABLE_SPACE,
+        )
+    return kind
+
+
+def head_outputs(head: str, action_space: Space) -> int:
+    """Outputs an actor with this head must have; raises as `head_kind` does."""
+    extra = {name: torch.empty(shape) for name, shape in head_kind(head, action_space).extra(action_space).items()}
+    return HEADS[head].make(action_space, extra).output_count

@@ -1,0 +1,68 @@
+"""Owns the memory of an actor and its critic: everything that is trained is one slice of one buffer."""
+
+import torch
+
+from agentpod.models.distributions import require_distribution
+from agentpod.models.mlp import element_count, flat_views
+from agentpod.models.policy import NetworkSpec, Policy, policy_shapes
+from simulators.base import Space
+
+CRITIC_OUTPUT_GAIN = 1.0
+
+
+class ActorCritic:
+    """A policy, a critic of the same hidden layers, and a gradient for each number that is trained.
+
+    The buffer is laid out as
+
+        | observation statistics | actor, log_std | critic |
+        |<-------------- policy ---------------->|
+                                 |<----- parameters ----->|
+
+    so that publishing copies its head, and the optimizer steps its tail.
+
+    Attributes:
+        policy: What acts, over the head of the buffer.
+        distribution: The policy's head.
+        critic: Observations as the policy normalizes them [B, D] -> values [B, 1]; it remembers on its own.
+        critic_tensors: Views of the critic's weights and biases, by name.
+        parameters: [P] float32, what is trained.
+        gradient: [P] float32, of the loss with respect to `parameters`.
+        gradients: Views of the gradient, by name.
+        actor_gradient: Where the actor's backward pass writes.
+        critic_gradient: Where the critic's does.
+    """
+
+    def __init__(
+        self, observation_space: Space, action_space: Space, network: NetworkSpec, device: torch.device | str = "cpu"
+    ) -> None:
+        """Lays the tensors out; all weights are zero until `initialize`.
+
+        Raises:
+            InvalidArgument: A space cannot be observed or acted in.
+        """
+        blueprint = network.blueprint(observation_space)
+        policy_layout = policy_shapes(observation_space, action_space, network)
+        critic_layout = blueprint.shapes("critic", 1)
+        layout = {**policy_layout, **critic_layout}
+        statistics = element_count({name: size for name, size in layout.items() if name.startswith("observation_")})
+        policy_size = element_count(policy_layout)
+
+        buffer = torch.zeros(element_count(layout), device=device)
+        self.policy = Policy(observation_space, action_space, network, flat=buffer[:policy_size])
+        self.distribution = require_distribution(self.policy.head)
+        self.critic_tensors = flat_views(buffer[policy_size:], critic_layout)
+        self.critic = blueprint.make("critic", self.critic_tensors)
+        self.parameters = buffer[statistics:]
+
+        gradient_buffer = torch.zeros_like(buffer)
+        self.gradient = gradient_buffer[statistics:]
+        self.gradients = flat_views(gradient_buffer, layout)
+        self.actor_gradient = blueprint.make("actor", self.gradients)
+        self.critic_gradient = blueprint.make("critic", self.gradients)
+
+    def initialize(self, generator: torch.Generator, initial_log_std: float) -> None:
+        """Draws a new actor and a new critic."""
+        self.policy.initialize(generator)
+        self.policy.set_number("log_std", initial_log_std)
+        self.critic.initialize(generator, CRITIC_OUTPUT_GAIN)

@@ -1,0 +1,331 @@
+"""Owns networks that look at pictures: convolutions, then a perceptron, with a hand-written way back.
+
+Gradients of single convolutions are torch's own operator; everything lies in flat buffers as in agentpod.models.mlp.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from agentpod.models.action_heads import UNSUITABLE_SPACE
+from agentpod.models.mlp import ACTIVATIONS, HIDDEN_GAIN, MultilayerPerceptron, Sequences
+from podrace.errors import InvalidArgument
+from simulators.base import Space
+
+NO_TORSO = "none"
+PIXEL_SCALE = 1.0 / 255.0
+FORWARD_ROWS = 1024
+"""Pictures looked at together where no way back is needed: what lies between the layers is many times their size."""
+
+
+class Convolution(NamedTuple):
+    """One convolution without padding."""
+
+    channels: int
+    """It gives."""
+    kernel: int
+    """Rows, and columns, that each output sees."""
+    stride: int
+    """Rows, and columns, from one output to the next."""
+
+
+TORSOS: Mapping[str, tuple[Convolution, ...]] = {
+    NO_TORSO: (),
+    "nature": (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)),
+    "small": (Convolution(16, 4, 2), Convolution(32, 3, 1)),
+}
+"""By the name that a NetworkSpec gives. `nature` (Mnih et al. 2015, methods) needs 36 x 36 pixels, `small` 8 x 8."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """How a picture lies in an observation."""
+
+    channels: int
+    height: int
+    width: int
+    channels_last: bool
+    """Whether an observation is [height, width, channels] instead of [channels, height, width]."""
+
+    @property
+    def elements(self) -> int:
+        """Of one picture."""
+        return self.channels * self.height * self.width
+
+
+def pictures_of(space: Space, torso: str) -> Pictures:
+    """How the pictures of an observation space are to be read, for a torso that is to look at them.
+
+    The channels are the first dimension where that is less than both others, or the last where that is.
+
+    Raises:
+        InvalidArgument: These are no pictures, their channels cannot be told, or they are too small.
+    """
+    shape = list(space.shape)
+    if len(shape) != 3 or space.dtype != torch.uint8:
+        raise _unsuitable(
+            torso, f"looks at pictures, uint8 of three dimensions, but observations are {space.dtype} {shape}"
+        )
+    if shape[0] < min(shape[1:]):
+        pictures = Pictures(shape[0], shape[1], shape[2], channels_last=False)
+    elif shape[2] < min(shape[:2]):
+        pictures = Pictures(shape[2], shape[0], shape[1], channels_last=True)
+    else:
+        raise _unsuitable(
+            torso, f"cannot tell the channels of pictures {shape}: have fewer than rows and columns, first or last"
+        )
+    if min(feature_shape(pictures, TORSOS[torso])[1:]) < 1:
+        raise _unsuitable(torso, f"needs larger pictures than {pictures.height} x {pictures.width} pixels")
+    return pictures
+
+
+def _unsuitable(torso: str, what: str) -> InvalidArgument:
+    return InvalidArgument(f"torso {torso!r} {what}; or set torso = {NO_TORSO!r}", reason=UNSUITABLE_SPACE)
+
+
+def feature_shape(pictures: Pictures, layers: tuple[Convolution, ...]) -> tuple[int, int, int]:
+    """Channels, rows and columns after the last convolution; rows or columns below 1 where pictures are too small."""
+    channels, height, width = pictures.channels, pictures.height, pictures.width
+    for layer in layers:
+        channels = layer.channels
+        height = (height - layer.kernel) // layer.stride + 1
+        width = (width - layer.kernel) // layer.stride + 1
+    return channels, height, width
+
+
+@dataclass(frozen=True)
+class _Filter:
+    """A convolution of one network."""
+
+    weight: Tensor
+    """[channels, channels before, kernel, kernel]."""
+    bias: Tensor
+    """[channels]."""
+    stride: int
+
+    def apply(self, picture: Tensor) -> Tensor:
+        """[B, channels before, h, w] -> [B, channels, h', w']."""
+        return torch.conv2d(picture, self.weight, self.bias, self.stride)
+
+    def backward(self, gradient: Tensor, picture: Tensor, wanted: tuple[bool, bool, bool]) -> tuple[Tensor, ...]:
+        """Of a scalar loss with respect to the picture, the weight and the bias, where `wanted`, given that with
+        respect to what `apply` returned.
+        """
+        found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
+            gradient,
+            picture,
+            self.weight,
+            [len(self.bias)],
+            [self.stride, self.stride],
+            [0, 0],
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            wanted,
+        )
+        return found
+
+
+class ConvolutionalNetwork:
+    """Convolutions with an activation after each, then a perceptron that sees what they found.
+
+    Inputs are the elements of pictures in the order of the observation, 0 to 255 in any dtype, and after them what the
+    perceptron alone sees (an action, say): [B, pictures.elements + extra]. They are divided by 255 here.
+
+    In an *ensemble* of C networks every member looks with convolutions of its own. Members are convolved one after the
+    other: grouped convolutions took 0.7 to 1.5 times as long on a CPU, mostly longer.
+
+    Attributes:
+        perceptron: What follows the convolutions.
+    """
+
+    state_size: int = 0
+
+    def __init__(
+        self,
+        name: str,
+        tensors: Mapping[str, Tensor],
+        pictures: Pictures,
+        layers: tuple[Convolution, ...],
+        activation: str,
+    ) -> None:
+        """Picks its layers out of `tensors` by the names that `shapes(name, ...)` gives.
+
+        Args:
+            name: For example "actor".
+            tensors: Views of a flat buffer; others than its own are ignored.
+            pictures: How inputs are to be read.
+            layers: The convolutions.
+            activation: Key of ACTIVATIONS, after convolutions and between the layers of the perceptron.
+        """
+        self.perceptron = MultilayerPerceptron(name, tensors, activation)
+        self._name, self._pictures, self._layers = name, pictures, layers
+        self._activation_name, self._activation = activation, ACTIVATIONS[activation]
+        self._weights = [tensors[f"{name}.torso.{index}.weight"] for index in range(len(layers))]
+        self._biases = [tensors[f"{name}.torso.{index}.bias"] for index in range(len(layers))]
+        self._is_ensemble = self._biases[0].dim() > 1
+        members = len(self._biases[0]) if self._is_ensemble else 1
+        self._filters = [[self._filter(index, member) for index in range(len(layers))] for member in range(members)]
+        self._features = math.prod(feature_shape(pictures, layers))
+
+    def _filter(self, index: int, member: int) -> _Filter:
+        weight, bias = self._weights[index], self._biases[index]
+        if self._is_ensemble:
+            weight, bias = weight[member], bias[member]
+        return _Filter(weight, bias, self._layers[index].stride)
+
+    @staticmethod
+    def shapes(
+        name: str,
+        pictures: Pictures,
+        layers: tuple[Convolution, ...],
+        sizes: tuple[int, ...],
+        *,
+        extra: int = 0,
+        members: int = 0,
+    ) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the tensors of such a network.
+
+        Args:
+            name: Of the network.
+            pictures: What it looks at.
+            layers: The convolutions.
+            sizes: Of the layers of the perceptron after its inputs, output included.
+            extra: Inputs that the perceptron alone sees.
+            members: C of an ensemble; 0 = a single network.
+        """
+        leading = (members,) if members else ()
+        shapes: dict[str, tuple[int, ...]] = {}
+        before = pictures.channels
+        for index, layer in enumerate(layers):
+            shapes[f"{name}.torso.{index}.weight"] = (*leading, layer.channels, before, layer.kernel, layer.kernel)
+            shapes[f"{name}.torso.{index}.bias"] = (*leading, layer.channels)
+            before = layer.channels
+        features = math.prod(feature_shape(pictures, layers))
+        return shapes | MultilayerPerceptron.shapes(name, (features + extra, *sizes), members)
+
+    def member(self, index: int) -> "ConvolutionalNetwork":
+        """One member of an ensemble by itself, over the same memory."""
+        name = self._name
+        tensors = {f"{name}.torso.{layer}.weight": weight[index] for layer, weight in enumerate(self._weights)}
+        tensors |= {f"{name}.torso.{layer}.bias": bias[index] for layer, bias in enumerate(self._biases)}
+        tensors |= {f"{name}.{layer}.weight": weight[index] for layer, weight in enumerate(self.perceptron.weights)}
+        tensors |= {f"{name}.{layer}.bias": bias[index] for layer, bias in enumerate(self.perceptron.biases)}
+        return ConvolutionalNetwork(name, tensors, self._pictures, self._layers, self._activation_name)
+
+    def initialize(self, generator: torch.Generator, output_gain: float) -> None:
+        """As a perceptron: orthogonal weights, each filter of a convolution being a row; zero biases."""
+        for filters in self._filters:
+            for convolution in filters:
+                nn.init.orthogonal_(convolution.weight, HIDDEN_GAIN, generator=generator)
+                convolution.bias.zero_()
+        self.perceptron.initialize(generator, output_gain)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Outputs [B, outputs] for inputs [B, elements + extra]; with a leading [C] of an ensemble."""
+        if len(inputs) <= FORWARD_ROWS:
+            return self.trace(inputs)[-1]
+        return torch.cat([self.trace(piece)[-1] for piece in torch.split(inputs, FORWARD_ROWS)], -2)
+
+    def trace(self, inputs: Tensor) -> list[Tensor]:
+        """The pictures, what each convolution made of them (member by member), then the trace of the perceptron."""
+        trace = [self._picture(inputs[:, : self._pictures.elements])]
+        found = []
+        for filters in self._filters:
+            picture = trace[0]
+            for convolution in filters:
+                picture = self._activation.apply_(convolution.apply(picture))
+                trace.append(picture)
+            found.append(picture.flatten(1))
+        features = torch.stack(found) if self._is_ensemble else found[0]
+        extra = inputs[:, self._pictures.elements :]
+        if extra.shape[1]:
+            features = torch.cat((features, extra.expand(*features.shape[:-1], -1)), -1)
+        return trace + self.perceptron.trace(features)
+
+    def _picture(self, elements: Tensor) -> Tensor:
+        """[B, elements] -> [B, channels, height, width], 0 to 1, channels innermost in memory: convolutions on a CPU
+        were measured 1.2 to 1.8 times as fast that way.
+        """
+        pictures = self._pictures
+        if pictures.channels_last:
+            picture = elements.view(-1, pictures.height, pictures.width, pictures.channels).permute(0, 3, 1, 2)
+        else:
+            picture = elements.view(-1, pictures.channels, pictures.height, pictures.width)
+        return picture.to(dtype=self._weights[0].dtype, memory_format=torch.channels_last) * PIXEL_SCALE
+
+    def _split(self, trace: list[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
+        """What each member's convolutions saw and gave, the picture first; and the trace of the perceptron."""
+        depth = len(self._layers)
+        ends = [1 + depth * (member + 1) for member in range(len(self._filters))]
+        return [[trace[0], *trace[end - depth : end]] for end in ends], trace[ends[-1] :]
+
+    def backward(self, output_gradient: Tensor, trace: list[Tensor], into: "ConvolutionalNetwork") -> None:
+        """Overwrites the tensors of `into` with the gradient of a scalar loss.
+
+        Args:
+            output_gradient: [B, outputs] ([C, B, outputs]), of the loss with respect to trace[-1].
+            trace: What `trace` returned.
+            into: A network of the same sizes, over the gradient buffer.
+        """
+        seen, perceptron_trace = self._split(trace)
+        gradient = self.perceptron.backward_through(
+            output_gradient, perceptron_trace, into.perceptron, slice(0, self._features)
+        )
+        for member, pictures in enumerate(seen):
+            picture_gradient = (gradient[member] if self._is_ensemble else gradient).view_as(pictures[-1])
+            for index in reversed(range(len(self._layers))):
+                picture_gradient = self._activation.backward_(picture_gradient, pictures[index + 1])
+                picture_gradient, weight_gradient, bias_gradient = self._filters[member][index].backward(
+                    picture_gradient, pictures[index], (index > 0, True, True)
+                )
+                into._filters[member][index].weight.copy_(weight_gradient)
+                into._filters[member][index].bias.copy_(bias_gradient)
+
+    def input_gradient(self, output_gradient: Tensor, trace: list[Tensor], inputs: slice = slice(None)) -> Tensor:
+        """The gradient of a scalar loss with respect to what went in, and nothing of what the weights would get.
+
+        Args:
+            output_gradient: As for `backward`.
+            trace: What `trace` returned.
+            inputs: Which inputs; if all of them come after the pictures, no convolution is gone back through.
+
+        Returns:
+            [B, inputs], or [C, B, inputs] with the part of each member of an ensemble.
+        """
+        seen, perceptron_trace = self._split(trace)
+        elements, features = self._pictures.elements, self._features
+        extra = perceptron_trace[0].shape[-1] - features
+        begin, end, _ = inputs.indices(elements + extra)
+        if begin >= elements:
+            beyond = slice(features + begin - elements, features + end - elements)
+            return self.perceptron.input_gradient(output_gradient, perceptron_trace, beyond)
+        gradient = self.perceptron.input_gradient(output_gradient, perceptron_trace)
+        parts = gradient if self._is_ensemble else gradient.unsqueeze(0)
+        looked_at = torch.stack(
+            [self._picture_gradient(member, parts[member, :, :features], seen[member]) for member in range(len(seen))]
+        )
+        looked_at = looked_at if self._is_ensemble else looked_at.squeeze(0)
+        return torch.cat((looked_at, gradient[..., features:]), -1)[..., begin:end]
+
+    def _picture_gradient(self, member: int, gradient: Tensor, pictures: list[Tensor]) -> Tensor:
+        """From that with respect to the features of one member to that with respect to its inputs: [B, elements]."""
+        gradient = gradient.reshape(pictures[-1].shape)
+        for index in reversed(range(len(self._layers))):
+            gradient = self._activation.backward_(gradient, pictures[index + 1])
+            gradient = self._filters[member][index].backward(gradient, pictures[index], (True, False, False))[0]
+        in_order = gradient.permute(0, 2, 3, 1) if self._pictures.channels_last else gradient
+        return in_order.reshape(len(gradient), -1) * PIXEL_SCALE
+
+    def advance(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs; the state, [N, 0], stays."""
+        return self.forward(inputs), state
+
+    def along(self, sequences: Sequences | None) -> "ConvolutionalNetwork":
+        """Itself: one picture has nothing to do with another."""
+        return self

@@ -1,0 +1,73 @@
+"""Owns which network an actor or a critic is: the one place that knows every kind."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from agentpod.models.cnn import NO_TORSO, TORSOS, ConvolutionalNetwork, pictures_of
+from agentpod.models.gru import RecurrentNetwork
+from agentpod.models.mlp import FeedForward, MultilayerPerceptron, Network, Shapes
+from simulators.base import Space
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """How networks over one observation space are built, whatever they are called and say.
+
+        shapes = blueprint.shapes("critic", outputs=1)
+        network = blueprint.make("critic", flat_views(flat, shapes))
+
+    Tensors lie in the order in which inputs pass them: `<name>.torso.<i>.weight` and `.bias` of convolutions,
+    `<name>.<i>.weight` and `.bias` of linear layers, and where the network remembers `<name>.recurrent.*`, which
+    agentpod.models.gru lists, and `<name>.output.0.weight` and `.bias`.
+    """
+
+    observation_space: Space
+    """What goes in."""
+    hidden_sizes: tuple[int, ...]
+    """Units of each hidden layer."""
+    activation: str
+    """Key of agentpod.models.mlp.ACTIVATIONS."""
+    torso: str = NO_TORSO
+    """Key of agentpod.models.cnn.TORSOS: the convolutions before the hidden layers."""
+    recurrent_size: int = 0
+    """Numbers remembered between the hidden layers and the output; 0 = nothing."""
+
+    def shapes(self, name: str, outputs: int, *, extra: int = 0, members: int = 0) -> Shapes:
+        """Names and shapes of a network's tensors.
+
+        Args:
+            name: Of the network.
+            outputs: It gives.
+            extra: Inputs after those of the observation (an action, say).
+            members: C of an ensemble, which cannot remember; 0 = a single network.
+
+        Raises:
+            InvalidArgument: The torso cannot look at these observations.
+        """
+        if not self.recurrent_size:
+            return self._feedforward_shapes(name, (*self.hidden_sizes, outputs), extra, members)
+        body = self._feedforward_shapes(name, self.hidden_sizes, extra, members)
+        following = RecurrentNetwork.shapes(name, self.hidden_sizes[-1], self.recurrent_size, outputs)
+        return {**body, **following}
+
+    def _feedforward_shapes(self, name: str, sizes: tuple[int, ...], extra: int, members: int) -> Shapes:
+        space = self.observation_space
+        if self.torso == NO_TORSO:
+            return MultilayerPerceptron.shapes(name, (math.prod(space.shape) + extra, *sizes), members)
+        pictures = pictures_of(space, self.torso)
+        return ConvolutionalNetwork.shapes(name, pictures, TORSOS[self.torso], sizes, extra=extra, members=members)
+
+    def make(self, name: str, tensors: Mapping[str, Tensor]) -> Network:
+        """The network of that name over views of a flat buffer, which are found by the names of `shapes`."""
+        body = self.make_feedforward(name, tensors)
+        return RecurrentNetwork(name, body, tensors, self.activation) if self.recurrent_size else body
+
+    def make_feedforward(self, name: str, tensors: Mapping[str, Tensor]) -> FeedForward:
+        """The same without what remembers: an ensemble may be made of it."""
+        if self.torso == NO_TORSO:
+            return MultilayerPerceptron(name, tensors, self.activation)
+        pictures = pictures_of(self.observation_space, self.torso)
+        return ConvolutionalNetwork(name, tensors, pictures, TORSOS[self.torso], self.activation)

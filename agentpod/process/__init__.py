@@ -1,0 +1,1 @@
+"""The processes of a pod: wiring, the fork server, and retraining."""

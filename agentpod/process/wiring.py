@@ -1,0 +1,232 @@
+"""Wires the processes of a pod by hand: one role each (`separate`), or all of them in one (`fused`)."""
+
+import asyncio
+import importlib
+import os
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any
+
+import structlog
+import torch
+
+from agentpod.compute_thread import Compute
+from agentpod.config import HEAD_ROLE, PodConfig
+from agentpod.learner.follower import Follower
+from agentpod.learner.leader import Head, LearnerServicer
+from agentpod.roles.evaluator import EvaluatorServicer
+from agentpod.roles.worker import WorkerServicer
+from agentpod.session.session import GPU_MEMORY
+from podrace import rpc, telemetry
+from podrace.agentpod.v1 import agentpod_pb2 as pb
+from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
+from podrace.checkpoint_store import open_store
+from podrace.errors import InvalidArgument, PodraceError
+from podrace.processes import lifeline
+from podrace.rpc import Server, ServerConfig, Service
+from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
+from podrace.tensor_transport import shared
+from podrace.tensor_transport.cuda import CudaPlane
+from podrace.tensor_transport.cupy_driver import CupyDriver
+from podrace.tensor_transport.memory import MemoryPlane
+from podrace.tensor_transport.plane import Plane, Planes
+from podrace.tensor_transport.remote import GrpcPlane, TensorServicer
+from podrace.tensor_transport.shared import SharedPlane
+from podrace.tensor_transport.transfer import GroupPlane, TransferServicer
+
+_log = structlog.get_logger(__name__)
+EVALUATOR_NICENESS = 5
+ROLE_APPEAR_SECONDS = 30.0
+PRELOADED = (
+    "gymnasium.envs.registration",
+    "simulators.classic",
+    "simulators.gym.simulator",
+    "simulators.mujoco.simulator",
+    "simulators.stocks",
+)
+SERVICES = pb.DESCRIPTOR.services_by_name
+TENSOR_SERVICES = tensor_pb2.DESCRIPTOR.services_by_name
+
+
+def run_role(config: PodConfig, role: str) -> int:
+    """Runs one process of a pod to its end and returns its exit code.
+
+    Raises:
+        InvalidArgument: There is no such role in this pod.
+        Unavailable: An address cannot be bound.
+    """
+    if role not in config.roles:
+        raise InvalidArgument(f"role {role!r}: pod {config.pod_id} has {', '.join(config.roles)}")
+    torch.set_num_threads(config.threads)
+    if role == "evaluator":
+        # Never at the expense of training.
+        os.nice(EVALUATOR_NICENESS)
+    metrics = telemetry.start(config.telemetry, service=role, pod_id=config.pod_id)
+    _log.info("role starts", pid=os.getpid(), metrics=metrics)
+    return asyncio.run(_run(config, role))
+
+
+def _run(config: PodConfig, role: str) -> Coroutine[Any, Any, int]:
+    if role.partition("-")[0] != HEAD_ROLE:
+        return _run_service(config, role)
+    return run_other_learner(config, role) if config.learner_of(role) else run_head(config)
+
+
+def preload() -> None:
+    """Imports what the roles will need, and has torch keep to one interop thread, before anything is forked."""
+    torch.set_num_interop_threads(1)
+    for module in PRELOADED:
+        # What is not installed is missed, with a line that says so, by the pod that needs it.
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(module)
+
+
+def learner_planes(config: PodConfig, role: str) -> list[Plane]:
+    """Where a learner may allocate what its workers and the evaluator see, the best first."""
+    device = config.device(role)
+    if config.layout == "fused":
+        on_gpu = [MemoryPlane(f"{GPU_MEMORY}:", device)] if config.gpus else []
+        return [*on_gpu, MemoryPlane()]
+    if config.plane == "auto":
+        names = ["cuda", "shared", "grpc"] if config.gpus else ["shared", "grpc"]
+        return [_plane(config, role, name) for name in names]
+    return [_plane(config, role, config.plane)]
+
+
+def _plane(config: PodConfig, role: str, name: str) -> Plane:
+    """A plane on which a role owns regions, or opens those of its learner."""
+    address = config.address(role) if role.startswith(HEAD_ROLE) else ""
+    device = config.device(role)
+    if name == "grpc":
+        return GrpcPlane(address)
+    if name == "group":
+        return GroupPlane(address, f"{config.pod_id}/{role}/{os.getpid()}", device, host=config.host)
+    if name == "cuda":
+        make_driver = partial(CupyDriver, torch.device(device).index or 0)
+        return CudaPlane(config.region_prefix, make_driver, config.plane_folder)
+    return SharedPlane(config.region_prefix, config.plane_folder)
+
+
+def _tensor_services(planes: Sequence[Plane], resources: ExitStack) -> list[Service]:
+    """What serves the regions of those planes that need it, until the resources are given back."""
+    services = []
+    for plane in planes:
+        if isinstance(plane, GrpcPlane):
+            add_copies = tensor_pb2_grpc.add_TensorServiceServicer_to_server
+            services.append(Service(TENSOR_SERVICES["TensorService"], add_copies, TensorServicer(plane)))
+        elif isinstance(plane, GroupPlane):
+            add_transfers = tensor_pb2_grpc.add_TransferServiceServicer_to_server
+            servicer = TransferServicer(plane)
+            resources.callback(servicer.close)
+            services.append(Service(TENSOR_SERVICES["TransferService"], add_transfers, servicer))
+    return services
+
+
+async def run_head(config: PodConfig) -> int:
+    """Runs the process of the head: in a fused pod all three services, else the learner's. Returns its exit code."""
+    if config.layout == "separate" and (left := shared.sweep(config.region_prefix, config.plane_folder)):
+        # An earlier life of this pod was killed; no other process of it owns regions before the head is there.
+        _log.warning("swept what an earlier life of this pod left behind", files=len(left))
+    planes, compute = learner_planes(config, HEAD_ROLE), Compute()
+    head = Head(config, planes, compute, open_store(config.store), device=config.device(HEAD_ROLE))
+    learner = LearnerServicer(head)
+    services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
+    if config.layout == "fused":
+        seen = Planes(*planes)
+        services += _follower_services("worker", seen, compute) + _follower_services("evaluator", seen, compute)
+    with ExitStack() as resources:
+        resources.callback(compute.close)
+        resources.callback(Planes(*planes).close)
+        services += _tensor_services(planes, resources)
+        resources.enter_context(lifeline.hold(config.head_lifeline))
+        servers = [await Server.start(ServerConfig(listen=config.address(HEAD_ROLE)), services)]
+        if config.hosts > 1:
+            servers.append(await Server.start(ServerConfig(listen=_reachable(config)), services[:1]))
+        stop = asyncio.ensure_future(_told_to_go(config))
+        started = time.monotonic()
+        try:
+            exit_code = await head.run(stop)
+        finally:
+            stop.cancel()
+            await asyncio.gather(*(server.drain() for server in servers))
+        _log.info("head ends", exit_code=exit_code, seconds=round(time.monotonic() - started, 1))
+        return exit_code
+
+
+def _reachable(config: PodConfig) -> str:
+    """Where the head listens for learners of other hosts: at the port that they are told of."""
+    return f"{config.host}:{config.head.rpartition(':')[2]}"
+
+
+async def run_other_learner(config: PodConfig, role: str) -> int:
+    """Runs the process of a learner that is not the head. Returns its exit code."""
+    index, leads_host = config.learner_of(role), role == HEAD_ROLE
+    planes, compute = learner_planes(config, role), Compute()
+    device = config.device(role)
+    with ExitStack() as resources:
+        resources.callback(compute.close)
+        resources.callback(Planes(*planes).close)
+        held = config.head_lifeline if leads_host else config.folder / f"{role}.lifeline"
+        resources.enter_context(lifeline.hold(held))
+        services = _tensor_services(planes, resources)
+        server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
+        following = asyncio.ensure_future(Follower(config, planes, compute, index, device=device).run())
+        stopping = asyncio.ensure_future(_told_to_go(config) if leads_host else _dismissed(config))
+        await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
+        following.cancel()
+        stopping.cancel()
+        await asyncio.gather(stopping, server.drain(), return_exceptions=True)
+        try:
+            await following
+        except asyncio.CancelledError:
+            _log.info("role ends")
+            return 0
+        except PodraceError:
+            return 1
+    return 0
+
+
+async def _run_service(config: PodConfig, role: str) -> int:
+    planes = Planes(*(_plane(config, role, name) for name in ("shared", "grpc", "cuda", "group")))
+    compute = Compute()
+    with ExitStack() as resources:
+        resources.callback(compute.close)
+        resources.callback(planes.close)
+        services = _follower_services(role.partition("-")[0], planes, compute)
+        server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
+        reason = await _dismissed(config)
+        _log.info("role ends", reason=reason)
+        await server.drain()
+    return 0
+
+
+async def _told_to_go(config: PodConfig) -> str:
+    """Waits until the first learner of a host has to go, and returns the reason in words."""
+    return await rpc.shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
+
+
+async def _dismissed(config: PodConfig) -> str:
+    """Waits until a process that is not the head has to go, and returns the reason in words.
+
+    While the head lives, a signal does not end it: whoever ends a whole pod signals all its processes at once, and the
+    head finishes what it is at and publishes before it goes.
+    """
+    reason = await rpc.shutdown_requested(lifeline.lost(config.head_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
+    # At once where no head lives.
+    await lifeline.lost(config.head_lifeline)
+    return reason
+
+
+def _follower_services(kind: str, planes: Planes, compute: Compute) -> list[Service]:
+    if kind == "worker":
+        servicer = WorkerServicer(planes, compute)
+        return [Service(SERVICES["WorkerService"], pb_grpc.add_WorkerServiceServicer_to_server, servicer)]
+    return [
+        Service(
+            SERVICES["EvaluatorService"],
+            pb_grpc.add_EvaluatorServiceServicer_to_server,
+            EvaluatorServicer(planes, compute),
+        )
+    ]

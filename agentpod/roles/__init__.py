@@ -1,0 +1,1 @@
+"""The services of a pod that the leader calls: worker and evaluator."""

@@ -1,0 +1,1 @@
+"""The session of a pod: its roles opened together, and the calls to them."""

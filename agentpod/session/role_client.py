@@ -1,0 +1,239 @@
+"""Owns the calls that the head of a pod makes to its other roles: what they say, how long they may take, who is lost.
+
+A session is named by the lease epoch and a count; a role that was restarted does not know it and says so (NOT_OPEN).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentpod.algorithms.base import Memory
+from agentpod.config import PodConfig
+from agentpod.experience.slots import Grant, PolicySlot
+from agentpod.models.messages import policy_message
+from agentpod.models.policy import NetworkSpec
+from agentpod.roles.user_evaluator import Asked
+from podrace import rpc
+from podrace.agentpod.v1 import agentpod_pb2 as pb
+from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.errors import NOT_OPEN, DataLoss, DeadlineExceeded, FailedPrecondition, Unavailable
+from podrace.tensor.v1.tensor_pb2 import TensorRef
+from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
+
+OPEN_DEADLINE_SECONDS = 120.0
+COLLECT_DEADLINE_SECONDS = 600.0
+EVALUATE_DEADLINE_SECONDS = 1800.0
+
+
+class RoleLost(Unavailable):
+    """A role is gone, or came back without memory of its session."""
+
+
+async def _call(method: Any, request: Any, *, deadline_seconds: float) -> Any:
+    """Calls a role; raises RoleLost apart from what the role answers."""
+    try:
+        return await rpc.call(method, request, deadline_seconds=deadline_seconds)
+    except Unavailable as error:
+        raise RoleLost(error.message) from None
+    except FailedPrecondition as error:
+        if error.reason == NOT_OPEN:
+            raise RoleLost(error.message) from None
+        raise
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What all workers wrote, side by side in one slot."""
+
+    grant: Grant
+    policy_version: int
+    environment_steps: int
+    episode_returns: list[float]
+
+
+@dataclass(frozen=True)
+class Session:
+    """What the roles are opened for."""
+
+    assignment: str
+    """Names the assignment within the pod: what memory belongs to."""
+    environment: EnvironmentSpec
+    evaluation_environment: EnvironmentSpec
+    network: NetworkSpec
+    memory: Memory
+    seed: int
+    rollouts: int
+    members: tuple[NetworkSpec, ...] = ()
+    """Networks of the other members, where an ensemble is scored."""
+    evaluator: Asked | None = None
+    """Who scores in the place of the pod's own evaluator, while it does."""
+    opened: int = 1
+    """Counts the times that the roles are opened for this assignment, this one included."""
+
+    @property
+    def name(self) -> str:
+        """What the roles know it by."""
+        return f"{self.assignment}.{self.opened}"
+
+
+class RoleCalls:
+    """Stubs for the workers and the evaluator of one pod.
+
+    calls = RoleCalls(config)
+    await calls.ready()
+    opened = await calls.open(session, probe)
+    collected = await calls.collect(session, grant, held, rollout_number)
+    evaluation = await calls.evaluate(session, slots, episodes, seed, greedy=True)
+    await calls.close()
+
+    Attributes:
+        workers: How many there are.
+        has_evaluator: Whether there is one: only the head's learner has it.
+    """
+
+    def __init__(self, config: PodConfig, learner: int = 0) -> None:
+        """Connects to nothing yet: channels dial when they are first used.
+
+        Args:
+            config: Of the pod.
+            learner: Whose workers.
+        """
+        self.workers, self.has_evaluator = config.workers, learner == 0
+        self._wait_seconds = config.role_wait_seconds
+        self._first_worker = learner * config.workers
+        self._addresses = [config.address(role) for role in config.workers_of(learner)]
+        if self.has_evaluator:
+            self._addresses.append(config.address("evaluator"))
+        # Without retries of the channel: a role that was restarted has to be opened first.
+        self._channels = [rpc.connect(address) for address in self._addresses]
+        workers = self._channels[: config.workers]
+        self._workers: list[Any] = [pb_grpc.WorkerServiceStub(channel) for channel in workers]
+        self._evaluator: Any = pb_grpc.EvaluatorServiceStub(self._channels[-1]) if self.has_evaluator else None
+
+    async def ready(self) -> None:
+        """Tells a role that is gone, by RoleLost, from one whose simulator takes long to make."""
+        wait_seconds = self._wait_seconds
+        try:
+            await _all_or_first_error(
+                [rpc.wait_until_serving(address, deadline_seconds=wait_seconds) for address in self._addresses]
+            )
+            # Our own channels may still rest after a refusal: they were dialled while a role was away.
+            await _all_or_first_error([rpc.wait_until_ready(each, wait_seconds) for each in self._channels])
+        except Unavailable as error:
+            raise RoleLost(f"a role did not come back: {error.message}") from None
+
+    async def open(self, session: Session, probe: TensorRef) -> list[Any]:
+        """Opens every role; of the answers the evaluator's is the last, where there is one.
+
+        Raises:
+            RoleLost: A role is gone, or does not open within the deadline of the contract.
+        """
+        try:
+            return await _all_or_first_error(self._open_calls(session, probe))
+        except DeadlineExceeded:
+            raise RoleLost(f"a role did not open within {OPEN_DEADLINE_SECONDS:g} s") from None
+
+    def _open_calls(self, session: Session, probe: TensorRef) -> list[Any]:
+        policy = policy_message(session.network)
+        calls = [
+            _call(
+                stub.OpenWorker,
+                pb.OpenWorkerRequest(
+                    session=session.name,
+                    environment=session.environment,
+                    horizon=session.memory.horizon,
+                    policy=policy,
+                    seed=session.seed,
+                    worker_index=self._first_worker + index,
+                    rollouts=session.rollouts,
+                    probe=probe,
+                ),
+                deadline_seconds=OPEN_DEADLINE_SECONDS,
+            )
+            for index, stub in enumerate(self._workers)
+        ]
+        if self._evaluator is None:
+            return calls
+        request = pb.OpenEvaluatorRequest(
+            session=session.name,
+            environment=session.evaluation_environment,
+            policy=policy,
+            probe=probe,
+            members=[policy_message(network) for network in session.members],
+        )
+        return [*calls, _call(self._evaluator.OpenEvaluator, request, deadline_seconds=OPEN_DEADLINE_SECONDS)]
+
+    async def collect(self, session: Session, grant: Grant, held: PolicySlot, rollout: int) -> Collected:
+        """Hands a granted slot to all workers and waits until it is full.
+
+        Raises:
+            RoleLost: A worker was lost, and the slot with it.
+            DataLoss: An environment gave a number that is not finite.
+        """
+        count = session.environment.count
+        calls = [
+            _call(
+                stub.CollectRollout,
+                pb.CollectRolloutRequest(
+                    session=session.name,
+                    slot=pb.RolloutSlot(
+                        tensors=grant.region.refs(), first_environment=index * count, first_row=grant.first_row
+                    ),
+                    policy=held.ref(),
+                    rollout=rollout,
+                ),
+                deadline_seconds=COLLECT_DEADLINE_SECONDS,
+            )
+            for index, stub in enumerate(self._workers)
+        ]
+        filled = await _all_or_first_error(calls)
+        return Collected(
+            grant,
+            held.version,
+            sum(part.environment_steps for part in filled),
+            [value for part in filled for value in part.episode_returns],
+        )
+
+    async def evaluate(
+        self, session: Session, slots: Sequence[PolicySlot], episodes: int, seed: int, *, greedy: bool
+    ) -> Evaluation:
+        """Has the pod's own evaluator score the policies in held slots together.
+
+        Raises:
+            RoleLost: The evaluator was lost.
+            DataLoss: A return is not finite, or the evaluation does not end.
+        """
+        policy, *members = (slot.ref() for slot in slots)
+        request = pb.EvaluatePolicyRequest(
+            session=session.name,
+            policy=policy,
+            episodes=episodes,
+            seed=seed,
+            greedy=greedy,
+            members=members,
+        )
+        try:
+            response = await _call(self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS)
+        except DeadlineExceeded:
+            raise DataLoss(
+                f"an evaluation took longer than {EVALUATE_DEADLINE_SECONDS:g} s: lower evaluation.episodes, or give"
+                " the environment a shorter time limit"
+            ) from None
+        evaluation: Evaluation = response.evaluation
+        return evaluation
+
+    async def close(self) -> None:
+        """Hangs up; the roles themselves end with the head's lifeline."""
+        for channel in self._channels:
+            await channel.close()
+
+
+async def _all_or_first_error(calls: list[Any]) -> list[Any]:
+    """Waits for all; raises the first error in order only when none is running any more."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results

@@ -1,0 +1,273 @@
+"""Owns a pod's open session and what its roles share with the head: opened together, reopened when a role was lost.
+
+Memory belongs to the assignment: after a loss nobody can tell who still writes, until every role is open again.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import prometheus_client
+import structlog
+
+from agentpod.config import PodConfig
+from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_layout import check_memory, replay_fields, replay_rows
+from agentpod.experience.rollout import rollout_fields
+from agentpod.experience.slots import Experience, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
+from agentpod.models.mlp import element_count
+from agentpod.models.policy import policy_shapes
+from agentpod.roles.user_evaluator import CustomEvaluator
+from agentpod.session.role_client import Collected, RoleCalls, Session
+from podrace.agentpod.v1 import agentpod_pb2 as pb
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
+from podrace.specification import catalog
+from podrace.tensor_transport.cuda import SCHEME as CUDA
+from podrace.tensor_transport.plane import Plane
+from podrace.tensor_transport.probe import PLANE_UNUSABLE, PROBE_SPEC, check_probe, write_probe
+from simulators import Space
+from simulators.messages import space_of
+
+PLANE = prometheus_client.Gauge("podrace_learner_plane", "1 for the plane that connects the roles", ["plane"])
+GPU_MEMORY = "gpu-memory"
+"""Scheme of the plane `memory` whose regions are on a GPU."""
+_log = structlog.get_logger(__name__)
+
+
+class Roles:
+    """The workers and the evaluator of one pod, and the memory they share with the head.
+
+    roles = Roles(config, planes)
+    spaces = await roles.open(session)
+    roles.remember(*spaces)
+    roles.ring.publish(policy.flat, version)
+    collected = await roles.collect(roles.experience.grant(), rollout_number)
+    update(roles.experience.receive(collected.grant))
+    roles.experience.release(collected.grant)
+    """
+
+    SLOTS = 2
+    """One being filled while the other is trained on."""
+
+    def __init__(self, config: PodConfig, planes: Sequence[Plane], *, learner: int = 0, device: str = "cpu") -> None:
+        """Connects to nothing yet: channels dial when they are first used.
+
+        Args:
+            config: Of the pod.
+            planes: Where memory may be allocated, the best first; the first is taken that passes its self-test.
+            learner: Whose workers; only the head, 0, has the evaluator.
+            device: Where the learner trains.
+        """
+        self._config, self._planes, self._device = config, planes, device
+        self._chosen: Plane | None = None
+        self._calls = RoleCalls(config, learner)
+        self._custom: CustomEvaluator | None = None
+        self._session: Session | None = None
+        self._experience: Experience | None = None
+        self._rings: list[PolicyRing] = []
+
+    @property
+    def plane(self) -> str:
+        """Scheme of the plane that connects them; empty before they were opened."""
+        return self._chosen.scheme if self._chosen else ""
+
+    @property
+    def _plane(self) -> Plane:
+        if self._chosen is None:
+            raise FailedPrecondition("no session is open")
+        return self._chosen
+
+    @property
+    def experience(self) -> Experience:
+        """Where the workers of the open session write."""
+        if self._experience is None:
+            raise FailedPrecondition("no session is open")
+        return self._experience
+
+    @property
+    def replay(self) -> Replay | None:
+        """The replay memory of the assignment, where its algorithm has one."""
+        return self._experience.replay if isinstance(self._experience, ReplaySlots) else None
+
+    @property
+    def ring(self) -> PolicyRing:
+        """Policy slots of the open session."""
+        return self.rings[0]
+
+    @property
+    def rings(self) -> Sequence[PolicyRing]:
+        """Those of all members of the open session."""
+        if not self._rings:
+            raise FailedPrecondition("no session is open")
+        return self._rings
+
+    async def open(self, session: Session) -> tuple[Space, Space]:
+        """Opens every role for a session; what the assignment has remembered stays, but for rollouts under way.
+
+        Returns:
+            The spaces of one environment's observation and action.
+
+        Raises:
+            InvalidArgument: The environment cannot be made, or its spaces cannot be learned on.
+            Unimplemented: No plane that may be used connects all roles.
+            RoleLost: A role is gone, or does not open within the deadline of the contract.
+        """
+        self._session = None
+        if session.opened <= 1:
+            self._drop_memory()
+        await self._calls.ready()
+        opened = await self._open_on_a_plane(session)
+        self._check_same_spaces(opened, session)
+        if self._calls.has_evaluator:
+            await self._engage(session, opened[-1])
+        spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
+        if self._experience:
+            self._experience.lost()
+        self._close_rings()
+        networks = (session.network, *session.members)
+        for index, network in enumerate(networks):
+            name = f"{session.name}_member_{index}" if index else session.name
+            self._rings.append(PolicyRing(self._plane, name, element_count(policy_shapes(*spaces, network))))
+        self._session = session
+        return spaces
+
+    async def _engage(self, session: Session, opened: pb.OpenEvaluatorResponse) -> None:
+        """Gets the tournament's own evaluator ready, if it has one."""
+        if self._custom and self._custom.asked != session.evaluator:
+            await self._custom.close()
+            self._custom = None
+        if session.evaluator:
+            self._custom = self._custom or CustomEvaluator(self._config, session.evaluator)
+            self._custom.expect(session.evaluation_environment, (opened.policy, *opened.members))
+
+    async def _open_on_a_plane(self, session: Session) -> list[Any]:
+        """Opens on the first plane that connects all roles; once chosen, it stays."""
+        refusals = []
+        for plane in [self._chosen] if self._chosen else self._candidates(session):
+            try:
+                opened = await self._open_on(plane, session)
+            except FailedPrecondition as error:
+                if error.reason != PLANE_UNUSABLE:
+                    raise
+                refusals.append(error.message)
+                _log.warning("a plane does not connect the roles", plane=plane.scheme, error=error.message)
+                continue
+            if self._chosen is None:
+                self._chosen = plane
+                PLANE.labels(plane.scheme).set(1)
+                _log.info("roles connected", plane=plane.scheme)
+            return opened
+        raise Unimplemented(f"no plane connects the roles of this pod: {'; '.join(refusals)}")
+
+    def _candidates(self, session: Session) -> list[Plane]:
+        """Memory of a GPU is only for what steps there, unless it was asked for by name."""
+        if self._config.plane != "auto" or catalog.steps_on_gpu(session.environment.id):
+            return list(self._planes)
+        return [plane for plane in self._planes if plane.scheme not in (GPU_MEMORY, CUDA)]
+
+    async def _open_on(self, plane: Plane, session: Session) -> list[Any]:
+        """Opens with a self-test; raises PLANE_UNUSABLE where a role does not see what was written here."""
+        try:
+            probe = plane.create(f"{session.name}_probe", [PROBE_SPEC])
+        except (FailedPrecondition, Unimplemented) as error:
+            raise FailedPrecondition(error.message, reason=PLANE_UNUSABLE) from error
+        try:
+            sent = write_probe(probe, session.seed % 2**32)
+            opened = await self._calls.open(session, probe.refs()[0])
+        finally:
+            probe.close()
+        for response in opened:
+            check_probe(plane.scheme, sent, response.probe_sum)
+        return opened
+
+    def remember(self, observation_space: Space, action_space: Space) -> None:
+        """Allocates what the workers write into, for the open session and those that follow it in the assignment.
+
+        Raises:
+            ResourceExhausted: There is no room for it.
+        """
+        session = self._require_session()
+        lanes, memory = session.environment.count * self._calls.workers, session.memory
+        if not memory.replay_capacity:
+            state_size = session.network.recurrent_size
+            fields = rollout_fields(observation_space, action_space, memory.horizon, lanes, state_size)
+            self._experience = RolloutSlots(self._plane, session.name, fields, self.SLOTS)
+            return
+        rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)
+        fields = replay_fields(observation_space, action_space, rows, lanes)
+        if self._config.memory_bytes:
+            share_bytes = self._config.memory_bytes // self._config.learners
+            check_memory(fields, share_bytes, prioritized=memory.prioritized)
+        self._experience = ReplaySlots(self._plane, session.name, fields, memory, self._device)
+
+    async def collect(self, grant: Grant, rollout: int) -> Collected:
+        """Hands a granted slot to all workers and waits until it is full.
+
+        Args:
+            grant: From `experience`; who samples the memory meanwhile has to know of it before.
+            rollout: Number of the rollout within the agent's life.
+
+        Raises:
+            RoleLost: A worker was lost, and the slot with it.
+            DataLoss: An environment gave a number that is not finite.
+        """
+        session = self._require_session()
+        held = self.ring.hold()
+        try:
+            return await self._calls.collect(session, grant, held, rollout)
+        finally:
+            held.release()
+
+    async def evaluate(
+        self, held: PolicySlot, *others: PolicySlot, episodes: int, seed: int, greedy: bool
+    ) -> Evaluation:
+        """Scores the policy in a held slot, together with those of the other members, and releases them.
+
+        Raises:
+            RoleLost: The evaluator was lost.
+            DataLoss: A return is not finite, or the evaluation does not end.
+        """
+        slots = (held, *others)
+        try:
+            scored = None
+            if self._custom:
+                scored = await self._custom.score(slots, episodes=episodes, seed=seed, greedy=greedy)
+            if scored is None:
+                scored = await self._calls.evaluate(self._require_session(), slots, episodes, seed, greedy=greedy)
+                scored.evaluator_fault = self._custom.fault if self._custom else ""
+            return scored
+        finally:
+            for slot in slots:
+                slot.release()
+
+    async def close(self) -> None:
+        """Gives up the memory and the channels; the roles themselves end with the head's lifeline."""
+        self._drop_memory()
+        if self._custom:
+            await self._custom.close()
+        await self._calls.close()
+
+    def _check_same_spaces(self, opened: list[Any], session: Session) -> None:
+        first = (opened[0].observation_space, opened[0].action_space)
+        if any((other.observation_space, other.action_space) != first for other in opened):
+            raise InvalidArgument(
+                f"environment {session.environment.id!r}: the options of the evaluation change its spaces,"
+                " so that what is trained could not be scored"
+            )
+
+    def _require_session(self) -> Session:
+        if self._session is None:
+            raise FailedPrecondition("no session is open")
+        return self._session
+
+    def _drop_memory(self) -> None:
+        self._session = None
+        if self._experience:
+            self._experience.close()
+        self._experience = None
+        self._close_rings()
+
+    def _close_rings(self) -> None:
+        for ring in self._rings:
+            ring.close()
+        self._rings.clear()

@@ -1,0 +1,1 @@
+"""What the leaderboard asks plugins, and how their answers are checked."""

@@ -1,0 +1,1 @@
+"""Ranks candidates. Pure: no clock, no store, no database."""

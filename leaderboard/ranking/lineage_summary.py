@@ -1,0 +1,57 @@
+"""Owns what is told of agents and their ancestors: what each did, and how much it took. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from leaderboard.ranking.board import rank_key
+from leaderboard.ranking.learning_speed import Gain, gains_of
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AgentSummary, Candidate
+from podrace.specification.ancestor import tournament_of
+
+
+def summaries_of(
+    agents: Sequence[Agent], depths: Mapping[str, int], submissions: Iterable[Candidate]
+) -> list[AgentSummary]:
+    """What each of some agents did, in their order.
+
+    Args:
+        agents: The agents.
+        depths: By id.
+        submissions: All submissions of the tournament, or theirs and their parents', by arrival.
+    """
+    seen = list(submissions)
+    # What was scored on other data, in another tournament, is no score to gain on.
+    here = [one for one in agents if tournament_of(one.starting_checkpoint.agent_id) in ("", one.tournament_id)]
+    gains = gains_of(here, seen)
+    starts = {candidate.candidate_id: candidate for candidate in seen}
+    own: dict[str, list[Candidate]] = {agent.agent_id: [] for agent in agents}
+    for candidate in seen:
+        if candidate.agent_id in own:
+            own[candidate.agent_id].append(candidate)
+    return [
+        _summary(
+            agent,
+            depths[agent.agent_id],
+            own[agent.agent_id],
+            starts.get(agent.starting_checkpoint.manifest_digest),
+            gains.get(agent.agent_id),
+        )
+        for agent in agents
+    ]
+
+
+def _summary(
+    agent: Agent, depth: int, own: Sequence[Candidate], start: Candidate | None, gain: Gain | None
+) -> AgentSummary:
+    summary = AgentSummary(agent_id=agent.agent_id, depth=depth, submissions=len(own))
+    if start is not None:
+        summary.lineage_environment_steps = start.environment_steps
+    if own:
+        last = own[-1]
+        summary.environment_steps = last.agent_environment_steps
+        summary.lineage_environment_steps = last.environment_steps
+        summary.core_seconds = last.core_seconds
+        summary.best.CopyFrom(min(own, key=rank_key))
+        summary.last.CopyFrom(last)
+    if gain is not None:
+        summary.learning_speed = gain.speed
+    return summary

@@ -1,0 +1,109 @@
+"""Owns what the scores of a tournament say about its algorithms and hyperparameters. Pure.
+
+An agent counts once, with its best candidate: agents submit more or less often, and a mean over submissions would
+weigh the busy ones.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import covariance, fmean, variance
+from typing import Any
+
+from leaderboard.evolution.space import Range, Space, Value, plain, spaces_of
+from leaderboard.ranking.board import rank_key
+from leaderboard.ranking.learning_speed import Gain, gains_of
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+
+def statistics_of(
+    spec: TournamentSpec, agents: Sequence[Agent], submissions: Sequence[Candidate]
+) -> list[AlgorithmStatistics]:
+    """One an algorithm of the specification, by name.
+
+    Args:
+        spec: Resolved.
+        agents: All that were generated.
+        submissions: All that were judged, whatever the verdict.
+    """
+    gains = gains_of(agents, submissions)
+    left = {name: reason for agent in agents for name, reason in agent.left_algorithms.items()}
+    found = [
+        _of_algorithm(
+            name,
+            spaces_of(name, spec.algorithms[name]),
+            [agent for agent in agents if agent.algorithm == name],
+            [candidate for candidate in submissions if candidate.algorithm == name],
+            gains,
+        )
+        for name in sorted(spec.algorithms)
+    ]
+    for entry in found:
+        entry.left_draw_reason = left.get(entry.algorithm, "")
+    return found
+
+
+def _of_algorithm(
+    name: str,
+    spaces: Mapping[str, Space],
+    agents: Sequence[Agent],
+    submissions: Sequence[Candidate],
+    gains: Mapping[str, Gain],
+) -> AlgorithmStatistics:
+    best = _by_agent(submissions, rank_key)
+    longest = _by_agent(submissions, lambda candidate: -candidate.agent_environment_steps).values()
+    scores = [candidate.score for candidate in best.values()]
+    speeds = {agent.agent_id: gains[agent.agent_id].speed for agent in agents if agent.agent_id in gains}
+    best_scores = {agent_id: candidate.score for agent_id, candidate in best.items()}
+    return AlgorithmStatistics(
+        algorithm=name,
+        agents=len(agents),
+        submissions=len(submissions),
+        mean_best_score=fmean(scores) if scores else 0.0,
+        best_score=max(scores, default=0.0),
+        environment_steps=sum(last.agent_environment_steps for last in longest),
+        core_seconds=sum(last.core_seconds for last in longest),
+        hyperparameter_score_covariance=_covariances(spaces, agents, best_scores),
+        best_score_variance=variance(scores) if len(scores) > 1 else 0.0,
+        learning_speed=_speed([gains[agent_id] for agent_id in speeds]),
+        hyperparameter_speed_covariance=_covariances(spaces, agents, speeds),
+    )
+
+
+def _speed(gains: Sequence[Gain]) -> float:
+    """Score gained for each environment step, over all: long ways weigh more than short ones, which are noisier."""
+    steps = sum(gain.steps for gain in gains)
+    return sum(gain.score for gain in gains) / steps if steps else 0.0
+
+
+def _by_agent(submissions: Iterable[Candidate], key: Callable[[Candidate], Any]) -> dict[str, Candidate]:
+    """The submission of each agent that has the smallest key."""
+    found: dict[str, Candidate] = {}
+    for candidate in submissions:
+        other = found.get(candidate.agent_id)
+        if other is None or key(candidate) < key(other):
+            found[candidate.agent_id] = candidate
+    return found
+
+
+def _covariances(
+    spaces: Mapping[str, Space], agents: Sequence[Agent], outcomes: Mapping[str, float]
+) -> dict[str, float]:
+    """Sample covariance (divisor n - 1) of each numeric searched hyperparameter with an outcome; none for one agent."""
+    known = [agent for agent in agents if agent.agent_id in outcomes]
+    if len(known) < 2:
+        return {}
+    found = {}
+    for name, space in spaces.items():
+        values = [_number(plain(agent.hyperparameters.fields[name]), space) for agent in known]
+        numbers = [value for value in values if value is not None]
+        if len(numbers) == len(known):
+            found[name] = covariance(numbers, [outcomes[agent.agent_id] for agent in known])
+    return found
+
+
+def _number(value: Value, space: Space) -> float | None:
+    """A hyperparameter on its own scale; None if it is no number."""
+    if not isinstance(value, float):
+        return None
+    return math.log(value) if isinstance(space, Range) and space.logarithmic else value

@@ -1,0 +1,1 @@
+"""The leaderboard's database: schema, records and queries."""

@@ -1,0 +1,386 @@
+"""Owns what the rows of the database mean. Nothing else writes SQL.
+
+Submissions and generations share one order: a generation states after which submission it was made. That an agent has
+ended or failed is remembered once, with the first generation that knew of it: a list of the unfinished for each would
+grow with the pool.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from leaderboard.evolution.proposals import Proposal
+from leaderboard.ranking.board import Board, Standing, rank_key
+from podrace.database import Transaction
+from podrace.errors import AlreadyExists, NotFound
+from podrace.evolution.v1.evolution_pb2 import ProposeAgentResponse
+from podrace.leaderboard.v1.leaderboard_pb2 import (
+    VERDICT_ACCEPTED,
+    Agent,
+    Candidate,
+    SubmitCandidateResponse,
+)
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A scored checkpoint that was judged."""
+
+    answer: SubmitCandidateResponse
+    """What was answered when it arrived; a repeat gets the same."""
+    standing: Standing
+    """Where it stands now."""
+    lease_epoch: int
+    """Lease epoch under which it was submitted."""
+    request_id: str
+    """Of the request that was judged."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """An agent that was made, with what its generator saw."""
+
+    agent: Agent
+    """The agent."""
+    depth: int
+    """Generations from the first fresh ancestor; 0 for a fresh agent."""
+    after_sequence: int
+    """Sequence number of the last submission before it, of any tournament."""
+    position: int
+    """In the order in which agents were made, over all tournaments."""
+    ended: int | None = None
+    """Position of the first agent of the tournament at whose making this one had ended; None while unfinished."""
+    failed: int | None = None
+    """Position of the first agent of the tournament at whose making this one had failed."""
+
+
+def timestamp(seconds: float) -> Timestamp:
+    """A wall time as the contract has it."""
+    stamp = Timestamp()
+    stamp.FromNanoseconds(round(seconds * 1e9))
+    return stamp
+
+
+# --- tournaments -------------------------------------------------------------------------------------------------
+
+
+def find_spec(transaction: Transaction, tournament_id: str) -> TournamentSpec | None:
+    """The specification that came with the first agent of a tournament; None if there was none yet."""
+    rows = transaction.execute("SELECT spec FROM tournaments WHERE tournament_id = ?", tournament_id)
+    return TournamentSpec.FromString(rows[0][0]) if rows else None
+
+
+def get_spec(transaction: Transaction, tournament_id: str) -> TournamentSpec:
+    """As find_spec; raises NotFound for a tournament without agents."""
+    spec = find_spec(transaction, tournament_id)
+    if spec is None:
+        raise NotFound(f"tournament {tournament_id!r}: no agent of it was ever generated here")
+    return spec
+
+
+def add_spec(transaction: Transaction, tournament_id: str, spec: TournamentSpec) -> None:
+    """Remembers the specification of a tournament."""
+    transaction.execute("INSERT INTO tournaments VALUES (?, ?)", tournament_id, spec.SerializeToString())
+
+
+# --- agents ------------------------------------------------------------------------------------------------------
+
+_GENERATION = "agent, depth, after_sequence, generation, ended, failed"
+
+
+def _generation(row: tuple[Any, ...]) -> Generation:
+    agent, *rest = row
+    return Generation(Agent.FromString(agent), *rest)
+
+
+def find_generation(transaction: Transaction, agent_id: str) -> Generation | None:
+    """An agent by its id; None if it was never generated."""
+    rows = transaction.execute(f"SELECT {_GENERATION} FROM agents WHERE agent_id = ?", agent_id)
+    return _generation(rows[0]) if rows else None
+
+
+def get_generation(transaction: Transaction, agent_id: str) -> Generation:
+    """As find_generation; raises NotFound for an agent that was never generated."""
+    generation = find_generation(transaction, agent_id)
+    if generation is None:
+        raise NotFound(f"agent {agent_id!r} was never generated here")
+    return generation
+
+
+def find_agents(transaction: Transaction, agent_ids: Iterable[str]) -> dict[str, Agent]:
+    """Those of some agents that were generated, by id."""
+    found = (find_generation(transaction, agent_id) for agent_id in agent_ids)
+    return {generation.agent.agent_id: generation.agent for generation in found if generation}
+
+
+def list_generations(transaction: Transaction, tournament_id: str, *, from_number: int = 0) -> list[Generation]:
+    """The agents of a tournament from some number on, in the order in which they were made."""
+    rows = transaction.execute(
+        f"SELECT {_GENERATION} FROM agents WHERE tournament_id = ? AND number >= ? ORDER BY generation",
+        tournament_id,
+        from_number,
+    )
+    return [_generation(row) for row in rows]
+
+
+def page_of_generations(transaction: Transaction, tournament_id: str, from_number: int, limit: int) -> list[Generation]:
+    """At most `limit` agents of a tournament from some number on, by number."""
+    rows = transaction.execute(
+        f"SELECT {_GENERATION} FROM agents WHERE tournament_id = ? AND number >= ? ORDER BY number LIMIT ?",
+        tournament_id,
+        from_number,
+        limit,
+    )
+    return [_generation(row) for row in rows]
+
+
+def last_generations(transaction: Transaction) -> list[Generation]:
+    """The last agent generated in each tournament."""
+    rows = transaction.execute(
+        f"SELECT {_GENERATION} FROM agents"
+        " WHERE generation IN (SELECT max(generation) FROM agents GROUP BY tournament_id)"
+    )
+    return [_generation(row) for row in rows]
+
+
+def first_generation(transaction: Transaction, tournament_id: str) -> Generation | None:
+    """The agent that was generated first in a tournament; None if there is none yet."""
+    rows = transaction.execute(
+        f"SELECT {_GENERATION} FROM agents WHERE tournament_id = ? ORDER BY generation LIMIT 1", tournament_id
+    )
+    return _generation(rows[0]) if rows else None
+
+
+def unfinished_or_new(transaction: Transaction, since: float) -> list[Agent]:
+    """Agents of all tournaments that have not ended, as far as is known, or were generated since some wall time."""
+    rows = transaction.execute("SELECT agent FROM agents WHERE ended IS NULL OR create_time >= ?", since)
+    return [Agent.FromString(data) for (data,) in rows]
+
+
+def count_unfinished_children(
+    transaction: Transaction, tournament_id: str, parent_agent_ids: Collection[str]
+) -> dict[str, int]:
+    """How many children of some agents have not ended, by the parent's id; those without any are missing."""
+    places = ", ".join("?" * len(parent_agent_ids))
+    rows = transaction.execute(
+        "SELECT parent, count(*) FROM agents WHERE tournament_id = ? AND ended IS NULL"
+        f" AND parent IN ({places}) GROUP BY parent",
+        tournament_id,
+        *parent_agent_ids,
+    )
+    return dict(rows)
+
+
+def numbers_of_agents(transaction: Transaction, tournament_id: str, begin: int, end: int) -> set[int]:
+    """Numbers from `begin` up to and without `end` for which an agent was generated."""
+    rows = transaction.execute(
+        "SELECT number FROM agents WHERE tournament_id = ? AND number >= ? AND number < ?", tournament_id, begin, end
+    )
+    return {number for (number,) in rows}
+
+
+def next_position(transaction: Transaction) -> int:
+    """Position of the agent that is made next."""
+    return int(transaction.execute("SELECT coalesce(max(generation), 0) + 1 FROM agents")[0][0])
+
+
+def numbers_of_unfinished(transaction: Transaction, tournament_id: str) -> dict[str, int]:
+    """Numbers of the agents of a tournament that have not ended as far as is known, by id."""
+    rows = transaction.execute(
+        "SELECT agent_id, number FROM agents WHERE tournament_id = ? AND ended IS NULL", tournament_id
+    )
+    return dict(rows)
+
+
+def set_ended(transaction: Transaction, agent_id: str, position: int) -> None:
+    """Remembers that an agent had ended when the one at `position` was made."""
+    transaction.execute("UPDATE agents SET ended = ? WHERE agent_id = ?", position, agent_id)
+
+
+def note_failed(transaction: Transaction, tournament_id: str, failed: Collection[str], *, position: int) -> None:
+    """Remembers that these agents have failed, of those that were generated."""
+    known = transaction.execute(
+        "SELECT agent_id FROM agents WHERE tournament_id = ? AND failed IS NOT NULL", tournament_id
+    )
+    for agent_id in set(failed).difference(agent_id for (agent_id,) in known):
+        transaction.execute(
+            "UPDATE agents SET failed = ? WHERE agent_id = ? AND tournament_id = ?", position, agent_id, tournament_id
+        )
+
+
+def count_agents_below(transaction: Transaction, tournament_id: str, number: int) -> int:
+    """How many agents of a tournament with a lower number were generated."""
+    rows = transaction.execute(
+        "SELECT count(*) FROM agents WHERE tournament_id = ? AND number < ?", tournament_id, number
+    )
+    return int(rows[0][0])
+
+
+def add_generation(transaction: Transaction, generation: Generation) -> None:
+    """Remembers a new agent."""
+    agent = generation.agent
+    transaction.execute(
+        "INSERT INTO agents (generation, agent_id, tournament_id, number, depth, after_sequence, parent, create_time,"
+        " agent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        generation.position,
+        agent.agent_id,
+        agent.tournament_id,
+        agent.number,
+        generation.depth,
+        generation.after_sequence,
+        agent.parent_agent_ids[0] if agent.parent_agent_ids else None,
+        transaction.now,
+        agent.SerializeToString(),
+    )
+
+
+def add_proposal(transaction: Transaction, agent_id: str, proposal: Proposal) -> None:
+    """Remembers what a custom generator said when it was asked for an agent."""
+    answer = None if proposal.answer is None else proposal.answer.SerializeToString()
+    transaction.execute("INSERT INTO proposals VALUES (?, ?, ?)", agent_id, answer, proposal.failure)
+
+
+def proposals_of(transaction: Transaction, tournament_id: str) -> dict[str, Proposal]:
+    """What a custom generator said, by the id of the agent it was asked for."""
+    rows = transaction.execute(
+        "SELECT agent_id, answer, failure FROM proposals JOIN agents USING (agent_id) WHERE tournament_id = ?",
+        tournament_id,
+    )
+    return {
+        agent_id: Proposal(None if answer is None else ProposeAgentResponse.FromString(answer), failure)
+        for agent_id, answer, failure in rows
+    }
+
+
+def unfinished_children(
+    transaction: Transaction, tournament_id: str, parent_agent_ids: Collection[str]
+) -> list[tuple[str, str, int]]:
+    """Parent, child and its number, for the children of some agents that have not ended as far as is known."""
+    places = ", ".join("?" * len(parent_agent_ids))
+    rows = transaction.execute(
+        "SELECT parent, agent_id, number FROM agents WHERE tournament_id = ? AND ended IS NULL"
+        f" AND parent IN ({places})",
+        tournament_id,
+        *parent_agent_ids,
+    )
+    return [(parent, child, number) for parent, child, number in rows]
+
+
+# --- submissions -------------------------------------------------------------------------------------------------
+
+_SUBMISSION = "answer, verdict, reason, lease_epoch, request_id"
+
+
+def _submission(row: tuple[Any, ...]) -> Submission:
+    answer, verdict, reason, lease_epoch, request_id = row
+    return Submission(SubmitCandidateResponse.FromString(answer), Standing(verdict, reason), lease_epoch, request_id)
+
+
+def last_sequence(transaction: Transaction) -> int:
+    """Sequence number of the last submission of any tournament; 0 before the first."""
+    return int(transaction.execute("SELECT coalesce(max(sequence), 0) FROM submissions")[0][0])
+
+
+def find_submission(transaction: Transaction, candidate_id: str) -> Submission | None:
+    """A submission by the digest of its manifest; None if it never came."""
+    rows = transaction.execute(f"SELECT {_SUBMISSION} FROM submissions WHERE candidate_id = ?", candidate_id)
+    return _submission(rows[0]) if rows else None
+
+
+def list_submissions(
+    transaction: Transaction, tournament_id: str, *, after_sequence: int = 0, limit: int = -1
+) -> list[Submission]:
+    """Submissions of a tournament by arrival.
+
+    Args:
+        transaction: Where from.
+        tournament_id: The tournament.
+        after_sequence: Only those that came later.
+        limit: At most this many; -1: all.
+    """
+    rows = transaction.execute(
+        f"SELECT {_SUBMISSION} FROM submissions WHERE tournament_id = ? AND sequence > ? ORDER BY sequence LIMIT ?",
+        tournament_id,
+        after_sequence,
+        limit,
+    )
+    return [_submission(row) for row in rows]
+
+
+def list_candidates(transaction: Transaction, tournament_id: str, *, after_sequence: int = 0) -> list[Candidate]:
+    """The candidates of the submissions of a tournament after a sequence number, by arrival, as judged then."""
+    submissions = list_submissions(transaction, tournament_id, after_sequence=after_sequence)
+    return [submission.answer.candidate for submission in submissions]
+
+
+def board_submissions(transaction: Transaction, tournament_id: str) -> list[Submission]:
+    """The submissions on the board of a tournament by rank."""
+    rows = transaction.execute(
+        f"SELECT {_SUBMISSION} FROM submissions WHERE tournament_id = ? AND verdict = ?",
+        tournament_id,
+        VERDICT_ACCEPTED,
+    )
+    return sorted(map(_submission, rows), key=lambda submission: rank_key(submission.answer.candidate))
+
+
+def read_board(transaction: Transaction, tournament_id: str) -> Board:
+    """The board of a tournament."""
+    return tuple(submission.answer.candidate for submission in board_submissions(transaction, tournament_id))
+
+
+def add_submission(transaction: Transaction, submission: Submission) -> None:
+    """Remembers a submission that was judged."""
+    candidate = submission.answer.candidate
+    transaction.execute(
+        "INSERT INTO submissions"
+        " (sequence, candidate_id, tournament_id, request_id, lease_epoch, answer, verdict, reason)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        candidate.sequence,
+        candidate.candidate_id,
+        candidate.tournament_id,
+        submission.request_id,
+        submission.lease_epoch,
+        submission.answer.SerializeToString(),
+        submission.standing.verdict,
+        submission.standing.reason,
+    )
+
+
+def set_standing(transaction: Transaction, candidate_id: str, standing: Standing) -> None:
+    """Remembers where a submission stands now, if that has changed."""
+    transaction.execute(
+        "UPDATE submissions SET verdict = ?, reason = ? WHERE candidate_id = ? AND (verdict, reason) != (?, ?)",
+        standing.verdict,
+        standing.reason,
+        candidate_id,
+        standing.verdict,
+        standing.reason,
+    )
+
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+
+def hold_request(transaction: Transaction, method: str, request_id: str, outcome: str) -> None:
+    """Remembers what a request id has led to: the id of an agent or of a candidate.
+
+    An id that is its outcome's own name, as those of our pods are, says so without a row.
+
+    Raises:
+        AlreadyExists: It has led to something else before.
+    """
+    if not request_id:
+        return
+    rows = transaction.execute("SELECT outcome FROM requests WHERE method = ? AND request_id = ?", method, request_id)
+    if rows:
+        differs = rows[0][0] != outcome
+    elif request_id == outcome:
+        differs = False
+    else:
+        differs = bool(find_submission(transaction, request_id) or find_generation(transaction, request_id))
+        transaction.execute("INSERT INTO requests VALUES (?, ?, ?)", method, request_id, outcome)
+    if differs:
+        raise AlreadyExists(f"{method}: request_id {request_id!r} was used for another request; send a new one")

@@ -1,0 +1,1 @@
+"""Assignments: acquired, renewed and completed by pods under leases."""

@@ -1,0 +1,1 @@
+"""The orchestrator's decisions as pure functions: no clock, no I/O, no database."""

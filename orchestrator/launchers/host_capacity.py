@@ -1,0 +1,107 @@
+"""Owns what the machine has for pods: processors, memory and GPUs, as far as this process may use them.
+
+A container sees the whole machine in /proc; what it may use stands in its control groups. Both versions are read, each
+group and all those above it, because any of them may be the narrowest.
+"""
+
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pynvml
+
+from orchestrator.decisions.resources import Capacity, Resources
+
+KIBIBYTE = 1024
+MICROSECONDS = 1e6
+
+
+def sense(root: Path = Path("/")) -> Capacity:
+    """Reads what there is now.
+
+    Args:
+        root: Where /proc and /sys are found.
+    """
+    memory, available = _memory_bytes(root)
+    return Capacity(Resources(_cores(root, len(allowed_cpus())), memory, len(gpu_ids())), available)
+
+
+def allowed_cpus() -> list[int]:
+    """The processors this process may run on."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def gpu_ids(environ: Mapping[str, str] = os.environ) -> list[int]:
+    """The GPUs a pod can be given: all that the driver has, or those that CUDA_VISIBLE_DEVICES names by number."""
+    present = range(int(pynvml.nvmlDeviceGetCount())) if _driver_answers() else range(0)
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return list(present)
+    return [index for index in present if str(index) in [name.strip() for name in visible.split(",")]]
+
+
+@functools.cache
+def _driver_answers() -> bool:
+    """Whether there is a GPU driver; asked once, because it is slow to say no."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return False
+    return True
+
+
+def _cores(root: Path, allowed: int) -> float:
+    """Allowed processors, or the time quota of a control group where that is less."""
+    cores = float(allowed)
+    for group in _groups(root, "cpu"):
+        quota, _, period = _read(group / "cpu.max").partition(" ")
+        if not quota:
+            quota, period = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
+        if quota.isdigit():
+            cores = min(cores, int(quota) / float(period or MICROSECONDS / 10))
+    return cores
+
+
+def _memory_bytes(root: Path) -> tuple[int, int]:
+    """Memory that may be used, and how much of it could be had this moment."""
+    machine = _table(_read(root / "proc/meminfo"))
+    total = machine["MemTotal:"] * KIBIBYTE
+    available = machine["MemAvailable:"] * KIBIBYTE
+    for group in _groups(root, "memory"):
+        limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
+        if not limit.isdigit() or int(limit) >= total:
+            continue
+        used = int(_read(group / "memory.current") or _read(group / "memory.usage_in_bytes") or 0)
+        statistics = _table(_read(group / "memory.stat"))
+        # File pages that nobody touched lately are given back under pressure.
+        reclaimable = statistics.get("total_inactive_file", statistics.get("inactive_file", 0))
+        total = int(limit)
+        available = min(available, total - used + reclaimable)
+    return total, max(available, 0)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of the control groups this process is in, the narrowest first."""
+    mounts = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = mounts / controller if controllers else mounts
+        group = mount / path.lstrip("/")
+        # In a container the path may be the host's, of which only the mount itself is visible.
+        yield from (group, *(parent for parent in group.parents if parent.is_relative_to(mount)))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _table(text: str) -> dict[str, int]:
+    """First two columns of each line: a name and a number."""
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1}

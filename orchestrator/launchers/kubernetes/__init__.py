@@ -1,0 +1,1 @@
+"""Runs pods as Jobs of a Kubernetes cluster."""

@@ -1,0 +1,120 @@
+"""Owns what the orchestrator decides as Events of Kubernetes: on a tournament's ConfigMap, few, never waited for."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from orchestrator.launchers.kubernetes.api_client import Cluster, Object
+from podrace.errors import PodraceError
+
+BURST = 20
+"""Events that may be sent at once; the API server limits them as well."""
+EVENTS_PER_SECOND = 0.5
+WAITING = 100
+"""More than so many that wait are dropped; the orchestrator's own list has them all."""
+LONGEST_MESSAGE = 1000
+TROUBLES = ("pod_died", "pod_killed", "pool_short", "tournament_failed")
+ABOUT_AGENTS = "agent_"
+"""What befalls single agents is too much, and is no decision about pods."""
+_log = structlog.get_logger(__name__)
+
+
+class Announcer:
+    """Sends events, one after the other, as the rate allows.
+
+    announcer = Announcer(cluster, owner)
+    announcer.note("pod_started", "race-p0: ...", {"tournament_id": "race"})
+    await announcer.close()
+    """
+
+    def __init__(
+        self,
+        cluster: Callable[[], Cluster],
+        owner: Callable[[str], Object],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Sends nothing yet.
+
+        Args:
+            cluster: Where to.
+            owner: Finds or makes the ConfigMap of a tournament; it blocks.
+            monotonic: Clock that the rate is measured with.
+        """
+        self._cluster, self._owner, self._monotonic = cluster, owner, monotonic
+        self._waiting: deque[tuple[str, str, str]] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._allowed, self._counted = float(BURST), monotonic()
+        self.dropped = 0
+
+    def note(self, kind: str, message: str, ids: Mapping[str, str]) -> None:
+        """Has an event sent; never blocks."""
+        tournament_id = ids.get("tournament_id", "")
+        if not tournament_id or kind.startswith(ABOUT_AGENTS):
+            return
+        if len(self._waiting) >= WAITING:
+            self.dropped += 1
+            return
+        self._waiting.append((kind, message, tournament_id))
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send_all())
+
+    async def close(self) -> None:
+        """Gives up what was not sent."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(self._pause_seconds())
+            self._allowed -= 1.0
+            kind, message, tournament_id = self._waiting.popleft()
+            try:
+                await asyncio.to_thread(self._send, kind, message, tournament_id)
+            except PodraceError as error:
+                _log.debug("an event was not passed on", kind=kind, error=error.message)
+
+    def _pause_seconds(self) -> float:
+        """How long the next event has to wait."""
+        now = self._monotonic()
+        self._allowed = min(float(BURST), self._allowed + (now - self._counted) * EVENTS_PER_SECOND)
+        self._counted = now
+        return max(0.0, (1.0 - self._allowed) / EVENTS_PER_SECOND)
+
+    def _send(self, kind: str, message: str, tournament_id: str) -> None:
+        cluster = self._cluster()
+        cluster.create("v1", "events", event_of(kind, message, self._owner(tournament_id), cluster.namespace))
+
+
+def event_of(kind: str, message: str, owner: Object, namespace: str) -> dict[str, Any]:
+    """An Event about a tournament's ConfigMap."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    about = owner["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "generateName": f"{about['name']}.",
+            "labels": {"app.kubernetes.io/part-of": "podrace"},
+        },
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": about["name"],
+            "namespace": namespace,
+            "uid": about["uid"],
+        },
+        "reason": "".join(word.capitalize() for word in kind.split("_")),
+        "message": message[:LONGEST_MESSAGE],
+        "type": "Warning" if kind in TROUBLES else "Normal",
+        "source": {"component": "podrace-orchestrator"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

@@ -1,0 +1,322 @@
+"""Decides what the Job of a pod looks like, and reads back from a Job which pod it is. Pure.
+
+The template says everything that does not depend on the pod: image, security, volumes, nodes, credentials. Filled in
+here are its roles, what they reserve, what they are told, and the memory they share.
+"""
+
+import copy
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from orchestrator.decisions.resources import Resources
+from orchestrator.launchers import ListedPod, NewPod, Surroundings
+from orchestrator.launchers.kubernetes.api_client import Object
+from orchestrator.launchers.kubernetes.hosts import HEAD_PORT, apart, completions, part_of, whereabouts
+from orchestrator.launchers.options import KubernetesOptions
+from orchestrator.launchers.pod_settings import (
+    HEAD,
+    LAYOUT_NAMES,
+    LAYOUTS,
+    environment,
+    hosts_of,
+    pod_settings,
+    roles_of,
+)
+from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.tournament.v1.tournament_pb2 import PodSpec
+
+CONTAINER = "agentpod"
+"""Of the template: what every role's container is made from."""
+LONGEST_NAME = 57
+"""Of a Job, whose pods' names are six characters longer, and no longer than a label may be."""
+EVALUATOR = "evaluator"
+EVALUATOR_PART = 10
+"""The evaluator computes now and then only: one part in so many of what a pod asks for is its own."""
+ROLE_WAIT_SECONDS = 60.0
+"""Containers of one pod begin one after the other, each at the pace of its node."""
+SOCKETS_BYTES = 16 << 20
+METRICS_PORT = 9090
+FOLDER = "/run/podrace"
+SHARED_MEMORY = "/dev/shm"
+
+
+def job_name(pod_id: str) -> str:
+    """The Job of a pod: its id, or where Kubernetes allows no such name, what is left of it and a digest."""
+    return _name(pod_id, LONGEST_NAME)
+
+
+def owner_name(scope: str, tournament_id: str) -> str:
+    """The ConfigMap that owns the Jobs of a tournament."""
+    return _name(f"{scope}-{tournament_id}", LONGEST_NAME)
+
+
+def _name(wanted: str, longest: int) -> str:
+    allowed = re.sub(r"[^a-z0-9-]+", "-", wanted.lower()).strip("-")
+    if allowed == wanted and len(wanted) <= longest:
+        return wanted
+    digest = hashlib.sha256(wanted.encode()).hexdigest()[:8]
+    return f"{allowed[: longest - 9].strip('-')}-{digest}"
+
+
+def job_of(
+    pod: NewPod, around: Surroundings, options: KubernetesOptions, template: Object, owner: Object
+) -> dict[str, Any]:
+    """The Job that is a pod.
+
+    Args:
+        pod: What is to be started.
+        around: What every pod is told.
+        options: Of the launcher.
+        template: The PodTemplate; its own labels and annotations are the Job's, those of its template the pod's.
+        owner: ConfigMap of the tournament.
+
+    Raises:
+        FailedPrecondition: The template has no container to make the roles from.
+        InvalidArgument: The pod's GPUs cannot be given to its containers.
+    """
+    name, owned = job_name(pod.pod_id), owner["metadata"]
+    labels = {
+        "app.kubernetes.io/part-of": "podrace",
+        "app.kubernetes.io/component": "agentpod",
+        "podrace/scope": options.scope,
+        "podrace/tournament": owned["name"],
+        "podrace/pod": name,
+    }
+    given = template["metadata"]
+    pod_metadata = template["template"].get("metadata") or {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "labels": {**(given.get("labels") or {}), **labels},
+            "annotations": {**_own(given.get("annotations")), **_annotations(pod)},
+            # Never this service's pod: what it started would go whenever it is replaced.
+            "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": owned["name"], "uid": owned["uid"]}],
+        },
+        "spec": {
+            **completions(pod.spec),
+            # A pod that dies is replaced by a new one with another id; one that was pushed out by Kubernetes is not
+            # dead for that: it comes back as soon as it has gone.
+            "backoffLimit": 0,
+            "podFailurePolicy": {
+                "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+            },
+            "podReplacementPolicy": "Failed",
+            "ttlSecondsAfterFinished": round(2 * options.keep_seconds) + 60,
+            "template": {
+                "metadata": {
+                    **pod_metadata,
+                    "labels": {**(pod_metadata.get("labels") or {}), **labels},
+                },
+                "spec": _pod_spec(pod, around, options, template),
+            },
+        },
+    }
+
+
+def _pod_spec(pod: NewPod, around: Surroundings, options: KubernetesOptions, template: Object) -> dict[str, Any]:
+    spec: dict[str, Any] = copy.deepcopy(dict(template["template"]["spec"]))
+    containers = spec.pop("containers", None) or []
+    base = next((container for container in containers if container.get("name") == CONTAINER), None)
+    if base is None:
+        raise FailedPrecondition(f"PodTemplate {options.template!r} has no container {CONTAINER!r}: apply deploy/k8s")
+    part, name, roles = part_of(pod.spec), job_name(pod.pod_id), roles_of(pod.spec)
+    gpus = gpus_of_roles(part, roles, claimed=not options.gpu_resource)
+    resources = resources_of_roles(part, roles)
+    where = whereabouts(name, pod.spec, template)
+    made: list[dict[str, Any]] = []
+    for role in roles:
+        container = copy.deepcopy(base)
+        container["name"] = role
+        container["args"] = [role]
+        container["env"] = [*(base.get("env") or []), *_environment(pod, around, role, gpus[role]), *where]
+        container["ports"] = [{"name": "metrics", "containerPort": METRICS_PORT + len(made)}]
+        if where and role == HEAD:
+            container["ports"].append({"name": "head", "containerPort": HEAD_PORT})
+        container["resources"] = _resources(base, resources[role], gpus[role], options.gpu_resource)
+        container["volumeMounts"] = [
+            *(base.get("volumeMounts") or []),
+            {"name": "sockets", "mountPath": FOLDER},
+            {"name": "shared-memory", "mountPath": SHARED_MEMORY},
+        ]
+        made.append(container)
+    beside = [container for container in containers if container is not base]
+    spec |= {"containers": [*made, *beside], "restartPolicy": "Never"}
+    spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(part)]
+    if where:
+        spec["affinity"] = apart(name, pod.spec, spec.get("affinity"))
+    if len(roles) > 1:
+        # CUDA's handles of memory are opened by process ids of one space.
+        spec["shareProcessNamespace"] = True
+        # Newer clusters hold all containers together to what the pod reserves; older ones drop this.
+        spec["resources"] = whole(part)
+    return spec
+
+
+def _volumes(spec: PodSpec) -> list[dict[str, Any]]:
+    # Pages count in the memory limit of the container that writes them first.
+    shared = {"medium": "Memory"} | ({"sizeLimit": str(spec.memory_bytes)} if spec.memory_bytes else {})
+    return [
+        {"name": "sockets", "emptyDir": {"medium": "Memory", "sizeLimit": str(SOCKETS_BYTES)}},
+        {"name": "shared-memory", "emptyDir": shared},
+    ]
+
+
+def _environment(pod: NewPod, around: Surroundings, role: str, gpus: int) -> list[dict[str, str]]:
+    settings = pod_settings(pod, around) | {
+        "folder": f"{FOLDER}/pod",
+        "plane_folder": SHARED_MEMORY,
+        "role_wait_seconds": ROLE_WAIT_SECONDS,
+        # A container sees its own GPUs and no others, numbered from 0.
+        "gpus": tuple(range(gpus)),
+    }
+    # Roles of a pod share one network: each serves its metrics on a port of its own, the head on the first.
+    settings["telemetry"]["metrics_listen"] = f"0.0.0.0:{METRICS_PORT + roles_of(pod.spec).index(role)}"
+    return [{"name": name, "value": value} for name, value in environment(settings).items()]
+
+
+def gpus_of_roles(spec: PodSpec, roles: Sequence[str], *, claimed: bool = False) -> Mapping[str, int]:
+    """How many GPUs each container sees: a container that asks for one has it to itself.
+
+    Learners come first, then workers, then the evaluator. With the plane `group` everybody needs one, because NCCL
+    connects GPUs and nothing else.
+
+    Args:
+        spec: Of the pod.
+        roles: Its containers.
+        claimed: A claim of the whole pod brings the GPUs, and every container sees all of them.
+
+    Raises:
+        InvalidArgument: There are too many or too few.
+    """
+    if claimed or len(roles) == 1:
+        return dict.fromkeys(roles, spec.gpus)
+    if spec.gpus > len(roles):
+        raise InvalidArgument(
+            f"pod.gpus = {spec.gpus}: a pod of {len(roles)} containers ({', '.join(roles)}) takes one each at most"
+        )
+    if spec.gpus and spec.plane == "group" and spec.gpus < len(roles):
+        raise InvalidArgument(
+            f"pod.gpus = {spec.gpus}: plane 'group' needs one for each of {', '.join(roles)},"
+            " because a GPU belongs to one container"
+        )
+    ordered = sorted(roles, key=lambda role: (role == EVALUATOR, not role.startswith(HEAD)))
+    return {role: int(ordered.index(role) < spec.gpus) for role in roles}
+
+
+def resources_of_roles(spec: PodSpec, roles: Sequence[str]) -> Mapping[str, dict[str, dict[str, str]]]:
+    """Requests and limits of each container: together they ask for the pod's reservation, each may use it all."""
+    thousandths, memory = round(spec.cores * 1000), spec.memory_bytes
+    cores = _parts(thousandths, roles, thousandths // EVALUATOR_PART)
+    memories = _parts(memory, roles, memory // len(roles))
+    limits = whole(spec)["limits"]
+    found = {}
+    for role in roles:
+        requests = {"cpu": f"{cores[role]}m"} | ({"memory": str(memories[role])} if memory else {})
+        found[role] = {"requests": requests, "limits": dict(limits)}
+    return found
+
+
+def whole(spec: PodSpec) -> dict[str, dict[str, str]]:
+    """What a pod reserves, as requests and as limits."""
+    all_of_it = {"cpu": f"{round(spec.cores * 1000)}m"}
+    if spec.memory_bytes:
+        all_of_it["memory"] = str(spec.memory_bytes)
+    return {"requests": dict(all_of_it), "limits": all_of_it}
+
+
+def _parts(total: int, roles: Sequence[str], evaluators: int) -> Mapping[str, int]:
+    """A total cut into whole parts, none of which is lost."""
+    others = [role for role in roles if role != EVALUATOR]
+    parts = {role: evaluators for role in roles if role == EVALUATOR and others}
+    left = total - sum(parts.values())
+    parts |= {role: left // len(others) for role in others}
+    parts[others[0]] += total - sum(parts.values())
+    return parts
+
+
+def _resources(base: Object, mine: Mapping[str, dict[str, str]], gpus: int, gpu_resource: str) -> dict[str, Any]:
+    """Those of the pod over the template's, whose devices go to containers with a GPU (network adapters for RDMA)."""
+    given = base.get("resources") or {}
+    found: dict[str, Any] = {**given}
+    for side in ("requests", "limits"):
+        devices = {key: value for key, value in (given.get(side) or {}).items() if gpus or "/" not in key}
+        found[side] = {**devices, **mine[side]}
+        if gpus and gpu_resource:
+            found[side][gpu_resource] = str(gpus)
+    return found
+
+
+def _annotations(pod: NewPod) -> dict[str, str]:
+    spec = pod.spec
+    return {
+        "podrace/pod-id": pod.pod_id,
+        "podrace/tournament-id": pod.tournament_id,
+        "podrace/layout": LAYOUT_NAMES[spec.layout],
+        "podrace/cores": str(spec.cores),
+        "podrace/memory-bytes": str(spec.memory_bytes),
+        "podrace/gpus": str(spec.gpus),
+        "podrace/hosts": str(hosts_of(spec)),
+    }
+
+
+def _own(annotations: Mapping[str, str] | None) -> dict[str, str]:
+    """Annotations but for what kubectl keeps in them for itself."""
+    return {key: value for key, value in (annotations or {}).items() if "kubectl.kubernetes.io" not in key}
+
+
+def listed_of(job: Object, address: str = "") -> ListedPod:
+    """Which pod a Job is.
+
+    Args:
+        job: One of ours.
+        address: Of its pod, the first of several, as others reach it; empty while it has none.
+    """
+    said = job["metadata"]["annotations"]
+    containers = job["spec"]["template"]["spec"]["containers"] if address else []
+    ports = {
+        each["name"]: port["containerPort"]
+        for each in containers
+        for port in each.get("ports") or []
+        if port.get("name") == "metrics"
+    }
+    return ListedPod(
+        pod_id=said["podrace/pod-id"],
+        tournament_id=said["podrace/tournament-id"],
+        start_time=seconds_of(job["metadata"]["creationTimestamp"]),
+        layout=LAYOUTS[said["podrace/layout"]],
+        reserved=Resources(
+            float(said["podrace/cores"]),
+            int(said["podrace/memory-bytes"]),
+            int(said["podrace/gpus"]),
+            # Jobs that were made before pods could have several hosts do not say.
+            int(said.get("podrace/hosts", 1)),
+        ),
+        metrics={role: f"{address}:{port}" for role, port in ports.items()},
+    )
+
+
+def seconds_of(timestamp: str) -> float:
+    """Seconds since 1970 of a time as Kubernetes writes it."""
+    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+
+
+def owner_of(scope: str, tournament_id: str) -> dict[str, Any]:
+    """The ConfigMap that owns the Jobs of a tournament, and that its events are about."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": owner_name(scope, tournament_id),
+            "labels": {
+                "app.kubernetes.io/part-of": "podrace",
+                "app.kubernetes.io/component": "tournament",
+                "podrace/scope": scope,
+            },
+        },
+        "data": {"tournament_id": tournament_id},
+    }

@@ -1,0 +1,1 @@
+"""Runs pods as processes of this machine, forked by a fork server."""

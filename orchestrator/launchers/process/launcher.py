@@ -1,0 +1,272 @@
+"""Owns pods that are processes of this machine: forked by the nursery, known by a file each, watched, swept when dead.
+
+<runtime folder>/pods/<pod_id>/pod.json says which processes make up a pod. A pod lives while its head does; what a dead
+one left (processes, folder, shared memory) is cleared away here and nowhere else.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+
+from orchestrator.decisions.resources import Capacity, Resources
+from orchestrator.launchers import ListedPod, NewPod, Surroundings
+from orchestrator.launchers.host_capacity import allowed_cpus, gpu_ids, sense
+from orchestrator.launchers.log_tail import last_line
+from orchestrator.launchers.pod_settings import HEAD, LAYOUTS, check_one_host, pod_settings
+from orchestrator.launchers.process.forkserver_client import Nursery
+from podrace.errors import InvalidArgument, Unavailable
+from podrace.processes.identity import Process, boot_id
+from podrace.tournament.v1.tournament_pb2 import PodSpec
+
+POD_FILE = "pod.json"
+SHARED_MEMORY = Path("/dev/shm")
+MAXIMUM_SOCKET_PATH_BYTES = 107
+"""Linux' sun_path, without the closing zero."""
+WRITING_SECONDS = 10.0
+"""A nursery that got its order from an earlier orchestrator writes the pod's file within this time."""
+GOODBYE_SECONDS = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class PodFile:
+    """What a pod's file says."""
+
+    pod: ListedPod
+    boot_id: str
+    cpus: tuple[int, ...]
+    gpus: tuple[int, ...]
+    roles: dict[str, Process]
+
+    @property
+    def lives(self) -> bool:
+        """Whether the pod's head does."""
+        return self.boot_id == boot_id() and self.roles[HEAD].lives
+
+
+class ProcessLauncher:
+    """Pods as processes of this machine. See Launcher for the verbs.
+
+    async with ProcessLauncher(surroundings, on_death=wake) as launcher:
+        await launcher.start(pod)
+    """
+
+    def __init__(
+        self, surroundings: Surroundings, on_death: Callable[[], None], *, shared_memory: Path = SHARED_MEMORY
+    ) -> None:
+        """Touches nothing yet.
+
+        Args:
+            surroundings: What every pod is told.
+            on_death: Called, on the event loop, when a pod has died.
+            shared_memory: Where the planes of the pods keep their files.
+        """
+        self._surroundings = surroundings
+        self._on_death = on_death
+        self._shared_memory = shared_memory
+        self._folder = surroundings.runtime_folder / "pods"
+        self._nursery = Nursery(
+            surroundings.runtime_folder / "nursery.sock",
+            surroundings.log_folder / "nursery.log",
+            lifeline=surroundings.lifeline,
+        )
+        self._watched: dict[str, int] = {}
+        self._starting: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    async def __aenter__(self) -> Self:
+        """Makes the folder of the pods."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Lets go of the pods; a nursery without any is sent home."""
+        living = await self._clear_away()
+        for pod_id in list(self._watched):
+            self._unwatch(pod_id)
+        await self._nursery.close(dismiss=not living)
+
+    async def list(self) -> Sequence[ListedPod]:
+        """See Launcher. Reads a small file a pod from a memory-backed folder, on the event loop."""
+        files = self._files()
+        for pod_id, file in files.items():
+            if file is not None and file.lives:
+                self._watch(pod_id, file)
+            elif file is not None or self._is_abandoned(pod_id):
+                self._sweep(pod_id, file)
+        return [file.pod for file in files.values() if file is not None and file.lives]
+
+    async def start(self, pod: NewPod) -> None:
+        """See Launcher."""
+        self._check(pod)
+        known = self._files().get(pod.pod_id)
+        if known is not None and known.lives:
+            return
+        cpus, gpus = self._choose(pod.spec)
+        self._starting[pod.pod_id] = cpus, gpus
+        try:
+            answer = await self._nursery.order({"pod": self._order(pod, cpus, gpus)})
+        finally:
+            del self._starting[pod.pod_id]
+        if "pid" not in answer:
+            raise Unavailable(f"{pod.pod_id} was not started: {answer.get('error', answer)}")
+
+    async def stop(self, pod_id: str, *, kill: bool) -> None:
+        """See Launcher."""
+        file = self._files().get(pod_id)
+        if file is None or not file.lives:
+            return
+        if not kill:
+            file.roles[HEAD].signal(signal.SIGTERM)
+            return
+        # The head first: the nursery restarts the other roles of a pod whose head lives.
+        for process in sorted(file.roles.values(), key=lambda process: process != file.roles[HEAD]):
+            process.signal(signal.SIGKILL)
+
+    async def capacity(self) -> Capacity:
+        """See Launcher: this machine, as far as this process may use it."""
+        return sense()
+
+    def last_words(self, pod_id: str) -> str:
+        """See Launcher."""
+        return last_line(self._log_path(pod_id))
+
+    # --- starting ---------------------------------------------------------------------------------------------
+
+    def _order(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[int, ...]) -> dict[str, Any]:
+        around = self._surroundings
+        settings = pod_settings(pod, around)
+        host = around.telemetry.metrics_listen.rpartition(":")[0]
+        # Every role needs a port of its own.
+        settings["telemetry"]["metrics_listen"] = f"{host}:0" if host else ""
+        return settings | {
+            "cpus": cpus,
+            "gpus": gpus,
+            "folder": str(self._folder / pod.pod_id),
+            "log_path": str(self._log_path(pod.pod_id)),
+            "lifeline": around.lifeline,
+        }
+
+    def _check(self, pod: NewPod) -> None:
+        check_one_host(pod.spec, "process")
+        longest = self._folder / pod.pod_id / f"worker-{max(pod.spec.workers, 100)}.sock"
+        excess = len(str(longest).encode()) - MAXIMUM_SOCKET_PATH_BYTES
+        if excess > 0:
+            raise InvalidArgument(
+                f"name: {excess} characters too long for the sockets of its pods under {self._folder};"
+                " choose a shorter name or a shorter runtime_folder"
+            )
+
+    def _choose(self, spec: PodSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Processors and GPUs that no other pod has."""
+        files = [file for file in self._files().values() if file is not None and file.lives]
+        cpus = choose_cpus(spec.cores, allowed_cpus(), [*(file.cpus for file in files), *self._promised(0)])
+        taken = {gpu for gpus in (*(file.gpus for file in files), *self._promised(1)) for gpu in gpus}
+        gpus = [gpu for gpu in gpu_ids() if gpu not in taken] if spec.gpus else []
+        if len(gpus) < spec.gpus:
+            raise Unavailable(f"a pod needs {spec.gpus} GPUs, {len(gpus)} are free")
+        return cpus, tuple(gpus[: spec.gpus])
+
+    def _promised(self, index: int) -> Iterable[tuple[int, ...]]:
+        return (promised[index] for promised in self._starting.values())
+
+    def _log_path(self, pod_id: str) -> Path:
+        return self._surroundings.log_folder / f"{pod_id}.log"
+
+    # --- watching and sweeping --------------------------------------------------------------------------------
+
+    def _files(self) -> dict[str, PodFile | None]:
+        """What each pod's folder holds, by pod id, in order; None where there is no file (yet)."""
+        folders = sorted(path for path in self._folder.iterdir() if path.is_dir())
+        return {folder.name: read_pod_file(folder / POD_FILE) for folder in folders}
+
+    def _watch(self, pod_id: str, file: PodFile) -> None:
+        if pod_id in self._watched:
+            return
+        descriptor = file.roles[HEAD].open()
+        if descriptor is not None:
+            self._watched[pod_id] = descriptor
+            asyncio.get_running_loop().add_reader(descriptor, self._died, pod_id)
+
+    def _unwatch(self, pod_id: str) -> None:
+        descriptor = self._watched.pop(pod_id, None)
+        if descriptor is not None:
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
+
+    def _died(self, pod_id: str) -> None:
+        self._unwatch(pod_id)
+        self._on_death()
+
+    async def _clear_away(self) -> Sequence[ListedPod]:
+        """As list, and leaves nothing of the dead to a next time."""
+        await self.list()
+        for file in self._files().values():
+            if file is not None and not file.lives:
+                for process in file.roles.values():
+                    await process.ended(GOODBYE_SECONDS)
+        return await self.list()
+
+    def _is_abandoned(self, pod_id: str) -> bool:
+        """Whether nobody is about to write the file that a pod's folder lacks."""
+        age_seconds = time.time() - (self._folder / pod_id).stat().st_mtime
+        return pod_id not in self._starting and age_seconds > WRITING_SECONDS
+
+    def _sweep(self, pod_id: str, file: PodFile | None) -> None:
+        """Clears away what a dead pod left; what still runs of it is killed now and cleared away the next time."""
+        self._unwatch(pod_id)
+        left = [role for role in file.roles.values() if role.lives] if file and file.boot_id == boot_id() else []
+        for process in left:
+            process.signal(signal.SIGKILL)
+        if left:
+            return
+        shutil.rmtree(self._folder / pod_id, ignore_errors=True)
+        region = re.compile(rf"podrace-{re.escape(pod_id)}-[^-]+")
+        for path in self._shared_memory.iterdir():
+            # A region's name has no dash: another pod whose name begins like this one keeps its files.
+            if region.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+        _log.info("swept", pod_id=pod_id)
+
+
+def choose_cpus(cores: float, allowed: Sequence[int], taken: Iterable[Iterable[int]]) -> tuple[int, ...]:
+    """Processors for a pod of whole cores that no other pod has; none in particular where there are too few of them."""
+    occupied = {cpu for cpus in taken for cpu in cpus}
+    free = [cpu for cpu in allowed if cpu not in occupied]
+    count = int(cores)
+    return tuple(free[:count]) if count == cores and count <= len(free) else ()
+
+
+def read_pod_file(path: Path) -> PodFile | None:
+    """Reads a pod's file; None if there is none, or it is damaged."""
+    try:
+        content = json.loads(path.read_text())
+        gpus = tuple(content["gpus"])
+        return PodFile(
+            pod=ListedPod(
+                pod_id=content["pod_id"],
+                tournament_id=content["tournament_id"],
+                start_time=content["start_time"],
+                layout=LAYOUTS[content["layout"]],
+                reserved=Resources(content["cores"], content["memory_bytes"], len(gpus)),
+            ),
+            boot_id=content["boot_id"],
+            cpus=tuple(content["cpus"]),
+            gpus=gpus,
+            roles={name: Process(role["pid"], role["start_ticks"]) for name, role in content["roles"].items()},
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

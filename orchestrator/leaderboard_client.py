@@ -1,0 +1,138 @@
+"""Owns what is asked of the leaderboard: the best candidate of a tournament, and its next agent."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import structlog
+
+from orchestrator.state.records import AgentRecord, TournamentRecord
+from podrace import rpc
+from podrace.errors import PodraceError
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+
+BEST_DEADLINE_SECONDS = 2.0
+GENERATE_DEADLINE_SECONDS = 10.0
+CHAMPION_DEADLINE_SECONDS = 5.0
+SNAPSHOT_DEADLINE_SECONDS = 5.0
+PATIENCE_SECONDS = 0.25
+"""A leaderboard that is away must not hold up the reconcile loop: it goes on with what it knew."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Board:
+    """The leaderboard as the orchestrator sees it.
+
+    board = Board(address, live.learn_best)
+    fresh = await board.refresh(tournament_ids)
+    agent = await board.generate(tournament, record, unfinished_agent_ids)
+    await board.close()
+    """
+
+    def __init__(self, address: str, learn: Callable[[str, pb.Candidate], object]) -> None:
+        """Dials nothing yet.
+
+        Args:
+            address: Of the leaderboard.
+            learn: Is told a tournament and its best candidate whenever that was asked for.
+        """
+        self._channel = rpc.connect(address, pb.DESCRIPTOR)
+        self._leaderboard: Any = pb_grpc.LeaderboardServiceStub(self._channel)
+        self._generator: Any = pb_grpc.GeneratorServiceStub(self._channel)
+        self._updater: Any = pb_grpc.UpdaterServiceStub(self._channel)
+        self._learn = learn
+        self._asking: dict[str, asyncio.Task[bool]] = {}
+        self._silent = False
+
+    async def refresh(self, tournament_ids: Iterable[str]) -> frozenset[str]:
+        """Asks for the best candidate of each tournament and returns those that were answered within the patience.
+
+        What is returned was asked after this call began, so that it includes every submission answered before.
+        """
+        asked = {
+            tournament_id: asyncio.create_task(self._ask(tournament_id))
+            for tournament_id in tournament_ids
+            if tournament_id not in self._asking
+        }
+        self._asking |= asked
+        if asked:
+            await asyncio.wait(asked.values(), timeout=PATIENCE_SECONDS)
+        return frozenset(name for name, task in asked.items() if task.done() and task.result())
+
+    async def _ask(self, tournament_id: str) -> bool:
+        request = pb.ListCandidatesRequest(tournament_id=tournament_id, page_size=1)
+        try:
+            response = await rpc.call(self._leaderboard.ListCandidates, request, deadline_seconds=BEST_DEADLINE_SECONDS)
+        except PodraceError as error:
+            if not self._silent:
+                _log.warning("the leaderboard does not answer; going on with what is known", error=error.message)
+            self._silent = True
+            return False
+        finally:
+            del self._asking[tournament_id]
+        if self._silent:
+            _log.info("the leaderboard answers again")
+        self._silent = False
+        for candidate in response.candidates[:1]:
+            self._learn(tournament_id, candidate)
+        return True
+
+    async def generate(
+        self, tournament: TournamentRecord, agent: AgentRecord, unfinished: Sequence[str], failed: Sequence[str]
+    ) -> pb.Agent:
+        """Has an agent made, or gets the one that was made for this number before.
+
+        Raises:
+            PodraceError: What the generator answers.
+        """
+        request = pb.GenerateAgentRequest(
+            request_id=agent.agent_id,
+            tournament_id=tournament.tournament_id,
+            spec=tournament.spec,
+            number=agent.number,
+            unfinished_agent_ids=unfinished,
+            failed_agent_ids=failed,
+        )
+        response = await rpc.call(self._generator.GenerateAgent, request, deadline_seconds=GENERATE_DEADLINE_SECONDS)
+        made: pb.Agent = response.agent
+        return made
+
+    async def name_champion(
+        self, tournament_id: str, evaluations: Sequence[pb.FreshEvaluation]
+    ) -> pb.NameChampionResponse:
+        """Asks who is champion, given these fresh evaluations, and who is to be evaluated.
+
+        Raises:
+            DeadlineExceeded, Unavailable: There is no answer.
+        """
+        request = pb.NameChampionRequest(tournament_id=tournament_id, evaluations=evaluations)
+        response: pb.NameChampionResponse = await rpc.call(
+            self._leaderboard.NameChampion, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS
+        )
+        return response
+
+    async def snapshot_champion(
+        self, tournament_id: str, number: int, running_seconds: float, environment_steps: int
+    ) -> None:
+        """Has the policy of the best candidate kept as the snapshot of this number, if there is one.
+
+        Raises:
+            PodraceError: What the leaderboard answers.
+        """
+        request = pb.SnapshotChampionRequest(
+            request_id=f"{tournament_id}-snapshot-{number}",
+            tournament_id=tournament_id,
+            number=number,
+            environment_steps=environment_steps,
+        )
+        request.running_duration.FromNanoseconds(round(running_seconds * 1e9))
+        await rpc.call(self._updater.SnapshotChampion, request, deadline_seconds=SNAPSHOT_DEADLINE_SECONDS)
+
+    async def close(self) -> None:
+        """Hangs up."""
+        for task in list(self._asking.values()):
+            task.cancel()
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await self._channel.close()

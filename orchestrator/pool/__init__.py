@@ -1,0 +1,1 @@
+"""The training pool: the reconcile loop, pod records, and metrics."""

@@ -1,0 +1,63 @@
+"""Owns the numbers that the reconcile loop tells Prometheus after each look: tournaments, pods, leases."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import prometheus_client
+
+from orchestrator.decisions.pool_size import Action, Demand, PodView, Retire, Start
+from orchestrator.state.observation import Observed
+from orchestrator.state.runtime import Live
+from podrace.tournament.v1.tournament_pb2 import TournamentState
+
+PODS = prometheus_client.Gauge("podrace_orchestrator_pods", "Pods", ["tournament_id"])
+WANTED = prometheus_client.Gauge(
+    "podrace_orchestrator_pods_wanted", "Pods there will be when all that was decided is done", ["tournament_id"]
+)
+LEASES = prometheus_client.Gauge("podrace_orchestrator_leases", "Assignments held by pods")
+EXPIRED = prometheus_client.Counter("podrace_orchestrator_leases_expired", "Leases that were not renewed in time")
+TOURNAMENTS = prometheus_client.Gauge("podrace_orchestrator_tournaments", "Tournaments", ["state"])
+BEST = prometheus_client.Gauge("podrace_orchestrator_best_score", "Score of the best candidate", ["tournament_id"])
+STEPS = prometheus_client.Gauge(
+    "podrace_orchestrator_environment_steps", "Environment steps over all agents", ["tournament_id"]
+)
+FAILED_AGENTS = prometheus_client.Gauge("podrace_orchestrator_failed_agents", "Agents that failed", ["tournament_id"])
+RECONCILE = prometheus_client.Histogram("podrace_orchestrator_reconcile_seconds", "Time of one look at everything")
+
+
+def wanted(demands: Sequence[Demand], views: Sequence[PodView], actions: Sequence[Action]) -> Mapping[str, int]:
+    """How many pods each tournament will have when this is done; at least its minimum, even if that cannot be had."""
+    counts = Counter([view.tournament_id for view in views if view.drained_since is None])
+    counts.update([action.tournament_id for action in actions if isinstance(action, Start)])
+    if retired := {action.pod_id for action in actions if isinstance(action, Retire)}:
+        counts.subtract([view.tournament_id for view in views if view.pod_id in retired])
+    minimum = {demand.tournament_id: demand.minimum_pods for demand in demands}
+    return {name: max(counts[name], minimum.get(name, 0)) for name in {*counts, *minimum}}
+
+
+def measure_wanted(counts: Mapping[str, int]) -> None:
+    """Tells how many pods were decided on."""
+    _tell(WANTED, counts)
+
+
+def measure(observed: Observed, live: Live) -> None:
+    """Tells what a look has shown; of tournaments, those that are going on."""
+    names = [tournament.tournament_id for tournament in observed.tournaments]
+    _tell(PODS, Counter([pod.tournament_id for pod in observed.pods]))
+    _tell(STEPS, {name: live.environment_steps(name) for name in names})
+    _tell(FAILED_AGENTS, {name: live.failed_agents(name) for name in names})
+    _tell(BEST, {name: live.best[name].score for name in names if name in live.best})
+    LEASES.set(len(live.leases))
+    for word, state in TournamentState.items():
+        if state:
+            label = word.removeprefix("TOURNAMENT_STATE_").lower()
+            TOURNAMENTS.labels(label).set(observed.states.get(state, 0))
+
+
+def _tell(gauge: prometheus_client.Gauge, values: Mapping[str, float]) -> None:
+    """Sets a gauge by tournament, and forgets others; what is scraped meanwhile misses none that is going on."""
+    for tournament_id, value in values.items():
+        gauge.labels(tournament_id).set(value)
+    told = {sample.labels["tournament_id"] for metric in gauge.collect() for sample in metric.samples}
+    for tournament_id in told - values.keys():
+        gauge.remove(tournament_id)

@@ -1,0 +1,190 @@
+"""Owns what happens to the records of pods: intended, seen, retired, buried. Decides who is missing (`census`)."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.assignments.transactions import end_evaluation, fail_tournament
+from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
+from orchestrator.launchers import ListedPod, NewPod
+from orchestrator.state import records
+from orchestrator.state.database import Transaction
+from orchestrator.state.records import (
+    RUNNING,
+    AgentRecord,
+    EvaluationRecord,
+    PodPhase,
+    PodRecord,
+    TournamentRecord,
+    WorkPhase,
+    WorkRecord,
+)
+
+START_GRACE_SECONDS = 10.0
+"""A pod that was intended by an earlier life of this service appears within this time, or never."""
+LEFT = "it asks for no more work"
+UNKNOWN = "this orchestrator does not know it"
+
+
+@dataclass(frozen=True)
+class Census:
+    """What the launcher's list says about the recorded pods."""
+
+    unknown: list[ListedPod]
+    """Run, but are not recorded."""
+    appeared: list[PodRecord]
+    """Were intended and run now."""
+    gone: list[PodRecord]
+    """Are dead, or never came to life."""
+
+
+def census(
+    recorded: Sequence[PodRecord],
+    listed: Sequence[ListedPod],
+    starting: Collection[str],
+    absent_seconds: Mapping[str, float],
+) -> Census:
+    """Compares what is recorded with what runs.
+
+    Args:
+        recorded: Pods that are not known to be gone.
+        listed: What the launcher knows.
+        starting: Pods that the launcher has been told to start and has not answered for.
+        absent_seconds: For how long intended pods have been missing.
+    """
+    running = {pod.pod_id for pod in listed}
+    known = {pod.pod_id for pod in recorded}
+    missing, unknown = known - running - set(starting), running - known
+    return Census(
+        unknown=[pod for pod in listed if pod.pod_id in unknown] if unknown else [],
+        appeared=[pod for pod in recorded if pod.phase == PodPhase.INTENDED and pod.pod_id in running],
+        gone=[
+            pod
+            for pod in recorded
+            if pod.pod_id in missing
+            and (pod.phase == PodPhase.SEEN or absent_seconds.get(pod.pod_id, 0.0) >= START_GRACE_SECONDS)
+        ]
+        if missing
+        else [],
+    )
+
+
+# --- changes, each in one transaction ----------------------------------------------------------------------------
+
+
+def intend(transaction: Transaction, tournament_id: str, reason: str) -> NewPod:
+    """Records a pod before it is started, so that none ever runs unknown."""
+    tournament = records.find_tournament(transaction, tournament_id)
+    number, spec = tournament.next_pod, tournament.spec.pod
+    pod = PodRecord(
+        pod_id=f"{tournament_id}-p{number}",
+        tournament_id=tournament_id,
+        number=number,
+        phase=PodPhase.INTENDED,
+        start_time=transaction.now,
+        layout=spec.layout,
+        cores=spec.cores,
+        memory_bytes=spec.memory_bytes,
+        gpus=spec.gpus,
+        useful=False,
+        drain_reason="",
+    )
+    records.save(transaction, pod)
+    records.save(transaction, replace(tournament, next_pod=number + 1))
+    transaction.record("pod_started", f"{pod.pod_id}: {reason}", tournament_id=tournament_id, pod_id=pod.pod_id)
+    return NewPod(pod.pod_id, tournament_id, spec)
+
+
+def note_appearance(transaction: Transaction, found: Census) -> None:
+    """Records pods that were seen for the first time; those that nobody here intended are to go."""
+    for pod in found.appeared:
+        records.save(transaction, replace(pod, phase=PodPhase.SEEN))
+    for listed in found.unknown:
+        adopted = PodRecord(
+            pod_id=listed.pod_id,
+            tournament_id=listed.tournament_id,
+            number=0,
+            phase=PodPhase.SEEN,
+            start_time=listed.start_time,
+            layout=listed.layout,
+            cores=listed.reserved.cores,
+            memory_bytes=listed.reserved.memory_bytes,
+            gpus=listed.reserved.gpus,
+            useful=False,
+            drain_reason=UNKNOWN,
+        )
+        records.save(transaction, adopted)
+        message = f"{listed.pod_id} runs and is to go: {UNKNOWN}"
+        transaction.record("pod_unknown", message, tournament_id=listed.tournament_id, pod_id=listed.pod_id)
+
+
+def retire(transaction: Transaction, pod_id: str, reason: str) -> None:
+    """Has a pod told to publish and go when it next asks or reports."""
+    pod = records.find(transaction, PodRecord, pod_id)
+    if pod is None or pod.drain_reason:
+        return
+    tournament = records.find(transaction, TournamentRecord, pod.tournament_id)
+    # Why the tournament has ended tells a person more than that it has no work.
+    reason = (tournament.end_reason if tournament else "") or reason
+    records.save(transaction, replace(pod, drain_reason=reason))
+    transaction.record("pod_draining", f"{pod_id} is to go: {reason}", tournament_id=pod.tournament_id, pod_id=pod_id)
+
+
+def bury(transaction: Transaction, pod_id: str, last_words: str) -> tuple[str, int]:
+    """Records that a pod is gone, and ends the tournament if too many died that way.
+
+    Returns:
+        Its tournament, and how many pods of that have died one after another before they were of any use, this one
+        included; 0 if this one went as it was told, or had been of use.
+    """
+    pod = records.find(transaction, PodRecord, pod_id)
+    if pod is None or pod.phase == PodPhase.GONE:
+        return "", 0
+    if pod.visits:
+        pod = _depart(transaction, pod)
+    records.save(transaction, replace(pod, phase=PodPhase.GONE))
+    as_told = bool(pod.drain_reason)
+    said = f"; its last words: {last_words}" if last_words and not as_told else ""
+    transaction.record(
+        "pod_gone" if as_told else "pod_died",
+        f"{pod_id} has gone: {pod.drain_reason}" if as_told else f"{pod_id} died{said}",
+        tournament_id=pod.tournament_id,
+        pod_id=pod_id,
+    )
+    tournament = records.find(transaction, TournamentRecord, pod.tournament_id)
+    if as_told or pod.useful or tournament is None:
+        return pod.tournament_id, 0
+    return pod.tournament_id, _count_death(transaction, tournament, last_words)
+
+
+def _depart(transaction: Transaction, pod: PodRecord) -> PodRecord:
+    """Frees what a visitor held, which may come again under its name; one that held nothing was free to go."""
+    held = held_by(transaction, pod)
+    for work in held:
+        records.save(transaction, replace(work, pod_id="", incarnation=""))
+    return pod if held or pod.drain_reason else replace(pod, drain_reason=LEFT)
+
+
+def held_by(transaction: Transaction, pod: PodRecord) -> list[WorkRecord]:
+    """What a pod was given and has not given back."""
+    works: list[WorkRecord] = [
+        *records.unfinished(transaction, EvaluationRecord, pod.tournament_id),
+        *records.unfinished(transaction, AgentRecord, pod.tournament_id),
+    ]
+    return [work for work in works if work.pod_id == pod.pod_id]
+
+
+def _count_death(transaction: Transaction, tournament: TournamentRecord, last_words: str) -> int:
+    evaluations = records.unfinished(transaction, EvaluationRecord, tournament.tournament_id)
+    if tournament.state != RUNNING and not evaluations:
+        # It was told that the tournament has ended, and went.
+        return 0
+    deaths = tournament.pods_died_in_row + 1
+    last = deaths >= MAXIMUM_DEATHS
+    records.save(transaction, replace(tournament, pods_died_in_row=0 if last else deaths))
+    if last:
+        reason = f"{deaths} pods died one after another before they were of any use; the last one said:"
+        reason = f"{reason} {last_words or 'nothing'}"
+        fail_tournament(transaction, tournament.tournament_id, reason)
+        for evaluation in evaluations:
+            end_evaluation(transaction, replace(evaluation, phase=WorkPhase.FAILED, error=reason))
+    return deaths

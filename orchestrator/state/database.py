@@ -1,0 +1,173 @@
+"""Owns what the orchestrator adds to a database: its format, events that are logged once they are durable, and requests
+that are done once. Knows nothing of what the other rows mean (see records).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import structlog
+from google.protobuf.message import Message
+
+from orchestrator.state.clock import Clock
+from podrace import database
+from podrace.errors import AlreadyExists, InvalidArgument
+
+REQUEST_RECORD_SECONDS = 86_400.0
+"""A repeat of a request is recognized for a day."""
+
+SCHEMA = """
+CREATE TABLE tournaments (
+    tournament_id TEXT PRIMARY KEY, sequence INTEGER UNIQUE, spec BLOB, state INTEGER, reason TEXT, create_time REAL,
+    end_time REAL, running_seconds REAL, next_agent INTEGER, next_pod INTEGER, next_evaluation INTEGER, mesh_id TEXT,
+    agents_failed_in_row INTEGER, pods_died_in_row INTEGER, best BLOB);
+CREATE TABLE agents (
+    agent_id TEXT PRIMARY KEY, tournament_id TEXT, number INTEGER, phase TEXT, lease_epoch INTEGER, pod_id TEXT,
+    incarnation TEXT, environment_steps INTEGER, agent BLOB);
+CREATE INDEX agents_by_tournament ON agents (tournament_id, phase, number);
+CREATE TABLE evaluations (
+    evaluation_id TEXT PRIMARY KEY, tournament_id TEXT, number INTEGER, phase TEXT, lease_epoch INTEGER, pod_id TEXT,
+    incarnation TEXT, request BLOB, result BLOB, error TEXT);
+CREATE INDEX evaluations_by_tournament ON evaluations (tournament_id, phase, number);
+CREATE TABLE pods (
+    pod_id TEXT PRIMARY KEY, tournament_id TEXT, number INTEGER, phase TEXT, start_time REAL, layout INTEGER,
+    cores REAL, memory_bytes INTEGER, gpus INTEGER, useful INTEGER, drain_reason TEXT);
+CREATE INDEX pods_by_phase ON pods (phase, tournament_id);
+CREATE TABLE events (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, tournament_id TEXT, pod_id TEXT, agent_id TEXT, kind TEXT,
+    message TEXT);
+CREATE INDEX events_by_tournament ON events (tournament_id, sequence);
+CREATE INDEX algorithms_left ON events (tournament_id) WHERE kind = 'algorithm_left';
+CREATE TABLE requests (
+    method TEXT, request_id TEXT, fingerprint TEXT, answer TEXT, time REAL, PRIMARY KEY (method, request_id));
+CREATE INDEX requests_by_time ON requests (time);
+"""
+
+DATABASE_FORMAT = database.Format(owner="orchestrator", application_id=0x706F7263, version=1, schema=SCHEMA)
+"""The application id spells "porc"."""
+
+_log = structlog.get_logger(__name__)
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+Witness = Callable[[str, str, Mapping[str, str]], None]
+
+
+@dataclass(frozen=True)
+class Transaction(database.Transaction):
+    """One change: what it reads and writes, and what it tells about itself."""
+
+    lines: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    """Kind, message and ids of the events it recorded."""
+    saved: list[Any] = field(default_factory=list)
+    """Records it saved, in order."""
+
+    def record(self, kind: str, message: str, *, tournament_id: str, pod_id: str = "", agent_id: str = "") -> None:
+        """Stores an event, and logs it once it is durable."""
+        ids = {"tournament_id": tournament_id, "pod_id": pod_id, "agent_id": agent_id}
+        self.execute(
+            "INSERT INTO events (time, tournament_id, pod_id, agent_id, kind, message) VALUES (?, ?, ?, ?, ?, ?)",
+            self.now,
+            *ids.values(),
+            kind,
+            message,
+        )
+        self.lines.append((kind, message, {name: value for name, value in ids.items() if value}))
+
+    def once(self, method: str, request_id: str, request: Message, action: Callable[[], str]) -> str:
+        """Does `action` unless this very request was done before, and returns the name it answered with then.
+
+        Raises:
+            InvalidArgument: The request has no id.
+            AlreadyExists: Another request came under this id.
+        """
+        if not request_id:
+            raise InvalidArgument(f"{method}: request_id is empty; send any new text, so that a repeat does no harm")
+        fingerprint = sha256(request.SerializeToString(deterministic=True)).hexdigest()
+        self.execute("DELETE FROM requests WHERE time < ?", self.now - REQUEST_RECORD_SECONDS)
+        found = self.execute(
+            "SELECT fingerprint, answer FROM requests WHERE method = ? AND request_id = ?", method, request_id
+        )
+        if found:
+            if found[0][0] != fingerprint:
+                raise AlreadyExists(f"{method}: request_id {request_id!r} was used for another request; send a new one")
+            return str(found[0][1])
+        answer = action()
+        self.execute("INSERT INTO requests VALUES (?, ?, ?, ?, ?)", method, request_id, fingerprint, answer, self.now)
+        return answer
+
+
+class State:
+    """What is remembered.
+
+    state = State.open(path, clock)
+    tournament = await state.transact(find_tournament, tournament_id)
+    state.close()
+    """
+
+    def __init__(self, opened: database.Database) -> None:
+        self._database = opened
+        self._follow: Callable[[Sequence[Any]], None] = lambda saved: None
+        self._witness: Witness = lambda kind, message, ids: None
+
+    @classmethod
+    def open(cls, path: Path, clock: Clock) -> "State":
+        """Opens the database, or makes it; see `Database.open`.
+
+        Raises:
+            DataLoss: It is damaged.
+            FailedPrecondition: Another instance has it open, it belongs to another program or version, or it cannot be
+                written.
+        """
+        return cls(database.Database.open(path, DATABASE_FORMAT, clock.wall))
+
+    def follow(self, follow: Callable[[Sequence[Any]], None]) -> None:
+        """From here on, `follow(saved)` is told, on the event loop, what each change has saved.
+
+        It is told as soon as that is durable, in the order of the changes and before whoever asked for the change is
+        answered; also where he has gone away meanwhile.
+        """
+        self._follow = follow
+
+    def witness(self, witness: Witness) -> None:
+        """From here on, `witness(kind, message, ids)` is told each event once it is durable; it must not block."""
+        self._witness = witness
+
+    async def transact(
+        self,
+        function: Callable[Concatenate[Transaction, Parameters], Result],
+        *args: Parameters.args,
+        **kwargs: Parameters.kwargs,
+    ) -> Result:
+        """Runs `function(transaction, ...)` and returns what it returns, once that is durable; then logs its events.
+
+        Raises:
+            PodraceError: What the function raises; nothing is changed then.
+            ResourceExhausted: The disk is full.
+            DataLoss: The database is damaged.
+        """
+
+        def change(plain: database.Transaction) -> tuple[Result, Transaction]:
+            transaction = Transaction(plain.now, plain.connection)
+            return function(transaction, *args, **kwargs), transaction
+
+        loop = asyncio.get_running_loop()
+        done = self._database.submit(change)
+        # Before the waiting below, or the answer would overtake what it rests on.
+        done.add_done_callback(lambda finished: loop.call_soon_threadsafe(self._tell, finished))
+        result, transaction = await asyncio.wrap_future(done)
+        for kind, message, ids in transaction.lines:
+            _log.info(message, kind=kind, **ids)
+            self._witness(kind, message, ids)
+        return result
+
+    def _tell(self, finished: "Future[tuple[Any, Transaction]]") -> None:
+        if not finished.cancelled() and finished.exception() is None and finished.result()[1].saved:
+            self._follow(finished.result()[1].saved)
+
+    def close(self) -> None:
+        """Finishes what was begun, then closes and unlocks the database."""
+        self._database.close()

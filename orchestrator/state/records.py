@@ -1,0 +1,298 @@
+"""Owns what the rows of the database mean: one frozen dataclass a table, and the questions that are asked of them.
+
+A change reads a record, makes another with dataclasses.replace, and saves it; nothing else writes these tables.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
+
+from google.protobuf.message import Message
+
+from orchestrator.decisions.resources import Resources
+from orchestrator.state.database import Transaction
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.config import unknown
+from podrace.errors import NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.orchestrator.v1.orchestrator_pb2 import CreateEvaluationRequest
+from podrace.tournament.v1 import tournament_pb2
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+RUNNING = tournament_pb2.TOURNAMENT_STATE_RUNNING
+ENDING = tournament_pb2.TOURNAMENT_STATE_ENDING
+COMPLETED = tournament_pb2.TOURNAMENT_STATE_COMPLETED
+CANCELLED = tournament_pb2.TOURNAMENT_STATE_CANCELLED
+FAILED = tournament_pb2.TOURNAMENT_STATE_FAILED
+END_STATES = (COMPLETED, CANCELLED, FAILED)
+
+
+VISITOR = -1
+"""Number of a pod that came by itself."""
+
+
+class WorkPhase(StrEnum):
+    """Where an agent or an evaluation stands."""
+
+    UNFINISHED = "unfinished"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class PodPhase(StrEnum):
+    """Where a pod stands."""
+
+    INTENDED = "intended"
+    """Recorded; the launcher may know it or not."""
+    SEEN = "seen"
+    """The launcher has listed it."""
+    GONE = "gone"
+    """It is dead, or never came to life."""
+
+
+@dataclass(frozen=True)
+class TournamentRecord:
+    """A tournament."""
+
+    TABLE: ClassVar[str] = "tournaments"
+    tournament_id: str
+    sequence: int
+    spec: TournamentSpec
+    state: int
+    reason: str
+    create_time: float
+    end_time: float | None
+    running_seconds: float
+    next_agent: int
+    next_pod: int
+    next_evaluation: int
+    mesh_id: str
+    agents_failed_in_row: int
+    pods_died_in_row: int
+    best: Candidate | None
+
+    @property
+    def pod_resources(self) -> Resources:
+        """What one of its pods reserves."""
+        pod = self.spec.pod
+        # Tournaments that were stored before pods could have several hosts do not say.
+        return Resources(pod.cores, pod.memory_bytes, pod.gpus, pod.hosts or 1)
+
+    @property
+    def round_size(self) -> int:
+        """Agents that are generated together: a round of a synchronous tournament, else one."""
+        return self.spec.pool.maximum_pods if self.spec.synchronous else 1
+
+    @property
+    def end_reason(self) -> str:
+        """Why no agent is trained any more; empty while it is running."""
+        return "" if self.state == RUNNING else f"tournament {self.tournament_id}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class AgentRecord:
+    """An agent; a row is written before the generator is asked, so that no number is lost or used twice."""
+
+    TABLE: ClassVar[str] = "agents"
+    agent_id: str
+    tournament_id: str
+    number: int
+    phase: WorkPhase
+    lease_epoch: int
+    pod_id: str
+    """Who was given it last and has not given it back; empty for nobody."""
+    incarnation: str
+    environment_steps: int
+    agent: Agent | None
+    """None until the generator has answered."""
+
+    @property
+    def work_id(self) -> str:
+        """Its name as something to be done."""
+        return self.agent_id
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """An evaluation."""
+
+    TABLE: ClassVar[str] = "evaluations"
+    evaluation_id: str
+    tournament_id: str
+    number: int
+    phase: WorkPhase
+    lease_epoch: int
+    pod_id: str
+    incarnation: str
+    request: CreateEvaluationRequest
+    result: Evaluation | None
+    error: str
+
+    @property
+    def work_id(self) -> str:
+        """Its name as something to be done."""
+        return self.evaluation_id
+
+
+@dataclass(frozen=True)
+class PodRecord:
+    """A pod; the row is written before it is started."""
+
+    TABLE: ClassVar[str] = "pods"
+    pod_id: str
+    tournament_id: str
+    number: int
+    """Position among the pods of its tournament; VISITOR for one that nobody here has started."""
+    phase: PodPhase
+    start_time: float
+    layout: int
+    cores: float
+    memory_bytes: int
+    gpus: int
+    useful: bool
+    """It has finished an assignment or scored an agent: its death is an accident, not a defect."""
+    drain_reason: str
+    """Why it was told to go; empty while it is to stay."""
+
+    @property
+    def visits(self) -> bool:
+        """Whether it came by itself, and will come again."""
+        return self.number == VISITOR
+
+    @cached_property
+    def reserved(self) -> Resources:
+        """What it reserves."""
+        return Resources(self.cores, self.memory_bytes, self.gpus)
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """Something that was decided or happened; written by Transaction.record."""
+
+    TABLE: ClassVar[str] = "events"
+    sequence: int
+    time: float
+    tournament_id: str
+    pod_id: str
+    agent_id: str
+    kind: str
+    message: str
+
+
+WorkRecord = AgentRecord | EvaluationRecord
+Work = TypeVar("Work", AgentRecord, EvaluationRecord)
+Record = TypeVar("Record", TournamentRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
+
+
+# --- reading and writing -----------------------------------------------------------------------------------------
+
+
+def save(transaction: Transaction, record: TournamentRecord | AgentRecord | EvaluationRecord | PodRecord) -> None:
+    """Inserts a record, or replaces the one with the same first field."""
+    names = list(DECODERS[type(record)])
+    updates = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
+    transaction.execute(
+        f"INSERT INTO {record.TABLE} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+        f" ON CONFLICT ({names[0]}) DO UPDATE SET {updates}",
+        *(_encode(getattr(record, name)) for name in names),
+    )
+    transaction.saved.append(record)
+
+
+def select(transaction: Transaction, kind: type[Record], condition: str, *values: object) -> list[Record]:
+    """The records of a kind for which an SQL condition holds."""
+    decoders = DECODERS[kind]
+    rows = transaction.execute(f"SELECT {', '.join(decoders)} FROM {kind.TABLE} WHERE {condition}", *values)
+    return [kind(*(decode(value) for decode, value in zip(decoders.values(), row, strict=True))) for row in rows]
+
+
+def find(transaction: Transaction, kind: type[Record], name: str) -> Record | None:
+    """The record whose first field is `name`."""
+    found = select(transaction, kind, f"{next(iter(DECODERS[kind]))} = ?", name)
+    return found[0] if found else None
+
+
+def _encode(value: Any) -> Any:
+    return value.SerializeToString() if isinstance(value, Message) else value
+
+
+def _decoder(hint: Any) -> Any:
+    if typing.get_origin(hint) is types.UnionType:
+        decode = _decoder(next(option for option in typing.get_args(hint) if option is not types.NoneType))
+        return lambda value: None if value is None else decode(value)
+    return hint.FromString if issubclass(hint, Message) else hint
+
+
+DECODERS: Mapping[type[Any], Mapping[str, Any]] = {
+    kind: {field.name: _decoder(typing.get_type_hints(kind)[field.name]) for field in dataclasses.fields(kind)}
+    for kind in (TournamentRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
+}
+"""How each column of a table is read: by record, then by column, in order."""
+
+
+# --- questions ---------------------------------------------------------------------------------------------------
+
+
+def find_tournament(transaction: Transaction, tournament_id: str) -> TournamentRecord:
+    """A tournament by its id.
+
+    Raises:
+        NotFound: There is none; the message names the nearest.
+    """
+    found = find(transaction, TournamentRecord, tournament_id)
+    if found is None:
+        names = [row[0] for row in transaction.execute("SELECT tournament_id FROM tournaments ORDER BY sequence")]
+        known = difflib.get_close_matches(tournament_id, names, n=1) or names[-5:]
+        raise NotFound(unknown("tournament_id", "tournament", tournament_id, known))
+    return found
+
+
+def find_work(transaction: Transaction, work_id: str) -> WorkRecord:
+    """An agent or an evaluation by its id.
+
+    Raises:
+        NotFound: There is neither.
+    """
+    found = find(transaction, AgentRecord, work_id) or find(transaction, EvaluationRecord, work_id)
+    if found is None:
+        raise NotFound(f"assignment of {work_id!r}: there is no such agent or evaluation")
+    return found
+
+
+def find_again(transaction: Transaction, work: WorkRecord) -> WorkRecord | None:
+    """An agent or an evaluation as it is now."""
+    if isinstance(work, AgentRecord):
+        return find(transaction, AgentRecord, work.agent_id)
+    return find(transaction, EvaluationRecord, work.evaluation_id)
+
+
+def live_pods(transaction: Transaction) -> list[PodRecord]:
+    """Pods that are not gone, oldest first."""
+    return select(transaction, PodRecord, "phase != ? ORDER BY start_time, pod_id", PodPhase.GONE)
+
+
+def unfinished(transaction: Transaction, kind: type[Work], tournament_id: str) -> list[Work]:
+    """Agents that are neither finished nor failed, or evaluations that are not done, of a tournament in order."""
+    condition = "tournament_id = ? AND phase = ? ORDER BY number"
+    return select(transaction, kind, condition, tournament_id, WorkPhase.UNFINISHED)
+
+
+def first_unfinished(transaction: Transaction, tournament_id: str) -> int | None:
+    """The lowest number of an agent of a tournament that is neither finished nor failed; None without any."""
+    condition = "tournament_id = ? AND phase = ?"
+    rows = transaction.execute(f"SELECT min(number) FROM agents WHERE {condition}", tournament_id, WorkPhase.UNFINISHED)
+    return None if rows[0][0] is None else int(rows[0][0])
+
+
+def events_after(transaction: Transaction, tournament_id: str, sequence: int, limit: int) -> list[EventRecord]:
+    """Events after a sequence number, oldest first; of all tournaments when `tournament_id` is empty."""
+    if not tournament_id:
+        return select(transaction, EventRecord, "sequence > ? ORDER BY sequence LIMIT ?", sequence, limit)
+    condition = "tournament_id = ? AND sequence > ? ORDER BY sequence LIMIT ?"
+    return select(transaction, EventRecord, condition, tournament_id, sequence, limit)

@@ -1,0 +1,1 @@
+"""The life of a tournament: created, changed, completed, its champion selected."""

@@ -1,0 +1,94 @@
+"""Owns when a tournament ends, and when a round of a synchronous one begins. The rule itself is in objective."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from orchestrator.decisions import objective
+from orchestrator.leaderboard_client import Board
+from orchestrator.state import records
+from orchestrator.state.database import State, Transaction
+from orchestrator.state.observation import observe
+from orchestrator.state.records import COMPLETED, ENDING, RUNNING, TournamentRecord
+from orchestrator.state.runtime import Live, write_down
+from orchestrator.tournaments.champion import Crowning
+
+CHAMPION_PATIENCE_SECONDS = 10.0
+"""So long the end of a tournament waits for a leaderboard that is away."""
+
+
+class Referee:
+    """Judges tournaments on what the leaderboard says.
+
+    await referee.judge(clock.monotonic())
+    """
+
+    def __init__(self, state: State, live: Live, board: Board) -> None:
+        self._state, self._live, self._board = state, live, board
+        self._crowning = Crowning(state, live, board)
+        self._quiet_since: dict[str, float] = {}
+        self._had_pods: set[str] = set()
+
+    async def judge(self, now: float) -> None:
+        """Asks for the best candidates, ends what has met its objective, and lets rounds begin."""
+        observed = observe(self._live.roster)
+        active = {found.tournament_id for found in observed.tournaments if found.state in (RUNNING, ENDING)}
+        with_pods = {pod.tournament_id for pod in observed.pods}
+        # Once more after the last pod has gone: it may have submitted just before.
+        fresh = await self._board.refresh(active | with_pods | self._had_pods)
+        self._had_pods = with_pods
+        for tournament in observed.tournaments:
+            name = tournament.tournament_id
+            if tournament.state == RUNNING:
+                await self._judge_running(tournament, observed.agents[name], fresh=name in fresh)
+            elif tournament.state == ENDING:
+                await self._complete_ending(now, tournament, fresh=name in fresh)
+
+    async def _judge_running(self, tournament: TournamentRecord, unfinished: Collection[str], *, fresh: bool) -> None:
+        name, synchronous = tournament.tournament_id, tournament.spec.synchronous
+        rounds_done = _rounds_done(tournament, unfinished)
+        # Only a board that was asked after the last agent of a round had finished knows all of the round's scores.
+        between_rounds = not synchronous or (rounds_done > 0 and fresh)
+        best = self._live.best.get(name)
+        standing = objective.Standing(
+            best_score=best.score if best else None,
+            running_seconds=self._live.running_seconds(name),
+            environment_steps=self._live.environment_steps(name),
+            between_rounds=between_rounds,
+        )
+        reason = objective.met(tournament.spec.objective, standing)
+        if reason:
+            await self._state.transact(end_tournament, name, ENDING, reason)
+            self._live.bell.ring()
+        elif between_rounds and rounds_done > self._live.judged_rounds.get(name, 0):
+            self._live.judged_rounds[name] = rounds_done
+            self._live.bell.ring()
+
+    async def _complete_ending(self, now: float, tournament: TournamentRecord, *, fresh: bool) -> None:
+        name = tournament.tournament_id
+        waited = now - self._quiet_since.setdefault(name, now)
+        if self._live.is_training(name, now):
+            # From here on the leaderboard has time to answer.
+            self._quiet_since[name] = now
+        elif (fresh or waited >= CHAMPION_PATIENCE_SECONDS) and await self._crowning.settled(now, tournament):
+            await write_down(self._state, self._live)
+            await self._state.transact(end_tournament, name, COMPLETED, tournament.reason)
+            del self._quiet_since[name]
+            self._live.bell.ring()
+
+
+def _rounds_done(tournament: TournamentRecord, unfinished: Collection[str]) -> int:
+    """Rounds of a synchronous tournament that are complete; 0 while one is half done."""
+    if not tournament.spec.synchronous or unfinished:
+        return 0
+    return tournament.next_agent // tournament.round_size
+
+
+def end_tournament(transaction: Transaction, tournament_id: str, state: int, reason: str) -> None:
+    """Takes a tournament from RUNNING to ENDING, or from ENDING to COMPLETED."""
+    tournament = records.find_tournament(transaction, tournament_id)
+    if tournament.state != (RUNNING if state == ENDING else ENDING):
+        return
+    end_time = transaction.now if state == COMPLETED else None
+    records.save(transaction, replace(tournament, state=state, reason=reason, end_time=end_time))
+    kind = "tournament_ending" if state == ENDING else "tournament_completed"
+    transaction.record(kind, reason, tournament_id=tournament_id)

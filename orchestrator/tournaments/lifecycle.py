@@ -1,0 +1,375 @@
+"""Owns what people ask for: tournaments created, changed, cancelled and resumed, evaluations queued."""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from orchestrator.decisions.update_summary import describe_changes
+from orchestrator.state import records
+from orchestrator.state.database import State, Transaction
+from orchestrator.state.records import (
+    CANCELLED,
+    COMPLETED,
+    END_STATES,
+    ENDING,
+    RUNNING,
+    EvaluationRecord,
+    EventRecord,
+    PodRecord,
+    TournamentRecord,
+    WorkPhase,
+)
+from orchestrator.state.runtime import Live
+from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.specification.resolve import resolve
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+ENDED = "ERROR_REASON_TOURNAMENT_ENDED"
+ID_CHARACTERS = 6
+DEFAULT_PAGE = 100
+LONGEST_PAGE = 1000
+NEWEST = 1 << 62
+"""Above every sequence number."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A tournament with what happened, of the same moment, and its pods at that moment or just after it."""
+
+    tournament: TournamentRecord
+    pods: list[PodRecord]
+    events: list[EventRecord]
+
+
+class Tournaments:
+    """What people ask for."""
+
+    def __init__(
+        self, state: State, live: Live, *, mesh_id: str, start_pods: bool, random_bytes: Callable[[int], bytes]
+    ) -> None:
+        """Serves one mesh.
+
+        Args:
+            state: Where everything is remembered.
+            live: Is told what is new.
+            mesh_id: The mesh that tournaments begin in.
+            start_pods: Whether anything can be trained here.
+            random_bytes: So many random bytes, for names.
+        """
+        self._state, self._live = state, live
+        self._mesh_id, self._start_pods, self._random_bytes = mesh_id, start_pods, random_bytes
+        self._closing = False
+
+    def close(self) -> None:
+        """Takes nothing new from here on."""
+        self._closing = True
+
+    async def create(self, request: pb.CreateTournamentRequest) -> TournamentRecord:
+        """Stores a tournament and has it started.
+
+        Raises:
+            InvalidArgument: BAD_SPEC.
+            FailedPrecondition: No pods are started here.
+        """
+        self._check_open()
+        spec = resolve(request.spec)
+
+        def change(transaction: Transaction) -> TournamentRecord:
+            return create(transaction, request, spec, self._mesh_id, self._random_bytes)
+
+        return await self._change(change)
+
+    async def update(self, request: pb.UpdateTournamentRequest) -> TournamentRecord:
+        """Changes limits or objective.
+
+        Raises:
+            InvalidArgument: BAD_SPEC.
+            NotFound: There is no such tournament.
+            FailedPrecondition: TOURNAMENT_ENDED.
+        """
+        return await self._change(lambda transaction: update(transaction, request))
+
+    async def cancel(self, request: pb.CancelTournamentRequest) -> TournamentRecord:
+        """Stops a tournament; one that has ended, or is ending, stays as it is.
+
+        Raises:
+            NotFound: There is no such tournament.
+        """
+        reason = request.reason or "cancelled"
+        return await self._change(
+            lambda transaction: _once(
+                transaction, "CancelTournament", request, lambda tournament: cancel(transaction, tournament, reason)
+            )
+        )
+
+    async def resume(self, request: pb.ResumeTournamentRequest) -> TournamentRecord:
+        """Goes on with a tournament.
+
+        Raises:
+            NotFound: There is no such tournament.
+            FailedPrecondition: Its objective was met, or no pods are started here.
+        """
+        self._check_open()
+        return await self._change(
+            lambda transaction: _once(
+                transaction, "ResumeTournament", request, lambda found: resume(transaction, found, self._mesh_id)
+            )
+        )
+
+    async def create_evaluation(self, request: pb.CreateEvaluationRequest) -> str:
+        """Queues an evaluation and returns its id.
+
+        Raises:
+            InvalidArgument: The checkpoint is not named.
+            NotFound: There is no such tournament.
+            FailedPrecondition: No pods are started here.
+        """
+        self._check_open()
+        evaluation_id = await self._state.transact(create_evaluation, request)
+        self._changed()
+        return evaluation_id
+
+    async def get(self, tournament_id: str) -> TournamentRecord:
+        """A tournament; raises NotFound."""
+        return await self._state.transact(records.find_tournament, tournament_id)
+
+    async def get_evaluation(self, evaluation_id: str) -> EvaluationRecord:
+        """An evaluation; raises NotFound."""
+        found = await self._state.transact(records.find, EvaluationRecord, evaluation_id)
+        if found is None:
+            raise NotFound(f"evaluation_id {evaluation_id!r}: there is no such evaluation")
+        return found
+
+    async def page(self, page_size: int, page_token: str) -> tuple[list[TournamentRecord], str]:
+        """Tournaments, newest first, and the token of the next page; raises InvalidArgument for a bad token."""
+        size, before = page_limit(page_size), token_number(page_token, "ListTournaments") or NEWEST
+        condition = "sequence < ? ORDER BY sequence DESC LIMIT ?"
+        found = await self._state.transact(records.select, TournamentRecord, condition, before, size)
+        return found, str(found[-1].sequence) if len(found) == size else ""
+
+    def pods(self, tournament_id: str) -> list[PodRecord]:
+        """Pods of a tournament, or of all when it is empty, oldest first."""
+        return [pod for pod in self._live.roster.pods.values() if tournament_id in ("", pod.tournament_id)]
+
+    async def events(self, tournament_id: str, page_size: int, page_token: str) -> tuple[list[EventRecord], str]:
+        """Events, oldest first, and the token of the next page; raises InvalidArgument for a bad token."""
+        size, after = page_limit(page_size), token_number(page_token, "ListEvents")
+        found = await self._state.transact(records.events_after, tournament_id, after, size)
+        return found, str(found[-1].sequence) if len(found) == size else ""
+
+    async def evaluations(
+        self, tournament_id: str, page_size: int, page_token: str
+    ) -> tuple[list[EvaluationRecord], str]:
+        """Evaluations, oldest first, and the token of the next page; raises InvalidArgument for a bad token."""
+        size, begin = page_limit(page_size), token_number(page_token, "ListEvaluations")
+        condition = "tournament_id = ? AND number >= ? ORDER BY number LIMIT ?"
+        found = await self._state.transact(records.select, EvaluationRecord, condition, tournament_id, begin, size)
+        return found, str(found[-1].number + 1) if len(found) == size else ""
+
+    async def scene(self, tournament_id: str, after: int) -> Scene:
+        """A tournament, its pods, and its events after a sequence number; raises NotFound."""
+        tournament, events = await self._state.transact(scene, tournament_id, min(after, NEWEST))
+        return Scene(tournament, self.pods(tournament_id), events)
+
+    async def _change(self, change: Callable[[Transaction], TournamentRecord]) -> TournamentRecord:
+        tournament = await self._state.transact(change)
+        self._changed()
+        return tournament
+
+    def _changed(self) -> None:
+        self._live.wake.set()
+        self._live.bell.ring()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise Unavailable("the orchestrator is stopping")
+        if not self._start_pods:
+            raise FailedPrecondition("this orchestrator starts no pods (start_pods = false), so nothing would be done")
+
+
+# --- changes, each in one transaction ----------------------------------------------------------------------------
+
+
+def create(
+    transaction: Transaction,
+    request: pb.CreateTournamentRequest,
+    spec: TournamentSpec,
+    mesh_id: str,
+    random_bytes: Callable[[int], bytes],
+) -> TournamentRecord:
+    """Stores a tournament, once."""
+
+    def store() -> str:
+        tournament = TournamentRecord(
+            tournament_id=_new_id(transaction, spec.name, random_bytes),
+            sequence=transaction.execute("SELECT coalesce(max(sequence), 0) + 1 FROM tournaments")[0][0],
+            spec=spec,
+            state=RUNNING,
+            reason="created",
+            create_time=transaction.now,
+            end_time=None,
+            running_seconds=0.0,
+            next_agent=0,
+            next_pod=0,
+            next_evaluation=0,
+            mesh_id=mesh_id,
+            agents_failed_in_row=0,
+            pods_died_in_row=0,
+            best=None,
+        )
+        records.save(transaction, tournament)
+        transaction.record(
+            "tournament_created", f"{spec.environment.id} with seed {spec.seed}", tournament_id=tournament.tournament_id
+        )
+        return tournament.tournament_id
+
+    tournament_id = transaction.once("CreateTournament", request.request_id, request, store)
+    return records.find_tournament(transaction, tournament_id)
+
+
+def _new_id(transaction: Transaction, name: str, random_bytes: Callable[[int], bytes]) -> str:
+    while True:
+        suffix = base64.b32encode(random_bytes(ID_CHARACTERS)).decode().lower()[:ID_CHARACTERS]
+        tournament_id = f"{name}-{suffix}"
+        if records.find(transaction, TournamentRecord, tournament_id) is None:
+            return tournament_id
+
+
+def update(transaction: Transaction, request: pb.UpdateTournamentRequest) -> TournamentRecord:
+    """Changes limits or objective, once."""
+
+    def change(tournament: TournamentRecord) -> None:
+        if tournament.state != RUNNING:
+            raise FailedPrecondition(
+                f"tournament {tournament.tournament_id} has ended ({tournament.reason}) and cannot be changed",
+                reason=ENDED,
+            )
+        spec = TournamentSpec()
+        spec.CopyFrom(tournament.spec)
+        spec.pool.MergeFrom(request.pool)
+        spec.objective.MergeFrom(request.objective)
+        spec = resolve(spec)
+        if spec.synchronous and spec.pool.maximum_pods != tournament.spec.pool.maximum_pods:
+            raise InvalidArgument(
+                "pool.maximum_pods: is the size of a round of this synchronous tournament and cannot be changed"
+            )
+        records.save(transaction, replace(tournament, spec=spec))
+        changes = describe_changes(tournament.spec, spec)
+        transaction.record("tournament_updated", changes, tournament_id=tournament.tournament_id)
+
+    return _once(transaction, "UpdateTournament", request, change)
+
+
+def cancel(transaction: Transaction, tournament: TournamentRecord, reason: str) -> None:
+    """Stops a tournament that is running."""
+    if tournament.state == RUNNING:
+        records.save(transaction, replace(tournament, state=CANCELLED, reason=reason, end_time=transaction.now))
+        transaction.record("tournament_cancelled", reason, tournament_id=tournament.tournament_id)
+
+
+def cancel_running(transaction: Transaction, reason: str, *, but_mesh_id: str | None = None) -> None:
+    """Stops every tournament that is running, except those of one mesh."""
+    for tournament in records.select(transaction, TournamentRecord, "state = ?", RUNNING):
+        if tournament.mesh_id != but_mesh_id:
+            cancel(transaction, tournament, reason)
+
+
+def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str) -> None:
+    """Goes on with a tournament that was cancelled or has failed, with a clean sheet."""
+    if tournament.state in (ENDING, COMPLETED):
+        raise FailedPrecondition(
+            f"tournament {tournament.tournament_id} has reached its objective ({tournament.reason}); create another"
+        )
+    if tournament.state == RUNNING:
+        return
+    resumed = replace(
+        tournament,
+        state=RUNNING,
+        reason="resumed",
+        end_time=None,
+        mesh_id=mesh_id,
+        agents_failed_in_row=0,
+        pods_died_in_row=0,
+    )
+    records.save(transaction, resumed)
+    transaction.record(
+        "tournament_resumed", f"it had ended: {tournament.reason}", tournament_id=tournament.tournament_id
+    )
+
+
+def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequest) -> str:
+    """Queues an evaluation, once."""
+    checkpoint = request.checkpoint
+    if any(not named.agent_id or not named.manifest_digest for named in (checkpoint, *request.members)):
+        raise InvalidArgument("CreateEvaluation: agent_id and manifest_digest of every checkpoint must be set")
+
+    def store() -> str:
+        tournament = records.find_tournament(transaction, request.tournament_id)
+        number = tournament.next_evaluation
+        queued = pb.CreateEvaluationRequest()
+        queued.CopyFrom(request)
+        queued.episodes = request.episodes or tournament.spec.evaluation.episodes
+        evaluation = EvaluationRecord(
+            evaluation_id=f"{tournament.tournament_id}-e{number}",
+            tournament_id=tournament.tournament_id,
+            number=number,
+            phase=WorkPhase.UNFINISHED,
+            lease_epoch=0,
+            pod_id="",
+            incarnation="",
+            request=queued,
+            result=None,
+            error="",
+        )
+        records.save(transaction, evaluation)
+        records.save(transaction, replace(tournament, next_evaluation=number + 1))
+        message = f"{evaluation.evaluation_id} of {checkpoint.agent_id} over {queued.episodes} episodes"
+        transaction.record("evaluation_created", message, tournament_id=tournament.tournament_id)
+        return evaluation.evaluation_id
+
+    return transaction.once("CreateEvaluation", request.request_id, request, store)
+
+
+def scene(transaction: Transaction, tournament_id: str, after: int) -> tuple[TournamentRecord, list[EventRecord]]:
+    """Reads a tournament, and its events after a sequence number."""
+    return (
+        records.find_tournament(transaction, tournament_id),
+        records.events_after(transaction, tournament_id, after, LONGEST_PAGE),
+    )
+
+
+def has_ended(seen: Scene) -> bool:
+    """Whether nothing more will happen that a watcher was not shown."""
+    return seen.tournament.state in END_STATES and len(seen.events) < LONGEST_PAGE
+
+
+def page_limit(page_size: int) -> int:
+    """How many records a page has."""
+    return min(page_size or DEFAULT_PAGE, LONGEST_PAGE)
+
+
+def token_number(page_token: str, method: str) -> int:
+    """Where a page begins; 0 for the first.
+
+    Raises:
+        InvalidArgument: The token is none that was given out.
+    """
+    if page_token and (not page_token.isdecimal() or int(page_token) > NEWEST):
+        raise InvalidArgument(f"{method}: page_token {page_token!r} was not given out by this list")
+    return int(page_token or 0)
+
+
+_Change = pb.UpdateTournamentRequest | pb.CancelTournamentRequest | pb.ResumeTournamentRequest
+
+
+def _once(
+    transaction: Transaction, method: str, request: _Change, change: Callable[[TournamentRecord], None]
+) -> TournamentRecord:
+    """Does a change to a tournament once, and returns the tournament as it is after it."""
+
+    def act() -> str:
+        change(records.find_tournament(transaction, request.tournament_id))
+        return request.tournament_id
+
+    return records.find_tournament(transaction, transaction.once(method, request.request_id, request, act))

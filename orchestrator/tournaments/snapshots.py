@@ -1,0 +1,58 @@
+"""Owns when the champion's snapshot is taken; the leaderboard takes it, for it has the board."""
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+
+from orchestrator.leaderboard_client import Board
+from orchestrator.state.runtime import Live
+from podrace.errors import DeadlineExceeded, PodraceError, Unavailable
+from podrace.specification.snapshot_schedule import SnapshotSchedule, period_seconds
+
+_log = structlog.get_logger(__name__)
+
+
+class ChampionSnapshots:
+    """Has champions' snapshots taken, beside the loop that asks for it.
+
+    snapshots.take_due(clock.monotonic(), running_tournament_ids)  # at each look
+    await snapshots.close()
+    """
+
+    def __init__(self, live: Live, board: Board) -> None:
+        self._live, self._board = live, board
+        self._schedules: dict[str, SnapshotSchedule] = {}
+        self._taking: dict[str, asyncio.Task[None]] = {}
+
+    def take_due(self, now: float, tournament_ids: Iterable[str]) -> None:
+        """Begins to take what is due of tournaments that run; `now` is monotonic."""
+        for name in tournament_ids:
+            period = period_seconds(self._live.roster.tournaments[name].spec.evaluation)
+            if period is None or name in self._taking:
+                continue
+            # An earlier life may have taken the last one: then it is asked for again, which does no harm.
+            schedule = self._schedules.setdefault(name, SnapshotSchedule(period, last=0))
+            number = schedule.due(self._live.running_seconds(name, now))
+            if number:
+                taking = self._take(name, number, self._live.running_seconds(name, now), schedule)
+                self._taking[name] = asyncio.create_task(taking)
+
+    async def _take(self, name: str, number: int, running_seconds: float, schedule: SnapshotSchedule) -> None:
+        try:
+            steps = self._live.environment_steps(name)
+            await self._board.snapshot_champion(name, number, running_seconds, steps)
+        except (DeadlineExceeded, Unavailable):
+            return  # tried again at the next look
+        except PodraceError as error:
+            _log.warning("no snapshot of the champion", tournament_id=name, number=number, error=error.message)
+        finally:
+            del self._taking[name]
+        schedule.last = number
+
+    async def close(self) -> None:
+        """Gives up what is under way."""
+        tasks = list(self._taking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,92 @@
+"""Owns what garbage is; only the leaderboard collects it.
+
+Kept are: the roots the caller names (board, pins, parents of unfinished agents) with their parts, and for each pointer
+its manifest and that one's predecessor with their parts. A predecessor's own predecessor is not kept, or the chain of
+manifests would keep everything alive. Whatever else is older than the grace age goes. The grace age must exceed the
+longest publication, whose objects nobody points to until its last step.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
+from podrace.checkpoint_store.publish import read_manifest
+from podrace.checkpoint_store.store import CheckpointStore
+from podrace.errors import DataLoss, NotFound
+
+
+def collect(store: CheckpointStore, roots: Iterable[str], grace_seconds: float) -> list[str]:
+    """Deletes what nobody can reach any more and returns the digests of what was deleted.
+
+    Args:
+        store: Where to collect.
+        roots: Digests of manifests to keep with their parts.
+        grace_seconds: Younger objects stay, whether reachable or not.
+
+    Raises:
+        DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown; nothing was deleted.
+        NotFound: It is not in the store; nothing was deleted.
+    """
+    found = survey(store, roots, grace_seconds)
+    if found.missing:
+        raise NotFound(f"manifest {min(found.missing)} is not in {store.uri}; nothing was deleted")
+    return delete(store, found, grace_seconds)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What there is to collect, and what there should be and is not."""
+
+    garbage: Sequence[str]
+    """Digests of what nobody can reach any more, all of it old enough to go."""
+    missing: frozenset[str]
+    """Roots that are not in the store: nobody can read their parts any more, whichever those were."""
+
+
+def survey(store: CheckpointStore, roots: Iterable[str], grace_seconds: float) -> Survey:
+    """Finds what `collect` would delete, without deleting any; a root that is gone is told and keeps nothing.
+
+    Raises:
+        DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown.
+        NotFound: That of a pointer is not in the store.
+    """
+    # Listed before the pointers are read: what a publication adds in between is not in the list.
+    old = [stored.digest for stored in store.list_objects() if stored.age_seconds >= grace_seconds]
+    kept: set[str] = set()
+    missing: set[str] = set()
+    for root in roots:
+        try:
+            kept |= _objects(root, read_manifest(store, root))
+        except NotFound:
+            missing.add(root)
+    kept |= reachable(store, ())
+    return Survey([name for name in old if name not in kept], frozenset(missing))
+
+
+def delete(store: CheckpointStore, found: Survey, grace_seconds: float) -> list[str]:
+    """Deletes the garbage that was found, but what has become young since; returns the digests of what was deleted."""
+    return [name for name in found.garbage if store.delete_object(name, grace_seconds)]
+
+
+def reachable(store: CheckpointStore, roots: Iterable[str]) -> set[str]:
+    """Returns the digests of all manifests and parts to keep; raises as collect does."""
+    kept: set[str] = set()
+    for root in roots:
+        kept |= _objects(root, read_manifest(store, root))
+    for pointer in store.list_pointers():
+        if pointer.manifest_digest:
+            kept |= _objects(pointer.manifest_digest, read_manifest(store, pointer.manifest_digest))
+            kept |= _predecessor(store, pointer.previous_manifest_digest)
+    return kept
+
+
+def _predecessor(store: CheckpointStore, manifest_digest: str) -> set[str]:
+    # A predecessor that cannot be read is of no use to a reader either.
+    try:
+        return _objects(manifest_digest, read_manifest(store, manifest_digest)) if manifest_digest else set()
+    except (DataLoss, NotFound):
+        return set()
+
+
+def _objects(manifest_digest: str, manifest: Manifest) -> set[str]:
+    return {manifest_digest, *(part.digest for part in manifest.parts)}

@@ -1,0 +1,184 @@
+"""Owns what becomes of an error of the S3 client: one line for a person, and whether to try again.
+
+Tried again is what may pass by itself: a server that says 408, 429 or 5xx, and a connection that was lost. Everything
+else is the same the next time.
+"""
+
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import IncompleteRead
+from xml.etree import ElementTree
+
+from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
+from urllib3 import exceptions as http
+
+from podrace.checkpoint_store.minio_address import Address
+from podrace.errors import (
+    Aborted,
+    DataLoss,
+    FailedPrecondition,
+    NotFound,
+    PermissionDenied,
+    PodraceError,
+    ResourceExhausted,
+    Unavailable,
+    Unimplemented,
+)
+
+CLIENT_ERRORS = (MinioException, http.HTTPError, OSError, ElementTree.ParseError, ValueError)
+"""What the client raises; ParseError and ValueError where an answer is not what S3 answers."""
+TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
+TRANSIENT_CODES = {
+    "InternalError",
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+    "SlowDownRead",
+    "SlowDownWrite",
+    "TooManyRequests",
+}
+"""Some servers say these with the status 400, or 200 where they had begun to answer."""
+DAMAGED_CODES = {"BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}
+"""What arrived is not what was sent."""
+FULL_CODES = {"XMinioStorageFull", "QuotaExceeded", "XMinioAdminBucketQuotaExceeded"}
+FULL_STATUS = 507
+REFUSED_CODES = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken"}
+OVERTAKEN_CODES = {"PreconditionFailed", "ConditionalRequestConflict", "OperationAborted"}
+ELSEWHERE_CODES = {
+    "AuthorizationHeaderMalformed",
+    "PermanentRedirect",
+    "Redirect",
+    "IllegalLocationConstraintException",
+}
+NO_S3 = "does not answer like an S3 server"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What one call failed of."""
+
+    error: PodraceError
+    """What the caller is told in the end."""
+    transient: bool = False
+    """Whether it may pass by itself."""
+
+
+def failure_of(error: Exception, address: Address, what: str, credentials: str) -> Failure:
+    """Tells what an error means.
+
+    Args:
+        error: One of CLIENT_ERRORS.
+        address: Of the store.
+        what: What was wanted of it, for the message: "pointer of agent a", say.
+        credentials: Where they were found, for the message.
+    """
+    where = f"{what} in {address.uri}"
+    if isinstance(error, S3Error):
+        return _of_answer(error, address, where, credentials)
+    if isinstance(error, InvalidResponseError | ServerError):
+        return _of_status(error, where)
+    if isinstance(error, http.HTTPError | OSError):
+        return _of_connection(error, address, where)
+    return Failure(FailedPrecondition(f"{where}: {address.endpoint} {NO_S3}: {_short(error)}; check host and port"))
+
+
+def _of_answer(error: S3Error, address: Address, where: str, credentials: str) -> Failure:
+    code, status = error.code or "", error.response.status
+    said = f"{code}: {error.message}" if error.message else code
+    if code == "NoSuchKey":
+        return Failure(NotFound(f"{where} does not exist"))
+    if code in OVERTAKEN_CODES or status == 412:
+        return Failure(Aborted(f"{where} was changed by somebody else; read it again"))
+    if code == "NoSuchBucket":
+        return Failure(
+            FailedPrecondition(
+                f"{address.uri}: there is no bucket {address.bucket!r}; make it, for instance: aws s3 mb s3://"
+                f"{address.bucket} --endpoint-url {'https' if address.secure else 'http'}://{address.endpoint}"
+            )
+        )
+    if code == "RequestTimeTooSkewed":
+        return Failure(FailedPrecondition(f"{where}: {_skew(error.response.headers)}; set the clock of this machine"))
+    if code in REFUSED_CODES:
+        return Failure(PermissionDenied(f"{where} was refused ({said}); check the credentials in {credentials}"))
+    if code in FULL_CODES or status == FULL_STATUS:
+        return Failure(ResourceExhausted(f"{where}: the store is full ({said}); make room, nothing was half-published"))
+    if code in ELSEWHERE_CODES:
+        return Failure(FailedPrecondition(f"{where}: {said}; set PODRACE_STORE_REGION, or name the bucket's own host"))
+    if code == "NotImplemented" or status == 501:
+        return Failure(Unimplemented(f"{where}: the server cannot do it ({said}); use a store that honours conditions"))
+    if code in DAMAGED_CODES:
+        line = f"{where} was damaged on its way ({said}); the network or the memory of this machine is to be looked at"
+        return Failure(DataLoss(line), transient=True)
+    if status in TRANSIENT_STATUS or code in TRANSIENT_CODES:
+        return Failure(Unavailable(f"{where}: HTTP {status} {said}"), transient=True)
+    return Failure(FailedPrecondition(f"{where}: HTTP {status} {said}"))
+
+
+def _of_status(error: InvalidResponseError | ServerError, where: str) -> Failure:
+    # Neither says why: a proxy in between, or no S3 server at all.
+    status = error.status_code if isinstance(error, ServerError) else getattr(error, "_code", 0)
+    if status in TRANSIENT_STATUS:
+        return Failure(Unavailable(f"{where}: HTTP {status} without a reason"), transient=True)
+    if status == 412:
+        return Failure(Aborted(f"{where} was changed by somebody else; read it again"))
+    if status == FULL_STATUS:
+        return Failure(ResourceExhausted(f"{where}: the store is full (HTTP {status}); make room"))
+    return Failure(FailedPrecondition(f"{where}: the server {NO_S3} (HTTP {status}); check host and port"))
+
+
+def _of_connection(error: http.HTTPError | OSError, address: Address, where: str) -> Failure:
+    cause = error.args[0] if isinstance(error, http.SSLError) and error.args else error
+    if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        hint = (
+            "minio+http:// is without TLS" if "WRONG_VERSION" in str(cause) else "name its CA in PODRACE_STORE_CA_FILE"
+        )
+        reason = getattr(cause, "verify_message", "") or cause.reason or str(cause)
+        return Failure(FailedPrecondition(f"{where}: TLS with {address.endpoint} failed: {reason}; {hint}"))
+    # The host may be known in a moment, where names appear as containers start.
+    if isinstance(error, http.NameResolutionError):
+        return Failure(Unavailable(f"{where}: no such host {address.endpoint!r}; check the URI"), transient=True)
+    if isinstance(error, http.NewConnectionError):
+        reason = getattr(error.__cause__, "strerror", None) or _short(error)
+        line = f"{where}: {address.endpoint} cannot be reached: {reason}; check host and port"
+        return Failure(Unavailable(line), transient=True)
+    partial = _incomplete(error)
+    if partial:
+        received, missing = partial
+        line = f"{where} is truncated: its connection ended after {received} of {received + missing} bytes"
+        return Failure(DataLoss(line), transient=True)
+    return Failure(Unavailable(f"{where}: {address.endpoint}: {_short(error)}"), transient=True)
+
+
+def _incomplete(error: BaseException | None) -> tuple[int, int] | None:
+    """Bytes that came and bytes that did not, where an answer broke off."""
+    while error is not None:
+        if isinstance(error, IncompleteRead) and error.expected:
+            # urllib3 counts what came, the standard library keeps it.
+            received = error.partial if isinstance(error.partial, int) else len(error.partial)
+            return received, error.expected
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _skew(headers: Mapping[str, str]) -> str:
+    server = server_seconds(headers)
+    if server is None:
+        return "this machine's clock and the server's are too far apart"
+    ahead = time.time() - server
+    return f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
+
+
+def server_seconds(headers: Mapping[str, str]) -> float | None:
+    """The server's clock as an answer tells it, in seconds since the epoch (to the second)."""
+    try:
+        return parsedate_to_datetime(headers["Date"]).timestamp()
+    except (KeyError, ValueError):
+        return None
+
+
+def _short(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:160]}"

@@ -1,0 +1,62 @@
+"""Owns how a snapshot is stored: a manifest whose only part is a policy. No pointer leads to it; who keeps it is the
+leaderboard, which is told its digest.
+
+A snapshot of what was published needs no more than a small manifest: its policy is in the store already.
+"""
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
+from podrace.checkpoint_store.manifest import FORMAT_VERSION, manifest_bytes
+from podrace.checkpoint_store.store import CheckpointStore
+from podrace.errors import InvalidArgument
+
+POLICY_PART = "policy"
+
+
+def store_snapshot(store: CheckpointStore, policy: bytes, manifest: Manifest) -> str:
+    """Stores a policy, then the manifest of its snapshot; equal arguments may be repeated.
+
+    Args:
+        store: Where to.
+        policy: The policy part, as a checkpoint has it.
+        manifest: All but format version and parts, which are filled in here.
+
+    Returns:
+        The digest of the manifest.
+
+    Raises:
+        ResourceExhausted: The store is full.
+    """
+    part = Part(name=POLICY_PART, digest=store.put_object(policy), size_bytes=len(policy))
+    return store.put_object(manifest_bytes(_complete(manifest, part)))
+
+
+def store_snapshot_of(store: CheckpointStore, checkpoint_digest: str, checkpoint: Manifest) -> str:
+    """Stores the manifest of a snapshot of a published policy; the same checkpoint always gives the same digest.
+
+    Raises:
+        InvalidArgument: The checkpoint has no policy.
+        ResourceExhausted: The store is full.
+    """
+    policies = [part for part in checkpoint.parts if part.name == POLICY_PART]
+    if len(policies) != 1:
+        raise InvalidArgument(f"checkpoint {checkpoint_digest} has no part {POLICY_PART!r}: nothing can be kept of it")
+    manifest = _complete(checkpoint, policies[0])
+    manifest.previous_manifest_digest = checkpoint_digest
+    return store.put_object(manifest_bytes(manifest))
+
+
+def is_snapshot(manifest: Manifest) -> bool:
+    """Whether a manifest is that of a snapshot."""
+    return manifest.snapshot and [part.name for part in manifest.parts] == [POLICY_PART]
+
+
+def _complete(manifest: Manifest, policy: Part) -> Manifest:
+    complete = Manifest()
+    complete.CopyFrom(manifest)
+    complete.format_version = FORMAT_VERSION
+    complete.snapshot = True
+    # A score belongs to what is on a board; that of a snapshot is made afresh.
+    complete.ClearField("evaluation")
+    del complete.parts[:]
+    complete.parts.append(policy)
+    return complete

@@ -1,0 +1,123 @@
+"""`podrace ensemble`: the best agents of a board acting together, beside each of them alone, on the same episodes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
+from podrace.cli import session
+from podrace.cli.commands.evaluate import parse_options
+from podrace.cli.commands.query import find_tournament
+from podrace.cli.results.scoring import evaluated, standard_error
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.interrupts import Interrupts
+from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.output import show, show_json
+from podrace.cli.views import json_shapes
+from podrace.cli.views.tables import plain_table
+from podrace.errors import NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.mesh.home_lock import Use
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+DEFAULT_TOP = 5
+TOGETHER = "ensemble"
+
+
+@dataclass(frozen=True)
+class Line:
+    """Who was scored, and how it went."""
+
+    name: str
+    algorithm: str
+    evaluation: Evaluation
+
+
+@click.command()
+@click.argument("tournament")
+@click.option("--top", type=click.IntRange(min=2), default=DEFAULT_TOP, show_default=True, help="Members.")
+@click.option("--episodes", type=click.IntRange(min=1), help="Finished episodes.  [default: the tournament's]")
+@click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the environments.")
+@mesh_options
+def ensemble(
+    settings: Settings, tournament: str, top: int, episodes: int | None, options: Sequence[str], seed: int
+) -> int:
+    """Evaluate the best agents together, beside each alone.
+
+    Together they do what they would do on average, or choose what most of them would choose. TOURNAMENT is an id, its
+    beginning, or `latest`; its members are the best candidates of different agents.
+    """
+    session.require_tournaments(settings)
+    struct = parse_options(options)
+
+    async def command(interrupts: Interrupts) -> int:
+        async with session.open_clients(settings, Use.EVALUATE, interrupts) as clients:
+            found = await find_tournament(clients, tournament, settings)
+            members = best_of_agents(await clients.list_candidates(found), top)
+            if not members:
+                raise NotFound(f"tournament {found.tournament_id} has no candidate yet")
+
+            async def scored(candidates: Sequence[Candidate]) -> Evaluation:
+                first, *others = map(checkpoint_of, candidates)
+                return await evaluated(
+                    clients,
+                    found,
+                    first,
+                    members=others,
+                    episodes=episodes or found.spec.evaluation.episodes,
+                    options=struct,
+                    seed=seed,
+                )
+
+            lines = [Line(TOGETHER, "", await scored(members))]
+            lines += [Line(member.agent_id, member.algorithm, await scored([member])) for member in members]
+        _show(settings, found, lines)
+        return 0
+
+    return session.run(command)
+
+
+def best_of_agents(board: Sequence[Candidate], top: int) -> list[Candidate]:
+    """The best candidate of each of the `top` best agents, best first; fewer where there are not so many.
+
+    Args:
+        board: By rank.
+        top: Members wanted.
+    """
+    best: dict[str, Candidate] = {}
+    for candidate in board:
+        best.setdefault(candidate.agent_id, candidate)
+    return list(best.values())[:top]
+
+
+def checkpoint_of(candidate: Candidate) -> Checkpoint:
+    """What a candidate was published as."""
+    return Checkpoint(agent_id=candidate.agent_id, manifest_digest=candidate.candidate_id)
+
+
+def _show(settings: Settings, tournament: Tournament, lines: Sequence[Line]) -> None:
+    if settings.as_json:
+        together, *members = lines
+        show_json(
+            {
+                "tournament_id": tournament.tournament_id,
+                "ensemble": json_shapes.evaluation(together.evaluation),
+                "members": [
+                    {"agent_id": line.name, "algorithm": line.algorithm} | json_shapes.evaluation(line.evaluation)
+                    for line in members
+                ],
+            }
+        )
+        return
+    table = plain_table("who", "algorithm", "score ± standard error", "episodes", right=("score ± standard error",))
+    for line in lines:
+        table.add_row(
+            formats.short(line.name, tournament.tournament_id),
+            line.algorithm,
+            formats.score(line.evaluation.mean_return, standard_error(line.evaluation)),
+            str(line.evaluation.episodes),
+            style="bold" if line.name == TOGETHER else "",
+        )
+    show(table)

@@ -1,0 +1,134 @@
+"""`podrace evaluate`: scores a published checkpoint once more; a pod pulls the work like any other."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from google.protobuf.struct_pb2 import Struct
+
+from podrace import config
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
+from podrace.cli import session
+from podrace.cli.results.scoring import evaluated, headline
+from podrace.cli.terminal.interrupts import Interrupts
+from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.output import show, show_json
+from podrace.cli.views import json_shapes
+from podrace.cli.views.tables import metrics_table
+from podrace.client import resolve
+from podrace.client.calls import Clients
+from podrace.errors import InvalidArgument, NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.mesh.home_lock import Use
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+
+@click.command()
+@click.argument("subject", metavar="TOURNAMENT|CANDIDATE")
+@click.option("--episodes", type=click.IntRange(min=1), help="Finished episodes.  [default: the tournament's]")
+@click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the environments.")
+@click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely.")
+@mesh_options
+def evaluate(
+    settings: Settings, subject: str, episodes: int | None, options: Sequence[str], seed: int, stochastic: bool
+) -> int:
+    """Evaluate a champion or another candidate.
+
+    TOURNAMENT is an id, its beginning, or `latest`, and means its champion; CANDIDATE is the id of a candidate or its
+    beginning, or an agent's id, which means its best candidate.
+    """
+    session.require_tournaments(settings)
+    struct = parse_options(options)
+
+    async def command(interrupts: Interrupts) -> int:
+        async with session.open_clients(settings, Use.EVALUATE, interrupts) as clients:
+            tournament, checkpoint = await find_checkpoint(clients, subject, where=settings.where)
+            evaluation = await evaluated(
+                clients,
+                tournament,
+                checkpoint,
+                episodes=episodes or tournament.spec.evaluation.episodes,
+                options=struct,
+                seed=seed,
+                stochastic=stochastic,
+            )
+        _show(settings, tournament, checkpoint, evaluation)
+        return 0
+
+    return session.run(command)
+
+
+def parse_options(texts: Sequence[str]) -> Struct:
+    """Reads `--option k=v`, each value as in a specification.
+
+    Raises:
+        InvalidArgument: There is no `=`.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        if not text.partition("=")[0].strip() or "=" not in text:
+            raise InvalidArgument(f"--option {text}: expected KEY=VALUE, for instance split=backtest")
+        key, value = config.split_override(text)
+        config.assign(values, key, value.isoformat() if hasattr(value, "isoformat") else value)
+    struct = Struct()
+    struct.update(values)
+    return struct
+
+
+async def find_checkpoint(clients: Clients, subject: str, *, where: str) -> tuple[Tournament, Checkpoint]:
+    """Finds what is to be evaluated: a champion, an agent's best candidate, or a candidate.
+
+    Raises:
+        NotFound: There is no such thing, or no candidate yet.
+        InvalidArgument: The abbreviation fits several.
+    """
+    tournaments = {tournament.tournament_id: tournament for tournament in await clients.list_tournaments()}
+    ids = list(tournaments)
+    agent = resolve.resolve_agent(subject, ids)
+    if agent:
+        tournament_id, agent_id = agent
+        candidates = await clients.list_candidates(tournaments[tournament_id], all_submissions=True)
+        return tournaments[tournament_id], _best_of(agent_id, candidates)
+    named = any(tournament_id.startswith(subject) for tournament_id in ids)
+    if not named and resolve.looks_like_candidate(subject):
+        return await _find_candidate(clients, subject, list(tournaments.values()), where)
+    tournament = tournaments[resolve.resolve_tournament(subject, ids, where=where)]
+    if not tournament.champion_manifest_digest:
+        raise NotFound(f"tournament {tournament.tournament_id} has no candidate yet")
+    return tournament, Checkpoint(
+        agent_id=tournament.best_agent_id, manifest_digest=tournament.champion_manifest_digest
+    )
+
+
+def _best_of(agent_id: str, candidates: Sequence[Candidate]) -> Checkpoint:
+    own = [candidate for candidate in candidates if candidate.agent_id == agent_id]
+    if not own:
+        raise NotFound(f"agent {agent_id} has no candidate")
+    best = max(own, key=lambda candidate: candidate.score)
+    return Checkpoint(agent_id=agent_id, manifest_digest=best.candidate_id)
+
+
+async def _find_candidate(
+    clients: Clients, subject: str, tournaments: Sequence[Tournament], where: str
+) -> tuple[Tournament, Checkpoint]:
+    found: dict[str, tuple[Tournament, Checkpoint]] = {}
+    for tournament in tournaments:
+        for candidate in await clients.list_candidates(tournament, all_submissions=True):
+            checkpoint = Checkpoint(agent_id=candidate.agent_id, manifest_digest=candidate.candidate_id)
+            found[candidate.candidate_id] = tournament, checkpoint
+    return found[resolve.resolve_candidate(subject, list(found), where=where)]
+
+
+def _show(settings: Settings, tournament: Tournament, checkpoint: Checkpoint, evaluation: Evaluation) -> None:
+    if settings.as_json:
+        named = {
+            "tournament_id": tournament.tournament_id,
+            "agent_id": checkpoint.agent_id,
+            "candidate_id": checkpoint.manifest_digest,
+        }
+        show_json(named | json_shapes.evaluation(evaluation))
+        return
+    show(f"{checkpoint.agent_id} ({checkpoint.manifest_digest[:12]}): {headline(evaluation)}")
+    if evaluation.metrics:
+        show(metrics_table(evaluation.metrics, column="candidate"))

@@ -1,0 +1,285 @@
+"""`podrace lineage`: who descends from whom, and whether every decision would be taken again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from podrace.cli import EXIT_FAILED, session
+from podrace.cli.commands import retrain as retraining
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.atomic_file import check_file, whole_file
+from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.output import show, show_json, tell
+from podrace.cli.views import family, family_svg, json_shapes
+from podrace.cli.views.family import Member, Members
+from podrace.client import resolve
+from podrace.client.calls import Clients
+from podrace.config import unknown
+from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+
+@click.command()
+@click.argument("subject", metavar="TOURNAMENT|AGENT")
+@click.option("--agent", default="", metavar="AGENT", help="Only this agent, its ancestors and its descendants: a12.")
+@click.option(
+    "--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw the family tree into this file as well."
+)
+@click.option(
+    "--replay", is_flag=True, help="Take every decision of the tournament again and compare; 1 if any differs."
+)
+@click.option(
+    "--retrain",
+    is_flag=True,
+    help="Train AGENT again as its manifest says and compare its training files; 1 if any differs.",
+)
+@mesh_options
+def lineage(settings: Settings, subject: str, agent: str, svg: Path | None, replay: bool, retrain: bool) -> int:
+    """Show who descends from whom.
+
+    TOURNAMENT is an id, its beginning, or `latest`, and shows all families: what each agent scored and cost, what it
+    changed of its parent, and how the champion's hyperparameters came about. AGENT is <tournament>-a<number> and shows
+    its ancestors and why each was made. With --retrain it is trained again from where it began; the same files are
+    promised for synchronous tournaments, with the same versions on the same machine.
+    """
+    if replay and (agent or svg):
+        raise InvalidArgument("lineage: --replay compares decisions and draws nothing; leave --agent and --svg out")
+    if svg is not None:
+        check_file(svg, "--svg")
+    if retrain:
+        if replay or agent or svg:
+            raise InvalidArgument("lineage: --retrain takes AGENT alone, without --replay, --agent and --svg")
+        return _retrain(settings, subject)
+
+    async def query(clients: Clients) -> int:
+        tournament, agent_id = await _find(clients, subject, settings)
+        if agent_id and agent:
+            raise InvalidArgument(f"lineage: {subject} and --agent {agent} both name an agent; give only one")
+        if replay:
+            return await _replay(settings, clients, tournament)
+        submissions = await clients.list_candidates(tournament, all_submissions=True)
+        agents = await clients.list_agents(tournament)
+        before = await _started_from(clients, tournament, agents)
+        there = await _submitted(clients, tournament, before)
+        members = family.make_members([*before, *agents], [*there, *submissions])
+        if agent_id:
+            kin = await clients.get_lineage(tournament, agent_id)
+            _show_ancestors(settings, kin, [*await _submitted(clients, tournament, kin), *submissions])
+        chosen = _agent_id(agent, members, tournament) if agent else agent_id
+        if chosen:
+            members = family.relatives_of(chosen, members)
+        if not agent_id:
+            _show_families(settings, tournament, members, submissions, of=chosen or tournament.best_agent_id)
+        if svg is not None:
+            _draw(svg, members, tournament)
+        return 0
+
+    session.require_tournaments(settings)
+    return session.run_query(settings, query)
+
+
+async def _find(clients: Clients, subject: str, settings: Settings) -> tuple[Tournament, str]:
+    """The tournament that is meant, and the agent if one is."""
+    tournaments = {tournament.tournament_id: tournament for tournament in await clients.list_tournaments()}
+    agent = resolve.resolve_agent(subject, list(tournaments))
+    if agent:
+        return tournaments[agent[0]], agent[1]
+    return tournaments[resolve.resolve_tournament(subject, list(tournaments), where=settings.where)], ""
+
+
+async def _started_from(clients: Clients, tournament: Tournament, agents: Sequence[Agent]) -> list[Agent]:
+    """The agents of other tournaments from which this one started."""
+    known = {agent.agent_id for agent in agents}
+    parents = dict.fromkeys(parent for agent in agents for parent in agent.parent_agent_ids if parent not in known)
+    return [(await clients.get_lineage(tournament, parent))[0] for parent in parents]
+
+
+async def _submitted(clients: Clients, tournament: Tournament, agents: Sequence[Agent]) -> list[Candidate]:
+    """What those of some agents submitted that are of other tournaments of the same leaderboard."""
+    elsewhere = {agent.agent_id: agent.tournament_id for agent in agents}
+    found: list[Candidate] = []
+    for name in dict.fromkeys(elsewhere.values()):
+        if name != tournament.tournament_id:
+            other = Tournament(tournament_id=name, leaderboard_address=tournament.leaderboard_address)
+            everything = await clients.list_candidates(other, all_submissions=True)
+            found += [entry for entry in everything if entry.agent_id in elsewhere]
+    return found
+
+
+def _retrain(settings: Settings, subject: str) -> int:
+    """Trains one agent again. The mesh is asked first and left: it must not be held for as long as that takes."""
+    asked: list[tuple[Tournament, str, list[Candidate]]] = []
+
+    async def query(clients: Clients) -> int:
+        tournament, agent_id = await _find(clients, subject, settings)
+        if not agent_id:
+            raise InvalidArgument(f"lineage: --retrain {subject}: name an agent, for instance {subject}-a0")
+        asked.append((tournament, agent_id, await clients.list_candidates(tournament, all_submissions=True)))
+        return 0
+
+    session.require_tournaments(settings)
+    code = session.run_query(settings, query)
+    if code or not asked:
+        return code
+    tournament, agent_id, candidates = asked[-1]
+    return session.run(lambda interrupts: retraining.retrain(settings, agent_id, candidates, tournament.spec))
+
+
+async def _replay(settings: Settings, clients: Clients, tournament: Tournament) -> int:
+    replayed = await clients.replay_tournament(tournament)
+    if settings.as_json:
+        show_json(
+            {
+                "agents": replayed.agents,
+                "submissions": replayed.submissions,
+                "differences": list(replayed.differences),
+            }
+        )
+    else:
+        agents = formats.things(replayed.agents, "agent")
+        submissions = formats.things(replayed.submissions, "submission")
+        differences = formats.things(len(replayed.differences), "difference")
+        taken = f"{agents} generated and {submissions} judged again"
+        show(f"{tournament.tournament_id}: {taken}, {differences}")
+        for difference in replayed.differences:
+            show(f"  {difference}")
+    return EXIT_FAILED if replayed.differences else 0
+
+
+def _best_by_agent(submissions: Sequence[Candidate]) -> dict[str, Candidate]:
+    """The best submission of each agent, agents by their first arrival: parents come before their children."""
+    best: dict[str, Candidate] = {}
+    for candidate in submissions:
+        if candidate.agent_id not in best or candidate.score > best[candidate.agent_id].score:
+            best[candidate.agent_id] = candidate
+    return best
+
+
+def _agent_id(text: str, members: Members, tournament: Tournament) -> str:
+    """The agent that a person means by `12`, `a12` or its whole id.
+
+    Raises:
+        NotFound: None.
+    """
+    names = {member.name: agent_id for agent_id, member in members.items()}
+    name = formats.short(text, tournament.tournament_id)
+    name = f"a{name}" if name.isdecimal() else name
+    if name not in names:
+        line = unknown(tournament.tournament_id, "agent", name, names)
+        raise NotFound(
+            line if "did you mean" in line else f"{line.partition(';')[0]}; there are {len(names)}, from a0 on"
+        )
+    return names[name]
+
+
+# --- all families ------------------------------------------------------------------------------------------------
+
+
+def _show_families(
+    settings: Settings, tournament: Tournament, members: Members, submissions: Sequence[Candidate], *, of: str
+) -> None:
+    """The trees, and how the hyperparameters went along the line to the agent `of`."""
+    if settings.as_json:
+        kept = [candidate for name, candidate in _best_by_agent(submissions).items() if name in members]
+        show_json([json_shapes.candidate(candidate) | {"depth": candidate.depth} for candidate in kept])
+        return
+    root = Tree(Text(tournament.tournament_id, style="bold"), guide_style="dim")
+    nodes: dict[str, Tree] = {"": root}
+    entries = family.outline(members, family.line_of(of, members))
+    for entry in entries:
+        member = members[entry.agent_id]
+        champion = entry.agent_id == tournament.best_agent_id
+        text = _member_text(member, members.get(member.parent_id), champion=champion)
+        nodes[entry.agent_id] = nodes[entry.below].add(Text("↓ ", style="dim") + text if entry.goes_on else text)
+    show(root)
+    if any(entry.goes_on for entry in entries):
+        show(Text("↓ child of the agent before it at the same indent", style="dim"))
+    line = [members[name] for name in family.line_of(of, members)]
+    if family.schedule(line):
+        show(Text(f"\nhyperparameters along the line to {line[-1].name}", style="bold"))
+        show(_schedule_table(line))
+
+
+def _member_text(member: Member, parent: Member | None, *, champion: bool) -> Text:
+    """One line: what it is, how good, how far, at what cost, and what it changed."""
+    text = Text(member.name, style="bold" if champion else "")
+    text.append(f"  {member.algorithm}  ", style="not bold dim")
+    if member.best:
+        text.append(formats.score(member.best.score, member.best.standard_error))
+        steps = formats.count(member.best.environment_steps)
+        text.append(f"  {steps} steps  {family.compute(member.core_seconds)}", style="not bold dim")
+    else:
+        text.append("no score", style="not bold dim")
+    if champion:
+        text.append("  champion", style="bold green")
+    changed = family.changes(member, parent).items()
+    if changed:
+        told = ", ".join(f"{name} {family.plain(old)} → {family.plain(new)}" for name, (old, new) in changed)
+        text.append(f"  {told}", style="not bold cyan")
+    return text
+
+
+def _schedule_table(line: Sequence[Member]) -> Table:
+    """The values of each hyperparameter that changed, each with the environment steps at which it came."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, track in family.schedule(line).items():
+        values = [f"{family.plain(one.value)} (from {formats.count(one.environment_steps)})" for one in track]
+        table.add_row(f"  {name}", " → ".join(values))
+    return table
+
+
+def _draw(path: Path, members: Members, tournament: Tournament) -> None:
+    """Writes the picture.
+
+    Raises:
+        FailedPrecondition: There is nobody to draw, or the file cannot be written.
+    """
+    if not members:
+        raise FailedPrecondition(f"{tournament.tournament_id} has no agents yet: there is nothing to draw")
+    line = family.line_of(tournament.best_agent_id, members)
+    title = f"{tournament.tournament_id} on {tournament.spec.environment.id}"
+    text = family_svg.draw(members, family.lay_out(members, line), line, title=title)
+    with whole_file(path, "--svg") as place:
+        place.write_text(text, encoding="utf-8")
+    tell(f"the family tree is in {path}")
+
+
+# --- one agent ---------------------------------------------------------------------------------------------------
+
+
+def _show_ancestors(settings: Settings, agents: Sequence[Agent], submissions: Sequence[Candidate]) -> None:
+    """The agent last, below its ancestors.
+
+    Args:
+        settings: Whether JSON is wanted.
+        agents: The agent, then its ancestors, nearest first.
+        submissions: Of the tournament, by arrival.
+    """
+    if settings.as_json:
+        show_json([json_shapes.agent(agent) for agent in agents])
+        return
+    kin = {agent.agent_id for agent in agents}
+    members = family.make_members(reversed(agents), [entry for entry in submissions if entry.agent_id in kin])
+    root = Tree("", guide_style="dim", hide_root=True)
+    nodes: dict[str, Tree] = {"": root}
+    for agent_id, member in members.items():
+        nodes[agent_id] = nodes[member.parent_id].add(_ancestor_text(member, members.get(member.parent_id)))
+    show(root)
+
+
+def _ancestor_text(member: Member, parent: Member | None) -> Text:
+    text = Text(member.name, style="bold")
+    text.append(f"  {member.origin}", style="dim")
+    if member.best:
+        text.append(f"  {formats.score(member.best.score, member.best.standard_error)}", style="not bold")
+    text.append(f"  {member.reason}", style="not bold dim")
+    for name, (before, after) in family.changes(member, parent).items():
+        text.append(f"\n    {name} {family.plain(before)} → {family.plain(after)}", style="not bold cyan")
+    return text

@@ -1,0 +1,174 @@
+"""`podrace ls`, `show`, `events`, `standings` and `stop`: what a mesh knows, and one thing to tell it."""
+
+from pathlib import Path
+
+import click
+
+from podrace.cli import EXIT_FAILED, session
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.output import show as show_result
+from podrace.cli.terminal.output import show_json
+from podrace.cli.terminal.plugin_fallbacks import scored_by_the_house
+from podrace.cli.views import json_shapes, tables
+from podrace.cli.views.overview import overview
+from podrace.client import resolve
+from podrace.client.calls import Clients
+from podrace.client.follow import END_STATES
+from podrace.errors import InvalidArgument
+from podrace.mesh.home import Folders
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+EVENTS_SHOWN = 10
+STOP_REASON = "stopped by `podrace stop`"
+
+
+@click.command()
+@mesh_options
+def ls(settings: Settings) -> int:
+    """List the tournaments, newest first."""
+
+    async def query(clients: Clients) -> int:
+        _show_tournaments(settings, await clients.list_tournaments())
+        return 0
+
+    if not session.has_tournaments(settings):
+        _show_tournaments(settings, [])
+        return 0
+    return session.run_query(settings, query)
+
+
+def _show_tournaments(settings: Settings, tournaments: list[Tournament]) -> None:
+    if settings.as_json:
+        show_json([json_shapes.listed(tournament, _folder(settings, tournament)) for tournament in tournaments])
+    elif tournaments:
+        show_result(tables.tournaments_table(tournaments))
+    else:
+        show_result(f"{settings.where}: there are no tournaments")
+
+
+@click.command()
+@click.argument("tournament")
+@mesh_options
+def show(settings: Settings, tournament: str) -> int:
+    """Show a tournament: where it stands, its pods, its latest events.
+
+    TOURNAMENT is an id, its beginning, or `latest`.
+    """
+
+    async def query(clients: Clients) -> int:
+        found = await find_tournament(clients, tournament, settings)
+        pods = await clients.list_pods(found.tournament_id)
+        latest = (await clients.list_events(found.tournament_id))[-EVENTS_SHOWN:]
+        statistics = await clients.get_statistics(found)
+        left = await clients.unheard(found)
+        if settings.as_json:
+            show_json(json_shapes.shown(found, _folder(settings, found), pods, latest, statistics, left))
+        else:
+            show_result(overview(found, pods, latest, statistics, left))
+        return 0
+
+    session.require_tournaments(settings)
+    return session.run_query(settings, query)
+
+
+@click.command()
+@click.argument("tournament")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only events of this kind; may be repeated.")
+@mesh_options
+def events(settings: Settings, tournament: str, kinds: tuple[str, ...]) -> int:
+    """Show every decision about a tournament with its reason, oldest first.
+
+    TOURNAMENT is an id, its beginning, or `latest`. Kinds are those in the list: pod_started, agent_generated,
+    algorithm_left and so on.
+    """
+
+    async def query(clients: Clients) -> int:
+        found = await find_tournament(clients, tournament, settings)
+        every = await clients.list_events(found.tournament_id)
+        there = sorted({event.kind for event in every})
+        if missing := [kind for kind in kinds if kind not in there]:
+            raise InvalidArgument(f"--kind {missing[0]}: {found.tournament_id} has {', '.join(there) or 'no events'}")
+        chosen = [event for event in every if not kinds or event.kind in kinds]
+        if settings.as_json:
+            show_json([json_shapes.event(event) for event in chosen])
+        else:
+            table = tables.events_table(chosen, found.tournament_id, dated=True)
+            show_result(table if chosen else f"{found.tournament_id} has no events")
+        return 0
+
+    session.require_tournaments(settings)
+    return session.run_query(settings, query)
+
+
+@click.command()
+@click.argument("tournament")
+@mesh_options
+def standings(settings: Settings, tournament: str) -> int:
+    """Show the board of a tournament.
+
+    TOURNAMENT is an id, its beginning, or `latest`.
+    """
+
+    async def query(clients: Clients) -> int:
+        found = await find_tournament(clients, tournament, settings)
+        board = await clients.list_candidates(found)
+        if settings.as_json:
+            show_json([json_shapes.candidate(candidate) for candidate in board])
+        elif board:
+            show_result(tables.standings_table(board, found.tournament_id, title=found.tournament_id))
+            if note := scored_by_the_house(board, found.tournament_id):
+                show_result(note)
+        else:
+            show_result(f"the board of {found.tournament_id} is empty")
+        return 0
+
+    session.require_tournaments(settings)
+    return session.run_query(settings, query)
+
+
+@click.command()
+@click.argument("tournament")
+@mesh_options
+def stop(settings: Settings, tournament: str) -> int:
+    """Stop a tournament and keep everything.
+
+    TOURNAMENT is an id, its beginning, or `latest`. Its pods publish what they have; `podrace train --resume` goes on.
+    """
+
+    async def query(clients: Clients) -> int:
+        found = await find_tournament(clients, tournament, settings)
+        ended = await _stopped(clients, found)
+        if settings.as_json:
+            show_json(json_shapes.result(ended, _folder(settings, ended)))
+        else:
+            show_result(f"{ended.tournament_id} is {formats.state(ended).lower()}: {ended.reason}")
+        return 0 if ended.state in END_STATES else EXIT_FAILED
+
+    session.require_tournaments(settings)
+    return session.run_query(settings, query)
+
+
+async def find_tournament(clients: Clients, text: str, settings: Settings) -> Tournament:
+    """The tournament that a person means.
+
+    Raises:
+        NotFound: None.
+        InvalidArgument: Several.
+    """
+    tournaments = {tournament.tournament_id: tournament for tournament in await clients.list_tournaments()}
+    return tournaments[resolve.resolve_tournament(text, list(tournaments), where=settings.where)]
+
+
+async def _stopped(clients: Clients, tournament: Tournament) -> Tournament:
+    """Cancels a tournament and waits for its end; one that has ended stays as it is."""
+    if tournament.state in END_STATES:
+        return tournament
+    tournament = await clients.cancel_tournament(tournament.tournament_id, STOP_REASON)
+    async for message in clients.watch_tournament(tournament.tournament_id, resume_token=0):
+        tournament = message.tournament
+    return tournament
+
+
+def _folder(settings: Settings, tournament: Tournament) -> Path:
+    return Folders.of(settings.home).tournament(tournament.tournament_id)

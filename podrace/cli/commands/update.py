@@ -1,0 +1,69 @@
+"""`podrace update`: changes the limits of a pool, or the objective, of a tournament that runs."""
+
+import click
+
+from podrace import config
+from podrace.cli import session
+from podrace.cli.commands.query import find_tournament
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.output import show as show_result
+from podrace.cli.terminal.output import show_json
+from podrace.cli.views import json_shapes
+from podrace.client.calls import Clients
+from podrace.errors import InvalidArgument
+from podrace.mesh.home import Folders
+from podrace.specification import resolve
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+CHANGEABLE = ("pool", "objective")
+
+
+@click.command()
+@click.argument("tournament")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    required=True,
+    metavar="KEY=VALUE",
+    help="A key of pool or objective, for instance pool.maximum_pods=3; may be repeated.",
+)
+@mesh_options
+def update(settings: Settings, tournament: str, overrides: tuple[str, ...]) -> int:
+    """Change the limits of the pool, or the objective, of a tournament that runs.
+
+    TOURNAMENT is an id, its beginning, or `latest`. Pods that are too many publish and give back what they hold.
+    """
+    changes = read_changes(overrides)
+
+    async def query(clients: Clients) -> int:
+        found = await find_tournament(clients, tournament, settings)
+        changed = await clients.update_tournament(found.tournament_id, changes)
+        if settings.as_json:
+            folder = Folders.of(settings.home).tournament(changed.tournament_id)
+            show_json(json_shapes.listed(changed, folder))
+        else:
+            pool = changed.spec.pool
+            most = f"at most {pool.maximum_pods}" if pool.HasField("maximum_pods") else "as many as there is room for"
+            pods = f"{formats.things(pool.minimum_pods, 'pod')} at least, {most}"
+            show_result(f"{changed.tournament_id} is changed: {pods}; {'; '.join(overrides)}")
+        return 0
+
+    session.require_tournaments(settings)
+    return session.run_query(settings, query)
+
+
+def read_changes(overrides: tuple[str, ...]) -> TournamentSpec:
+    """What is to be changed, everything else unset.
+
+    Raises:
+        InvalidArgument: A key that cannot be changed while a tournament runs, or a value that a key cannot have.
+    """
+    values: dict[str, object] = {}
+    for override in overrides:
+        config.assign(values, *config.split_override(override))
+    others = [key for key in values if key not in CHANGEABLE]
+    if others:
+        raise InvalidArgument(f"--set {others[0]}: only {' and '.join(CHANGEABLE)} can be changed while it runs")
+    return resolve.parse(values, source="--set")

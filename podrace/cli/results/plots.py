@@ -1,0 +1,215 @@
+"""Pictures of a tournament: learning curves and account values. matplotlib is imported to draw."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Trace
+from podrace.cli.results import backtest_html
+from podrace.cli.terminal.atomic_file import whole_file
+from podrace.errors import Unimplemented
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CHAMPION_COLOR = "#0b6e4f"
+BASELINE_COLOR = "#9a9a9a"
+FAMILY_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#6a3d9a")
+"""Told apart by the colour-blind, too (Okabe and Ito 2008, and two more)."""
+OTHER_FAMILIES_COLOR = "#bbbbbb"
+_CLOCK_UNITS = ((180.0, 1.0, "seconds"), (3 * 3600.0, 60.0, "minutes"), (math.inf, 3600.0, "hours"))
+"""Up to how many seconds a unit is used, its size in seconds, and its name."""
+
+
+def draw_account_value(path: Path, *, champion: Trace, baseline: Trace | None, title: str) -> None:
+    """Draws the value of the champion's account by date beside buy and hold of the equal-weight pool.
+
+    Args:
+        path: PNG file.
+        champion: Values in money, with ISO dates as labels or none.
+        baseline: The same of the equal-weight pool.
+        title: Of the picture.
+
+    Raises:
+        Unimplemented: matplotlib is not installed.
+    """
+    figure = new_figure(10, 5)
+    axes = figure.subplots()
+    axes.plot(_positions(champion), champion.values, color=CHAMPION_COLOR, label="champion")
+    if baseline is not None:
+        axes.plot(_positions(baseline), baseline.values, color=BASELINE_COLOR, label="buy and hold, equal weight")
+    axes.set(title=title, xlabel="date" if champion.labels else "step", ylabel="account value (money)")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    _finish(figure, [axes], path)
+
+
+def draw_backtest(path: Path, traces: Mapping[str, Trace], *, title: str) -> None:
+    """Draws what an account did, one picture above the other: value beside others, drawdown, exposure and turnover.
+
+    Args:
+        path: PNG file.
+        traces: Of simulators.stocks.report, `account_value` among them; what is missing is not drawn.
+        title: Of the picture.
+
+    Raises:
+        Unimplemented: matplotlib is not installed.
+    """
+    panels = {
+        "account value (money)": backtest_html.CHARTS[0][1],
+        "drawdown": backtest_html.CHARTS[1][1],
+        "share of the account": {"exposure": ("exposure", "#0072b2"), "turnover": ("turnover of a day", "#cc79a7")},
+    }
+    figure = new_figure(10, 9)
+    all_axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=[2, 1, 1])
+    for axes, (unit, names) in zip(all_axes, panels.items(), strict=True):
+        for name, (label, color) in names.items():
+            if name in traces:
+                axes.plot(_positions(traces[name]), traces[name].values, color=color, label=label)
+        axes.set_ylabel(unit)
+    low, high = (traces.get(f"random_{end}_value") for end in ("low", "high"))
+    if low is not None and high is not None:
+        all_axes[0].fill_between(_positions(low), low.values, high.values, color="#e69f00", alpha=0.2, linewidth=0)
+    all_axes[0].set_title(title)
+    all_axes[0].yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    _finish(figure, list(all_axes), path)
+
+
+def _positions(trace: Trace) -> Any:
+    """The dates that are its labels, or else the numbers of the steps."""
+    steps = range(len(trace.values))
+    try:
+        return [date.fromisoformat(label) for label in trace.labels] or steps
+    except ValueError:
+        return steps
+
+
+def draw_learning_curves(path: Path, tournament: Tournament, submissions: Sequence[Candidate]) -> None:
+    """Draws the score of every submission against wall clock and against steps, and the best so far.
+
+    The points of a family, that is of all agents that descend from one fresh agent, share a colour; those of an agent
+    are joined, and begin at its parent.
+
+    Args:
+        path: PNG file.
+        tournament: With its specification.
+        submissions: By arrival.
+
+    Raises:
+        Unimplemented: matplotlib is not installed.
+    """
+    figure = new_figure(12, 5)
+    by_clock, by_steps = figure.subplots(1, 2, sharey=True)
+    clock, unit = clock_positions(tournament, submissions)
+    steps = {entry.candidate_id: float(entry.environment_steps) for entry in submissions}
+    for axes, positions in ((by_clock, clock), (by_steps, steps)):
+        _draw_families(axes, submissions, positions)
+        _draw_best_so_far(axes, submissions, positions)
+        axes.set_xlim(left=0.0)
+        if tournament.spec.objective.HasField("target_return"):
+            axes.axhline(tournament.spec.objective.target_return, color="black", linestyle=":", label="target return")
+    by_clock.set(
+        title="Return against wall clock",
+        xlabel=f"wall clock since the beginning ({unit})",
+        ylabel="mean episodic return",
+    )
+    by_steps.set(title="Return against steps", xlabel="environment steps behind the policy, its ancestors' included")
+    by_steps.xaxis.set_major_formatter(_engineering())
+    name = f"{tournament.tournament_id} on {tournament.spec.environment.id}"
+    figure.suptitle(f"{name}: one line an agent, one colour a family")
+    _finish(figure, [by_clock, by_steps], path)
+
+
+def clock_positions(tournament: Tournament, submissions: Sequence[Candidate]) -> tuple[dict[str, float], str]:
+    """When each submission arrived, since the tournament was created, by candidate id; and the unit of time."""
+    begin = tournament.create_time.ToNanoseconds()
+    seconds = {entry.candidate_id: (entry.submit_time.ToNanoseconds() - begin) / 1e9 for entry in submissions}
+    size, unit = clock_unit(seconds.values())
+    return {name: value / size for name, value in seconds.items()}, unit
+
+
+def clock_unit(seconds: Iterable[float]) -> tuple[float, str]:
+    """The unit that suits the longest of some times: its size in seconds and its name."""
+    longest = max(seconds, default=0.0)
+    return next((size, unit) for limit, size, unit in _CLOCK_UNITS if longest < limit)
+
+
+def families(submissions: Iterable[Candidate]) -> dict[str, str]:
+    """The first ancestor of every agent, by agent; submissions come by arrival, so that parents come first."""
+    founders: dict[str, str] = {}
+    for entry in submissions:
+        parent = entry.parent_agent_ids[0] if entry.parent_agent_ids else entry.agent_id
+        founders.setdefault(entry.agent_id, founders.get(parent, parent))
+    return founders
+
+
+def best_so_far(submissions: Sequence[Candidate], positions: Mapping[str, float]) -> tuple[list[float], list[float]]:
+    """The upper envelope: positions at which the best score rises, and the score from there on.
+
+    Args:
+        submissions: In any order.
+        positions: By candidate id.
+    """
+    ordered = sorted(submissions, key=lambda entry: positions[entry.candidate_id])
+    xs: list[float] = []
+    ys: list[float] = []
+    for entry in ordered:
+        if not ys or entry.score > ys[-1]:
+            xs.append(positions[entry.candidate_id])
+            ys.append(entry.score)
+    if ordered:
+        xs.append(positions[ordered[-1].candidate_id])
+        ys.append(ys[-1])
+    return xs, ys
+
+
+def _draw_families(axes: "Axes", submissions: Sequence[Candidate], positions: Mapping[str, float]) -> None:
+    founders = families(submissions)
+    colors = dict(zip(dict.fromkeys(founders.values()), FAMILY_COLORS, strict=False))
+    tracks: dict[str, list[Candidate]] = {}
+    for entry in submissions:
+        if entry.agent_id not in tracks:
+            parents = tracks.get(entry.parent_agent_ids[0], []) if entry.parent_agent_ids else []
+            tracks[entry.agent_id] = parents[-1:]
+        tracks[entry.agent_id].append(entry)
+    for agent_id, track in tracks.items():
+        color = colors.get(founders[agent_id], OTHER_FAMILIES_COLOR)
+        xs = [positions[entry.candidate_id] for entry in track]
+        ys = [entry.score for entry in track]
+        axes.plot(xs, ys, marker=".", markersize=5, linewidth=0.7, alpha=0.7, color=color)
+
+
+def _draw_best_so_far(axes: "Axes", submissions: Sequence[Candidate], positions: Mapping[str, float]) -> None:
+    xs, ys = best_so_far(submissions, positions)
+    axes.step(xs, ys, where="post", color="black", linewidth=1.5, label="best so far")
+
+
+def _engineering() -> object:
+    from matplotlib.ticker import EngFormatter
+
+    return EngFormatter(sep="")
+
+
+def new_figure(width_inches: float, height_inches: float) -> "Figure":
+    """A figure that knows no window system, and no state that others share."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Unimplemented("matplotlib is not installed, so that nothing is drawn; install podrace[plots]") from None
+    figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _finish(figure: "Figure", all_axes: Iterable["Axes"], path: Path) -> None:
+    for axes in all_axes:
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    with whole_file(path) as place:
+        figure.savefig(place, dpi=130)

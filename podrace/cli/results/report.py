@@ -1,0 +1,145 @@
+"""What is left of a tournament when it has ended: measures of its champion, pictures, pages, and report.json.
+
+Here alone is the champion evaluated on what the specification's `[reports]` name, so that nothing was selected on it.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
+from podrace.cli.results import backtest_html, plots
+from podrace.cli.results.scoring import evaluated, headline
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.atomic_file import whole_file
+from podrace.cli.terminal.output import finite
+from podrace.cli.views import json_shapes, tables
+from podrace.client.calls import Clients
+from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.tournament.v1.tournament_pb2 import ReportSpec, Tournament
+
+OTHERS = ("index_", "random_")
+"""What simulators put before the measures of comparisons besides the equal-weight pool."""
+
+
+@dataclass
+class Report:
+    """What was found out."""
+
+    champion: Checkpoint
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    """By name of the report."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why a report could not be made, by its name."""
+
+
+async def make_report(clients: Clients, tournament: Tournament, folder: Path, *, tell: Callable[[str], None]) -> Report:
+    """Evaluates the champion as the specification asks, draws, and writes report.json.
+
+    Args:
+        clients: Of its mesh.
+        tournament: Completed.
+        folder: Where the files go; made when missing.
+        tell: Takes lines for a person.
+
+    Raises:
+        PodraceError: The leaderboard does not answer, or the files cannot be written. An evaluation that fails is in
+            the result instead.
+    """
+    champion = Checkpoint(agent_id=tournament.best_agent_id, manifest_digest=tournament.champion_manifest_digest)
+    report = Report(champion)
+    for name, spec in sorted(tournament.spec.reports.items()):
+        tell(f"evaluating the champion: {name}")
+        await _evaluate(clients, tournament, name, spec, report)
+    submissions = await clients.list_candidates(tournament, all_submissions=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FailedPrecondition(f"results cannot be written to {folder}: {error.strerror}") from None
+    _write(folder, tournament, submissions, report, tell)
+    return report
+
+
+async def _evaluate(clients: Clients, tournament: Tournament, name: str, spec: ReportSpec, report: Report) -> None:
+    try:
+        report.evaluations[name] = await evaluated(
+            clients, tournament, report.champion, episodes=spec.episodes, options=spec.options
+        )
+    except PodraceError as error:
+        report.failures[name] = error.message
+
+
+def _write(
+    folder: Path,
+    tournament: Tournament,
+    submissions: Sequence[Candidate],
+    report: Report,
+    tell: Callable[[str], None],
+) -> None:
+    _write_pages(folder, tournament, report)
+    try:
+        plots.draw_learning_curves(folder / "learning_curves.png", tournament, submissions)
+        _draw_accounts(folder, tournament, report)
+    except Unimplemented as error:
+        tell(error.message)
+    _write_json(folder / "report.json", json_shapes.result(tournament, folder) | {"reports": _reports(report)})
+
+
+def _write_pages(folder: Path, tournament: Tournament, report: Report) -> None:
+    """A page for each report that traded: backtest.html for the report `backtest`."""
+    for name, evaluation in report.evaluations.items():
+        if backtest_html.CHAMPION in evaluation.traces:
+            title = f"{name}: {_agent(tournament, report)} of {tournament.tournament_id}"
+            _write_text(folder / f"{name}.html", backtest_html.backtest_page(title, evaluation))
+
+
+def _agent(tournament: Tournament, report: Report) -> str:
+    return formats.short(report.champion.agent_id, tournament.tournament_id)
+
+
+def _draw_accounts(folder: Path, tournament: Tournament, report: Report) -> None:
+    agent = _agent(tournament, report)
+    for name, evaluation in report.evaluations.items():
+        if "account_value" in evaluation.traces:
+            plots.draw_account_value(
+                folder / f"account_value_{name}.png",
+                champion=evaluation.traces["account_value"],
+                baseline=evaluation.traces.get("equal_weight_value"),
+                title=f"Account value, {name}: {agent} of {tournament.tournament_id}",
+            )
+        if "drawdown" in evaluation.traces:
+            plots.draw_backtest(folder / f"{name}.png", evaluation.traces, title=f"{name}: {agent}")
+
+
+def _reports(report: Report) -> dict[str, Any]:
+    made = {name: json_shapes.evaluation(evaluation) for name, evaluation in report.evaluations.items()}
+    return made | {name: {"error": line} for name, line in report.failures.items()}
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    _write_text(path, json.dumps(finite(values), indent=2, allow_nan=False) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    with whole_file(path) as place:
+        place.write_text(text, encoding="utf-8")
+
+
+def render(report: Report) -> RenderableType:
+    """The measures as tables, one a report."""
+    parts: list[RenderableType] = []
+    for name, evaluation in report.evaluations.items():
+        parts += [Text(), Text.assemble((name, "bold"), f": {headline(evaluation)}")]
+        # What others would have done is on the page; the table has room for one of them.
+        measures = {key: value for key, value in evaluation.metrics.items() if not key.startswith(OTHERS)}
+        if measures:
+            parts.append(Padding(tables.metrics_table(measures, column="champion"), (0, 0, 0, 2)))
+    parts += [Text(f"\n{name}: {line}", style="red") for name, line in report.failures.items()]
+    return Group(*parts)

@@ -1,0 +1,98 @@
+"""Has a pod score a checkpoint, and says what came of it."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Sequence
+
+from google.protobuf.struct_pb2 import Struct
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.output import tell
+from podrace.client.calls import Clients
+from podrace.errors import DeadlineExceeded, FailedPrecondition, Unavailable
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+POLL_SECONDS = 0.3
+DEADLINE_SECONDS = 3600.0
+
+
+async def evaluated(
+    clients: Clients,
+    tournament: Tournament,
+    checkpoint: Checkpoint,
+    *,
+    episodes: int,
+    options: Struct,
+    seed: int = 0,
+    stochastic: bool = False,
+    members: Sequence[Checkpoint] = (),
+    request_id: str = "",
+    deadline_seconds: float = DEADLINE_SECONDS,
+) -> Evaluation:
+    """Has a pod evaluate a checkpoint, together with the other members of an ensemble, and waits for the result.
+
+    With a request id of one's own it goes on waiting for what the same request queued within a day.
+
+    Raises:
+        FailedPrecondition: The pod could not; the line is its own.
+        DeadlineExceeded: No pod has done it within the deadline.
+    """
+    evaluation_id = await clients.create_evaluation(
+        checkpoint,
+        tournament_id=tournament.tournament_id,
+        episodes=episodes,
+        options=options,
+        seed=seed,
+        stochastic=stochastic,
+        members=members,
+        request_id=request_id,
+    )
+    return await awaited(clients, tournament, evaluation_id, deadline_seconds=deadline_seconds)
+
+
+async def awaited(
+    clients: Clients, tournament: Tournament, evaluation_id: str, *, deadline_seconds: float = DEADLINE_SECONDS
+) -> Evaluation:
+    """Waits for the result of an evaluation that was queued; raises as `evaluated`."""
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            return await _result(clients, evaluation_id)
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"evaluation {evaluation_id} is not done (waited {deadline_seconds:g} s);"
+            f" `podrace show {tournament.tournament_id}` tells what its pods do"
+        ) from None
+
+
+async def _result(clients: Clients, evaluation_id: str) -> Evaluation:
+    while True:
+        # The orchestrator may be restarting; the evaluation is in its database.
+        with contextlib.suppress(Unavailable, DeadlineExceeded):
+            answer = await clients.get_evaluation(evaluation_id)
+            if answer.done and answer.error:
+                raise FailedPrecondition(f"evaluation {evaluation_id} failed: {answer.error}")
+            if answer.done:
+                if fault := answer.evaluation.evaluator_fault:
+                    tell(f"{evaluation_id} was scored by the pod's own evaluator instead: {fault}")
+                return answer.evaluation
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def standard_deviation(evaluation: Evaluation) -> float | None:
+    """Of the return between episodes; a single one says nothing about it."""
+    return math.sqrt(evaluation.variance) if evaluation.episodes > 1 else None
+
+
+def standard_error(evaluation: Evaluation) -> float | None:
+    """Standard error of the mean return; unknown of a single episode."""
+    deviation = standard_deviation(evaluation)
+    return None if deviation is None else deviation / math.sqrt(evaluation.episodes)
+
+
+def headline(evaluation: Evaluation) -> str:
+    """The result in a line; one episode has no error."""
+    mean = formats.score(evaluation.mean_return, standard_error(evaluation))
+    episodes = formats.things(evaluation.episodes, "episode")
+    return f"mean return {mean} over {episodes} of {evaluation.mean_length_steps:.0f} steps"

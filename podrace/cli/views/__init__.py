@@ -1,0 +1,1 @@
+"""Views of tournaments, pods and candidates: tables, live tables, plain lines and JSON."""

@@ -1,0 +1,162 @@
+"""What `--json` prints: one function a shape. Scripts rely on these keys; they are added to, never renamed."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.cli.results.scoring import standard_error
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.plugin_fallbacks import Unheard
+from podrace.cli.views.progress import objectives
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate, Origin
+from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
+from podrace.specification.files import to_values, whole
+from podrace.tournament.v1.tournament_pb2 import Layout, Tournament
+
+
+def result(tournament: Tournament, folder: Path) -> dict[str, Any]:
+    """`train`: how a tournament ended, and where its results lie."""
+    known = tournament.HasField("best_score")
+    return {
+        "tournament_id": tournament.tournament_id,
+        "state": formats.state(tournament),
+        "reason": tournament.reason,
+        "objective": objectives(tournament),
+        "best_score": tournament.best_score if known else None,
+        "best_score_standard_error": tournament.best_score_standard_error if known else None,
+        "best_agent_id": tournament.best_agent_id or None,
+        "total_environment_steps": tournament.environment_steps,
+        "failed_agents": tournament.failed_agents,
+        "wall_seconds": formats.seconds(tournament.running_duration),
+        "champion_checkpoint": tournament.champion_manifest_digest or None,
+        "folder": str(folder),
+    }
+
+
+def listed(tournament: Tournament, folder: Path) -> dict[str, Any]:
+    """`ls`: a tournament among others."""
+    return result(tournament, folder) | {
+        "environment": tournament.spec.environment.id,
+        "agents": tournament.agents,
+        "steps_per_second": tournament.steps_per_second,
+        "create_time": _time(tournament.create_time),
+        "end_time": _time(tournament.end_time) if tournament.HasField("end_time") else None,
+    }
+
+
+def shown(
+    tournament: Tournament,
+    folder: Path,
+    pods: list[Pod],
+    events: list[Event],
+    statistics: list[AlgorithmStatistics],
+    left: list[Unheard],
+) -> dict[str, Any]:
+    """`show`: all about a tournament."""
+    return listed(tournament, folder) | {
+        "spec": to_values(tournament.spec),
+        "pods": [pod(entry) for entry in pods],
+        "events": [event(entry) for entry in events],
+        "algorithms": [algorithm_statistics(entry) for entry in statistics],
+        "unheard_parts": [asdict(entry) for entry in left],
+    }
+
+
+def candidate(entry: Candidate) -> dict[str, Any]:
+    """`standings`: an entry of the board."""
+    return {
+        "rank": entry.rank,
+        "agent_id": entry.agent_id,
+        "candidate_id": entry.candidate_id,
+        "algorithm": entry.algorithm,
+        "score": entry.score,
+        "standard_error": entry.standard_error,
+        "episodes": entry.episodes,
+        "environment_steps": entry.environment_steps,
+        "parent_agent_ids": list(entry.parent_agent_ids),
+        "evaluator_fault": entry.evaluator_fault or None,
+    }
+
+
+def pod(entry: Pod) -> dict[str, Any]:
+    """A pod and what it does."""
+    return {
+        "pod_id": entry.pod_id,
+        "activity": PodActivity.Name(entry.activity).removeprefix("POD_ACTIVITY_").lower(),
+        "agent_id": entry.agent_id or None,
+        "layout": Layout.Name(entry.layout).removeprefix("LAYOUT_").lower(),
+        "environment_steps": entry.progress.environment_steps,
+        "steps_per_second": entry.progress.steps_per_second,
+        "policy_version": entry.progress.policy_version,
+        "policy_lag": entry.progress.policy_lag,
+        "plane": entry.progress.plane or None,
+        "start_time": _time(entry.start_time),
+    }
+
+
+def event(entry: Event) -> dict[str, Any]:
+    """A decision and its reason."""
+    return {
+        "sequence": entry.sequence,
+        "time": _time(entry.time),
+        "kind": entry.kind,
+        "pod_id": entry.pod_id or None,
+        "agent_id": entry.agent_id or None,
+        "message": entry.message,
+    }
+
+
+def algorithm_statistics(entry: AlgorithmStatistics) -> dict[str, Any]:
+    """What the submissions of one algorithm say."""
+    return {
+        "algorithm": entry.algorithm,
+        "agents": entry.agents,
+        "submissions": entry.submissions,
+        "mean_best_score": entry.mean_best_score,
+        "best_score": entry.best_score,
+        "best_score_variance": entry.best_score_variance,
+        "learning_speed": entry.learning_speed,
+        "environment_steps": entry.environment_steps,
+        "core_seconds": entry.core_seconds,
+        "hyperparameter_score_covariance": dict(sorted(entry.hyperparameter_score_covariance.items())),
+        "hyperparameter_speed_covariance": dict(sorted(entry.hyperparameter_speed_covariance.items())),
+        "left_draw_reason": entry.left_draw_reason or None,
+    }
+
+
+def agent(entry: Agent) -> dict[str, Any]:
+    """`lineage AGENT`: a member of the population."""
+    return {
+        "agent_id": entry.agent_id,
+        "number": entry.number,
+        "algorithm": entry.algorithm,
+        "origin": Origin.Name(entry.origin).removeprefix("ORIGIN_").lower(),
+        "parent_agent_ids": list(entry.parent_agent_ids),
+        "hyperparameters": whole(json_format.MessageToDict(entry.hyperparameters)),
+        "seed": entry.seed,
+        "reason": entry.reason,
+    }
+
+
+def evaluation(entry: Evaluation) -> dict[str, Any]:
+    """`evaluate` and report.json: how a policy scored."""
+    return {
+        "mean_return": entry.mean_return,
+        "standard_error": standard_error(entry),
+        "episodes": entry.episodes,
+        "mean_length_steps": entry.mean_length_steps,
+        "seed": entry.seed,
+        "metrics": dict(sorted(entry.metrics.items())),
+        "traces": {
+            name: {"values": list(trace.values), "labels": list(trace.labels)}
+            for name, trace in sorted(entry.traces.items())
+        },
+    }
+
+
+def _time(timestamp: Timestamp) -> str:
+    return timestamp.ToJsonString()

@@ -1,0 +1,106 @@
+"""The live table of a tournament: how far it is, who leads, what each pod does; for a terminal of 80 to 120 columns."""
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.live_area import InPlace
+from podrace.cli.views import tables
+from podrace.cli.views.progress import Progress, elapsed_seconds, progress
+from podrace.client.follow import END_STATES, View
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+SILENCE_SECONDS = 5.0
+"""After this long without a word from the orchestrator the user is told."""
+BAR_WIDTH = 24
+_FIXED_LINES = 16
+"""Lines of a full screen that hold neither candidates nor pods, with some to spare."""
+
+
+def render(view: View, *, now: float, height: int = 40) -> RenderableType:
+    """Draws a view.
+
+    Args:
+        view: What is known.
+        now: On the monotonic clock, as `view.heard`.
+        height: Lines of the terminal; longer tables are cut, and say so.
+    """
+    tournament_id = view.tournament.tournament_id
+    room = max(6, height - _FIXED_LINES)
+    pods = view.pods[: max(2, room // 3)]
+    board = view.board[: max(3, room - len(pods))]
+    parts: list[RenderableType] = [_header(view, now)]
+    if board:
+        title = _title("leaderboard", board, view.board)
+        parts.append(_spaced(tables.standings_table(board, tournament_id, title=title)))
+    if pods:
+        title = _title("pods", pods, view.pods)
+        parts.append(_spaced(tables.pods_table(pods, tournament_id, title=title)))
+    return Group(*parts)
+
+
+def _spaced(table: Table) -> Padding:
+    return Padding(table, (1, 1, 0, 2))
+
+
+def _title(name: str, shown: Sequence[object], there: Sequence[object]) -> str:
+    return name if len(shown) == len(there) else f"{name} (first {len(shown)} of {len(there)})"
+
+
+def _header(view: View, now: float) -> Panel:
+    tournament = view.tournament
+    rows = Table.grid(padding=(0, 2), expand=True)
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(no_wrap=True)
+    rows.add_column(no_wrap=True)
+    rows.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
+    silence = now - view.heard
+    steps = progress(tournament, elapsed_seconds(tournament, silence), view.first_score)
+    for step, remark in zip(steps, _remarks(tournament), strict=True):
+        rows.add_row(step.name, step.text, _bar(step), Text(remark, style="dim"))
+    last = Table.grid(padding=(0, 2), expand=True)
+    last.add_column(style="dim", no_wrap=True)
+    last.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
+    last.add_row("last  ", Text(_last(view, silence), overflow="ellipsis"))
+    title = Text.assemble((tournament.tournament_id, "bold"), "  ", tables.state_text(tournament))
+    return Panel(Group(rows, last), title=title, title_align="left", border_style="dim", width=None)
+
+
+def _remarks(tournament: Tournament) -> tuple[str, str, str]:
+    """What stands beside time, return and steps."""
+    best = formats.short(tournament.best_agent_id, tournament.tournament_id)
+    agents = f"{formats.agents(tournament)} so far"
+    return agents, f"by {best}" if best else "", f"{formats.count(tournament.steps_per_second)} a second"
+
+
+def _bar(step: Progress) -> RenderableType:
+    if step.fraction is None:
+        return ""
+    return ProgressBar(
+        total=1.0, completed=step.fraction, width=BAR_WIDTH, complete_style="cyan", finished_style="green"
+    )
+
+
+def _last(view: View, silence_seconds: float) -> str:
+    if view.tournament.state in END_STATES:
+        return view.tournament.reason or view.last_event
+    if silence_seconds > SILENCE_SECONDS:
+        return f"no word from the orchestrator for {formats.duration(silence_seconds)}"
+    if view.stopping:
+        return "stopping: pods publish what they have (Ctrl-C again: at once)"
+    return view.last_event or tables.NOTHING
+
+
+class LiveTable(InPlace):
+    """Shows a view."""
+
+    def draw(self, view: View) -> None:
+        """Shows the view as it is now."""
+        self.show(render(view, now=time.monotonic(), height=self.console.height))

@@ -1,0 +1,60 @@
+"""A tournament's progress where there is no terminal: a line every few seconds."""
+
+import math
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from podrace.cli.terminal import formats
+from podrace.cli.views.progress import elapsed_seconds, progress
+from podrace.client.follow import END_STATES, View
+
+LINE_SECONDS = 5.0
+
+
+def line(view: View, *, now: float) -> str:
+    """Where a tournament stands, in a line.
+
+    Args:
+        view: What is known.
+        now: On the monotonic clock, as `view.heard`.
+    """
+    tournament = view.tournament
+    elapsed, best, steps = progress(tournament, elapsed_seconds(tournament, now - view.heard), view.first_score)
+    parts = [
+        tournament.tournament_id,
+        formats.state(tournament),
+        elapsed.text,
+        f"return {best.text}",
+        f"{steps.text} steps",
+        f"{formats.count(tournament.steps_per_second)} steps/s",
+        formats.agents(tournament),
+        formats.things(len(view.pods), "pod"),
+    ]
+    return "  ".join(parts)
+
+
+class PlainLines:
+    """Shows a view as lines, one every `LINE_SECONDS`, and one when it has ended."""
+
+    def __init__(self, tell: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Tells nothing yet; `clock` is monotonic, in seconds."""
+        self.tell = tell
+        self._clock = clock
+        self._due = clock()
+
+    def __enter__(self) -> "PlainLines":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Nothing to take back."""
+
+    def draw(self, view: View) -> None:
+        """Tells where the tournament stands, if it is time."""
+        now = self._clock()
+        ended = view.tournament.state in END_STATES
+        if now >= self._due or (ended and self._due < math.inf):
+            self._due = math.inf if ended else now + LINE_SECONDS
+            self.tell(line(view, now=now))

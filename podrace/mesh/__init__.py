@@ -1,0 +1,1 @@
+"""The embedded mesh: starts and stops the services of one home folder."""

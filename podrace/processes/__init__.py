@@ -1,0 +1,1 @@
+"""Ties processes to each other: lifelines, proof of identity, and cleanup of process groups."""

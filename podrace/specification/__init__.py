@@ -1,0 +1,1 @@
+"""Reads tournament specifications: TOML to message, defaults filled in, every value checked."""

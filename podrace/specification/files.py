@@ -1,0 +1,109 @@
+"""A tournament's specification between its file and its message: read and overridden, resolved, written down again."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format, struct_pb2
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from podrace import config
+from podrace.errors import InvalidArgument
+from podrace.specification import resolve
+from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, TournamentSpec
+
+
+def load(path: Path, overrides: Sequence[str]) -> TournamentSpec:
+    """Reads a specification, applies `--set` overrides and resolves it.
+
+    Args:
+        path: TOML file.
+        overrides: `a.b=c` each.
+
+    Raises:
+        InvalidArgument: The file cannot be read or something in it, or in the overrides, is wrong.
+    """
+    values = config.read_toml(path)
+    for override in overrides:
+        config.assign(values, *config.split_override(override))
+    parsed = resolve.parse(values, source=str(path))
+    try:
+        return resolve.resolve(parsed)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error.message}", reason=error.reason) from None
+
+
+# --- message to values -------------------------------------------------------------------------------------------
+
+
+def to_values(message: Message) -> dict[str, Any]:
+    """The nested values that `spec.parse` would read as this message."""
+    return {field.name: _field_value(field, value) for field, value in message.ListFields()}
+
+
+def _field_value(field: FieldDescriptor, value: Any) -> Any:
+    if field.enum_type is not None:
+        prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
+        return field.enum_type.values_by_number[value].name.removeprefix(prefix).lower()
+    if field.message_type is None:
+        return value
+    if field.message_type.GetOptions().map_entry:
+        return {name: _message_value(value[name]) for name in sorted(value)}
+    if field.is_repeated:
+        return [_message_value(item) for item in value]
+    return _message_value(value)
+
+
+def _message_value(message: Message) -> Any:
+    if isinstance(message, Duration):
+        return f"{message.ToNanoseconds() / 1e9:.9f}".rstrip("0").rstrip(".") + "s"
+    if isinstance(message, struct_pb2.Struct | struct_pb2.Value):
+        return whole(json_format.MessageToDict(message))
+    values = to_values(message)
+    # The shorthand of a hyperparameter that is not searched.
+    return values["value"] if isinstance(message, HyperparameterSpec) and set(values) == {"value"} else values
+
+
+def whole(value: Any) -> Any:
+    """Undoes what protobuf's Struct does to whole numbers, all of which it stores as doubles."""
+    if isinstance(value, Mapping):
+        return {key: whole(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# --- values to TOML ----------------------------------------------------------------------------------------------
+
+
+def to_toml(message: TournamentSpec) -> str:
+    """The specification as TOML text; reading it again gives the same message."""
+    return "\n".join(_table_lines(to_values(message), path="")).lstrip("\n")
+
+
+def _table_lines(values: Mapping[str, Any], path: str) -> list[str]:
+    """The lines of a table: its plain values first, then its tables; hyperparameters fit on a line each."""
+    inline = path.endswith(".hyperparameters")
+    plain = {key: value for key, value in values.items() if inline or not isinstance(value, Mapping)}
+    lines = ["", f"[{path}]"] if path and (plain or not values) else []
+    lines += [f"{_key(key)} = {_literal(value)}" for key, value in plain.items()]
+    for key, value in values.items():
+        if key not in plain:
+            lines += _table_lines(value, f"{path}.{_key(key)}" if path else _key(key))
+    return lines
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_key(key)} = {_literal(item)}' for key, item in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(_literal(item) for item in value)}]"
+    # TOML's basic strings and booleans are written as JSON's; its floats may also be inf and nan, as Python's.
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)

@@ -1,0 +1,143 @@
+"""Owns the plane `grpc`: regions of one process, copied to and from peers that share no memory with it.
+
+The owner serves them by `TensorService`; a peer keeps a mirror of each region, pulls into it what it will read and
+pushes from it what it has written. Slower than every other plane, and never in the way: any two processes have it.
+"""
+
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import grpc
+import torch
+from torch import Tensor
+
+from podrace import rpc
+from podrace.checkpoint_store.store import digest
+from podrace.errors import DataLoss, InvalidArgument
+from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
+from podrace.tensor.v1.tensor_pb2 import (
+    ReadTensorsRequest,
+    ReadTensorsResponse,
+    TensorChunk,
+    TensorRef,
+    WriteTensorsRequest,
+    WriteTensorsResponse,
+)
+from podrace.tensor_transport.boxes import Box, split
+from podrace.tensor_transport.codec import element_type, size_bytes
+from podrace.tensor_transport.mirrors import MirrorPlane
+
+BAD_DIGEST = "ERROR_REASON_BAD_DIGEST"
+CHUNK_BYTES = 2**20
+DEADLINE_SECONDS = 60.0
+SCHEME = "grpc"
+
+
+class GrpcPlane(MirrorPlane):
+    """Regions of this process that others read and write by messages. See Plane for the verbs.
+
+    Attributes:
+        address: Where the TensorService of this process answers; empty: nothing is created here.
+    """
+
+    def __init__(self, address: str = "") -> None:
+        """Begins without regions; dials nobody yet.
+
+        Args:
+            address: Where the TensorService of this process answers; empty: nothing is created here.
+        """
+        super().__init__(SCHEME, address)
+
+    async def pull(self, refs: Sequence[TensorRef]) -> None:
+        """Reads tensors of other processes into their mirrors; raises as Plane.pull does."""
+        for address, group in self.of_others(refs):
+            views = self.open(group)
+            awaited = sum(size_bytes(ref.spec) for ref in group)
+            stub: Any = pb_grpc.TensorServiceStub(self.channel(address))
+            request = ReadTensorsRequest(tensors=group)
+            async for response in rpc.stream(stub.ReadTensors, request, deadline_seconds=DEADLINE_SECONDS):
+                name = response.chunk.tensor.spec.name
+                if name not in views:
+                    raise DataLoss(f"{SCHEME}:{address} sent tensor {name!r}, which nobody asked for")
+                put(views[name], response.chunk)
+                awaited -= len(response.chunk.data)
+            if awaited:
+                raise DataLoss(f"{SCHEME}:{address}: the stream ended {awaited} bytes before the end")
+
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+        """Writes boxes of the mirrors back; raises as Plane.push does."""
+        for address, group in self.of_others(refs):
+            views = self.open(group)
+            stub: Any = pb_grpc.TensorServiceStub(self.channel(address))
+            requests = (
+                WriteTensorsRequest(chunk=chunk_of(ref, views[ref.spec.name], piece))
+                for ref in group
+                for piece in pieces(ref, boxes[ref.spec.name])
+            )
+            await rpc.send(stub.WriteTensors, requests, deadline_seconds=DEADLINE_SECONDS)
+
+
+class TensorServicer(pb_grpc.TensorServiceServicer):
+    """Serves the regions of a GrpcPlane."""
+
+    def __init__(self, plane: GrpcPlane) -> None:
+        """Serves what `plane` has created, at the address it was given."""
+        self._plane = plane
+
+    async def ReadTensors(
+        self, request: ReadTensorsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[ReadTensorsResponse]:
+        """Streams; see the contract."""
+        for ref in request.tensors:
+            # Before it is cut into pieces: what is larger than its region would be cut for ever.
+            self._view(ref)
+            for box in pieces(ref, Box.whole(ref.spec.shape)):
+                # Opened for each piece: it may be handed out anew meanwhile.
+                yield ReadTensorsResponse(chunk=chunk_of(ref, self._view(ref), box))
+
+    async def WriteTensors(
+        self, requests: AsyncIterable[WriteTensorsRequest], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> WriteTensorsResponse:
+        """Writes; see the contract."""
+        written = 0
+        async for request in requests:
+            put(self._view(request.chunk.tensor), request.chunk)
+            written += len(request.chunk.data)
+        return WriteTensorsResponse(size_bytes=written)
+
+    def _view(self, ref: TensorRef) -> Tensor:
+        return self._plane.open_own([ref])[ref.spec.name]
+
+
+# --- chunks --------------------------------------------------------------------------------------------------------
+
+
+def pieces(ref: TensorRef, box: Box) -> list[Box]:
+    """The boxes of a box that fit one chunk each."""
+    return list(split(box, CHUNK_BYTES // element_type(ref.spec).itemsize))
+
+
+def chunk_of(ref: TensorRef, tensor: Tensor, box: Box) -> TensorChunk:
+    """A box of a tensor as a message."""
+    data = tensor[box.index].reshape(-1).view(torch.uint8).numpy().tobytes()
+    return TensorChunk(tensor=ref, starts=box.starts, sizes=box.sizes, data=data, digest=digest(data))
+
+
+def put(tensor: Tensor, chunk: TensorChunk) -> None:
+    """Writes a chunk into its tensor.
+
+    Raises:
+        InvalidArgument: It does not fit.
+        DataLoss: It is damaged (BAD_DIGEST).
+    """
+    name, box = chunk.tensor.spec.name, Box(tuple(chunk.starts), tuple(chunk.sizes))
+    if not box.fits(tensor.shape) or len(chunk.data) != box.elements * tensor.element_size():
+        raise InvalidArgument(
+            f"a chunk of {len(chunk.data)} bytes, {list(box.sizes)} elements from {list(box.starts)} on, does not fit"
+            f" tensor {name!r} of {list(tensor.shape)}"
+        )
+    if digest(chunk.data) != chunk.digest:
+        raise DataLoss(f"a chunk of tensor {name!r} arrived damaged: its digest differs", reason=BAD_DIGEST)
+    if box.elements:
+        values = torch.frombuffer(bytearray(chunk.data), dtype=tensor.dtype)
+        tensor[box.index] = values.view(box.sizes)

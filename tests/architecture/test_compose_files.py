@@ -1,0 +1,85 @@
+"""What the files of compose promise, read as compose reads them (YAML merges resolved), without an engine."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agentpod.config import PodConfig
+from orchestrator.config import Config as OrchestratorConfig
+
+COMPOSE = Path(__file__).parents[2] / "deploy/compose"
+BASE = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = BASE["services"]
+SETTINGS = dict(
+    line.split("=", 1) for line in (COMPOSE / ".env").read_text().splitlines() if line and not line.startswith("#")
+)
+
+
+def keys(service: str, prefix: str) -> list[list[str]]:
+    """Keys of the configuration that a service sets by its environment."""
+    names = [name.removeprefix(prefix) for name in SERVICES[service]["environment"] if name.startswith(prefix)]
+    return [name.lower().split("__") for name in names]
+
+
+def test_only_the_orchestrator_that_starts_pods_has_the_socket() -> None:
+    holders = {name for name, service in SERVICES.items() if "docker.sock" in str(service.get("volumes", ""))}
+    assert holders == {"orchestrator"}
+    assert SERVICES["orchestrator"]["profiles"] == ["docker"]
+
+
+def test_one_orchestrator_is_chosen_by_the_profile_and_both_answer_under_one_name() -> None:
+    assert SETTINGS["COMPOSE_PROFILES"] == "docker"
+    assert SERVICES["orchestrator-fixed"]["profiles"] == SERVICES["agentpod"]["profiles"] == ["fixed"]
+    assert SERVICES["orchestrator-fixed"]["networks"]["default"]["aliases"] == ["orchestrator"]
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if name != "store"])
+def test_every_container_of_ours_is_hardened_and_limited(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert {"mem_limit", "cpus"} <= service.keys()
+
+
+@pytest.mark.parametrize(
+    ("service", "prefix", "config"),
+    [
+        ("orchestrator", "PODRACE_ORCHESTRATOR__", OrchestratorConfig),
+        ("orchestrator-fixed", "PODRACE_ORCHESTRATOR__", OrchestratorConfig),
+        ("agentpod", "PODRACE_AGENTPOD__", PodConfig),
+    ],
+)
+def test_every_setting_of_a_service_is_a_key_that_it_has(service: str, prefix: str, config: type[Any]) -> None:
+    found = keys(service, prefix)
+    assert found
+    for path in found:
+        there: Any = config
+        for key in path:
+            fields = {name: field.type for name, field in there.__dataclass_fields__.items()}
+            assert key in fields, f"{service}: {'.'.join(path)} is no key of {config.__name__}"
+            there = fields[key]
+
+
+def test_images_that_are_not_ours_are_pinned_by_digest() -> None:
+    pinned = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
+    for name in ("PODRACE_STORE_IMAGE", "PODRACE_PROMETHEUS_IMAGE", "PODRACE_GRAFANA_IMAGE"):
+        assert pinned.fullmatch(SETTINGS[name]), name
+
+
+def test_what_is_published_is_seen_from_this_host_alone() -> None:
+    for name, service in SERVICES.items():
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), f"{name} publishes {port}"
+
+
+def test_pods_are_found_where_the_orchestrator_lists_them() -> None:
+    from orchestrator.pool.prometheus_targets import PATH
+
+    config = yaml.safe_load((COMPOSE / "prometheus.yaml").read_text())
+    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
+    assert jobs["pods"]["http_sd_configs"][0]["url"] == f"http://orchestrator:9090{PATH}"
+    assert set(jobs["services"]["static_configs"][0]["targets"]) == {"orchestrator:9090", "leaderboard:9090"}

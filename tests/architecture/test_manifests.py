@@ -1,0 +1,221 @@
+"""Every overlay of deploy/k8s, and every component on the base, renders to objects that Kubernetes knows, hardened."""
+
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from orchestrator.launchers import NewPod, Surroundings
+from orchestrator.launchers.kubernetes.event_recorder import event_of
+from orchestrator.launchers.kubernetes.jobs import job_of, owner_of
+from orchestrator.launchers.options import KubernetesOptions
+from podrace.telemetry import TelemetryConfig
+from podrace.tournament.v1.tournament_pb2 import LAYOUT_FUSED, LAYOUT_SEPARATE, PodSpec
+
+REPOSITORY = Path(__file__).parents[2]
+KUBERNETES = REPOSITORY / "deploy" / "k8s"
+VERSION = "1.37"
+OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
+COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
+WAYS_TO_A_GPU = {"gpu-dedicated", "gpu-fused", "gpu-dra", "gpu-mps"}
+"""One of them at a time."""
+COMBINATIONS = [
+    tuple(sorted({*others, *gpu}))
+    for gpu in [(), *((way,) for way in sorted(WAYS_TO_A_GPU))]
+    for count in range(len(COMPONENTS))
+    for others in itertools.combinations(sorted(set(COMPONENTS) - WAYS_TO_A_GPU), count)
+]
+OPERATORS = ("monitoring.coreos.com/", "kueue.x-k8s.io/")
+"""Whose kinds are not Kubernetes' own, so that there is no schema to hold them against."""
+COMMAND = Path(sys.executable).parent / "kubectl"
+
+
+@cache
+def rendered(folder: Path) -> list[dict[str, Any]]:
+    done = subprocess.run([COMMAND, "kustomize", str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, f"kubectl kustomize {folder}: {done.stderr}"
+    return [found for found in yaml.load_all(done.stdout, yaml.CSafeLoader) if found]
+
+
+def validate(objects: list[dict[str, Any]]) -> None:
+    assert objects
+    for found in objects:
+        if found["apiVersion"].startswith(OPERATORS):
+            continue
+        validate_one(json.dumps(found, sort_keys=True))
+
+
+@cache
+def validate_one(text: str) -> None:
+    found = json.loads(text)
+    try:
+        kubernetes_validate.validate(found, VERSION, strict=True)
+    except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+        pytest.fail(f"{found['kind']} {found['metadata']['name']}: {error}")
+
+
+def pod_specs(objects: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for found in objects:
+        template = found.get("template") or found.get("spec", {}).get("template")
+        if template:
+            yield found["metadata"]["name"], template["spec"]
+
+
+def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    (found,) = [each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name]
+    return found
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, so that combinations nobody keeps can be rendered: kustomize takes relative paths only."""
+    folder = tmp_path_factory.mktemp("manifests") / "k8s"
+    shutil.copytree(KUBERNETES, folder)
+    return folder
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_overlay_is_what_kubernetes_takes(overlay: str) -> None:
+    validate(rendered(KUBERNETES / "overlays" / overlay))
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_every_component_is_what_kubernetes_takes(component: str, scratch: Path) -> None:
+    validate(combined(scratch, (component,)))
+
+
+def combined(scratch: Path, components: tuple[str, ...]) -> list[dict[str, Any]]:
+    folder = scratch / "overlays" / ("-".join(components) or "none")
+    folder.mkdir(exist_ok=True)
+    wanted = {"resources": ["../../base"], "components": [f"../../components/{name}" for name in components]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+    return rendered(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_combination_of_components_is_what_kubernetes_takes(scratch: Path) -> None:
+    assert len(set(COMBINATIONS)) == (1 + len(WAYS_TO_A_GPU)) * 2 ** (len(COMPONENTS) - len(WAYS_TO_A_GPU))
+    with ThreadPoolExecutor() as pool:
+        for objects in pool.map(lambda components: combined(scratch, components), COMBINATIONS):
+            validate(objects)
+
+
+def test_a_mistake_is_found(scratch: Path) -> None:
+    objects = [dict(found) for found in rendered(KUBERNETES / "base")]
+    template = named(objects, "PodTemplate", "podrace-agentpod")
+    template["template"]["spec"]["restartPolcy"] = "Never"
+    with pytest.raises(pytest.fail.Exception, match="restartPolcy"):
+        validate(objects)
+
+
+@pytest.mark.parametrize("overlay", ["single-gpu", "dgx-superpod"])
+def test_containers_may_do_nothing_but_their_work(overlay: str) -> None:
+    for name, spec in pod_specs(rendered(KUBERNETES / "overlays" / overlay)):
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in [*spec["containers"], *spec.get("initContainers", [])]:
+            allowed = container["securityContext"]
+            assert allowed["readOnlyRootFilesystem"] is True, container["name"]
+            assert allowed["allowPrivilegeEscalation"] is False
+            assert allowed["capabilities"]["drop"] == ["ALL"]
+
+
+def test_nobody_but_the_orchestrator_is_given_a_token() -> None:
+    objects = rendered(KUBERNETES / "base")
+    with_token = [name for name, spec in pod_specs(objects) if spec.get("automountServiceAccountToken") is not False]
+    assert with_token == ["podrace-orchestrator"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize(("layout", "hosts"), [(LAYOUT_SEPARATE, 1), (LAYOUT_SEPARATE, 2), (LAYOUT_FUSED, 1)])
+def test_the_jobs_that_the_launcher_makes_of_each_template_are_what_kubernetes_takes(
+    overlay: str, layout: Any, hosts: int
+) -> None:
+    template = named(rendered(KUBERNETES / "overlays" / overlay), "PodTemplate", "podrace-agentpod")
+    spec = PodSpec(layout=layout, workers=1, learners=hosts, cores=2.0, memory_bytes=1 << 30, gpus=hosts, hosts=hosts)
+    around = Surroundings("o:1", "l:2", "minio+http://s:9000/p", Path(), Path(), "", 60.0, TelemetryConfig())
+    owner = owner_of("podrace", "race")
+    owner["metadata"]["uid"] = "0"
+    job = job_of(NewPod("race-p0", "race", spec), around, KubernetesOptions(), template, owner)
+    validate([job, owner, event_of("pod_started", "race-p0: why", owner, "podrace")])
+    (pod,) = [each for _, each in pod_specs([job])]
+    assert pod["automountServiceAccountToken"] is False
+    assert all(container["securityContext"]["readOnlyRootFilesystem"] for container in pod["containers"])
+
+
+def test_the_orchestrator_may_do_what_its_launcher_asks_for_and_no_more() -> None:
+    objects = rendered(KUBERNETES / "base")
+    rules = named(objects, "Role", "podrace-orchestrator")["rules"]
+    allowed = {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+    assert allowed == {
+        ("jobs", "create"), ("jobs", "list"), ("jobs", "delete"),
+        ("pods", "list"), ("pods", "delete"), ("pods/log", "get"),
+        ("configmaps", "create"), ("configmaps", "get"), ("configmaps", "list"), ("configmaps", "delete"),
+        ("events", "create"), ("events", "list"),
+        ("resourcequotas", "list"), ("podtemplates", "get"),
+    }  # fmt: skip
+    assert named(objects, "ClusterRole", "podrace-capacity")["rules"] == [
+        {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list"]}
+    ]
+
+
+def test_databases_belong_to_one_pod_at_a_time() -> None:
+    objects = rendered(KUBERNETES / "base")
+    for name in ("podrace-orchestrator", "podrace-leaderboard"):
+        spec = named(objects, "StatefulSet", name)["spec"]
+        assert spec["replicas"] == 1
+        (claim,) = spec["volumeClaimTemplates"]
+        assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+
+
+@pytest.mark.parametrize(
+    ("component", "resource", "claims"),
+    [
+        ("gpu-dedicated", "nvidia.com/gpu", None),
+        ("gpu-fused", "nvidia.com/gpu", None),
+        ("gpu-mps", "nvidia.com/gpu.shared", None),
+        ("gpu-dra", "", [{"name": "gpu"}]),
+    ],
+)
+def test_each_way_to_a_gpu_tells_launcher_and_template(
+    component: str, resource: str, claims: object, scratch: Path
+) -> None:
+    objects = combined(scratch, (component,))
+    (told,) = [
+        found["data"] for found in objects
+        if found["kind"] == "ConfigMap" and found["metadata"]["name"].startswith("podrace-orchestrator")
+    ]  # fmt: skip
+    assert told["PODRACE_ORCHESTRATOR__LAUNCHERS__KUBERNETES__GPU_RESOURCE"] == resource
+    spec = named(objects, "PodTemplate", "podrace-agentpod")["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["image"].startswith("podrace/agentpod-cuda")
+    assert container.get("resources", {}).get("claims") == claims
+    assert "nvidia.com/gpu" in [each["key"] for each in spec["tolerations"]]
+
+
+def test_a_store_elsewhere_takes_the_place_of_the_one_inside(scratch: Path) -> None:
+    kept = [(each["kind"], each["metadata"]["name"]) for each in combined(scratch, ("external-store",))]
+    assert ("StatefulSet", "podrace-store") not in kept
+    assert ("Service", "podrace-store") not in kept
+    assert ("StatefulSet", "podrace-leaderboard") in kept
+
+
+def test_the_overlay_for_old_clusters_has_nothing_that_they_refuse() -> None:
+    objects = rendered(KUBERNETES / "overlays" / "local")
+    for _, spec in pod_specs(objects):
+        for container in spec["containers"]:
+            probes = [container.get("readinessProbe", {}), container.get("livenessProbe", {})]
+            assert not any("grpc" in probe for probe in probes)
+            assert container["imagePullPolicy"] == "Never"
+    assert not any("ReadWriteOncePod" in str(found) for found in objects)

@@ -1,0 +1,166 @@
+"""Real pods whose tournament has an evaluator of its own: what is published is what it said, or why it did not."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted import until
+from test_processes import NurseryProcess, left_in_shared_memory, lives
+
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.publish import fetch_latest
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.processes import lifeline
+
+REPOSITORY = Path(__file__).parents[3]
+EXAMPLE = "python:examples.custom.evaluator:evaluate"
+SCORERS = "python:tests.integration.agentpod.scorers"
+
+
+@pytest.fixture
+async def nursery(short_folder: Path) -> AsyncIterator[NurseryProcess]:
+    line = short_folder / "n.life"
+    with lifeline.hold(line):
+        settings = ("--set", f"socket={short_folder / 'n.sock'}", "--set", f"lifeline={line}")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agentpod", "nursery", *settings],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SCORERS_CHILD": str(short_folder / "child")},
+            start_new_session=True,
+        )
+        await until((short_folder / "n.sock").exists, 60)
+        reader, writer = await asyncio.open_unix_connection(str(short_folder / "n.sock"))
+        yield NurseryProcess(process, reader, writer)
+        writer.close()
+    await asyncio.to_thread(process.wait, 20)
+
+
+@pytest.fixture
+def clumsy() -> Iterator[str]:
+    """The example of a service, at a free port."""
+    command = [sys.executable, "examples/custom/evaluator_service.py", "127.0.0.1:0"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"grpc://127.0.0.1:{process.stdout.readline().strip()}"
+        process.kill()
+
+
+def evaluation(evaluator: str, **changes) -> dict:
+    return {"episodes": 8, "every_environment_steps": 10**8, "evaluator": evaluator, **changes}
+
+
+def function_processes() -> list[str]:
+    """Processes of evaluation functions of scorers and the example, wherever they hang."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().decode().replace("\0", " ")
+        except OSError:
+            continue
+        if "evaluation-function" in line and ("scorers" in line or "examples.custom" in line):
+            found.append(line)
+    return found
+
+
+async def finished(mesh, nursery, assignment, layout: str, name: str = "") -> None:
+    mesh.orchestrator.assignments.append(assignment)
+    pod = mesh.pod_config(layout)
+    # Of a name that has just ended the nursery may not know yet that it has: it would start nothing.
+    pod = replace(pod, pod_id=pod.pod_id + name)
+    roles = await nursery.start(pod)
+    await until(lambda: bool(mesh.orchestrator.completed), 90)
+    (completed,) = mesh.orchestrator.completed
+    assert completed.outcome == pb.OUTCOME_FINISHED, completed.message
+    await until(lambda: not any(map(lives, roles.values())))
+    await until(lambda: not [line for line in function_processes() if str(pod.folder) in line])
+    assert not left_in_shared_memory(pod)
+
+
+@pytest.mark.parametrize("layout", ["separate", "fused"])
+async def test_what_the_function_says_is_published(mesh, make_spec, make_assignment, nursery, layout):
+    spec = make_spec(steps=1024, evaluation=evaluation(EXAMPLE))
+    await finished(mesh, nursery, make_assignment(spec), layout)
+    last = mesh.leaderboard.manifests[-1]
+    assert (last.evaluation.evaluator, last.evaluation.evaluator_fault) == (EXAMPLE, "")
+    # The worst quarter, below the mean of the lengths: each step of CartPole is worth 1.
+    assert 0 < last.evaluation.mean_return < last.evaluation.mean_length_steps
+    assert last.evaluation.episodes == 8
+    assert last.evaluation.policy_digest in {part.digest for part in last.parts if part.name == "policy"}
+
+
+@pytest.mark.parametrize("layout", ["separate", "fused"])
+async def test_a_strangers_score_is_published(mesh, make_spec, make_assignment, nursery, clumsy, layout):
+    spec = make_spec(steps=1024, evaluation=evaluation(clumsy))
+    await finished(mesh, nursery, make_assignment(spec), layout)
+    last = mesh.leaderboard.manifests[-1]
+    assert (last.evaluation.evaluator, last.evaluation.evaluator_fault) == (clumsy, "")
+    assert last.evaluation.mean_return > 0
+    assert last.evaluation.policy_digest in {part.digest for part in last.parts if part.name == "policy"}
+
+
+@pytest.mark.parametrize("layout", ["separate", "fused"])
+@pytest.mark.parametrize("function", ["crashing", "hanging"])
+async def test_a_faulty_function_costs_its_score_and_nothing_else(
+    mesh, make_spec, make_assignment, nursery, layout, function
+):
+    name = f"{SCORERS}:{function}"
+    steps = 8192
+    spec = make_spec(
+        steps=steps, evaluation=evaluation(name, answer_duration="1s", every_environment_steps=2048, share=1.0)
+    )
+    await finished(mesh, nursery, make_assignment(spec), layout)
+    assert mesh.leaderboard.manifests[-1].environment_steps == steps
+    for manifest in mesh.leaderboard.manifests:
+        assert manifest.evaluation.evaluator == ""
+        assert manifest.evaluation.evaluator_fault.startswith(f"evaluator {name}: ")
+        # The house's: each step of CartPole is worth 1.
+        assert manifest.evaluation.mean_return == pytest.approx(manifest.evaluation.mean_length_steps)
+    faults = {request.progress.evaluator_fault for request in mesh.orchestrator.completed}
+    assert faults == {mesh.leaderboard.manifests[-1].evaluation.evaluator_fault}
+
+
+async def test_a_checkpoint_is_scored_by_the_tournaments_evaluator(mesh, make_spec, make_assignment, nursery):
+    name = f"{SCORERS}:tenfold"
+    await finished(mesh, nursery, make_assignment(make_spec(steps=1024)), "fused")
+    latest = fetch_latest(open_store(mesh.leaderboard.store_uri), "t-a0")
+    assert latest is not None
+    work = make_assignment(make_spec(evaluation=evaluation(name)))
+    work.assignment_id = "t-e0.1"
+    work.evaluate.checkpoint.agent_id = "t-a0"
+    work.evaluate.checkpoint.manifest_digest = latest.manifest_digest
+    work.evaluate.episodes = 6
+    mesh.orchestrator.completed.clear()
+    await finished(mesh, nursery, work, "fused", "-evaluating")
+    scored = mesh.orchestrator.completed[-1].evaluation
+    assert (scored.evaluator, scored.episodes) == (name, 6)
+    assert scored.mean_return == pytest.approx(10 * scored.mean_length_steps)
+
+
+@pytest.mark.parametrize("function", ["hanging", "starting"])
+async def test_a_function_does_not_outlive_a_head_that_is_killed_nor_does_what_it_has_started(
+    mesh, make_spec, make_assignment, nursery, short_folder: Path, function
+):
+    spec = make_spec(steps=1024, evaluation=evaluation(f"{SCORERS}:{function}"))
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    pod = mesh.pod_config("fused")
+    roles = await nursery.start(pod)
+    mine, started = str(pod.folder), short_folder / "child"
+    await until(lambda: any(mine in line for line in function_processes()), 90)
+    if function == "starting":
+        await until(started.exists, 90)
+    os.kill(roles["learner"], 9)
+    await until(lambda: not any(mine in line for line in function_processes()))
+    if function == "starting":
+        child = int(started.read_text())
+        try:
+            await until(lambda: not lives(child))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, 9)

@@ -1,0 +1,51 @@
+"""Products of matrices are as exact as was asked for, and the setting does not leak."""
+
+import pytest
+import torch
+
+from agentpod.algorithms import matmul_precision as module
+from agentpod.algorithms.matmul_precision import MATMUL_PRECISIONS, is_exact, products
+from podrace.specification import catalog
+
+
+def test_every_precision_of_the_catalog_is_known():
+    assert set(MATMUL_PRECISIONS) == set(catalog.PRECISIONS)
+
+
+@pytest.mark.parametrize("precision", MATMUL_PRECISIONS)
+def test_the_setting_ends_with_the_block_even_by_an_error(precision):
+    with pytest.raises(ZeroDivisionError), products(precision, (256,), "cpu"):
+        raise ZeroDivisionError
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_float32_is_exact_whatever_kernels_are_chosen():
+    left, right = torch.randn(300, 300), torch.randn(300, 300)
+    with products("float32", (256, 256), "cpu"):
+        found = torch.mm(left, right)
+    torch.testing.assert_close(found.double(), left.double() @ right.double(), rtol=0.0, atol=1e-4)
+
+
+def test_kernels_that_round_are_not_taken_for_float32(monkeypatch):
+    def rounding(left, right):
+        return left @ right if left.dtype == torch.float64 else (left.bfloat16() @ right.bfloat16()).float()
+
+    monkeypatch.setattr(torch, "mm", rounding)
+    is_exact.cache_clear()
+    assert not is_exact("medium", "cpu")
+    with products("float32", (256,), "cpu"):
+        assert torch.get_float32_matmul_precision() == "highest"
+    is_exact.cache_clear()
+
+
+def test_other_kernels_are_called_for_wide_layers_only(monkeypatch):
+    monkeypatch.setattr(module, "is_exact", lambda *_: True)
+    for hidden_sizes, wanted in (((64, 64), "highest"), ((64, 128), "medium"), ((), "highest")):
+        with products("float32", hidden_sizes, "cpu"):
+            assert torch.get_float32_matmul_precision() == wanted
+
+
+def test_what_may_round_is_let_round():
+    for precision, wanted in (("tf32", "high"), ("bfloat16", "medium")):
+        with products(precision, (64,), "cpu"):
+            assert torch.get_float32_matmul_precision() == wanted

@@ -1,0 +1,390 @@
+"""What off-policy algorithms share: how many gradient steps they owe, what these are made on, and what follows them."""
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from exactness import one_thread as one_thread
+from experience import LANES, OBSERVED, OFF_POLICY, SPACES, Course, new_algorithm
+from torch import Tensor
+
+from agentpod.algorithms import make
+from agentpod.experience.replay_buffer import Batch, Replay
+from agentpod.experience.replay_layout import replay_fields, replay_rows
+from agentpod.models.action_heads import dueling_values
+from agentpod.models.normalizer import VARIANCE_FLOOR
+from podrace.errors import InvalidArgument
+
+EVERY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), OFF_POLICY)
+SEGMENTS = 24
+
+
+def empty_replay(algorithm: Any, kind: str, lanes: int) -> Replay:
+    """A memory of zeros; nobody writes into it."""
+    memory = algorithm.memory
+    rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)
+    fields = replay_fields(OBSERVED, SPACES[kind], rows, lanes)
+    tensors = {name: torch.zeros(field.shape, dtype=field.dtype) for name, field in fields.items()}
+    return Replay(tensors, memory.horizon, prioritized=memory.prioritized)
+
+
+def spied(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Batch, tuple[Tensor, Tensor]]]:
+    """The batch of every gradient step to come, and what the step told."""
+    told: list[tuple[Batch, tuple[Tensor, Tensor]]] = []
+    descend = algorithm._descend
+
+    def spy(batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        told.append((batch, descend(batch, noise)))
+        return told[-1][1]
+
+    monkeypatch.setattr(algorithm, "_descend", spy)
+    return told
+
+
+def idle(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradient steps are counted, but change nothing."""
+    monkeypatch.setattr(
+        algorithm,
+        "_descend",
+        lambda batch, noise: (torch.zeros(len(algorithm.METRICS)), torch.zeros(len(batch.reward))),
+    )
+
+
+# --- how many gradient steps ------------------------------------------------------------------------------------------
+
+
+def counted_updates(
+    *,
+    ratio: str,
+    lanes: int,
+    horizon: int,
+    warmup_steps: int,
+    capacity: int,
+    ahead: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[int]:
+    """Gradient steps after each segment; `ahead` grants the next segment before the update, as a pod does."""
+    settings = {"updates_per_step": float(ratio), "horizon": horizon, "batch_size": 1, "hidden_sizes": [2]}
+    algorithm: Any = new_algorithm("dqn", "discrete", **settings, warmup_steps=warmup_steps, replay_capacity=capacity)
+    idle(algorithm, monkeypatch)
+    replay = empty_replay(algorithm, "discrete", lanes)
+    counts, first_row = [], replay.grant()
+    for _ in range(SEGMENTS):
+        replay.receive(first_row)
+        if ahead:
+            first_row = replay.grant()
+        metrics = algorithm.update(replay)
+        if not ahead:
+            first_row = replay.grant()
+        assert bool(metrics) == (algorithm.gradient_steps > (counts[-1] if counts else 0))
+        counts.append(algorithm.gradient_steps)
+    assert algorithm.environment_steps == SEGMENTS * lanes * horizon
+    assert algorithm.update_number == SEGMENTS
+    return counts
+
+
+@pytest.mark.parametrize(("lanes", "horizon"), list(itertools.product((1, 4), (1, 3, 8))))
+@pytest.mark.parametrize("ratio", ["0.125", "0.3", "1", "2.5"])
+def test_gradient_steps_are_the_ratio_of_the_steps_since_the_warm_up_however_full_the_memory_is(
+    ratio: str, lanes: int, horizon: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = lanes * horizon
+    for warmup_steps in (0, 2 * segment + 1):
+        # The segment that completes the warm-up is the first that is paid for.
+        unpaid = max(0, -(-warmup_steps // segment) - 1)
+        expected = [math.floor(Fraction(ratio) * segment * max(0, k - unpaid)) for k in range(1, SEGMENTS + 1)]
+        for capacity, ahead in itertools.product((100_000, max(3 * segment, warmup_steps)), (False, True)):
+            found = counted_updates(
+                ratio=ratio,
+                lanes=lanes,
+                horizon=horizon,
+                warmup_steps=warmup_steps,
+                capacity=capacity,
+                ahead=ahead,
+                monkeypatch=monkeypatch,
+            )
+            assert found == expected
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_warm_up_as_long_as_the_memory_ends(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = counted_updates(
+        ratio="1", lanes=4, horizon=2, warmup_steps=32, capacity=32, ahead=ahead, monkeypatch=monkeypatch
+    )
+    assert counts == [8 * max(0, k - 3) for k in range(1, SEGMENTS + 1)]
+
+
+def test_a_fraction_of_a_gradient_step_is_carried_over_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"updates_per_step": 0.3, "horizon": 1, "batch_size": 1}
+    algorithm: Any = new_algorithm("dqn", "discrete", **settings)
+    replay = empty_replay(algorithm, "discrete", 1)
+    for k in range(1, 51):
+        # A new process every time.
+        resumed: Any = new_algorithm("dqn", "discrete", **settings)
+        resumed.load_state_dict(algorithm.state_dict())
+        idle(algorithm := resumed, monkeypatch)
+        replay.receive(replay.grant())
+        algorithm.update(replay)
+        assert algorithm.gradient_steps == 3 * k // 10
+    assert algorithm.environment_steps == 50
+
+
+@EVERY_ALGORITHM
+def test_nothing_is_learned_before_the_warm_up_ends(name: str, kind: str) -> None:
+    algorithm: Any = new_algorithm(name, kind, warmup_steps=3 * 8 * LANES - 1)
+    course, before = Course(algorithm, kind), {}
+    for _ in range(2):
+        assert algorithm.update(course.next()) == {}
+        state = {key: tensor for key, tensor in algorithm.state_dict().items() if "." in key}
+        assert all(torch.equal(tensor, before[key]) for key, tensor in state.items() if before)
+        before = state
+    assert algorithm.update(course.next())
+    assert algorithm.gradient_steps == 4
+
+
+def test_an_agent_whose_memory_is_new_warms_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm: Any = new_algorithm("dqn", "discrete", horizon=2, warmup_steps=24)
+    idle(algorithm, monkeypatch)
+    for _ in range(2):
+        before, replay = algorithm.gradient_steps, empty_replay(algorithm, "discrete", LANES)
+        for k in range(1, 5):
+            replay.receive(replay.grant())
+            algorithm.update(replay)
+            assert algorithm.gradient_steps - before == max(0, k - 2)
+
+
+@EVERY_ALGORITHM
+def test_steps_are_counted_over_all_environments(name: str, kind: str) -> None:
+    for lanes in (1, 6):
+        algorithm: Any = new_algorithm(name, kind)
+        course = Course(algorithm, kind, lanes=lanes)
+        for k in range(1, 4):
+            algorithm.update(course.next())
+            assert algorithm.environment_steps == k * 8 * lanes
+            assert algorithm.gradient_steps == k * lanes
+
+
+def test_a_memory_too_small_ever_to_learn_from_is_refused() -> None:
+    for settings in ({"warmup_steps": 129}, {"batch_size": 129}):
+        with pytest.raises(InvalidArgument, match=rf"{next(iter(settings))} = 129 exceeds replay_capacity = 128"):
+            new_algorithm("dqn", "discrete", **settings)
+
+
+# --- what they are made on --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@EVERY_ALGORITHM
+def test_a_gradient_step_is_made_on_what_the_memory_gives_as_the_policy_sees_it(
+    name: str, kind: str, prioritized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"n_step": 3, "discount": 0.9, "normalize_observations": True, "prioritized": prioritized}
+    algorithm: Any = new_algorithm(name, kind, **settings)
+    course = Course(algorithm, kind)
+    assert algorithm.update(course.next())
+    told = spied(algorithm, monkeypatch)
+    for _ in range(5):
+        experience: Any = course.next()
+        tensors = {key: tensor.clone() for key, tensor in algorithm.policy.tensors().items()}
+        told.clear()
+        algorithm.update(experience)
+        assert len(told) == 4
+        for batch, _ in told:
+            stored = experience.gather(batch.index, 3, 0.9)
+            deviation = (tensors["observation_variance"] + VARIANCE_FLOOR).sqrt()
+            for field in ("observation", "next_observation"):
+                seen = ((getattr(stored, field) - tensors["observation_mean"]) / deviation).clamp(-10, 10)
+                torch.testing.assert_close(getattr(batch, field), seen)
+            for field in ("action", "reward", "discount"):
+                assert torch.equal(getattr(batch, field), getattr(stored, field))
+            assert len(batch.index) == 16
+            assert batch.weight.eq(1.0).all() != prioritized
+    assert not torch.equal(told[0][0].index, told[1][0].index)
+
+
+@EVERY_ALGORITHM
+def test_every_update_draws_anew_and_the_seed_decides_what(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = {}
+    for seed, update_number in ((1, 0), (1, 0), (1, 1), (2, 0)):
+        algorithm: Any = new_algorithm(name, kind, seed)
+        algorithm.update_number = update_number
+        told = spied(algorithm, monkeypatch)
+        algorithm._train(Course(algorithm, kind).next(), 1)
+        index = tuple(told[0][0].index.tolist())
+        assert drawn.setdefault((seed, update_number), index) == index
+    assert len(set(drawn.values())) == 3
+
+
+def test_every_observation_joins_the_statistics_once_learned_from_or_not() -> None:
+    algorithm: Any = new_algorithm("dqn", "discrete", normalize_observations=True, warmup_steps=3 * 8 * LANES)
+    course, seen = Course(algorithm, "discrete"), []
+    for _ in range(6):
+        experience: Any = course.next()
+        seen.append(experience.newest_segment()["observation"].flatten(0, 1).clone())
+        algorithm.update(experience)
+        tensors, samples = algorithm.policy.tensors(), torch.cat(seen)
+        torch.testing.assert_close(tensors["observation_mean"], samples.mean(0))
+        torch.testing.assert_close(tensors["observation_variance"], samples.var(0, correction=0))
+
+
+ROOMS = torch.tensor([[1.0, -0.5, 0.5], [-1.0, 1.0, 0.0], [0.0, 0.5, -1.0]])
+ROOM_LANES = 24
+
+
+def rooms(algorithm: Any, kind: str, *, ending: str) -> Replay:
+    """A room where whatever is done brings a reward of 1, leads into the last room and ends the episode, so that the
+    next one begins in the second. That is worth -3, the last one 4: whoever takes the wrong one for what follows shows.
+    """
+    replay = empty_replay(algorithm, kind, ROOM_LANES)
+    memory = {name: tensor[: len(ROOMS)] for name, tensor in replay._memory.items()}
+    observation = ROOMS.unsqueeze(1).expand(-1, ROOM_LANES, -1)
+    memory["observation"].copy_(observation)
+    memory["final_observation"].copy_(observation[[2, 1, 2]])
+    memory["reward"].copy_(torch.tensor([[1.0], [-3.0], [4.0]]).expand(-1, ROOM_LANES))
+    memory["terminated"].copy_(torch.tensor([[ending == "terminated"], [True], [True]]).expand(-1, ROOM_LANES))
+    memory["truncated"].copy_(torch.tensor([[ending == "truncated"], [False], [False]]).expand(-1, ROOM_LANES))
+    if kind == "discrete":
+        memory["action"].copy_(torch.arange(ROOM_LANES) % 3)
+    else:
+        # All over the square, its edges included.
+        drawn = torch.rand(memory["action"].shape, generator=torch.Generator().manual_seed(7))
+        memory["action"].copy_(drawn.mul(3.0).sub(1.5).clamp(-1.0, 1.0))
+    replay.receive(replay.grant())
+    return replay
+
+
+def learned_values(algorithm: Any, name: str, replay: Replay) -> Tensor:
+    """Of what was done in the first room."""
+    found = replay.gather(torch.arange(ROOM_LANES), 1, 0.5)
+    if "critic" not in algorithm._trained:
+        outputs = algorithm.policy.outputs(found.observation)
+        values = dueling_values(outputs) if name in ("dueling-dqn", "d3qn") else outputs
+        return values.gather(1, found.action.unsqueeze(1)).squeeze(1)
+    critic = algorithm._trained["critic"].network
+    if found.action.dim() == 1:
+        return critic.forward(found.observation)[0].gather(1, found.action.unsqueeze(1)).squeeze(1)
+    return critic.forward(torch.cat((found.observation, found.action), 1))[0].squeeze(1)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(("ending", "value"), [("terminated", 1.0), ("truncated", 3.0)])
+@EVERY_ALGORITHM
+def test_a_truncated_episode_is_worth_its_final_observation_and_a_terminated_one_nothing(
+    name: str, kind: str, ending: str, value: float, n_step: int
+) -> None:
+    settings: dict[str, object] = {"discount": 0.5, "n_step": n_step, "horizon": 3, "replay_capacity": 144}
+    settings |= {"learning_rate": 0.01, "target_rate": 0.2, "target_period": 1, "updates_per_step": 3.5}
+    if name.startswith("sac"):
+        settings |= {"initial_temperature": 1e-8, "automatic_temperature": False}
+    algorithm: Any = new_algorithm(name, kind, hidden_sizes=[16], activation="tanh", batch_size=48, **settings)
+    algorithm.update(replay := rooms(algorithm, kind, ending=ending))
+    found = learned_values(algorithm, name, replay)
+    assert found.sub(value).abs().mean() < 0.2, found
+
+
+# --- exploration ------------------------------------------------------------------------------------------------------
+
+
+def exploration(algorithm: Any) -> float:
+    return float(algorithm.policy.tensors()["exploration"])
+
+
+@pytest.mark.parametrize("name", ["dqn", "double-dqn", "dueling-dqn", "d3qn"])
+def test_the_share_of_exploring_steps_falls_with_the_steps_of_all_environments(name: str) -> None:
+    settings = {"initial_exploration": 0.9, "final_exploration": 0.1, "exploration_steps": 4 * 8 * LANES}
+    algorithm: Any = new_algorithm(name, "discrete", **settings, warmup_steps=64)
+    course, found = Course(algorithm, "discrete"), [exploration(algorithm)]
+    for _ in range(6):
+        algorithm.update(course.next())
+        found.append(exploration(algorithm))
+    assert found == pytest.approx([0.9, 0.7, 0.5, 0.3, 0.1, 0.1, 0.1])
+    resumed: Any = new_algorithm(name, "discrete", **settings)
+    resumed.load_state_dict(algorithm.state_dict())
+    assert exploration(resumed) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3"])
+def test_noise_on_actions_is_wide_during_the_warm_up_and_narrow_afterwards(name: str) -> None:
+    settings = {"initial_exploration": 0.8, "exploration": 0.2, "warmup_steps": 2 * 8 * LANES}
+    algorithm: Any = new_algorithm(name, "continuous", **settings)
+    course, found = Course(algorithm, "continuous"), [exploration(algorithm)]
+    for _ in range(3):
+        algorithm.update(course.next())
+        found.append(exploration(algorithm))
+    assert found == pytest.approx([0.8, 0.8, 0.2, 0.2])
+
+
+# --- priorities -------------------------------------------------------------------------------------------------------
+
+
+@EVERY_ALGORITHM
+def test_the_errors_of_a_batch_become_its_priorities_before_the_next_is_drawn(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm: Any = new_algorithm(name, kind, prioritized=True)
+    course = Course(algorithm, kind)
+    experience: Any = course.next()
+    told, events = spied(algorithm, monkeypatch), list[str]()
+    sample, update = experience.sample, experience.update_priorities
+
+    def spy_on_sampling(*args: Any, **kwargs: Any) -> Batch:
+        events.append("sample")
+        batch: Batch = sample(*args, **kwargs)
+        return batch
+
+    def spy_on_priorities(index: Tensor, errors: Tensor) -> None:
+        events.append("update")
+        batch, (_, expected) = told[-1]
+        assert torch.equal(index, batch.index)
+        assert torch.equal(errors, expected)
+        update(index, errors)
+
+    monkeypatch.setattr(experience, "sample", spy_on_sampling)
+    monkeypatch.setattr(experience, "update_priorities", spy_on_priorities)
+    algorithm.update(experience)
+    assert events == ["sample", "update"] * 4
+
+
+def test_without_priorities_none_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm: Any = new_algorithm("dqn", "discrete")
+    experience: Any = Course(algorithm, "discrete").next()
+    told = spied(algorithm, monkeypatch)
+
+    def refuse(*args: object) -> None:
+        pytest.fail("priorities were set")
+
+    monkeypatch.setattr(experience, "update_priorities", refuse)
+    assert algorithm.update(experience)
+    assert all(batch.weight.eq(1.0).all() for batch, _ in told)
+
+
+def test_the_correction_of_priorities_grows_to_one_with_the_steps_of_all_environments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    algorithm: Any = new_algorithm(
+        "dqn", "discrete", prioritized=True, priority_correction=0.4, priority_annealing_steps=3 * 8 * LANES
+    )
+    course = Course(algorithm, "discrete")
+    sample, found = Replay.sample, list[float]()
+
+    def spy(self: Replay, *args: Any, beta: float, **kwargs: Any) -> Batch:
+        found.append(beta)
+        return sample(self, *args, beta=beta, **kwargs)
+
+    monkeypatch.setattr(Replay, "sample", spy)
+    for _ in range(6):
+        algorithm.update(course.next())
+    assert found[::4] == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.0, 1.0])
+    assert len(found) == 24
+
+
+def test_what_the_learner_keeps_is_what_the_settings_say() -> None:
+    settings = {"horizon": 5, "replay_capacity": 70, "prioritized": True, "priority_exponent": 0.7, "warmup_steps": 0}
+    algorithm = make("dqn", OBSERVED, SPACES["discrete"], {**settings, "batch_size": 8}, seed=0)
+    memory = algorithm.memory
+    assert (memory.horizon, memory.replay_capacity, memory.prioritized, memory.priority_exponent) == (5, 70, True, 0.7)

@@ -1,0 +1,118 @@
+"""Ownership passes by message: a slot is out once, a policy that is being read is not written."""
+
+import pytest
+import torch
+
+from agentpod.algorithms.base import Memory
+from agentpod.experience.replay_layout import replay_fields
+from agentpod.experience.rollout import Field
+from agentpod.experience.slots import POLICY, PolicyRing, ReplaySlots, RolloutSlots
+from podrace.errors import FailedPrecondition, ResourceExhausted
+from podrace.tensor_transport.memory import MemoryPlane
+from simulators.base import Space
+
+
+@pytest.fixture
+def plane() -> MemoryPlane:
+    return MemoryPlane()
+
+
+def test_a_slot_is_out_once_and_comes_back(plane):
+    slots = RolloutSlots(plane, "s", {"reward": Field("reward", (2, 3), torch.float32)}, 2)
+    first, second = slots.grant(), slots.grant()
+    assert first is not second
+    with pytest.raises(ResourceExhausted):
+        slots.grant()
+    slots.release(first)
+    assert slots.grant() is first
+    slots.close()
+
+
+def test_references_of_an_earlier_use_are_refused(plane):
+    slots = RolloutSlots(plane, "s", {"reward": Field("reward", (2, 3), torch.float32)}, 1)
+    grant = slots.grant()
+    stale = grant.region.refs()
+    slots.release(grant)
+    slots.grant()
+    with pytest.raises(FailedPrecondition):
+        plane.open(stale)
+    slots.close()
+
+
+def test_lost_slots_come_back(plane):
+    slots = RolloutSlots(plane, "s", {"reward": Field("reward", (2, 3), torch.float32)}, 2)
+    slots.grant()
+    slots.receive(slots.grant())
+    slots.lost()
+    assert slots.grant() is not slots.grant()
+    slots.close()
+
+
+def replay_slots(plane):
+    fields = replay_fields(Space("continuous", (3,), torch.float32), Space("discrete", (), torch.int64, n=2), 6, 4)
+    return ReplaySlots(plane, "s", fields, Memory(horizon=2, replay_capacity=24), "cpu")
+
+
+def test_a_worker_writes_where_the_learner_samples(plane):
+    slots = replay_slots(plane)
+    grant = slots.grant()
+    plane.open(grant.region.refs())["reward"][grant.first_row : grant.first_row + 2] = 7.0
+    replay = slots.receive(grant)
+    slots.release(grant)
+    assert replay.sample(5, 1, 0.9, torch.Generator()).reward.tolist() == [7.0] * 5
+    slots.close()
+
+
+def test_who_lost_a_segment_can_no_longer_open_it_and_what_was_received_stays(plane):
+    slots = replay_slots(plane)
+    slots.receive(slots.grant())
+    lost = slots.grant()
+    stale = lost.region.refs()
+    slots.lost()
+    with pytest.raises(FailedPrecondition):
+        plane.open(stale)
+    assert slots.grant().first_row == lost.first_row
+    assert slots.replay.size == 8
+    slots.close()
+
+
+def test_a_policy_that_is_being_read_is_never_written(plane):
+    ring = PolicyRing(plane, "s", 3)
+    ring.publish(torch.full((3,), 1.0), 1)
+    held = ring.hold()
+    for version in range(2, 20):
+        ring.publish(torch.full((3,), float(version)), version)
+    assert held.version == 1
+    assert plane.open([held.ref().tensor])[POLICY].tolist() == [1.0, 1.0, 1.0]
+    held.release()
+    assert ring.hold().version == 19
+    ring.close()
+
+
+def test_more_readers_than_the_ring_is_made_for_are_told(plane):
+    ring = PolicyRing(plane, "s", 1)
+    for version in range(PolicyRing.SLOTS):
+        ring.publish(torch.zeros(1), version)
+        ring.hold()
+    with pytest.raises(ResourceExhausted, match="being read"):
+        ring.publish(torch.zeros(1), 99)
+    ring.close()
+
+
+def test_a_ring_that_does_not_fit_leaves_nothing_behind(plane, monkeypatch):
+    create, room = plane.create, iter(range(PolicyRing.SLOTS - 1))
+
+    def create_while_there_is_room(name, specs):
+        if next(room, None) is None:
+            raise ResourceExhausted("full")
+        return create(name, specs)
+
+    monkeypatch.setattr(plane, "create", create_while_there_is_room)
+    with pytest.raises(ResourceExhausted, match="full"):
+        PolicyRing(plane, "s", 3)
+    assert not plane._blocks
+
+
+def test_nothing_can_be_held_before_the_first_policy(plane):
+    with pytest.raises(ResourceExhausted):
+        PolicyRing(plane, "s", 1).hold()

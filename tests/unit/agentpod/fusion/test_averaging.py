@@ -1,0 +1,386 @@
+"""Laws of what a fusion round makes of its members; the members are threads that meet at a barrier."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from agentpod.fusion.averaging import Fusible, Fusion, Scratch, geometric_mean, outer_step
+from agentpod.fusion.rounds import MODES, FusionOptions
+from agentpod.models.normalizer import RunningMoments, Statistics
+from podrace.errors import FailedPrecondition, PodraceError
+from podrace.tensor_transport.group import Group, MemberLost
+
+LEARNERS = 3
+
+
+class ThreadGroup(Group):
+    """A group whose members are threads of this process."""
+
+    def __init__(self, rank: int, size: int, table: list[torch.Tensor], barrier: threading.Barrier) -> None:
+        super().__init__(None, rank, size, torch.device("cpu"), 10.0)
+        self._table, self._barrier = table, barrier
+
+    def _exchange(self, tensor: torch.Tensor, gathered: torch.Tensor) -> None:
+        self._table[self.rank] = tensor.clone()
+        self._barrier.wait(10.0)
+        torch.stack(self._table, out=gathered)
+        self._barrier.wait(10.0)
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> torch.Tensor:
+        return self.gather(tensor)[source]
+
+
+def together(work: Callable[..., Any], *columns: list[Any]) -> list[Any]:
+    """Calls work(group, one of each column) in as many threads as the columns are long."""
+    size = len(columns[0])
+    table, barrier = [torch.empty(0)] * size, threading.Barrier(size)
+    groups = [ThreadGroup(rank, size, table, barrier) for rank in range(size)]
+    with ThreadPoolExecutor(size) as threads:
+        return [
+            future.result() for future in [threads.submit(work, *row) for row in zip(groups, *columns, strict=True)]
+        ]
+
+
+def draw(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def make_fusible(seed: int) -> Fusible:
+    """State of two networks; every number tells its learner."""
+    statistics = {"observation": Statistics((2,)), "return": Statistics(())}
+    statistics["observation"].add(RunningMoments.of(draw(seed + 60, 10 + seed, 2)))
+    statistics["return"].add(RunningMoments.of(draw(seed + 70, 20 + seed)))
+    return Fusible(
+        parameters={"actor": draw(seed, 5), "log_temperature": draw(seed + 10, 1)},
+        targets={"critic": draw(seed + 20, 2, 3)},
+        moments={"exp_avg": draw(seed + 30, 5), "exp_avg_sq": draw(seed + 40, 5).square()},
+        counts={"step": torch.tensor(float(100 + seed))},
+        rates={"rate": torch.tensor(1e-3 * 2.0**seed, dtype=torch.float64)},
+        statistics=statistics,
+    )
+
+
+def everything(fusible: Fusible) -> dict[str, torch.Tensor]:
+    """Copies of the whole state."""
+    kinds = ("parameters", "targets", "moments", "counts", "rates")
+    tensors = {f"{kind}.{name}": tensor for kind in kinds for name, tensor in getattr(fusible, kind).items()}
+    for name, held in fusible.statistics.items():
+        tensors |= held.state_dict(f"statistics.{name}")
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+@dataclass
+class Learners:
+    """Fusible state and fusions of a few learners."""
+
+    fusibles: list[Fusible]
+    fusions: list[Fusion]
+
+    def prepare(self) -> list[Scratch]:
+        return together(_prepare, self.fusions)
+
+    def round(self) -> list[Scratch]:
+        scratches = self.prepare()
+        for fusion, scratch in zip(self.fusions, scratches, strict=True):
+            fusion.apply(scratch)
+        return scratches
+
+    def states(self) -> list[dict[str, torch.Tensor]]:
+        return [everything(fusible) for fusible in self.fusibles]
+
+
+def _prepare(group: Group, fusion: Fusion) -> Scratch:
+    fusion.group = group
+    return fusion.prepare()
+
+
+def _welcome(group: Group, fusion: Fusion, joining: bool) -> None:
+    fusion.group = group
+    fusion.welcome(joining=joining)
+
+
+def learners(mode: str = "average", seeds: tuple[int, ...] = (0, 1, 2), **options: float) -> Learners:
+    fusibles = [make_fusible(seed) for seed in seeds]
+    return Learners(fusibles, [Fusion(fusible, FusionOptions(mode=mode, **options)) for fusible in fusibles])
+
+
+def apart(mode: str, **options: float) -> Learners:
+    """Learners that began with the state of one and have gone different ways since."""
+    fused = learners(mode, **options)
+    together(_welcome, fused.fusions, [False, True, True])
+    for rank, fusible in enumerate(fused.fusibles):
+        for tensor in (*fusible.parameters.values(), *fusible.targets.values(), *fusible.moments.values()):
+            tensor.add_(0.1 * draw(rank, *tensor.shape))
+        fusible.counts["step"].add_(rank)
+    return fused
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], *, but: tuple[str, ...] = ()) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        if not name.startswith(but):
+            assert torch.equal(tensor, other[name]), name
+
+
+def mean_of(states: list[dict[str, torch.Tensor]], name: str) -> torch.Tensor:
+    total = sum((state[name].double() for state in states), torch.zeros((), dtype=torch.float64))
+    return (total / len(states)).float()
+
+
+# --- average ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_average_follows_the_rule_of_each_kind_of_state() -> None:
+    fused = learners()
+    before = fused.states()
+    fused.round()
+    for after in fused.states():
+        for name in after:
+            if name.startswith(("parameters", "targets", "moments")):
+                assert torch.equal(after[name], mean_of(before, name)), name
+        assert after["counts.step"] == 102.0
+        # The geometric mean of 1, 2 and 4 thousandths.
+        assert float(after["rates.rate"]) == pytest.approx(2e-3, rel=1e-7)
+
+
+def test_after_an_average_all_learners_have_the_same_bits() -> None:
+    fused = learners()
+    scratches = fused.round()
+    assert len({scratch.digest() for scratch in scratches}) == 1
+    assert_equal(fused.states()[0], fused.states()[1])
+    assert_equal(fused.states()[0], fused.states()[2])
+
+
+def test_an_average_of_equal_learners_changes_nothing_but_statistics() -> None:
+    fused = learners(seeds=(5, 5, 5))
+    before = fused.states()[0]
+    fused.round()
+    assert_equal(fused.states()[0], before, but=("statistics",))
+
+
+def test_an_average_of_one_learner_is_what_it_was() -> None:
+    fused = learners(seeds=(5,))
+    before, total = fused.states()[0], fused.fusibles[0].statistics["observation"].total
+    fused.round()
+    assert_equal(fused.states()[0], before, but=("statistics",))
+    assert torch.equal(fused.fusibles[0].statistics["observation"].common.mean, total.mean)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_scratch_that_is_dropped_changes_nothing(mode: str) -> None:
+    fused = learners(mode)
+    before, outer = fused.states(), [fusion.anchor.clone() for fusion in fused.fusions]
+    fused.prepare()
+    for after, earlier in zip(fused.states(), before, strict=True):
+        assert_equal(after, earlier)
+    assert all(torch.equal(fusion.anchor, anchor) for fusion, anchor in zip(fused.fusions, outer, strict=True))
+    assert all(not fusion.velocity.any() for fusion in fused.fusions)
+
+
+def test_a_digest_tells_any_bit() -> None:
+    single, double = draw(0, 4), draw(1, 3).double()
+    digest = Scratch(single, double).digest()
+    assert Scratch(single.clone(), double.clone()).digest() == digest
+    for tensor in (single, double):
+        changed = tensor.clone()
+        changed[-1] = torch.nextafter(changed[-1], torch.tensor(torch.inf, dtype=tensor.dtype))
+        other = Scratch(changed, double) if tensor is single else Scratch(single, changed)
+        assert other.digest() != digest
+
+
+def _prepare_or_fail(group: Group, fusion: Fusion) -> type | None:
+    try:
+        _prepare(group, fusion)
+    except PodraceError as error:
+        return type(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        Fusion(Fusible({"actor": draw(0, 5)}), FusionOptions(mode="diloco")),
+        Fusion(Fusible({"critic": draw(0, 5)}), FusionOptions()),
+        Fusion(Fusible({"actor": draw(0, 6)}), FusionOptions()),
+        Fusion(Fusible({"actor": draw(0, 5)}, {"critic": draw(0, 1)}), FusionOptions()),
+        Fusion(Fusible({"actor": draw(0, 5)}, statistics={"observation": Statistics((2,))}), FusionOptions()),
+    ],
+    ids=["mode", "name", "shape", "target", "statistics"],
+)
+def test_a_learner_that_is_made_otherwise_than_the_head_is_told_so_before_anything_is_averaged(
+    stranger: Fusion,
+) -> None:
+    alike = [Fusion(Fusible({"actor": draw(seed, 5)}), FusionOptions()) for seed in range(2)]
+    errors = together(_prepare_or_fail, [*alike, stranger])
+    assert errors == [MemberLost, MemberLost, FailedPrecondition]
+    assert together(_prepare_or_fail, alike) == [None, None]
+
+
+def test_a_geometric_mean_leaves_equal_rates_alone() -> None:
+    rates = torch.tensor([0.1, 3e-4, 7.0], dtype=torch.float64)
+    assert torch.equal(geometric_mean(rates.expand(5, 3).clone()), rates)
+    mixed = geometric_mean(torch.tensor([[1e-2], [1e-4]], dtype=torch.float64))
+    assert float(mixed) == pytest.approx(1e-3, rel=1e-7)
+
+
+# --- statistics ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_merged_statistics_are_those_of_all_samples_together_round_after_round(mode: str) -> None:
+    fused = learners(mode)
+    seen = [draw(seed + 60, 10 + seed, 2) for seed in range(LEARNERS)]
+    for number in range(4):
+        for rank, fusible in enumerate(fused.fusibles):
+            samples = draw(1000 + 10 * number + rank, 5 * (rank + number), 2) * (1 + rank) + number
+            if len(samples):
+                fusible.statistics["observation"].add(RunningMoments.of(samples))
+                seen.append(samples)
+        # Every other round is aborted and made again.
+        if number % 2:
+            fused.prepare()
+        fused.round()
+        whole = RunningMoments.of(torch.cat(seen))
+        totals = [fusible.statistics["observation"].total for fusible in fused.fusibles]
+        for total in totals:
+            assert total.count == whole.count
+            torch.testing.assert_close(total.mean, whole.mean, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(total.variance, whole.variance, rtol=1e-12, atol=1e-12)
+            assert torch.equal(total.squared_deviation, totals[0].squared_deviation)
+
+
+# --- joiners ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_joiner_takes_everything_from_the_head_but_its_own_fresh_samples(mode: str) -> None:
+    fused = learners(mode)
+    fused.round()
+    joined = learners(mode, seeds=(8, 9))
+    joined.fusibles[0], joined.fusions[0] = fused.fusibles[0], fused.fusions[0]
+    head, fresh = everything(fused.fusibles[0]), joined.fusibles[1].statistics["observation"].fresh
+    together(_welcome, joined.fusions, [False, True])
+    taken = everything(joined.fusibles[1])
+    assert_equal(everything(joined.fusibles[0]), head)
+    assert_equal(taken, head, but=("statistics.observation.fresh", "statistics.return.fresh"))
+    assert joined.fusibles[1].statistics["observation"].fresh is fresh
+    for name, tensor in joined.fusions[0].tensors().items():
+        assert torch.equal(joined.fusions[1].tensors()[name], tensor)
+    joined.round()
+    # 10, 11 and 12 samples of the first three, 19 of the joiner; those of the head were common already.
+    assert joined.fusibles[1].statistics["observation"].total.count == 10 + 11 + 12 + 19
+
+
+def test_a_welcome_changes_nobody_who_does_not_join() -> None:
+    fused = learners()
+    before = fused.states()
+    together(_welcome, fused.fusions, [False, True, False])
+    assert_equal(fused.states()[0], before[0])
+    assert_equal(fused.states()[2], before[2])
+
+
+def test_a_learner_without_a_group_cannot_take_part() -> None:
+    with pytest.raises(FailedPrecondition, match="has to join one first"):
+        learners().fusions[0].prepare()
+
+
+# --- diloco ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_outer_step_is_nesterov_momentum_on_how_far_the_learners_went() -> None:
+    anchor, velocity = draw(0, 6), torch.zeros(6)
+    reference = torch.nn.Parameter(anchor.double())
+    optimizer = torch.optim.SGD([reference], lr=0.7, momentum=0.9, nesterov=True)
+    for seed in range(1, 6):
+        delta = 0.1 * draw(seed, 6)
+        reference.grad = delta.double()
+        optimizer.step()
+        anchor, velocity = outer_step(anchor, velocity, delta, 0.7, 0.9)
+        torch.testing.assert_close(anchor.double(), reference.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_full_outer_step_without_momentum_is_the_average() -> None:
+    diloco = apart("diloco", outer_learning_rate=1.0, outer_momentum=0.0)
+    average = apart("average")
+    diloco.round()
+    average.round()
+    for name in ("parameters.actor", "targets.critic", "rates.rate"):
+        torch.testing.assert_close(diloco.states()[1][name], average.states()[1][name])
+
+
+def test_diloco_keeps_the_moments_and_counters_of_each_learner() -> None:
+    fused = apart("diloco")
+    before = fused.states()
+    scratches = fused.round()
+    assert len({scratch.digest() for scratch in scratches}) == 1
+    for after, earlier in zip(fused.states(), before, strict=True):
+        for name in ("moments.exp_avg", "moments.exp_avg_sq", "counts.step"):
+            assert torch.equal(after[name], earlier[name])
+        assert torch.equal(after["targets.critic"], mean_of(before, "targets.critic"))
+    assert_equal(fused.states()[0], fused.states()[2], but=("moments", "counts"))
+
+
+def test_the_next_outer_step_begins_where_the_last_one_ended() -> None:
+    fused = apart("diloco")
+    fused.round()
+    for fusible, fusion in zip(fused.fusibles, fused.fusions, strict=True):
+        assert torch.equal(fusion.anchor, torch.cat(list(fusible.parameters.values())))
+        assert fusion.velocity.any()
+
+
+def test_a_round_that_begins_a_session_makes_no_outer_step() -> None:
+    fused = learners("diloco", seeds=(0,))
+    (fusion,), before = fused.fusions, fused.states()[0]
+    fusion.group = Group.join("", "", 0, 1, "cpu", timeout_seconds=1.0)
+    fusion.velocity.fill_(1.0)
+    fusion.apply(fusion.prepare(begins=True))
+    assert_equal(fused.states()[0], before, but=("statistics",))
+    assert torch.equal(fusion.velocity, torch.ones_like(fusion.velocity))
+    fusion.apply(fusion.prepare())
+    assert not torch.equal(fused.states()[0]["parameters.actor"], before["parameters.actor"])
+
+
+def test_learners_whose_outer_steps_began_apart_do_not_agree() -> None:
+    digests = [scratch.digest() for scratch in learners("diloco").prepare()]
+    assert len(set(digests)) == LEARNERS
+
+
+# --- allreduce -------------------------------------------------------------------------------------------------------
+
+
+def _reduce(group: Group, fusion: Fusion, gradient: torch.Tensor) -> torch.Tensor:
+    fusion.group = group
+    fusion.reduce(gradient)
+    return gradient
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_are_averaged_in_allreduce_alone(mode: str) -> None:
+    gradients = [draw(rank, 9) for rank in range(LEARNERS)]
+    reduced = together(_reduce, learners(mode).fusions, [gradient.clone() for gradient in gradients])
+    mean = (sum(gradient.double() for gradient in gradients) / LEARNERS).float()
+    for own, result in zip(gradients, reduced, strict=True):
+        assert torch.equal(result, mean if mode == "allreduce" else own)
+
+
+def test_a_learner_without_a_group_keeps_its_gradients() -> None:
+    gradient = draw(0, 9)
+    learners("allreduce").fusions[0].reduce(gradient)
+    assert torch.equal(gradient, draw(0, 9))
+
+
+def test_allreduce_changes_statistics_alone_and_its_digests_show_a_learner_that_drifted() -> None:
+    fused = learners("allreduce", seeds=(4, 4, 4))
+    before = fused.states()[0]
+    assert len({scratch.digest() for scratch in fused.round()}) == 1
+    assert_equal(fused.states()[1], before, but=("statistics",))
+    for change in ("parameters", "targets", "moments", "counts", "rates"):
+        drifted = learners("allreduce", seeds=(4, 4, 4))
+        next(iter(getattr(drifted.fusibles[1], change).values())).mul_(1.0 + 1e-6)
+        digests = [scratch.digest() for scratch in drifted.prepare()]
+        assert digests[0] == digests[2] != digests[1], change

@@ -1,0 +1,247 @@
+"""Laws of the two decisions about a fusion round: who takes part, and whether it counts."""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from agentpod.fusion.rounds import (
+    Arrival,
+    Formation,
+    FusionOptions,
+    Member,
+    Outcome,
+    Report,
+    State,
+    decide_outcome,
+    decide_round,
+)
+from podrace.errors import InvalidArgument
+
+OPTIONS = FusionOptions(straggler_seconds=30.0, report_seconds=5.0)
+ALLREDUCE = replace(OPTIONS, mode="allreduce")
+A, B, C = (0, "a"), (1, "b"), (2, "c")
+B2 = (1, "b2")
+STEPS = 100
+
+
+def arrival(member: Member, time: float = 0.0, *, applied_round: int = 4, epoch: int = 7) -> Arrival:
+    index, incarnation = member
+    return Arrival(index, incarnation, applied_round, epoch, STEPS * (1 + index), time)
+
+
+def arrived(*arrivals: Arrival) -> dict[int, Arrival]:
+    return {item.index: item for item in arrivals}
+
+
+SETTLED = State(frozenset({0, 1, 2}), last_members=(A, B, C), epoch=7, committed_rounds=4, environment_steps=10_000)
+"""After four rounds, between two."""
+ALL = arrived(arrival(A, 10.0), arrival(B, 11.0), arrival(C, 12.0))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Who has arrived, and what follows: members, epoch and joiners of a round, or until when to wait."""
+
+    name: str
+    state: State
+    now: float = 12.0
+    options: FusionOptions = OPTIONS
+    members: tuple[Member, ...] = ()
+    epoch: int = 0
+    joiners: set[int] = field(default_factory=set)
+    wait: float | None = None
+
+
+CASES = [
+    Case("nobody is there", SETTLED, wait=math.inf),
+    Case(
+        "without the head nothing is decided",
+        replace(SETTLED, arrived=arrived(arrival(B), arrival(C))),
+        1e9,
+        wait=math.inf,
+    ),
+    Case("the head waits for the others", replace(SETTLED, arrived=arrived(arrival(A, 10.0))), wait=40.0),
+    Case(
+        "the first who arrived sets the time",
+        replace(SETTLED, arrived=arrived(arrival(A, 20.0), arrival(B, 10.0))),
+        39.9,
+        wait=40.0,
+    ),
+    Case("all are there", replace(SETTLED, arrived=ALL), members=(A, B, C), epoch=7),
+    Case(
+        "stragglers are dropped",
+        replace(SETTLED, arrived=arrived(arrival(A, 10.0), arrival(C, 10.0))),
+        40.0,
+        members=(A, C),
+        epoch=8,
+    ),
+    Case(
+        "a late head waits no longer",
+        replace(SETTLED, arrived=arrived(arrival(A, 50.0), arrival(B, 10.0))),
+        50.0,
+        members=(A, B),
+        epoch=8,
+    ),
+    Case(
+        "the head goes on alone",
+        replace(SETTLED, arrived=arrived(arrival(A, 10.0)), expected=frozenset({0})),
+        members=(A,),
+        epoch=8,
+    ),
+    Case(
+        "who is not expected is not waited for",
+        replace(SETTLED, arrived=arrived(arrival(A), arrival(B)), expected=frozenset({0, 1})),
+        members=(A, B),
+        epoch=8,
+    ),
+    Case(
+        "a restarted learner joins, in a new epoch",
+        replace(SETTLED, arrived=arrived(arrival(A), arrival(B2, applied_round=0, epoch=0), arrival(C))),
+        members=(A, B2, C),
+        epoch=8,
+        joiners={1},
+    ),
+    Case(
+        "a learner that missed a round joins",
+        replace(
+            SETTLED, last_members=(A, C), arrived=arrived(arrival(A), arrival(B, applied_round=3, epoch=6), arrival(C))
+        ),
+        members=(A, B, C),
+        epoch=8,
+        joiners={1},
+    ),
+    Case(
+        "a learner that lost its group brings what it learned to a new one",
+        replace(SETTLED, arrived=arrived(arrival(A), arrival(B, epoch=0), arrival(C))),
+        members=(A, B, C),
+        epoch=8,
+    ),
+    Case(
+        "where gradients are shared it may have missed a step: all follow the head",
+        replace(SETTLED, arrived=arrived(arrival(A), arrival(B, epoch=0), arrival(C))),
+        options=ALLREDUCE,
+        members=(A, B, C),
+        epoch=8,
+        joiners={1, 2},
+    ),
+    Case(
+        "where gradients are shared and nobody was lost, nobody joins",
+        replace(SETTLED, arrived=ALL),
+        options=ALLREDUCE,
+        members=(A, B, C),
+        epoch=7,
+    ),
+    Case(
+        "after an abort the same members form a new epoch, with what they have",
+        replace(SETTLED, arrived=ALL, aborted=True),
+        members=(A, B, C),
+        epoch=8,
+    ),
+    Case(
+        "who had another average follows the head",
+        replace(SETTLED, arrived=ALL, aborted=True, deviating=frozenset({2})),
+        members=(A, B, C),
+        epoch=8,
+        joiners={2},
+    ),
+    Case(
+        "in the first round all follow the head",
+        State(
+            frozenset({0, 1}),
+            arrived=arrived(arrival(A, applied_round=0, epoch=0), arrival(B, applied_round=0, epoch=0)),
+        ),
+        members=(A, B),
+        epoch=1,
+        joiners={1},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_rounds_are_formed(case: Case) -> None:
+    decision = decide_round(case.now, case.state, case.options)
+    if case.wait is not None:
+        assert decision == case.wait
+        return
+    assert isinstance(decision, Formation)
+    assert (decision.members, decision.epoch, set(decision.joiners)) == (case.members, case.epoch, case.joiners)
+    assert decision.round == case.state.committed_rounds + 1
+
+
+FORMED = Formation(5, 7, (A, B, C), frozenset(), "all arrived")
+
+
+def report(member: Member, digest: str = "same", failure: str = "", time: float = 20.0, **changes: Any) -> Report:
+    return replace(Report(member, 7, 5, digest, failure, time), **changes)
+
+
+def running(*reports: Report, lost: tuple[int, ...] = ()) -> State:
+    return replace(
+        SETTLED,
+        formed=FORMED,
+        steps={0: 100, 1: 200, 2: 300},
+        reported={item.member[0]: item for item in reports},
+        lost=frozenset(lost),
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "now", "expected"),
+    [
+        pytest.param(running(), 1e9, math.inf, id="nobody has reported"),
+        pytest.param(running(report(A), report(B)), 24.9, 25.0, id="one is waited for"),
+        pytest.param(
+            running(report(A), report(B), report(C)), 20.0, (True, 10_600, "3 learners agree"), id="all agree"
+        ),
+        pytest.param(running(report(A), report(B)), 25.0, (False, 10_000, "learner 2 did not report"), id="silent"),
+        pytest.param(
+            running(report(A), lost=(1, 2)), 20.0, (False, 10_000, "learner 1, 2 did not report"), id="gone: no waiting"
+        ),
+        pytest.param(
+            running(report(A), report(B, failure="lost"), report(C)),
+            20.0,
+            (False, 10_000, "learner 1 failed: lost"),
+            id="failed",
+        ),
+        pytest.param(
+            running(report(B, failure="lost")),
+            20.0,
+            25.0,
+            id="a failure waits for the others, who may be about to report",
+        ),
+        pytest.param(
+            running(report(A), report(B, "other"), report(C)),
+            20.0,
+            (False, 10_000, "learner 1 has another average than the head"),
+            id="one deviates",
+        ),
+        pytest.param(
+            running(report(A, "other"), report(B), report(C)),
+            20.0,
+            (False, 10_000, "learner 1, 2 has another average than the head"),
+            id="the head is right",
+        ),
+    ],
+)
+def test_a_round_counts_only_if_every_member_has_the_same_average(
+    state: State, now: float, expected: float | tuple[bool, int, str]
+) -> None:
+    decision = decide_outcome(now, FORMED, state, OPTIONS)
+    assert decision == (Outcome(*expected) if isinstance(expected, tuple) else expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mode": "sum"}, "fusion.mode = 'sum' must be one of average, allreduce, diloco"),
+        ({"straggler_seconds": 0.0}, "fusion.straggler_seconds = 0.0 must be greater than 0"),
+        ({"report_seconds": math.inf}, "fusion.report_seconds = inf"),
+        ({"outer_learning_rate": math.nan}, "fusion.outer_learning_rate = nan"),
+        ({"outer_momentum": 1.0}, "fusion.outer_momentum = 1.0 must be at least 0 and less than 1"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        FusionOptions(**changes)

@@ -1,0 +1,229 @@
+"""Laws of the head's record of fusion rounds: who may come, who is waited for, what repeats and what is forgotten."""
+
+import pytest
+
+from agentpod.fusion.rounds import HEAD, Arrival, Formation, FusionOptions, FusionRounds, Member, Outcome, Report
+from podrace.errors import Aborted, FailedPrecondition
+
+OPTIONS = FusionOptions(straggler_seconds=30.0, report_seconds=5.0)
+A, B, C = (0, "a"), (1, "b"), (2, "c")
+B2 = (1, "b2")
+STEPS = 100
+
+
+def arrival(member: Member, time: float = 0.0, *, applied_round: int = 4, epoch: int = 7) -> Arrival:
+    index, incarnation = member
+    return Arrival(index, incarnation, applied_round, epoch, STEPS * (1 + index), time)
+
+
+class Meeting:
+    """Rounds, and learners that do what they should."""
+
+    def __init__(self, learners: int = 3, options: FusionOptions = OPTIONS) -> None:
+        self.rounds = FusionRounds(learners, options)
+        self.applied: dict[Member, int] = {}
+        self.epochs: dict[Member, int] = {}
+
+    def arrive(self, *members: Member, now: float = 0.0) -> Formation | None:
+        for member in members:
+            applied, epoch = self.applied.get(member, 0), self.epochs.get(member, 0)
+            self.rounds.arrive(arrival(member, now, applied_round=applied, epoch=epoch))
+        self.rounds.advance(now)
+        return self.rounds.formation(members[0])
+
+    def report(self, *members: Member, digest: str = "same", failure: str = "", now: float = 1.0) -> Outcome | None:
+        formed = self.rounds.state.formed
+        assert formed
+        for member in members:
+            self.rounds.report(Report(member, formed.epoch, formed.round, digest, failure, now))
+        self.rounds.advance(now)
+        outcome = self.rounds.outcome(formed.epoch, formed.round)
+        if outcome:
+            for member in members:
+                self.epochs[member] = formed.epoch if outcome.committed else 0
+                self.applied[member] = formed.round if outcome.committed else self.applied.get(member, 0)
+        return outcome
+
+    def commit(self, *members: Member, now: float = 0.0) -> Formation:
+        formation = self.arrive(*members, now=now)
+        assert formation
+        outcome = self.report(*members, now=now)
+        assert outcome
+        assert outcome.committed, outcome.reason
+        return formation
+
+
+def test_the_same_members_keep_their_group_and_nobody_joins_twice() -> None:
+    meeting = Meeting()
+    first, second, third = (meeting.commit(A, B, C, now=now) for now in (0.0, 10.0, 20.0))
+    assert (first.round, first.epoch, first.joiners) == (1, 1, {1, 2})
+    assert (second.round, second.epoch, second.joiners) == (2, 1, set())
+    assert (third.round, third.epoch, third.joiners) == (3, 1, set())
+
+
+def test_environment_steps_are_counted_once_in_committed_rounds_alone() -> None:
+    meeting = Meeting(2)
+    meeting.commit(A, B)
+    assert meeting.rounds.state.environment_steps == STEPS + 2 * STEPS
+    meeting.arrive(A, B)
+    aborted = meeting.report(A, B, failure="lost")
+    assert aborted
+    assert (aborted.committed, aborted.environment_steps) == (False, 3 * STEPS)
+    meeting.commit(A, B)
+    assert meeting.rounds.state.environment_steps == 6 * STEPS
+
+
+def test_a_killed_member_aborts_the_round_and_the_others_try_again_without_it() -> None:
+    meeting = Meeting()
+    meeting.commit(A, B, C)
+    meeting.arrive(A, B, C, now=10.0)
+    assert meeting.report(A, B, failure="a member of the group was lost", now=11.0) is None
+    meeting.rounds.advance(15.9)
+    assert meeting.rounds.state.formed
+    meeting.rounds.advance(16.0)
+    assert not meeting.rounds.state.formed
+    again = meeting.commit(A, B, now=16.0)
+    assert (again.round, again.epoch, again.members, again.joiners) == (2, 2, (A, B), set())
+
+
+def test_nobody_waits_for_a_process_that_is_proven_dead() -> None:
+    meeting = Meeting()
+    meeting.commit(A, B, C)
+    meeting.arrive(A, B, C, now=10.0)
+    meeting.rounds.leave(C)
+    outcome = meeting.report(A, B, failure="lost", now=11.0)
+    assert outcome
+    assert not outcome.committed
+    assert meeting.commit(A, B, now=11.0).members == (A, B)
+    meeting.rounds.leave(B)
+    assert meeting.commit(A, now=12.0).members == (A,)
+
+
+def test_a_process_that_dies_while_it_waits_is_forgotten() -> None:
+    meeting = Meeting()
+    meeting.arrive(B, C)
+    meeting.rounds.leave(C)
+    formation = meeting.arrive(A)
+    assert formation
+    assert formation.members == (A, B)
+
+
+def test_a_dropped_learner_joins_when_it_arrives() -> None:
+    meeting = Meeting()
+    meeting.commit(A, B, C)
+    meeting.arrive(A, B, now=10.0)
+    meeting.rounds.advance(40.0)
+    meeting.report(A, B, now=40.0)
+    assert meeting.rounds.state.expected == {0, 1}
+    meeting.arrive(C, now=41.0)
+    formation = meeting.arrive(A, B, now=50.0)
+    assert formation
+    assert (formation.members, formation.epoch, formation.joiners) == ((A, B, C), 3, {2})
+
+
+def test_a_learner_that_arrives_while_a_round_is_under_way_takes_part_in_the_next() -> None:
+    meeting = Meeting(2)
+    meeting.arrive(A, B)
+    assert meeting.arrive(C) is None
+    meeting.report(A, B)
+    assert meeting.arrive(A) is None
+    formation = meeting.arrive(B)
+    assert formation
+    assert formation.members == (A, B, C)
+
+
+def test_a_restarted_learner_ends_the_round_of_its_former_process_at_once() -> None:
+    meeting = Meeting(2)
+    meeting.commit(A, B)
+    meeting.arrive(A, B)
+    assert meeting.arrive(B2) is None
+    outcome = meeting.report(A, failure="lost")
+    assert outcome
+    assert not outcome.committed
+    formation = meeting.arrive(A)
+    assert formation
+    assert (formation.members, formation.joiners) == ((A, B2), {1})
+    assert meeting.report(A) is None, "the new process is not gone"
+
+
+def test_repeating_a_call_changes_nothing() -> None:
+    meeting = Meeting(2)
+    first = meeting.arrive(A, B)
+    state = meeting.rounds.state
+    assert meeting.arrive(A, now=5.0) == first
+    assert meeting.rounds.state == state
+    meeting.report(B)
+    state = meeting.rounds.state
+    meeting.rounds.report(Report(B, 1, 1, "another", "", 2.0))
+    assert meeting.rounds.state == state
+    outcome = meeting.report(A)
+    state = meeting.rounds.state
+    meeting.rounds.report(Report(B, 1, 1, "another", "", 2.0))
+    assert meeting.rounds.state == state
+    assert meeting.rounds.outcome(1, 1) == outcome
+    meeting.arrive(B, now=10.0)
+    meeting.arrive(B, now=20.0)
+    assert meeting.rounds.state.arrived[1].time == 10.0
+
+
+def test_a_report_on_a_round_of_others_is_refused() -> None:
+    meeting = Meeting(2)
+    meeting.arrive(A, B)
+    for stranger, epoch, number in ((C, 1, 1), (B2, 1, 1), (B, 2, 1), (B, 1, 2)):
+        with pytest.raises(Aborted, match="it has to arrive"):
+            meeting.rounds.report(Report(stranger, epoch, number, "same", "", 1.0))
+
+
+def test_who_was_too_late_to_report_learns_that_the_round_was_aborted() -> None:
+    meeting = Meeting(2)
+    meeting.arrive(A, B)
+    meeting.report(A, now=1.0)
+    meeting.rounds.advance(6.0)
+    meeting.rounds.report(Report(B, 1, 1, "same", "", 7.0))
+    outcome = meeting.rounds.outcome(1, 1)
+    assert outcome
+    assert not outcome.committed
+
+
+def test_a_learner_that_deviates_follows_the_head_and_is_expelled_if_it_deviates_again() -> None:
+    meeting = Meeting(2)
+    meeting.commit(A, B)
+    meeting.arrive(A, B)
+    meeting.report(A)
+    meeting.report(B, digest="other")
+    formation = meeting.arrive(A, B)
+    assert formation
+    assert formation.joiners == {1}
+    meeting.report(A)
+    meeting.report(B, digest="other")
+    with pytest.raises(FailedPrecondition, match="learner 1 computed another average than the head"):
+        meeting.arrive(B)
+    assert meeting.commit(A).members == (A,)
+    assert meeting.arrive(B2, now=10.0) is None
+
+
+def test_an_abort_ends_the_epoch_whatever_members_still_hold() -> None:
+    meeting = Meeting(2)
+    meeting.commit(A, B)
+    meeting.arrive(A, B)
+    meeting.report(A)
+    meeting.report(B, failure="no room")
+    meeting.epochs = {A: 1, B: 1}
+    formation = meeting.arrive(A, B)
+    assert formation
+    assert formation.epoch == 2
+
+
+def test_outcomes_are_forgotten_in_the_end() -> None:
+    meeting = Meeting(1)
+    for _ in range(20):
+        meeting.commit(A)
+    assert meeting.rounds.outcome(1, 1) is None
+    assert meeting.rounds.outcome(1, 20)
+
+
+def test_every_rank_is_the_place_among_the_members_and_the_head_has_the_first() -> None:
+    formation = Meeting().arrive(C, B, A)
+    assert formation
+    assert formation.members == (A, B, C)
+    assert formation.members[0][0] == HEAD

@@ -1,0 +1,72 @@
+"""A learner at work: what it hands out, it has taken out of its own hands before."""
+
+import asyncio
+from types import SimpleNamespace
+
+from agentpod.compute_thread import Compute
+from agentpod.learner.collect_update_loop import Practice
+from agentpod.session.role_client import Collected
+
+
+class Experience:
+    """Notes what happens to its slots, in order."""
+
+    def __init__(self, notes):
+        self.notes, self.granted = notes, 0
+
+    def grant(self):
+        self.granted += 1
+        self.notes.append(f"grant {self.granted}")
+        return self.granted
+
+    def receive(self, grant):
+        self.notes.append(f"receive {grant}")
+        return grant
+
+    def release(self, grant):
+        self.notes.append(f"release {grant}")
+
+
+class Roles:
+    """Fills every slot at once."""
+
+    def __init__(self, notes):
+        self.experience, self.notes = Experience(notes), notes
+        self.ring = SimpleNamespace(publish=lambda flat, version: notes.append(f"publish {version}"))
+
+    async def collect(self, grant, rollout):
+        return Collected(grant, rollout, 8, [])
+
+
+async def test_the_next_slot_is_granted_before_an_update_can_sample_the_memory():
+    notes = []
+
+    def update(experience):
+        notes.append(f"update {experience}")
+        return {}
+
+    compute = Compute()
+    session = SimpleNamespace(rollouts=0, opened=0)
+    stop = asyncio.get_running_loop().create_future()
+    practice = Practice(Roles(notes), compute, session, stop, overlap=True)
+    practice.algorithm = SimpleNamespace(
+        update=update, policy=SimpleNamespace(flat=None), network=SimpleNamespace(hidden_sizes=(8,))
+    )
+    for more in (True, False):
+        learned = await practice.step(lambda _, more=more: more)
+        assert learned is not None
+        practice.publish()
+    assert notes == [
+        "grant 1",
+        "receive 1",
+        "grant 2",
+        "update 1",
+        "release 1",
+        "publish 1",
+        "receive 2",
+        "update 2",
+        "release 2",
+        "publish 2",
+    ]
+    assert (learned.policy_lag, practice.rollouts) == (0, 2)
+    compute.close()

@@ -1,0 +1,145 @@
+"""Workers and evaluators as they are opened: what is opened for nobody, or called off, leaves nothing behind."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentpod.compute_thread import Compute
+from agentpod.models.messages import policy_message
+from agentpod.models.policy import NetworkSpec
+from agentpod.roles.evaluator import EvaluatorServicer
+from agentpod.roles.worker import WorkerServicer
+from podrace.agentpod.v1 import agentpod_pb2 as pb
+from podrace.errors import InvalidArgument
+from podrace.tensor_transport.memory import MemoryPlane
+from podrace.tensor_transport.plane import Planes
+from podrace.tensor_transport.probe import PROBE_SPEC
+from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
+from simulators import make
+from simulators.wrappers.wrapper import Wrapper
+
+
+class Counted(Wrapper):
+    """A simulator that says when it is closed."""
+
+    def __init__(self, living: set["Counted"]) -> None:
+        super().__init__(make("cartpole", 2))
+        self._living = living
+        living.add(self)
+
+    def close(self) -> None:
+        super().close()
+        self._living.remove(self)
+
+
+class Role:
+    """A worker or an evaluator without a server."""
+
+    def __init__(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kind, self.plane, self.compute = kind, MemoryPlane(), Compute()
+        self.servicer: Any = {"worker": WorkerServicer, "evaluator": EvaluatorServicer}[kind](
+            Planes(self.plane), self.compute
+        )
+        self.living: set[Counted] = set()
+        self.free = threading.Event()
+        self.free.set()
+        monkeypatch.setattr(f"agentpod.{kind}.make_simulator", lambda *_: self.free.wait(10) and Counted(self.living))
+
+    async def open(self, session: str, head: str = "stochastic", environment: str = "cartpole") -> Any:
+        probe = self.plane.create(f"{session}_probe", [PROBE_SPEC])
+        fields = {
+            "session": session,
+            "environment": EnvironmentSpec(id=environment, count=2),
+            "policy": policy_message(NetworkSpec(hidden_sizes=(4,), head=head)),
+            "probe": probe.refs()[0],
+        }
+        try:
+            if self.kind == "worker":
+                return await self.servicer.OpenWorker(pb.OpenWorkerRequest(horizon=4, **fields), None)
+            return await self.servicer.OpenEvaluator(pb.OpenEvaluatorRequest(**fields), None)
+        finally:
+            probe.close()
+
+    async def close(self, session: str) -> None:
+        if self.kind == "worker":
+            await self.servicer.CloseWorker(pb.CloseWorkerRequest(session=session), None)
+        else:
+            await self.servicer.CloseEvaluator(pb.CloseEvaluatorRequest(session=session), None)
+
+    async def work(self, session: str) -> Any:
+        """What never gets as far as to read its policy."""
+        policy = pb.PolicyRef(policy_version=1)
+        policy.tensor.plane_uri = "memory:gone"
+        if self.kind == "worker":
+            request = pb.CollectRolloutRequest(session=session, policy=policy)
+            return await self.servicer.CollectRollout(request, None)
+        return await self.servicer.EvaluatePolicy(
+            pb.EvaluatePolicyRequest(session=session, policy=policy, episodes=2), None
+        )
+
+
+@pytest.fixture(params=["worker", "evaluator"])
+def role(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Role]:
+    made = Role(request.param, monkeypatch)
+    yield made
+    made.compute.close()
+
+
+async def test_a_role_has_one_simulator_at_a_time_and_none_when_it_is_closed(role: Role) -> None:
+    for number, environment in enumerate(("cartpole", "cartpole", "another")):
+        await role.open(f"s{number}", environment=environment)
+        assert len(role.living) == 1
+    await role.close("s1")
+    assert len(role.living) == 1, "that session was over already"
+    await role.close("s2")
+    assert not role.living
+
+
+async def test_a_policy_that_cannot_act_there_leaves_no_simulator_behind(role: Role) -> None:
+    with pytest.raises(InvalidArgument):
+        await role.open("s", head="deterministic")
+    assert not role.living
+    await role.open("t")
+    assert len(role.living) == 1
+
+
+async def test_what_is_opened_for_a_caller_that_went_away_is_closed_by_the_next(role: Role) -> None:
+    role.free.clear()
+    opening = asyncio.create_task(role.open("s"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    role.free.set()
+    await role.open("t", environment="another")
+    assert len(role.living) == 1
+    await role.close("t")
+    assert not role.living
+
+
+async def test_of_two_that_open_at_once_one_has_a_simulator(role: Role) -> None:
+    await asyncio.gather(role.open("s"), role.open("t", environment="another"))
+    assert len(role.living) == 1
+
+
+async def test_work_that_was_called_off_while_it_waited_opens_no_memory(role: Role, monkeypatch) -> None:
+    await role.open("s")
+    opened: list[object] = []
+    monkeypatch.setattr(role.plane, "open", lambda refs: opened.append(refs) or {})
+    busy = threading.Event()
+    first = asyncio.create_task(role.compute.run(busy.wait, 10))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(role.work("s"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    busy.set()
+    await first
+    await role.compute.run(lambda: None)
+    assert not opened

@@ -1,0 +1,141 @@
+"""How the roles of a pod are connected: the first plane that passes its self-test, and none in silence."""
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import torch
+from torch import Tensor
+
+from agentpod.algorithms.base import Memory
+from agentpod.config import PodConfig
+from agentpod.models.policy import NetworkSpec
+from agentpod.session.role_client import RoleCalls, Session
+from agentpod.session.session import Roles
+from podrace import rpc
+from podrace.agentpod.v1 import agentpod_pb2 as pb
+from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
+from podrace.tensor.v1.tensor_pb2 import TensorRef
+from podrace.tensor_transport.memory import MemoryPlane
+from podrace.tensor_transport.plane import Plane, Planes
+from podrace.tensor_transport.probe import answer_probe
+from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
+
+
+class Named(MemoryPlane):
+    """A plane with a name of its own."""
+
+    def __init__(self, scheme: str) -> None:
+        super().__init__(f"{scheme}:")
+
+
+class Blind(Named):
+    """The same, whose other end sees zeros."""
+
+    def open(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
+        return {ref.spec.name: torch.zeros(1) for ref in refs}
+
+
+class Answered(RoleCalls):
+    """Calls whose other end is here, and sees only some of the planes that are there."""
+
+    def __init__(self, config: PodConfig, planes: Sequence[Plane], sees: set[str]) -> None:
+        super().__init__(config)
+        self.sees, self.asked = sees, list[str]()
+        self.missing: PodraceError | None = None
+        self._planes = planes
+
+    async def open(self, session: Session, probe: TensorRef) -> list[Any]:
+        self.asked.append(probe.plane_uri.partition(":")[0])
+        if self.missing:
+            raise self.missing
+        # A peer of this name is always there; what it sees may be other memory.
+        offered = [plane if plane.scheme in self.sees else Blind(plane.scheme) for plane in self._planes]
+        planes = Planes(*(plane for plane in offered if plane.scheme != "unknown"))
+        return [pb.OpenWorkerResponse(probe_sum=(await answer_probe(planes, probe)).sum) for _ in range(2)]
+
+
+class Connected(Roles):
+    """Roles whose other end is here, and sees only some planes."""
+
+    def __init__(self, planes: Sequence[Plane], sees: set[str]) -> None:
+        config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path("/tmp"), layout="separate")
+        super().__init__(config, planes)
+        self._calls: Answered = Answered(config, planes, sees)
+
+
+async def opened(roles: Connected, environment: str = "CartPole-v1") -> None:
+    environments = EnvironmentSpec(id=environment), EnvironmentSpec(id=environment)
+    session = Session("1.1", *environments, NetworkSpec(), Memory(8), seed=3, rollouts=0)
+    await roles._open_on_a_plane(session)
+
+
+async def test_the_first_plane_that_both_ends_see_is_taken_and_kept() -> None:
+    planes = [Named("unknown"), Named("blind"), Named("shared"), Named("grpc")]
+    roles = Connected(planes, sees={"shared", "grpc"})
+    assert roles.plane == ""
+    await opened(roles)
+    await opened(roles)
+    assert roles.plane == "shared"
+    assert roles._calls.asked == ["unknown", "blind", "shared", "shared"]
+    assert not any(plane._blocks for plane in planes), "a probe was left behind"
+    await roles.close()
+
+
+async def test_a_plane_that_is_required_has_no_second_choice() -> None:
+    roles = Connected([Named("shared")], sees=set())
+    with pytest.raises(Unimplemented, match="no plane connects the roles of this pod: plane 'shared' failed its self-"):
+        await opened(roles)
+    await roles.close()
+
+
+async def test_a_plane_that_worked_once_is_not_exchanged_for_another() -> None:
+    roles = Connected([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
+    await opened(roles)
+    roles._calls.sees = {"grpc"}
+    with pytest.raises(Unimplemented, match="shared"):
+        await opened(roles)
+    await roles.close()
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [Unimplemented("Ant-v5: package 'mujoco' is not installed"), FailedPrecondition("the licence is missing")],
+)
+async def test_what_an_environment_refuses_is_not_said_of_the_plane(refusal: PodraceError) -> None:
+    roles = Connected([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
+    roles._calls.missing = refusal
+    with pytest.raises(type(refusal), match=refusal.message):
+        await opened(roles)
+    assert roles._calls.asked == ["shared"], "another plane would not have helped"
+    await roles.close()
+
+
+@pytest.mark.parametrize(
+    ("environment", "taken"),
+    [("warp:ant", "cuda"), ("isaacgym:Ant", "cuda"), ("CartPole-v1", "shared"), ("python:a:b", "shared")],
+)
+async def test_memory_of_a_gpu_is_for_what_steps_there(environment: str, taken: str) -> None:
+    roles = Connected([Named("cuda"), Named("shared")], sees={"cuda", "shared"})
+    await opened(roles, environment)
+    assert roles.plane == taken
+    await roles.close()
+
+
+async def test_a_role_that_is_back_can_be_called_although_it_was_dialled_while_it_was_away() -> None:
+    with tempfile.TemporaryDirectory(prefix="pr") as folder:
+        config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path(folder), layout="separate")
+        calls = RoleCalls(config)
+        evaluator = calls._channels[-1]
+        while evaluator.get_state(try_to_connect=True) != grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            await asyncio.sleep(0)
+        servers = [await rpc.Server.start(rpc.ServerConfig(listen=address), []) for address in calls._addresses]
+        await calls.ready()
+        assert evaluator.get_state() == grpc.ChannelConnectivity.READY
+        await calls.close()
+        for server in servers:
+            await server.drain()

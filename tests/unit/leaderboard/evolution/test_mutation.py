@@ -1,0 +1,69 @@
+from random import Random
+
+import pytest
+
+from leaderboard.evolution.mutation import describe_changes, mutate
+from leaderboard.evolution.space import Choices, Range, Space, Value
+from podrace.specification import catalog
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
+
+PARENT: dict[str, Value] = {"learning_rate": 1e-3, "clip_range": 0.2, "epochs": 4.0, "hidden_sizes": [64.0, 64.0]}
+SPACES: dict[str, Space] = {
+    "learning_rate": Range(1e-4, 1e-2, logarithmic=True),
+    "epochs": Range(1, 10, whole=True),
+    "hidden_sizes": Choices(([64.0, 64.0], [128.0, 128.0])),
+}
+
+
+def evolution(mutation: float = 1.0, resample: float = 0.0, factor: float = 1.25) -> EvolutionSpec:
+    return EvolutionSpec(mutation_probability=mutation, resample_probability=resample, mutation_factor=factor)
+
+
+def test_only_searched_hyperparameters_change() -> None:
+    child = mutate("ppo", PARENT, SPACES, evolution(), Random(0))
+    assert child["clip_range"] == 0.2
+    assert child["learning_rate"] in (pytest.approx(1.25e-3), pytest.approx(8e-4))
+    assert child["epochs"] in (2.0, 6.0)
+    assert child.keys() == PARENT.keys()
+
+
+def test_what_new_networks_take_never_changes_in_a_child() -> None:
+    structural = [name for name, declared in catalog.PPO.hyperparameters.items() if declared.structural]
+    assert "hidden_sizes" in structural
+    spaces: dict[str, Space] = {name: Choices((1.0, 2.0)) for name in structural}
+    parent: dict[str, Value] = dict.fromkeys(structural, 1.0)
+    for seed in range(50):
+        assert mutate("ppo", parent, spaces, evolution(resample=0.5), Random(seed)) == parent
+
+
+def test_the_parent_is_left_as_it_is() -> None:
+    before = dict(PARENT)
+    mutate("ppo", PARENT, SPACES, evolution(), Random(0))
+    assert before == PARENT
+
+
+def test_probability_zero_is_a_clone() -> None:
+    assert mutate("ppo", PARENT, SPACES, evolution(mutation=0.0), Random(0)) == PARENT
+
+
+def test_mutations_happen_as_often_as_the_probability_says() -> None:
+    random = Random(0)
+    children = [mutate("ppo", PARENT, SPACES, evolution(mutation=0.3), random) for _ in range(2000)]
+    for name in ("learning_rate", "epochs"):
+        share = sum(child[name] != PARENT[name] for child in children) / len(children)
+        assert share == pytest.approx(0.3, abs=0.04)
+
+
+def test_resampling_draws_from_the_whole_range() -> None:
+    random = Random(0)
+    children = [mutate("ppo", PARENT, SPACES, evolution(resample=1.0), random) for _ in range(500)]
+    rates = [rate for child in children if isinstance(rate := child["learning_rate"], float)]
+    assert min(rates) < 2e-4
+    assert max(rates) > 5e-3
+    assert len(set(rates)) == 500
+
+
+def test_changes_are_told_with_both_values() -> None:
+    child = PARENT | {"learning_rate": 1.25e-3, "epochs": 5.0}
+    assert describe_changes(PARENT, child) == "epochs 4 -> 5, learning_rate 0.001 -> 0.00125"
+    assert describe_changes(PARENT, PARENT) == ""

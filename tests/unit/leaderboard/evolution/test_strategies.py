@@ -1,0 +1,193 @@
+"""What holds for every strategy."""
+
+import copy
+import math
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from leaderboard.decision_replay import differences
+from leaderboard.evolution import STRATEGIES
+from leaderboard.evolution.agents import make
+from leaderboard.evolution.history import NOTHING, history_of, is_needed
+from leaderboard.evolution.space import Range, is_structural, plain, spaces_of
+from leaderboard.store.records import Generation
+from podrace.errors import InvalidArgument
+from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_FRESH, Agent
+from podrace.specification import evolution_settings
+
+MakeRace = Callable[..., Any]
+TOURNAMENT = "cartpole-abc123"
+AGENTS = 40
+MIX = {
+    "ppo": {
+        "ratio": 2,
+        "hyperparameters": {
+            "learning_rate": {"low": 1e-5, "high": 1e-1, "value": 1e-5},
+            "epochs": {"low": 1, "high": 9},
+            "activation": {"choices": ["tanh", "relu"]},
+            "minibatch_size": {"choices": [128, 256, 512]},
+        },
+    },
+    "a2c": {"ratio": 1, "hyperparameters": {"learning_rate": {"low": 1e-6, "high": 1e-3, "value": 1e-4}}},
+}
+SETTINGS: dict[str, Any] = {"board_capacity": 5}
+
+
+@pytest.fixture(params=[*STRATEGIES, "halving"])
+def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    if request.param == "pb2":
+        pytest.importorskip("sklearn")
+    if request.param == "halving":
+        return SETTINGS | {"strategy": "truncation", "population_size": 6, "allocation": "halving"}
+    own = {"population_size": 6} if "population_size" in evolution_settings.SETTINGS[request.param] else {}
+    return SETTINGS | own | {"strategy": request.param}
+
+
+RACED: dict[str, Any] = {}
+"""Races by their settings: nobody changes them."""
+
+
+@pytest.fixture
+def raced(make_race: MakeRace, settings: dict[str, Any]) -> Any:
+    key = str(settings)
+    if key not in RACED:
+        RACED[key] = make_race(settings, algorithms=MIX, seed=3, noise=2.0).run(AGENTS)
+    return RACED[key]
+
+
+def agents_of(race: Any) -> list[Agent]:
+    return [generation.agent for generation in race.generations]
+
+
+def test_the_same_seed_takes_the_same_course_and_another_takes_another(
+    make_race: MakeRace, raced: Any, settings: dict[str, Any]
+) -> None:
+    again = make_race(settings, algorithms=MIX, seed=3, noise=2.0).run(AGENTS)
+    assert agents_of(again) == agents_of(raced)
+    other = make_race(settings, algorithms=MIX, seed=4, noise=2.0).run(AGENTS)
+    assert [one.hyperparameters for one in agents_of(other)] != [one.hyperparameters for one in agents_of(raced)]
+
+
+def test_a_replay_of_the_log_finds_no_difference(raced: Any) -> None:
+    assert list(differences(raced.log())) == []
+
+
+def test_a_replay_finds_a_decision_that_was_altered(raced: Any) -> None:
+    altered = copy.deepcopy(raced)
+    last = altered.generations[-1].agent
+    last.reason += "!"
+    assert [line.partition(":")[0] for line in differences(altered.log())] == [f"agent {last.agent_id}"]
+
+
+def test_decisions_do_not_depend_on_the_order_of_what_is_known(raced: Any) -> None:
+    number = len(raced.generations)
+    unfinished = list(raced.training)
+    agents, candidates = list(raced.agents.values()), list(raced.candidates)
+    expected = raced.next()
+    for seed in range(3):
+        for listed in (agents, candidates, unfinished):
+            Random(seed).shuffle(listed)
+        known = is_needed(raced.spec)
+        history = history_of(raced.spec, number, agents, candidates, unfinished, []) if known else NOTHING
+        by_id = {agent.agent_id: agent for agent in agents}
+        assert make(TOURNAMENT, raced.spec, number, raced.board, by_id, raced.unfinished_children, history) == expected
+
+
+def test_parents_exist_and_their_files_fit(raced: Any) -> None:
+    seen: dict[str, Agent] = {}
+    candidates = {candidate.candidate_id: candidate for candidate in raced.candidates}
+    for agent in agents_of(raced):
+        assert (agent.origin == ORIGIN_FRESH) == (not agent.parent_agent_ids)
+        for parent_id in agent.parent_agent_ids:
+            parent, start = seen[parent_id], candidates[agent.starting_checkpoint.manifest_digest]
+            assert start.agent_id == parent_id == agent.starting_checkpoint.agent_id
+            assert parent.algorithm == agent.algorithm
+            for name, value in agent.hyperparameters.fields.items():
+                assert not is_structural(agent.algorithm, name) or value == parent.hyperparameters.fields[name]
+        seen[agent.agent_id] = agent
+
+
+def test_every_agent_has_every_hyperparameter_within_its_range(raced: Any) -> None:
+    for agent in agents_of(raced):
+        algorithm = raced.spec.algorithms[agent.algorithm]
+        spaces = spaces_of(agent.algorithm, algorithm)
+        assert set(agent.hyperparameters.fields) == set(algorithm.hyperparameters)
+        for name, spec in algorithm.hyperparameters.items():
+            value = plain(agent.hyperparameters.fields[name])
+            space = spaces.get(name)
+            if space is None:
+                assert value == plain(spec.value)
+            elif isinstance(space, Range):
+                assert isinstance(value, float)
+                assert space.low <= value <= space.high
+                assert not space.whole or value == int(value)
+            else:
+                assert value in space.values
+
+
+def test_the_best_ever_submitted_is_never_lost(raced: Any) -> None:
+    best = max(raced.candidates, key=lambda candidate: candidate.score)
+    assert raced.board[0].score == best.score
+
+
+def test_the_ratio_holds_among_fresh_agents_and_seats(raced: Any) -> None:
+    if raced.spec.evolution.allocation == "halving":
+        pytest.skip("it moves them")
+    first = [agent.algorithm for agent in agents_of(raced)[:6]]
+    if raced.spec.evolution.population_size:
+        assert sorted(first) == ["a2c", "a2c", "ppo", "ppo", "ppo", "ppo"]
+    fresh = [agent.algorithm for agent in agents_of(raced) if agent.origin == ORIGIN_FRESH]
+    assert {"ppo", "a2c"} == set(fresh)
+
+
+def ended_of(generation: Generation) -> float:
+    return math.inf if generation.ended is None else generation.ended
+
+
+def test_no_seat_is_taken_twice_at_a_time(raced: Any) -> None:
+    for generation in raced.generations:
+        if generation.agent.HasField("seat") and raced.spec.evolution.strategy != "generational":
+            taken = [
+                other.agent.seat
+                for other in raced.generations
+                if other.position < generation.position < ended_of(other)
+            ]
+            assert generation.agent.seat not in taken
+
+
+def test_depth_counts_generations_from_a_fresh_ancestor(raced: Any) -> None:
+    depths = {generation.agent.agent_id: generation.depth for generation in raced.generations}
+    for generation in raced.generations:
+        parents = generation.agent.parent_agent_ids
+        assert generation.depth == (depths[parents[0]] + 1 if parents else 0)
+
+
+def test_every_decision_has_a_reason(raced: Any) -> None:
+    assert all(agent.reason and "\n" not in agent.reason for agent in agents_of(raced))
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "random-search"])
+def test_evolution_beats_its_control(make_race: MakeRace, strategy: str) -> None:
+    if strategy == "pb2":
+        pytest.importorskip("sklearn")
+
+    def best(name: str) -> float:
+        races = [make_race({"strategy": name}, seed=seed, pods=4).run(32) for seed in range(3)]
+        return sum(max(race.skills.values()) for race in races) / 3
+
+    assert best(strategy) > 1.5 * best("random-search")
+
+
+def test_settings_of_one_strategy_are_refused_beside_another(make_spec: Callable[..., Any]) -> None:
+    for name, own in evolution_settings.SETTINGS.items():
+        resolved = make_spec(evolution={"strategy": name}).evolution
+        for setting, default in own.items():
+            assert getattr(resolved, setting) == default
+        for other in evolution_settings.SETTINGS.values():
+            for setting in other.keys() - own.keys() - evolution_settings.DEFAULTS.keys():
+                assert not resolved.HasField(setting)
+                with pytest.raises(InvalidArgument, match=f"evolution.{setting} = .*: is a setting of"):
+                    make_spec(evolution={"strategy": name, setting: other[setting]})

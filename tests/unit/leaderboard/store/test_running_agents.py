@@ -1,0 +1,74 @@
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leaderboard.store import records
+from leaderboard.store import running_agents as module
+from leaderboard.store.records import Generation
+from leaderboard.store.running_agents import Unfinished
+from podrace.database import Database, Transaction
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent
+
+
+class Undone(Exception):
+    """The change is undone."""
+
+
+def make(transaction: Transaction, known: Unfinished, tournament: str, number: int, others: list[str]) -> str:
+    """Makes an agent as a generator does, hearing that these have not ended."""
+    position = records.next_position(transaction)
+    known.note_ended(transaction, tournament, others, below=number, position=position)
+    agent = Agent(agent_id=f"{tournament}-a{number}", tournament_id=tournament, number=number)
+    records.add_generation(transaction, Generation(agent, 0, 0, position))
+    known.add(agent)
+    return agent.agent_id
+
+
+def make_and_undo(transaction: Transaction, known: Unfinished, tournament: str, number: int, others: list[str]) -> None:
+    make(transaction, known, tournament, number, others)
+    raise Undone
+
+
+async def open_agents(state: Database, tournament: str) -> set[str]:
+    return set(await state.transact(records.numbers_of_unfinished, tournament))
+
+
+async def test_what_was_undone_is_forgotten(mesh: Any) -> None:
+    known, transact = Unfinished(), mesh.state.transact
+    first = await transact(make, known, "one", 0, [])
+    with pytest.raises(Undone):
+        await transact(make_and_undo, known, "one", 1, [])
+    second = await transact(make, known, "one", 1, [first])
+    assert await open_agents(mesh.state, "one") == {first, second}
+
+
+async def test_what_was_undone_is_forgotten_though_another_tournament_took_its_position(mesh: Any) -> None:
+    known, transact = Unfinished(), mesh.state.transact
+    first = await transact(make, known, "one", 0, [])
+    with pytest.raises(Undone):
+        await transact(make_and_undo, known, "one", 1, [])
+    await transact(make, known, "two", 0, [])
+    await transact(make, known, "one", 1, [])
+    assert await open_agents(mesh.state, "one") == {"one-a1"}
+    generation = await transact(records.get_generation, first)
+    assert generation.ended == 3
+
+
+async def test_what_is_known_is_what_a_new_life_reads(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_TOURNAMENTS", 2)
+    draw = random.Random(1)
+    known, transact = Unfinished(), mesh.state.transact
+    expected: dict[str, set[str]] = {name: set() for name in ("one", "two", "three")}
+    for step in range(200):
+        name = draw.choice(sorted(expected))
+        staying = {agent for agent in expected[name] if draw.random() < 0.7}
+        work: Callable[..., Any] = make if draw.random() < 0.8 else make_and_undo
+        others = [*staying, "somebody"]
+        try:
+            made = await transact(work, known, name, step, others)
+        except Undone:
+            continue
+        expected[name] = {*staying, made}
+        assert await open_agents(mesh.state, name) == expected[name]

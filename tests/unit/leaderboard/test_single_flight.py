@@ -1,0 +1,69 @@
+import asyncio
+
+import pytest
+
+from leaderboard.single_flight import Shared
+
+
+async def test_work_is_done_once_for_all_who_want_it_at_the_same_time() -> None:
+    shared: Shared[int] = Shared()
+    done = 0
+    go = asyncio.Event()
+
+    async def work() -> int:
+        nonlocal done
+        await go.wait()
+        done += 1
+        return done
+
+    waiting = [asyncio.ensure_future(shared.once("a", work)) for _ in range(3)]
+    other = asyncio.ensure_future(shared.once("b", work))
+    await asyncio.sleep(0)
+    go.set()
+    assert len({await task for task in waiting}) == 1
+    await other
+    assert done == 2
+    assert await shared.once("a", work) == 3
+
+
+async def test_it_goes_on_when_those_who_wanted_it_have_gone() -> None:
+    shared: Shared[str] = Shared()
+    go, finished = asyncio.Event(), asyncio.Event()
+
+    async def work() -> str:
+        await go.wait()
+        finished.set()
+        return "made"
+
+    waiting = asyncio.ensure_future(shared.once("a", work))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    go.set()
+    await asyncio.wait_for(finished.wait(), 1.0)
+
+
+async def test_what_it_raises_all_get_and_the_next_begins_anew() -> None:
+    shared: Shared[str] = Shared()
+
+    async def fails() -> str:
+        raise ValueError("no")
+
+    for result in await asyncio.gather(*(shared.once("a", fails) for _ in range(2)), return_exceptions=True):
+        assert isinstance(result, ValueError)
+    with pytest.raises(ValueError, match="no"):
+        await shared.once("a", fails)
+
+
+async def test_closing_ends_what_runs() -> None:
+    shared: Shared[None] = Shared()
+
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    waiting = asyncio.ensure_future(shared.once("a", forever))
+    await asyncio.sleep(0)
+    await shared.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

@@ -1,0 +1,141 @@
+import dataclasses
+
+import pytest
+
+from orchestrator.decisions.dispatch import (
+    STALE_EPOCH,
+    Begin,
+    Drain,
+    Hand,
+    Holder,
+    Rounds,
+    Situation,
+    Wait,
+    Work,
+    check_epoch,
+    choose,
+    direct,
+    is_last_failure,
+    lost_too_often,
+)
+from podrace.errors import FailedPrecondition
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+ME = Holder("p0", "second-life")
+OTHER = Holder("p1", "life")
+
+
+def situation(**changes: object) -> Situation:
+    plain = Situation(drain_reason="", end_reason="", evaluations=[], agents=[], next_number=3, rounds=None)
+    return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def held_by(holder: Holder | None, work_id: str = "a0", *, lives: bool = True, valid: bool = True) -> Work:
+    return Work(work_id, holder, lives, valid)
+
+
+def test_a_repeat_gets_what_it_holds_under_the_same_epoch() -> None:
+    agents = [held_by(None, "a0"), held_by(ME, "a1")]
+    assert choose(ME, situation(agents=agents)) == Hand("a1", "asked again", again=True)
+
+
+def test_evaluations_come_before_agents() -> None:
+    choice = choose(ME, situation(evaluations=[held_by(None, "e0")], agents=[held_by(None, "a0")]))
+    assert isinstance(choice, Hand)
+    assert choice.work_id == "e0"
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        held_by(None),
+        held_by(OTHER, lives=False),
+        held_by(OTHER, valid=False),
+        held_by(Holder("p0", "first-life")),
+    ],
+    ids=["given back", "pod dead", "lease expired", "earlier life of the same pod"],
+)
+def test_an_agent_that_nobody_works_on_goes_before_a_new_one(work: Work) -> None:
+    choice = choose(ME, situation(agents=[work]))
+    assert isinstance(choice, Hand)
+    assert (choice.work_id, choice.again) == ("a0", False)
+
+
+def test_an_agent_that_somebody_works_on_is_left_alone() -> None:
+    assert choose(ME, situation(agents=[held_by(OTHER)])) == Begin(3)
+
+
+def test_the_oldest_free_agent_goes_first() -> None:
+    agents = [held_by(OTHER, "a0"), held_by(None, "a1"), held_by(None, "a2")]
+    choice = choose(ME, situation(agents=agents))
+    assert isinstance(choice, Hand)
+    assert choice.work_id == "a1"
+
+
+def test_a_retired_pod_is_drained_whatever_there_is_to_do() -> None:
+    assert choose(ME, situation(drain_reason="the pool shrinks", agents=[held_by(ME)])) == Drain("the pool shrinks")
+
+
+def test_after_the_end_no_agent_is_handed_out_but_evaluations_are() -> None:
+    ended = situation(end_reason="cancelled", agents=[held_by(None)])
+    assert choose(ME, ended) == Drain("cancelled")
+    choice = choose(ME, dataclasses.replace(ended, evaluations=[held_by(None, "e0")]))
+    assert isinstance(choice, Hand)
+    assert choice.work_id == "e0"
+
+
+def test_a_round_waits_for_every_agent_of_the_earlier_ones() -> None:
+    rounds = Rounds(size=3, unfinished_numbers=[1], judged=1)
+    choice = choose(ME, situation(agents=[held_by(OTHER, "a1")], rounds=rounds))
+    assert choice == Wait("round 1 waits for agent 1 of round 0")
+
+
+def test_a_round_waits_until_the_objective_was_judged_on_the_earlier_ones() -> None:
+    rounds = Rounds(size=3, unfinished_numbers=[], judged=0)
+    assert isinstance(choose(ME, situation(rounds=rounds)), Wait)
+    assert choose(ME, situation(rounds=dataclasses.replace(rounds, judged=1))) == Begin(3)
+
+
+def test_the_first_round_waits_for_nothing() -> None:
+    assert choose(ME, situation(next_number=0, rounds=Rounds(3, [], 0))) == Begin(0)
+
+
+@pytest.mark.parametrize("told", [1, 3])
+def test_any_other_epoch_than_the_current_one_is_stale(told: int) -> None:
+    check_epoch("a0", 2, 2)
+    with pytest.raises(FailedPrecondition) as raised:
+        check_epoch("a0", 2, told)
+    assert raised.value.reason == STALE_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("held", "training", "drain", "end", "directive"),
+    [
+        (True, True, "", "", pb.DIRECTIVE_CONTINUE),
+        (True, True, "shrinks", "", pb.DIRECTIVE_DRAIN),
+        (True, True, "", "cancelled", pb.DIRECTIVE_DRAIN),
+        (True, False, "", "cancelled", pb.DIRECTIVE_CONTINUE),
+        (True, False, "shrinks", "", pb.DIRECTIVE_DRAIN),
+        (False, True, "", "", pb.DIRECTIVE_CANCEL),
+    ],
+)
+def test_a_pod_that_reports_is_told_what_its_tournament_needs(
+    held: bool, training: bool, drain: str, end: str, directive: pb.Directive.ValueType
+) -> None:
+    order = direct(held=held, training=training, drain_reason=drain, end_reason=end)
+    assert order.directive == directive
+    assert bool(order.reason) == (directive != pb.DIRECTIVE_CONTINUE)
+
+
+def test_three_failures_in_a_row_are_enough() -> None:
+    assert [is_last_failure(count) for count in (1, 2, 3)] == [False, False, True]
+    # One algorithm that cannot work must not end it for the others.
+    assert [is_last_failure(count, algorithms=3) for count in (3, 8, 9)] == [False, False, True]
+
+
+def test_an_evaluation_that_takes_its_pods_with_it_is_given_up() -> None:
+    lost = held_by(OTHER, "e0", lives=False)
+    assert lost_too_often(2, lost, ME) == ""
+    assert lost_too_often(3, lost, ME)
+    assert lost_too_often(3, held_by(OTHER, "e0"), ME) == "", "its third pod works on it"
+    assert lost_too_often(9, held_by(None, "e0"), ME) == "", "it was given back, not lost"

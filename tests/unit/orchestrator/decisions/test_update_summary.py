@@ -1,0 +1,23 @@
+from orchestrator.decisions.update_summary import describe_changes
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+
+def spec() -> TournamentSpec:
+    made = TournamentSpec()
+    made.pool.minimum_pods, made.pool.maximum_pods = 1, 2
+    made.objective.wall_clock_duration.FromSeconds(300)
+    return made
+
+
+def test_each_change_is_told_with_what_was_there_before() -> None:
+    after = spec()
+    after.pool.maximum_pods = 4
+    after.objective.wall_clock_duration.FromMilliseconds(90_500)
+    after.objective.target_return = 475.0
+    assert describe_changes(spec(), after) == (
+        "pool.maximum_pods 2 -> 4, objective.target_return none -> 475, objective.wall_clock_duration 300 s -> 90.5 s"
+    )
+
+
+def test_what_stays_is_not_told() -> None:
+    assert describe_changes(spec(), spec()) == "nothing that was not so before"

@@ -1,0 +1,148 @@
+"""What the launcher `kubernetes` makes of a server that refuses, and the events it leaves there."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_cluster import NAMESPACE, FakeCluster, Hands, failure, new_pod
+from kubernetes.config import kube_config
+
+from orchestrator.launchers import Witness
+from orchestrator.launchers.kubernetes.api_client import Cluster, connect
+from orchestrator.launchers.kubernetes.event_recorder import BURST, Announcer
+from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
+from podrace.errors import InvalidArgument, Unavailable
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        (OSError("[Errno 111] Connection refused"), "the Kubernetes API does not answer: .* Connection refused"),
+        (failure(500, "etcdserver: leader changed"), "the Kubernetes API fails: GET .*jobs: 500 etcdserver"),
+        (failure(403, 'jobs.batch is forbidden: User "x" cannot list'), "forbids it: .*Role of deploy/k8s/base"),
+        (failure(401, "Unauthorized"), "does not know who asks: Unauthorized"),
+        (failure(429, "too many requests"), "is overloaded: too many requests"),
+        (failure(404, 'namespaces "mesh" not found'), "there is no namespace 'mesh': .*set kubernetes.namespace"),
+    ],
+)
+async def test_what_is_wrong_with_the_server_is_one_line_with_a_way_out(
+    launcher: KubernetesLauncher, cluster: FakeCluster, trouble: Any, said: str
+) -> None:
+    cluster.failures["GET", "jobs"] = trouble
+    with pytest.raises(Unavailable, match=said) as caught:
+        await launcher.list()
+    assert "\n" not in caught.value.message
+    cluster.failures.clear()
+    assert await launcher.list() == []
+
+
+async def test_a_server_that_asks_for_a_pause_gets_it(cluster: FakeCluster, hands: Hands) -> None:
+    asking = Cluster(cluster, NAMESPACE, monotonic=hands)
+    cluster.failures["GET", "jobs"] = failure(429, "slow down", **{"Retry-After": "7"})
+    with pytest.raises(Unavailable):
+        asking.list("batch/v1", "jobs")
+    cluster.failures.clear()
+    with pytest.raises(Unavailable, match="has asked for a pause"):
+        asking.list("batch/v1", "jobs")
+    assert len(cluster.asked) == 1
+    hands.now += 7.0
+    assert asking.list("batch/v1", "jobs") == []
+
+
+def test_a_long_list_comes_in_pages_and_begins_anew_when_it_has_expired(cluster: FakeCluster) -> None:
+    for number in range(7):
+        cluster.put("jobs", {"metadata": {"name": f"j{number}"}, "spec": {}})
+    cluster.page, cluster.expired_once = 3, True
+    found = Cluster(cluster, NAMESPACE).list("batch/v1", "jobs")
+    assert [job["metadata"]["name"] for job in found] == [f"j{number}" for number in range(7)]
+
+
+async def test_a_pod_that_the_server_refuses_for_good_is_refused_for_good(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    cluster.failures["POST", "jobs"] = failure(422, "Job is invalid: spec.template.spec.nodeSelector: Invalid value")
+    with pytest.raises(InvalidArgument, match="the Kubernetes API refuses it: Job is invalid"):
+        await launcher.start(new_pod())
+    cluster.failures["POST", "jobs"] = failure(403, "forbidden: exceeded quota: team, used: count/jobs.batch=5")
+    with pytest.raises(Unavailable, match="a quota of namespace 'mesh' is exhausted"):
+        await launcher.start(new_pod())
+
+
+async def test_a_namespace_without_a_template_says_what_to_apply(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    cluster.objects["podtemplates"].clear()
+    for ask in (launcher.capacity(), launcher.start(new_pod())):
+        with pytest.raises(Unavailable, match="no PodTemplate 'podrace-agentpod' in namespace 'mesh': apply"):
+            await ask
+
+
+async def test_decisions_become_events_on_the_configmap(launcher: KubernetesLauncher, cluster: FakeCluster) -> None:
+    assert isinstance(launcher, Witness)
+    launcher.note("pool_short", "a pod needs 1 GPUs, 0 are free", {"tournament_id": "race"})
+    launcher.note("agent_generated", "a0", {"tournament_id": "race", "agent_id": "a0"})
+    await asyncio.gather(launcher._announcer._sending)
+    (event,) = cluster.objects["events"].values()
+    assert (event["reason"], event["type"]) == ("PoolShort", "Warning")
+    assert event["message"] == "a pod needs 1 GPUs, 0 are free"
+    assert event["involvedObject"] == {
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "podrace-race", "namespace": NAMESPACE,
+        "uid": "uid-of-podrace-race",
+    }  # fmt: skip
+
+
+async def test_events_are_few_and_never_in_the_way(cluster: FakeCluster, hands: Hands) -> None:
+    """The clock stands still: after the burst nothing more is sent, and nothing of it raises."""
+    sent = asyncio.Event()
+    owners = []
+
+    def owner(tournament_id: str) -> Any:
+        owners.append(tournament_id)
+        if len(owners) == BURST:
+            loop.call_soon_threadsafe(sent.set)
+        raise Unavailable("away")
+
+    loop = asyncio.get_running_loop()
+    announcer = Announcer(lambda: Cluster(cluster, NAMESPACE), owner, monotonic=hands)
+    for number in range(500):
+        announcer.note("pod_started", f"p{number}", {"tournament_id": "race"})
+    await sent.wait()
+    for _ in range(10):
+        # Time enough for more, on the same threads.
+        await asyncio.to_thread(time.monotonic)
+    assert len(owners) == BURST
+    assert announcer.dropped == 400
+    await announcer.close()
+
+
+# --- where it is -------------------------------------------------------------------------------------------------
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: here, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: me, user: {token: secret}}]
+contexts: [{name: here, context: {cluster: here, user: me, namespace: races}}]
+current-context: here
+"""
+
+
+def test_outside_a_cluster_the_server_and_the_namespace_are_those_of_kubectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text(KUBECONFIG)
+    # The package reads the variable once, when it is imported.
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
+    send, namespace = connect("")
+    assert namespace == "races"
+    assert connect("another")[1] == "another"
+    with pytest.raises(Unavailable, match=r"does not answer: .*127.0.0.1.*port=9.*Connection refused"):
+        Cluster(send, namespace).list("v1", "pods")
+
+
+def test_where_no_cluster_is_known_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "nothing"))
+    with pytest.raises(Unavailable, match=r"no Kubernetes cluster is known: .*; run in one, or set KUBECONFIG"):
+        connect("")

@@ -1,0 +1,128 @@
+"""An agent pod on several hosts: an Indexed Job, as an API server is told of it and answers."""
+
+from typing import Any
+
+import pytest
+from fake_cluster import GIB, FakeCluster, Hands, new_pod, node
+
+from orchestrator.decisions.resources import Resources, Room
+from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
+from orchestrator.launchers.pod_settings import check_one_host
+from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.tournament.v1.tournament_pb2 import PodSpec
+
+WIDE: dict[str, Any] = {"hosts": 2, "learners": 4, "cores": 8.0, "memory_bytes": 6 * GIB}
+
+
+async def started(launcher: KubernetesLauncher, cluster: FakeCluster, **changes: Any) -> dict[str, Any]:
+    await launcher.start(new_pod(**{**WIDE, **changes}))
+    job: dict[str, Any] = cluster.jobs()["race-p0"]
+    return job
+
+
+def told(container: dict[str, Any]) -> dict[str, Any]:
+    return {each["name"].removeprefix("PODRACE_AGENTPOD__"): each for each in container["env"]}
+
+
+async def test_it_is_one_indexed_job_whose_pods_find_the_head(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    spec = (await started(launcher, cluster))["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (2, 2, "Indexed")
+    pod = spec["template"]["spec"]
+    assert [each["name"] for each in pod["containers"]] == ["learner", "learner-1", "worker-0", "worker-1", "evaluator"]
+    for container in pod["containers"]:
+        variables = told(container)
+        assert variables["HEAD"]["value"] == "race-p0-0.podrace-agentpod:50070"
+        assert variables["HOST"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+        index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+        assert variables["HOST_INDEX"]["valueFrom"] == {"fieldRef": {"fieldPath": index}}
+        assert (variables["HOSTS"]["value"], variables["LEARNERS"]["value"]) == ("2", "4")
+    assert {"name": "head", "containerPort": 50070} in pod["containers"][0]["ports"]
+
+
+async def test_each_host_asks_for_its_part_on_a_node_of_its_own(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    pod = (await started(launcher, cluster, gpus=4))["spec"]["template"]["spec"]
+    asked = [container["resources"]["requests"] for container in pod["containers"]]
+    assert sum(int(each["cpu"].removesuffix("m")) for each in asked) == 4000
+    assert sum(int(each["memory"]) for each in asked) == 3 * GIB
+    assert sum(int(each["resources"]["limits"].get("nvidia.com/gpu", 0)) for each in pod["containers"]) == 2
+    (term,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term == {
+        "labelSelector": {"matchLabels": {"podrace/pod": "race-p0"}}, "topologyKey": "kubernetes.io/hostname",
+    }  # fmt: skip
+
+
+async def test_it_is_where_its_head_is_and_says_what_its_head_said(
+    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+) -> None:
+    await started(launcher, cluster)
+    cluster.give_pod("race-p0", index=1, podIP="10.0.0.2")
+    head = cluster.give_pod("race-p0", index=0, podIP="10.0.0.1")
+    (listed,) = await launcher.list()
+    assert listed.metrics["learner"] == "10.0.0.1:9090"
+    assert listed.reserved == Resources(8.0, 6 * GIB, 0, hosts=2)
+    cluster.logs[head["metadata"]["name"]] = "error: the head's own words"
+    cluster.give_pod("race-p0", index=1)
+    cluster.end("race-p0", "Failed")
+    await launcher.list()
+    assert launcher.last_words("race-p0") == "error: the head's own words"
+
+
+async def test_a_host_whose_learner_has_ended_is_no_head_that_has(
+    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+) -> None:
+    await started(launcher, cluster)
+    cluster.give_pod("race-p0", index=0, containerStatuses=[{"name": "learner", "state": {"running": {}}}])
+    ended = [{"name": "learner", "state": {"terminated": {"exitCode": 0}}}]
+    cluster.give_pod("race-p0", index=1, containerStatuses=ended)
+    await launcher.list()
+    hands.now += 31.0
+    await launcher.list()
+    assert list(cluster.jobs()) == ["race-p0"]
+
+
+async def test_hosts_that_no_node_has_taken_yet_take_their_room(
+    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+) -> None:
+    cluster.put("nodes", node("n2"))
+    await started(launcher, cluster)
+    for taken in (0, 1, 2):
+        if taken:
+            cluster.give_pod("race-p0", index=taken - 1, at=f"n{taken}")
+        await launcher.list()
+        hands.now += 10.0
+        room = (await launcher.capacity()).free
+        assert room is not None
+        assert room.total.cores == 8.0, taken
+        # Between the two, which node the other host will be on is the scheduler's to know.
+        assert taken == 1 or [each.cores for each in room.nodes] == [4.0, 4.0]
+
+
+async def test_a_template_without_a_service_for_the_names_is_told(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    del cluster.objects["podtemplates"]["podrace-agentpod"]["template"]["spec"]["subdomain"]
+    with pytest.raises(FailedPrecondition, match=r"no subdomain, and pod\.hosts = 2.*apply deploy/k8s"):
+        await launcher.start(new_pod(**WIDE))
+
+
+@pytest.mark.parametrize(("nodes", "fits"), [((4.0, 4.0), True), ((8.0, 3.0), False), ((16.0,), False)])
+def test_each_part_of_a_pod_needs_a_node_of_its_own(nodes: tuple[float, ...], fits: bool) -> None:
+    each = tuple(Resources(cores, 64 * GIB, 8) for cores in nodes)
+    room = Room(sum(each, Resources(0.0, 0, 0)), each, strict=True)
+    pod = Resources(8.0, 6 * GIB, 2, hosts=2)
+    assert room.fits(pod) == fits
+    if fits:
+        left = room - pod
+        assert [node.cores for node in left.nodes] == [0.0, 0.0]
+        assert left.total.cores == 0.0
+        assert not left.fits(pod)
+
+
+def test_who_has_one_host_only_refuses_a_pod_of_several() -> None:
+    with pytest.raises(InvalidArgument, match=r"pod\.hosts = 3: the launcher 'process' has one host; run the mesh on"):
+        check_one_host(PodSpec(hosts=3), "process")
+    check_one_host(PodSpec(), "process")

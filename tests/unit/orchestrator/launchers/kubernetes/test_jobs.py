@@ -1,0 +1,137 @@
+"""What the Job of a pod looks like, as the launcher `kubernetes` tells an API server."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_cluster import GIB, FakeCluster, new_pod
+
+from orchestrator.launchers.kubernetes.jobs import gpus_of_roles, job_name, owner_name
+from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
+from orchestrator.launchers.pod_settings import roles_of
+from podrace.errors import InvalidArgument
+from podrace.tournament.v1.tournament_pb2 import LAYOUT_FUSED
+
+
+def spec_of(cluster: FakeCluster, job: str = "race-p0") -> dict[str, Any]:
+    found: dict[str, Any] = cluster.jobs()[job]["spec"]["template"]["spec"]
+    return found
+
+
+async def test_a_pod_is_a_job_of_its_name_owned_by_the_configmap_of_its_tournament(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    await launcher.start(new_pod())
+    job = cluster.jobs()["race-p0"]
+    (owner,) = job["metadata"]["ownerReferences"]
+    assert owner == {
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "podrace-race", "uid": "uid-of-podrace-race",
+    }  # fmt: skip
+    assert cluster.objects["configmaps"]["podrace-race"]["data"] == {"tournament_id": "race"}
+    spec = job["spec"]
+    assert (spec["backoffLimit"], spec["completions"], spec["podReplacementPolicy"]) == (0, 1, "Failed")
+    assert spec["podFailurePolicy"] == {
+        "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+    }
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    assert spec["ttlSecondsAfterFinished"] > 300
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert spec["template"]["metadata"]["labels"]["team"] == "races"
+    assert "note" in job["metadata"]["annotations"]
+    assert not any("kubectl" in key for key in job["metadata"]["annotations"])
+
+
+async def test_a_separate_pod_is_a_container_a_role_that_share_memory_sockets_and_process_ids(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    await launcher.start(new_pod())
+    spec = spec_of(cluster)
+    assert [(each["name"], each["args"]) for each in spec["containers"]] == [
+        ("learner", ["learner"]), ("worker-0", ["worker-0"]), ("evaluator", ["evaluator"]),
+    ]  # fmt: skip
+    assert spec["shareProcessNamespace"] is True
+    volumes = {volume["name"]: volume["emptyDir"] for volume in spec["volumes"]}
+    assert volumes["shared-memory"] == {"medium": "Memory", "sizeLimit": str(3 * GIB)}
+    assert volumes["sockets"]["medium"] == "Memory"
+    for container in spec["containers"]:
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        assert mounts == {"/run/podrace": "sockets", "/dev/shm": "shared-memory", "/var/cache/podrace": "cache"}
+        told = {variable["name"]: variable["value"] for variable in container["env"]}
+        assert told["NCCL_DEBUG"] == "WARN"
+        assert told["PODRACE_AGENTPOD__POD_ID"] == "race-p0"
+        assert told["PODRACE_AGENTPOD__FOLDER"] == "/run/podrace/pod"
+        assert told["PODRACE_AGENTPOD__PLANE_FOLDER"] == "/dev/shm"
+        assert told["PODRACE_AGENTPOD__ORCHESTRATOR"] == "podrace-orchestrator:50051"
+    ports = [
+        next(each["value"] for each in container["env"] if each["name"].endswith("METRICS_LISTEN"))
+        for container in spec["containers"]
+    ]
+    assert ports == ["0.0.0.0:9090", "0.0.0.0:9091", "0.0.0.0:9092"]
+
+
+async def test_a_fused_pod_is_one_container_that_shares_nothing(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    await launcher.start(new_pod(layout=LAYOUT_FUSED, cores=1.5))
+    spec = spec_of(cluster)
+    (container,) = spec["containers"]
+    assert container["name"] == "learner"
+    assert container["resources"]["requests"] == {"cpu": "1500m", "memory": str(3 * GIB)}
+    assert "shareProcessNamespace" not in spec
+    assert "resources" not in spec
+
+
+async def test_containers_ask_together_for_what_the_pod_reserves(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    await launcher.start(new_pod(cores=1.001, memory_bytes=GIB + 1))
+    spec = spec_of(cluster)
+    asked = [container["resources"]["requests"] for container in spec["containers"]]
+    assert sum(int(each["cpu"].removesuffix("m")) for each in asked) == 1001
+    assert sum(int(each["memory"]) for each in asked) == GIB + 1
+    whole = {"cpu": "1001m", "memory": str(GIB + 1)}
+    assert all(container["resources"]["limits"] == whole for container in spec["containers"])
+    assert spec["resources"] == {"requests": whole, "limits": whole}
+    assert int(asked[2]["cpu"].removesuffix("m")) == 100
+
+
+async def test_a_gpu_belongs_to_one_container_which_gets_the_adapters_too(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    await launcher.start(new_pod(gpus=2))
+    limits = {each["name"]: each["resources"]["limits"] for each in spec_of(cluster)["containers"]}
+    assert [limits[role].get("nvidia.com/gpu") for role in ("learner", "worker-0", "evaluator")] == ["1", "1", None]
+    assert [limits[role].get("rdma/shared") for role in ("learner", "worker-0", "evaluator")] == ["1", "1", None]
+    seen = [
+        next(each["value"] for each in container["env"] if each["name"] == "PODRACE_AGENTPOD__GPUS")
+        for container in spec_of(cluster)["containers"]
+    ]
+    assert seen == ["0", "0", ""]
+
+
+async def test_claims_of_the_template_bring_gpus_to_all_containers(
+    make: Callable[..., KubernetesLauncher], cluster: FakeCluster
+) -> None:
+    await make(gpu_resource="").start(new_pod(gpus=1))
+    for container in spec_of(cluster)["containers"]:
+        assert "nvidia.com/gpu" not in container["resources"]["limits"]
+        assert {"name": "PODRACE_AGENTPOD__GPUS", "value": "0"} in container["env"]
+
+
+def test_gpus_that_containers_cannot_be_given_are_refused() -> None:
+    many, group = new_pod(gpus=4).spec, new_pod(gpus=2, plane="group").spec
+    with pytest.raises(InvalidArgument, match=r"pod.gpus = 4: a pod of 3 containers .* takes one each at most"):
+        gpus_of_roles(many, roles_of(many))
+    with pytest.raises(InvalidArgument, match=r"pod.gpus = 2: plane 'group' needs one for each of learner, worker-0"):
+        gpus_of_roles(group, roles_of(group))
+    fused = new_pod(layout=LAYOUT_FUSED, gpus=8).spec
+    assert gpus_of_roles(fused, roles_of(fused)) == {"learner": 8}
+
+
+def test_names_that_kubernetes_does_not_allow_stay_apart() -> None:
+    assert job_name("race-p0") == "race-p0"
+    assert job_name("Race_1-p0") != job_name("race-1-p0")
+    assert job_name("r" * 70 + "-p1") != job_name("r" * 70 + "-p2")
+    for name in (job_name("Race_1-p0"), job_name("r" * 70 + "-p1"), owner_name("podrace", "-_R_")):
+        assert len(name) <= 57
+        assert name.strip("-") == name.lower()

@@ -1,0 +1,231 @@
+"""What the launcher `docker` tells its engine, and makes of what the engine says; an engine of memory here."""
+
+from pathlib import Path
+from typing import Any
+
+import docker.errors
+import pytest
+from fake_docker import GIB, Engine
+
+from orchestrator.launchers import NewPod, Surroundings
+from orchestrator.launchers.docker import DockerLauncher, credentials
+from orchestrator.launchers.options import DockerOptions
+from orchestrator.launchers.pod_settings import roles_of
+from podrace.errors import InvalidArgument, Unavailable
+from podrace.telemetry import TelemetryConfig
+from podrace.tournament.v1.tournament_pb2 import LAYOUT_FUSED, LAYOUT_SEPARATE, PodSpec
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def launcher(engine: Engine, tmp_path: Path) -> DockerLauncher:
+    around = Surroundings(
+        orchestrator="orchestrator:50051",
+        leaderboard="leaderboard:50052",
+        store="minio+http://store:9000/podrace",
+        runtime_folder=tmp_path,
+        log_folder=tmp_path,
+        lifeline="",
+        orphan_seconds=60.0,
+        telemetry=TelemetryConfig(),
+    )
+    options = DockerOptions(image="podrace/agentpod:test", network="mesh", gpus=("0", "1"))
+    launcher = DockerLauncher(around, options, environ={"PODRACE_STORE_ACCESS_KEY": "key"})
+    launcher.__dict__["_client"] = engine
+    return launcher
+
+
+def new_pod(pod_id: str = "race-p0", **changes: Any) -> NewPod:
+    spec = PodSpec(layout=LAYOUT_SEPARATE, workers=1, learners=1, cores=2.0, memory_bytes=GIB)
+    for key, value in changes.items():
+        setattr(spec, key, value)
+    return NewPod(pod_id, "race", spec)
+
+
+async def test_a_separate_pod_is_a_container_a_role_the_head_first(launcher: DockerLauncher, engine: Engine) -> None:
+    await launcher.start(new_pod())
+    assert list(engine.running) == [f"podrace-race-p0-{role}" for role in ("learner", "worker-0", "evaluator")]
+    assert [c.told["command"] for c in engine.running.values()] == [["learner"], ["worker-0"], ["evaluator"]]
+    assert engine.volume_options == {
+        "podrace-race-p0": {
+            "type": "tmpfs",
+            "device": "tmpfs",
+            "o": f"uid=10001,gid=10001,mode=0700,size={GIB}",
+        }
+    }
+    assert all("podrace-race-p0:/run/podrace:rw" in c.told["volumes"] for c in engine.running.values())
+
+
+async def test_a_container_may_do_nothing_but_its_work(launcher: DockerLauncher, engine: Engine) -> None:
+    await launcher.start(new_pod(layout=LAYOUT_FUSED, cores=1.5))
+    (told,) = (c.told for c in engine.running.values())
+    assert told["read_only"]
+    assert told["cap_drop"] == ["ALL"]
+    assert told["security_opt"] == ["no-new-privileges:true"]
+    assert (told["nano_cpus"], told["mem_limit"], told["network"]) == (1_500_000_000, GIB, "mesh")
+    assert "privileged" not in told
+    assert told["restart_policy"] is None
+
+
+async def test_a_container_is_told_what_a_pod_has_to_know(launcher: DockerLauncher, engine: Engine) -> None:
+    await launcher.start(new_pod(gpus=1, plane="cuda"))
+    told = engine.running["podrace-race-p0-worker-0"].told
+    assert (
+        told["environment"]
+        | {
+            "PODRACE_AGENTPOD__POD_ID": "race-p0",
+            "PODRACE_AGENTPOD__LAYOUT": "separate",
+            "PODRACE_AGENTPOD__PLANE": "cuda",
+            "PODRACE_AGENTPOD__GPUS": "0",
+            "PODRACE_AGENTPOD__ORCHESTRATOR": "orchestrator:50051",
+            "PODRACE_AGENTPOD__TELEMETRY__LOG_LEVEL": "info",
+            "PODRACE_STORE_ACCESS_KEY": "key",
+        }
+        == told["environment"]
+    )
+    assert told["device_requests"][0]["DeviceIDs"] == ["0"]
+    assert told["device_requests"][0]["Capabilities"] == [["gpu", "compute", "utility"]]
+    assert told["pid_mode"] == "container:podrace-race-p0-learner"
+
+
+async def test_gpus_are_given_once_and_refused_when_there_are_none_left(launcher: DockerLauncher) -> None:
+    await launcher.start(new_pod("race-p0", gpus=1))
+    await launcher.start(new_pod("race-p1", gpus=1))
+    with pytest.raises(Unavailable, match="a pod needs 1 GPUs, 0 are free"):
+        await launcher.start(new_pod("race-p2", gpus=1))
+    with pytest.raises(InvalidArgument, match=r"pod.gpus = 3: launcher 'docker' may give away 2"):
+        await launcher.start(new_pod("race-p3", gpus=3))
+
+
+async def test_a_pod_that_runs_is_listed_as_it_was_started_and_started_once(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    await launcher.start(new_pod())
+    await launcher.start(new_pod())
+    assert not engine.removed
+    (pod,) = await launcher.list()
+    assert (pod.pod_id, pod.tournament_id, pod.layout) == ("race-p0", "race", LAYOUT_SEPARATE)
+    assert (pod.reserved.cores, pod.reserved.memory_bytes, pod.reserved.gpus) == (2.0, GIB, 0)
+    assert pod.start_time == 1795255200.0
+
+
+async def test_a_pods_metrics_are_found_by_the_names_of_its_containers(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    await launcher.start(new_pod())
+    await launcher.start(new_pod("race-p1", layout=LAYOUT_FUSED))
+    found = {pod.pod_id: pod.metrics for pod in await launcher.list()}
+    assert found["race-p1"] == {"learner": "podrace-race-p1-learner:9090"}
+    assert set(found["race-p0"]) == {"learner", "worker-0", "evaluator"}
+    launcher._options = DockerOptions(network="")
+    assert [pod.metrics for pod in await launcher.list()] == [{}, {}]
+
+
+async def test_a_pod_whose_head_is_dead_is_swept_and_its_last_words_kept(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    await launcher.start(new_pod())
+    head = engine.running["podrace-race-p0-learner"]
+    head.status, head.said = "exited", b"one\n\x1b[31merror: no room\x1b[0m\n\n"
+    assert await launcher.list() == []
+    assert engine.removed[0] == "podrace-race-p0-learner"
+    assert not engine.running
+    assert not engine.volume_options
+    assert launcher.last_words("race-p0") == "error: no room"
+
+
+async def test_who_said_nothing_is_known_by_how_it_ended(launcher: DockerLauncher, engine: Engine) -> None:
+    for pod_id, state in (("race-p0", {"ExitCode": 137}), ("race-p1", {"OOMKilled": True, "ExitCode": 137})):
+        await launcher.start(new_pod(pod_id))
+        head = engine.running[f"podrace-{pod_id}-learner"]
+        head.status, head.attrs["State"] = "exited", state
+    await launcher.list()
+    assert launcher.last_words("race-p0") == "exit code 137"
+    assert launcher.last_words("race-p1") == "killed: out of memory"
+    assert launcher.last_words("race-p9") == ""
+
+
+async def test_containers_without_a_head_are_swept(launcher: DockerLauncher, engine: Engine) -> None:
+    await launcher.start(new_pod())
+    del engine.running["podrace-race-p0-learner"]
+    assert await launcher.list() == []
+    assert not engine.running
+
+
+async def test_others_containers_are_none_of_ours(launcher: DockerLauncher, engine: Engine) -> None:
+    await launcher.start(new_pod())
+    engine.running["podrace-race-p0-learner"].told["labels"]["podrace.scope"] = "another"
+    for container in engine.running.values():
+        container.told["labels"]["podrace.scope"] = "another"
+    assert await launcher.list() == []
+    assert len(engine.running) == 3
+
+
+async def test_a_start_that_fails_half_way_leaves_nothing(launcher: DockerLauncher, engine: Engine) -> None:
+    engine.failures["podrace-race-p0-evaluator"] = docker.errors.APIError("conflict")
+    with pytest.raises(Unavailable, match="the Docker Engine refuses: conflict"):
+        await launcher.start(new_pod())
+    assert not engine.running
+    assert not engine.volume_options
+
+
+async def test_to_stop_is_a_signal_to_the_head_and_to_kill_is_to_remove_all(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    await launcher.start(new_pod())
+    await launcher.stop("race-p0", kill=False)
+    assert [c.signals for c in engine.running.values()] == [["SIGTERM"], [], []]
+    await launcher.stop("race-p0", kill=True)
+    assert not engine.running
+    await launcher.stop("race-p0", kill=False)
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (docker.errors.ImageNotFound("no such image"), "image 'podrace/agentpod:test' is not on the engine"),
+        (
+            docker.errors.DockerException("('Connection aborted.', PermissionError(13, 'Permission denied'))"),
+            "this user may not use its socket",
+        ),
+        (
+            docker.errors.DockerException("FileNotFoundError(2, 'No such file or directory')"),
+            "is it running, and is its socket mounted here",
+        ),
+    ],
+)
+async def test_what_is_wrong_with_the_engine_is_one_line_with_a_way_out(
+    launcher: DockerLauncher, engine: Engine, failure: Exception, said: str
+) -> None:
+    engine.failures["podrace-race-p0-learner"] = failure
+    with pytest.raises(Unavailable, match=said) as caught:
+        await launcher.start(new_pod())
+    assert "\n" not in caught.value.message
+
+
+async def test_capacity_is_the_engines_but_for_what_is_spared(launcher: DockerLauncher) -> None:
+    capacity = await launcher.capacity()
+    assert (capacity.total.cores, capacity.total.memory_bytes, capacity.total.gpus) == (8.0, 15 * GIB, 2)
+
+
+def test_credentials_come_from_the_environment_or_from_files(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hush\n")
+    found = credentials(
+        {"PODRACE_STORE_ACCESS_KEY": "key", "PODRACE_STORE_SECRET_KEY_FILE": str(tmp_path / "secret"), "HOME": "/"}
+    )
+    assert found == {"PODRACE_STORE_ACCESS_KEY": "key", "PODRACE_STORE_SECRET_KEY": "hush"}
+    with pytest.raises(Unavailable, match="PODRACE_STORE_SECRET_KEY_FILE = 'nowhere': cannot be read"):
+        credentials({"PODRACE_STORE_SECRET_KEY_FILE": "nowhere"})
+
+
+def test_the_roles_of_a_pod_are_those_that_agentpod_has() -> None:
+    from agentpod.config import PodConfig
+
+    for layout, name in ((LAYOUT_SEPARATE, "separate"), (LAYOUT_FUSED, "fused")):
+        for learners, workers in ((1, 1), (2, 3)):
+            config = PodConfig("p", "o", "l", "s", Path("f"), layout=name, learners=learners, workers=workers)
+            assert roles_of(PodSpec(layout=layout, learners=learners, workers=workers)) == config.roles

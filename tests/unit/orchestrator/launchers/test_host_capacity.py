@@ -1,0 +1,88 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers import host_capacity
+from orchestrator.launchers.host_capacity import gpu_ids, sense
+
+GIB = 1 << 30
+KIB = 1024
+
+
+def machine(root: Path, cgroup: str, files: dict[str, str], total_gib: int = 16, available_gib: int = 12) -> Path:
+    """A /proc and a /sys of a machine whose process is in the groups of `cgroup`."""
+    meminfo = f"MemTotal: {total_gib * GIB // KIB} kB\nMemAvailable: {available_gib * GIB // KIB} kB\n"
+    for name, text in {"proc/meminfo": meminfo, "proc/self/cgroup": cgroup, **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_without_groups_it_is_the_machine(tmp_path: Path) -> None:
+    found = sense(machine(tmp_path, "", {}))
+    assert found.total.cores == len(os.sched_getaffinity(0))
+    assert found.total.memory_bytes == 16 * GIB
+    assert found.available_memory_bytes == 12 * GIB
+
+
+def test_the_narrowest_group_above_counts(tmp_path: Path) -> None:
+    files = {
+        "sys/fs/cgroup/outer/cpu.max": "50000 100000",
+        "sys/fs/cgroup/outer/inner/cpu.max": "max 100000",
+        "sys/fs/cgroup/outer/memory.max": str(4 * GIB),
+        "sys/fs/cgroup/outer/memory.current": str(3 * GIB),
+        "sys/fs/cgroup/outer/memory.stat": f"anon 1\ninactive_file {GIB}\n",
+        "sys/fs/cgroup/outer/inner/memory.max": "max",
+    }
+    found = sense(machine(tmp_path, "0::/outer/inner\n", files))
+    assert found.total.cores == 0.5
+    assert found.total.memory_bytes == 4 * GIB
+    assert found.available_memory_bytes == 2 * GIB, "file pages that nobody touches can be had"
+
+
+def test_version_1_groups_are_read_per_controller(tmp_path: Path) -> None:
+    files = {
+        "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "25000",
+        "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000",
+        "sys/fs/cgroup/memory/box/memory.limit_in_bytes": str(2 * GIB),
+        "sys/fs/cgroup/memory/box/memory.usage_in_bytes": str(GIB),
+    }
+    found = sense(machine(tmp_path, "4:memory:/box\n3:cpuset:/\n2:cpu,cpuacct:/box\n", files))
+    assert found.total.cores == 0.25
+    assert (found.total.memory_bytes, found.available_memory_bytes) == (2 * GIB, GIB)
+
+
+def test_a_limit_above_the_machine_is_no_limit(tmp_path: Path) -> None:
+    files = {"sys/fs/cgroup/memory.max": "9223372036854771712"}
+    assert sense(machine(tmp_path, "0::/\n", files)).total.memory_bytes == 16 * GIB
+
+
+def test_in_a_container_the_mount_itself_is_read_when_the_path_is_the_hosts(tmp_path: Path) -> None:
+    files = {"sys/fs/cgroup/memory.max": str(GIB), "sys/fs/cgroup/memory.current": "0"}
+    assert sense(machine(tmp_path, "0::/docker/0123\n", files)).total.memory_bytes == GIB
+
+
+def test_memory_in_use_beyond_the_limit_leaves_none(tmp_path: Path) -> None:
+    files = {"sys/fs/cgroup/memory.max": str(GIB), "sys/fs/cgroup/memory.current": str(2 * GIB)}
+    assert sense(machine(tmp_path, "0::/\n", files)).available_memory_bytes == 0
+
+
+def test_this_machine_can_be_sensed() -> None:
+    found = sense()
+    assert found.total.cores > 0
+    assert 0 < found.available_memory_bytes <= found.total.memory_bytes
+
+
+def test_hidden_gpus_are_not_given_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_capacity, "_driver_answers", lambda: True)
+    monkeypatch.setattr("pynvml.nvmlDeviceGetCount", lambda: 4)
+    assert gpu_ids({}) == [0, 1, 2, 3]
+    assert gpu_ids({"CUDA_VISIBLE_DEVICES": "1, 3"}) == [1, 3]
+    assert gpu_ids({"CUDA_VISIBLE_DEVICES": ""}) == []
+
+
+def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_capacity, "_driver_answers", lambda: False)
+    assert gpu_ids({}) == []

@@ -1,0 +1,107 @@
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
+from orchestrator.decisions.resources import Resources
+from orchestrator.launchers import ListedPod
+from orchestrator.pool import pod_lifecycle
+from orchestrator.pool.pod_lifecycle import START_GRACE_SECONDS, census
+from orchestrator.state import records
+from orchestrator.state.database import State, Transaction
+from orchestrator.state.records import FAILED, EventRecord, PodPhase, PodRecord, TournamentRecord
+from orchestrator.tournaments import lifecycle
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.specification.resolve import resolve
+from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, TournamentSpec
+
+
+def recorded(pod_id: str = "p0", phase: PodPhase = PodPhase.SEEN) -> PodRecord:
+    return PodRecord(pod_id, "t", 0, phase, 0.0, 2, 1.0, 1, 0, useful=False, drain_reason="")
+
+
+def listed(pod_id: str = "p0") -> ListedPod:
+    return ListedPod(pod_id, "t", 0.0, 2, Resources(1.0, 1, 0))
+
+
+def test_a_pod_that_was_seen_and_is_not_listed_any_more_is_gone_at_once() -> None:
+    assert census([recorded()], [], [], {"p0": 0.0}).gone == [recorded()]
+
+
+@pytest.mark.parametrize(("absent", "gone"), [(START_GRACE_SECONDS - 0.1, 0), (START_GRACE_SECONDS, 1)])
+def test_a_pod_that_was_only_intended_gets_a_grace(absent: float, gone: int) -> None:
+    assert len(census([recorded(phase=PodPhase.INTENDED)], [], [], {"p0": absent}).gone) == gone
+
+
+def test_a_pod_that_is_being_started_is_never_gone() -> None:
+    assert census([recorded(phase=PodPhase.INTENDED)], [], ["p0"], {"p0": 1000.0}).gone == []
+
+
+def test_a_pod_that_nobody_recorded_is_unknown() -> None:
+    found = census([], [listed()], [], {})
+    assert (found.unknown, found.gone, found.appeared) == ([listed()], [], [])
+
+
+def test_a_pod_appears_once() -> None:
+    intended = recorded(phase=PodPhase.INTENDED)
+    assert census([intended], [listed()], ["p0"], {}).appeared == [intended]
+    assert census([recorded()], [listed()], [], {}).appeared == []
+
+
+def new_tournament(transaction: Transaction) -> TournamentRecord:
+    given = TournamentSpec(name="race", objective=ObjectiveSpec(environment_steps=10))
+    given.environment.id = "CartPole-v1"
+    given.algorithms["ppo"].SetInParent()
+    request = pb.CreateTournamentRequest(request_id="r", spec=given)
+    return lifecycle.create(transaction, request, resolve(given), "", lambda count: b"\x00" * count)
+
+
+async def die(state: State, tournament_id: str, words: str = "boom") -> int:
+    pod = await state.transact(pod_lifecycle.intend, tournament_id, "a test")
+    return (await state.transact(pod_lifecycle.bury, pod.pod_id, words))[1]
+
+
+async def kinds(state: State) -> Sequence[str]:
+    return [event.kind for event in await state.transact(records.select, EventRecord, "true ORDER BY sequence")]
+
+
+async def test_pods_are_numbered_and_recorded_before_they_run(state: State) -> None:
+    tournament = await state.transact(new_tournament)
+    names = [(await state.transact(pod_lifecycle.intend, tournament.tournament_id, "a test")).pod_id for _ in range(2)]
+    assert names == ["race-aaaaaa-p0", "race-aaaaaa-p1"]
+    assert [pod.phase for pod in await state.transact(records.live_pods)] == [PodPhase.INTENDED] * 2
+
+
+async def test_pods_that_die_one_after_another_end_their_tournament_with_the_last_words(state: State) -> None:
+    tournament = await state.transact(new_tournament)
+    name = tournament.tournament_id
+    assert [await die(state, name) for _ in range(MAXIMUM_DEATHS)] == list(range(1, MAXIMUM_DEATHS + 1))
+    failed = await state.transact(records.find_tournament, name)
+    assert failed.state == FAILED
+    assert failed.reason.endswith("the last one said: boom")
+
+
+async def test_a_pod_that_was_of_use_may_die_without_blame(state: State) -> None:
+    tournament = await state.transact(new_tournament)
+    pod = await state.transact(pod_lifecycle.intend, tournament.tournament_id, "a test")
+    record = await state.transact(records.find, PodRecord, pod.pod_id)
+    assert record is not None
+    await state.transact(records.save, dataclasses.replace(record, useful=True))
+    assert (await state.transact(pod_lifecycle.bury, pod.pod_id, "boom"))[1] == 0
+
+
+async def test_a_pod_that_goes_as_told_is_not_a_death(state: State) -> None:
+    tournament = await state.transact(new_tournament)
+    pod = await state.transact(pod_lifecycle.intend, tournament.tournament_id, "a test")
+    await state.transact(pod_lifecycle.retire, pod.pod_id, "the pool shrinks")
+    await state.transact(pod_lifecycle.retire, pod.pod_id, "the pool shrinks")
+    assert (await state.transact(pod_lifecycle.bury, pod.pod_id, ""))[1] == 0
+    assert await kinds(state) == ["tournament_created", "pod_started", "pod_draining", "pod_gone"]
+
+
+async def test_a_pod_is_buried_once(state: State) -> None:
+    tournament = await state.transact(new_tournament)
+    pod = await state.transact(pod_lifecycle.intend, tournament.tournament_id, "a test")
+    assert (await state.transact(pod_lifecycle.bury, pod.pod_id, ""))[1] == 1
+    assert (await state.transact(pod_lifecycle.bury, pod.pod_id, ""))[1] == 0

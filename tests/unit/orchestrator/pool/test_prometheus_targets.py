@@ -1,0 +1,33 @@
+"""What Prometheus reads about pods."""
+
+import json
+
+from orchestrator.decisions.resources import Resources
+from orchestrator.launchers import ListedPod
+from orchestrator.pool.prometheus_targets import Targets
+
+
+def listed(pod_id: str, **metrics: str) -> ListedPod:
+    return ListedPod(pod_id, "race", 0.0, 1, Resources(1.0, 1, 0), metrics)
+
+
+def test_every_role_of_every_pod_listed_last_is_a_target_with_labels_of_its_own() -> None:
+    targets = Targets()
+    targets.note([listed("gone", learner="gone:9090")])
+    targets.note([listed("p0", learner="p0-learner:9090", evaluator="p0-evaluator:9090"), listed("p1")])
+    content_type, body = targets.page()
+    assert content_type == "application/json"
+    assert json.loads(body) == [
+        {
+            "targets": ["p0-learner:9090"],
+            "labels": {"pod_id": "p0", "tournament_id": "race", "role": "learner"},
+        },
+        {
+            "targets": ["p0-evaluator:9090"],
+            "labels": {"pod_id": "p0", "tournament_id": "race", "role": "evaluator"},
+        },
+    ]
+
+
+def test_before_the_first_look_there_is_a_list_and_it_is_empty() -> None:
+    assert json.loads(Targets().page()[1]) == []

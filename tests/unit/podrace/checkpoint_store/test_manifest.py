@@ -1,0 +1,93 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest, Part, Pointer, Trace
+from podrace.checkpoint_store.manifest import canonical_json, manifest_bytes, manifest_from_bytes, pointer_from_bytes
+from podrace.errors import DataLoss, Unimplemented
+
+
+def full_manifest() -> Manifest:
+    manifest = Manifest(
+        format_version=1,
+        agent_id="agent-1",
+        algorithm="ppo",
+        parts=[Part(name="policy", digest="0" * 64, size_bytes=2**53 + 1)],
+        environment_steps=2**64 - 1,
+        seed=12345678901234567890,
+        evaluation=Evaluation(
+            mean_return=0.1 + 0.2,
+            variance=5e-324,
+            metrics={"sharpe_ratio": 1 / 3, "annual_return": -1.7976931348623157e308},
+            traces={"account_value": Trace(values=[1.0, 1e6 / 7], labels=["2022-02-14", "größer"])},
+        ),
+        training_seconds=1e22,
+        publish_time=Timestamp(seconds=1_700_000_000, nanos=123),
+    )
+    manifest.hyperparameters.update({"learning_rate": 3e-4, "epochs": 4, "clip_value_loss": True, "activation": "tanh"})
+    return manifest
+
+
+def test_a_manifest_comes_back_with_every_bit() -> None:
+    assert manifest_from_bytes(manifest_bytes(full_manifest())) == full_manifest()
+
+
+def test_reading_and_writing_again_gives_the_same_bytes() -> None:
+    data = manifest_bytes(full_manifest())
+    assert manifest_bytes(manifest_from_bytes(data)) == data
+
+
+def test_keys_are_sorted_and_nothing_is_spaced() -> None:
+    text = manifest_bytes(full_manifest()).decode()
+    fields = json.loads(text)
+    assert list(fields) == sorted(fields)
+    assert json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False) == text
+    assert fields["environment_steps"] == str(2**64 - 1)
+
+
+def test_the_order_in_which_maps_were_filled_does_not_matter() -> None:
+    names = [f"metric_{index}" for index in range(20)]
+    one, other = Manifest(), Manifest()
+    for name in names:
+        one.evaluation.metrics[name] = 1.5
+        one.hyperparameters[name] = 2.5
+    for name in reversed(names):
+        other.evaluation.metrics[name] = 1.5
+        other.hyperparameters[name] = 2.5
+    assert manifest_bytes(one) == manifest_bytes(other)
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    data = b'{"format_version":1,"algorithm":"ppo","from_the_future":{"x":1}}'
+    assert manifest_from_bytes(data) == Manifest(format_version=1, algorithm="ppo")
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_another_format_version_is_refused(version: int) -> None:
+    with pytest.raises(Unimplemented, match=f"format version {version}"):
+        manifest_from_bytes(canonical_json(Manifest(format_version=version)))
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"5", b"null", b"\xff", b'{"format_version":"x"}', bytes(100)])
+def test_bytes_that_are_no_message_are_data_loss(data: bytes) -> None:
+    with pytest.raises(DataLoss, match="no Manifest in JSON"):
+        manifest_from_bytes(data)
+    if b"format_version" not in data:
+        with pytest.raises(DataLoss, match="no Pointer in JSON"):
+            pointer_from_bytes(data)
+
+
+def test_a_pointer_comes_back() -> None:
+    pointer = Pointer(agent_id="a", lease_epoch=7, manifest_digest="f" * 64)
+    assert canonical_json(pointer) == b'{"agent_id":"a","lease_epoch":"7","manifest_digest":"%s"}' % (b"f" * 64)
+    assert pointer_from_bytes(canonical_json(pointer)) == pointer
+
+
+def test_the_room_imports_without_torch() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None; import podrace.checkpoint_store, podrace.checkpoint_store.collect"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -1,0 +1,241 @@
+"""How objects travel to the store `minio` and back: digests, parts, connections, round trips."""
+
+import base64
+import threading
+from xml.etree import ElementTree
+
+import minio
+import pytest
+from scripted_s3 import AGENT, BUCKET, POINTER_PATH, Fault, ScriptedS3, etag_of, path_of
+from structlog.testing import CapturingLogger
+
+import podrace.checkpoint_store.publish
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
+from podrace.checkpoint_store import minio_client
+from podrace.checkpoint_store.manifest import canonical_json
+from podrace.checkpoint_store.minio import MinioStore
+from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish
+from podrace.checkpoint_store.store import digest
+from podrace.errors import DataLoss, PermissionDenied, PodraceError, ResourceExhausted, Unavailable
+
+# Digests.
+
+
+def test_every_write_states_its_digest(script: ScriptedS3, store: MinioStore) -> None:
+    first, second = (Pointer(agent_id=AGENT, lease_epoch=epoch) for epoch in (1, 2))
+    store.put_object(b"x")
+    store.swap_pointer(AGENT, first, None)
+    of_pointer = digest(canonical_json(first))
+    assert script.checksums == {path_of(b"x"): (digest(b"x"),) * 2, POINTER_PATH: (of_pointer,) * 2}
+    store.swap_pointer(AGENT, second, etag_of(canonical_json(first)).strip('"'))
+    assert script.checksums[POINTER_PATH] == (digest(canonical_json(second)),) * 2
+
+
+def test_a_body_of_a_known_digest_is_hashed_once(
+    script: ScriptedS3, store: MinioStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[int] = []
+    plain = minio.api.sha256_hash
+    monkeypatch.setattr(minio.api, "sha256_hash", lambda data: hashed.append(len(data or b"")) or plain(data))
+    store.put_object(bytes(1000))
+    assert set(hashed) == {0}
+    assert script.checksums[path_of(bytes(1000))][0] == digest(bytes(1000))
+
+
+# Round trips.
+
+
+def test_requests_one_after_the_other_share_a_connection(script: ScriptedS3, store: MinioStore) -> None:
+    for index in range(5):
+        name = store.put_object(b"%d" % index)
+        store.get_object(name)
+        assert store.read_pointer(AGENT) is None
+    assert script.connections == 1
+
+
+def test_a_publication_is_a_look_at_the_pointer_its_objects_and_a_swap(script: ScriptedS3, store: MinioStore) -> None:
+    claim(store, AGENT, 1)
+    for version in range(2):
+        script.requests.clear()
+        published = publish(store, AGENT, 1, {"policy": b"p%d" % version, "learner": b"l"}, Manifest())
+        assert script.methods() == "GET PUT PUT PUT PUT"
+        manifest_path = f"/{BUCKET}/p/objects/{published[:2]}/{published}"
+        assert [path for _, path in script.requests[3:]] == [manifest_path, POINTER_PATH]
+    script.requests.clear()
+    fetch(store, published)
+    assert script.methods() == "GET GET GET"
+
+
+def test_the_files_of_a_large_checkpoint_are_stored_at_once(
+    script: ScriptedS3, store: MinioStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podrace.checkpoint_store.publish, "AT_ONCE_BYTES", 1)
+    claim(store, AGENT, 1)
+    files = {name: name.encode() for name in ("policy", "learner", "more")}
+    writing = threading.Barrier(3)
+    script.faults = [Fault("PUT", marker="objects", meets=writing)] * 3
+    published = publish(store, AGENT, 1, files, Manifest())
+    assert not writing.broken
+    assert fetch(store, published)[1] == files
+    # The connections are kept for the next time.
+    made = script.connections
+    assert made <= 3
+    publish(store, AGENT, 1, files, Manifest())
+    assert script.connections == made
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_publication_into_a_full_store_loses_nothing(script: ScriptedS3, store: MinioStore, failing: int) -> None:
+    claim(store, AGENT, 1)
+    first = publish(store, AGENT, 1, {"policy": b"policy 1", "learner": b"learner 1"}, Manifest(policy_version=1))
+    sound = [Fault("PUT", meets=threading.Barrier(1)) for _ in range(failing - 1)]
+    script.faults = [*sound, Fault("PUT", 507, "XMinioStorageFull")]
+    with pytest.raises(ResourceExhausted, match="make room"):
+        publish(store, AGENT, 1, {"policy": b"policy 2", "learner": b"learner 2"}, Manifest(policy_version=2))
+    latest = fetch_latest(store, AGENT)
+    assert latest is not None
+    assert (latest.manifest_digest, latest.parts["policy"], latest.damage) == (first, b"policy 1", "")
+
+
+# Large objects.
+
+
+@pytest.fixture
+def parted(store: MinioStore) -> MinioStore:
+    """A store that sends in parts of 10 bytes."""
+    store._bucket.part_bytes = 10
+    return store
+
+
+@pytest.mark.parametrize("size", [10, 11, 20, 25])
+def test_a_large_object_is_sent_in_parts(script: ScriptedS3, parted: MinioStore, size: int) -> None:
+    data = bytes(range(size))
+    name = parted.put_object(data)
+    assert script.objects == {path_of(data): data}
+    assert parted.get_object(name) == data
+    parts = -(-size // 10)
+    assert script.methods() == ("PUT GET" if size == 10 else " ".join(["POST", *["PUT"] * parts, "POST HEAD GET"]))
+
+
+def test_a_part_is_tried_again_alone(script: ScriptedS3, parted: MinioStore) -> None:
+    data = bytes(range(25))
+    script.faults = [Fault("PUT", 503, "SlowDown", marker="partNumber=2")]
+    parted.put_object(data)
+    assert script.objects == {path_of(data): data}
+    assert script.methods() == "POST PUT PUT PUT PUT POST HEAD"
+
+
+def test_a_large_object_that_breaks_off_is_read_again(script: ScriptedS3, parted: MinioStore) -> None:
+    parted._bucket.part_bytes = 40_000
+    name = parted.put_object(bytes(100_000))
+    script.faults = [Fault("GET", sent_bytes=70_000)]
+    assert parted.get_object(name) == bytes(100_000)
+
+
+@pytest.mark.parametrize("marker", ["partNumber=1", "partNumber=3", ""])
+def test_an_upload_that_fails_leaves_nothing_over(script: ScriptedS3, parted: MinioStore, marker: str) -> None:
+    method = "PUT" if marker else "POST"
+    script.faults = [Fault(method, 403, "AccessDenied", marker=marker or "uploadId")]
+    with pytest.raises(PermissionDenied):
+        parted.put_object(bytes(25))
+    assert script.uploads == script.objects == {}
+
+
+def test_a_completion_whose_reply_was_lost_is_success(script: ScriptedS3, parted: MinioStore) -> None:
+    data = bytes(range(25))
+    script.faults = [Fault("POST", marker="uploadId", carried_out=True)]
+    parted.put_object(data)
+    assert script.objects == {path_of(data): data}
+
+
+def test_a_completion_that_never_happened_is_no_success(script: ScriptedS3, parted: MinioStore) -> None:
+    unheard = [Fault("POST", marker="uploadId"), Fault("POST", 404, "NoSuchUpload", marker="uploadId")]
+    script.faults = list(unheard)
+    with pytest.raises(PodraceError, match="NoSuchUpload"):
+        parted.put_object(bytes(25))
+    assert script.objects == {}
+    # Nor where there is an equal object of earlier, whose age it did not renew.
+    path = path_of(bytes(25))
+    script.objects[path], script.modified[path] = bytes(25), "Fri, 02 Jan 2026 04:04:05 GMT"
+    script.faults = list(unheard)
+    with pytest.raises(PodraceError, match="NoSuchUpload"):
+        parted.put_object(bytes(25))
+
+
+def test_a_completion_that_was_answered_but_not_carried_out_is_no_success(
+    script: ScriptedS3, parted: MinioStore
+) -> None:
+    script.faults = [Fault("POST", 200, marker="uploadId")]
+    with pytest.raises(Unavailable, match="did not put its parts together"):
+        parted.put_object(bytes(25))
+    assert script.uploads == script.objects == {}
+
+
+def test_an_error_in_an_answer_that_began_well_is_seen(script: ScriptedS3, parted: MinioStore) -> None:
+    data = bytes(range(25))
+    # An old copy must not be taken for the one that was just put.
+    script.objects[path_of(data)], script.modified[path_of(data)] = data, "Fri, 02 Jan 2026 04:04:05 GMT"
+    script.faults = [Fault("POST", 200, "InternalError", marker="uploadId")] * 100
+    with pytest.raises(Unavailable, match="HTTP 200 InternalError"):
+        parted.put_object(data)
+    script.modified.clear()
+    script.faults = [Fault("POST", 200, "InternalError", marker="uploadId")]
+    parted.put_object(data)
+    assert len(script.completions) == 1
+
+
+def test_every_part_states_its_digest_and_the_completion_lists_them(script: ScriptedS3, parted: MinioStore) -> None:
+    data = bytes(range(25))
+    parted.put_object(data)
+    digests = [digest(data[begin : begin + 10]) for begin in (0, 10, 20)]
+    assert script.checksums == {f"{path_of(data)}#{number}": (sha256,) * 2 for number, sha256 in enumerate(digests, 1)}
+    (completion,) = script.completions
+    entries = ElementTree.fromstring(completion)
+    listed = [[field.text for field in entry] for entry in entries]
+    etags = [etag_of(data[begin : begin + 10]) for begin in (0, 10, 20)]
+    stated = [base64.b64encode(bytes.fromhex(sha256)).decode() for sha256 in digests]
+    assert listed == [[str(number), *pair] for number, pair in enumerate(zip(etags, stated, strict=True), 1)]
+    assert [field.tag.rpartition("}")[2] for field in entries[0]] == ["PartNumber", "ETag", "ChecksumSHA256"]
+
+
+@pytest.mark.parametrize("marker", ["partNumber=2", "objects"])
+def test_what_was_damaged_on_its_way_is_sent_again(script: ScriptedS3, parted: MinioStore, marker: str) -> None:
+    data = bytes(range(25)) if "part" in marker else b"x"
+    script.faults = [Fault("PUT", 400, "BadDigest", marker=marker)]
+    parted.put_object(data)
+    assert script.objects == {path_of(data): data}
+    script.faults = [Fault("PUT", 400, "BadDigest", marker=marker)] * 100
+    with pytest.raises(DataLoss, match=r"was damaged on its way \(BadDigest"):
+        parted.put_object(data)
+
+
+def test_an_object_has_as_many_parts_as_s3_takes_at_most(
+    script: ScriptedS3, parted: MinioStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(minio_client, "PARTS", 3)
+    data = bytes(range(100))
+    name = parted.put_object(data)
+    assert script.methods() == "POST PUT PUT PUT POST HEAD"
+    assert parted.get_object(name) == data
+
+
+def test_parts_of_an_object_travel_at_once(script: ScriptedS3, parted: MinioStore) -> None:
+    meeting = threading.Barrier(3)
+    script.faults = [Fault("PUT", marker="partNumber", meets=meeting)] * 3
+    parted.put_object(bytes(25))
+    assert not meeting.broken
+
+
+def test_a_long_transfer_tells_how_far_it_is(parted: MinioStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = CapturingLogger()
+    monkeypatch.setattr(minio_client, "_log", log)
+    parted.put_object(bytes(25))
+    assert log.calls == []
+    monkeypatch.setattr(minio_client, "PROGRESS_SECONDS", 0.0)
+    name = parted.put_object(bytes(25))
+    told = [(call.method_name, *call.args, call.kwargs["done_bytes"], call.kwargs["total_bytes"]) for call in log.calls]
+    assert told == [("info", f"storing object {name}", done, 25) for done in (10, 20, 25)]
+    log.calls.clear()
+    monkeypatch.setattr(minio_client, "OVERLAPPED_BYTES", 25)
+    parted.get_object(name)
+    assert [(*call.args, call.kwargs["done_bytes"]) for call in log.calls] == [(f"reading object {name}", 25)]

@@ -1,0 +1,130 @@
+"""`podrace data`. The work is done in this process, which imports what it needs once; one test starts the real one."""
+
+import contextlib
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from podrace.cli.commands import data
+from podrace.errors import Internal
+
+REAL = subprocess.run
+HEAD = "date,symbol,open,high,low,close,volume\n"
+DAYS = ("2022-03-01", "2022-03-02", "2022-03-03", "2022-03-04")
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the worker's `main` answer in the place of a process."""
+    from simulators.stocks.__main__ import main
+
+    def run(arguments: list[str], *, input: str, **named: Any) -> subprocess.CompletedProcess[str]:
+        assert arguments == [sys.executable, "-m", "simulators.stocks"]
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            monkeypatch.setattr(sys, "stdin", io.StringIO(input))
+            code = main()
+        return subprocess.CompletedProcess(arguments, code, out.getvalue())
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
+def write(path: Path, closes: dict[str, list[float]]) -> str:
+    rows = [
+        f"{day},{symbol},{close},{close + 1},{close - 1},{close},1000\n"
+        for symbol, values in closes.items()
+        for day, close in zip(DAYS, values, strict=True)
+    ]
+    path.write_text(HEAD + "".join(rows))
+    return path.name
+
+
+def test_a_table_becomes_an_array_file_that_is_told_in_lines(type_: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "raw.csv", {"A": [10, 11, 12, 13], "B": [20, 21, 22, 23], "QQQ": [3, 4, 5, 6]})
+    answer = type_("data", "build", source, "--output", "prices.npz", "--symbols", "B,A", "--index", "QQQ")
+    assert answer.code == 0, answer.err
+    assert answer.out.splitlines()[0] == "prices.npz: 4 daily bars of 2 symbols (B, A)"
+    assert "4 days from 2022-03-01 to 2022-03-04, calendar XNYS, index QQQ" in answer.out
+    with np.load(tmp_path / "prices.npz") as file:
+        assert file["close"].tolist() == [[20, 10], [21, 11], [22, 12], [23, 13]]
+        assert file["index_close"].tolist() == [3, 4, 5, 6]
+    checked = type_("data", "check", "prices.npz", "--json")
+    assert checked.code == 0
+    assert (checked.json["symbols"], checked.json["suspicious"], checked.json["daily"]) == (["B", "A"], [], True)
+    assert len(checked.json["source_digest"]) == 64
+
+
+def test_a_split_is_refused_and_can_be_adjusted_accepted_or_named(type_: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "raw.csv", {"A": [100, 101, 50.5, 51], "B": [20, 21, 22, 23]})
+    build = "data", "build", source, "--output", "prices.npz"
+    refused = type_(*build)
+    assert refused.code == 2
+    assert "A 2022-03-03: looks like an unadjusted split, 2 for 1; --adjust takes it out" in refused.err
+    assert not (tmp_path / "prices.npz").exists()
+    assert type_(*build, "--accept", "A:2022-03-03").code == 0
+    checked = type_("data", "check", "prices.npz")
+    assert checked.code == 1
+    assert "looks like an unadjusted split" in checked.out
+    assert "split, 2 for 1: taken out" in type_(*build, "--adjust").out
+    (tmp_path / "splits.csv").write_text("symbol,date,ratio\nA,2022-03-03,2\n")
+    assert "A 2022-03-03: split 2 taken out, as the table says" in type_(*build, "--splits", "splits.csv").out
+    with np.load(tmp_path / "prices.npz") as file:
+        assert file["close"][:, 0].tolist() == [50, 50.5, 50.5, 51]
+
+
+def test_members_come_from_a_table(type_: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "raw.csv", {"A": [10, 11, 12, 13], "B": [20, 21, 22, 23]})
+    (tmp_path / "members.csv").write_text("symbol,from,to\nA,,\nB,2022-03-03,\nGONE,,2022-03-02\n")
+    answer = type_("data", "build", source, "--output", "prices.npz", "--members", "members.csv")
+    assert "2 bars of stocks that did not belong to the pool" in answer.out
+    assert "members without prices: GONE" in answer.out
+    (tmp_path / "members.csv").write_text("name,from\nA,\n")
+    wrong = type_("data", "build", source, "--output", "prices.npz", "--members", "members.csv")
+    assert (wrong.code, "expected the columns symbol, from, to" in wrong.err) == (2, True)
+
+
+def test_synthetic_prices_are_the_same_for_a_seed_whoever_makes_them(
+    type_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, run in (("a.npz", subprocess.run), ("b.npz", REAL)):
+        monkeypatch.setattr(subprocess, "run", run)
+        answer = type_("data", "synthesize", "--output", name, "--symbols", "3", "--days", "4", "--bar-minutes", "30")
+        assert answer.code == 0, answer.err
+        assert answer.out.startswith(f"{name}: 52 bars of 30 minutes of 3 symbols (S00, S01, S02)")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("build", "absent.csv", "--output", "x.npz"), "absent.csv: there is no such file or folder"),
+        (("build", "absent.csv", "--output", "x.npz", "--calendar", "XNYC"), "there is no calendar 'XNYC'; did you"),
+        (("check", "absent.npz"), "absent.npz cannot be read as an array file"),
+        (("synthesize", "--output", "x.npz", "--days", "1"), "days must be 3 to 10000, not 1"),
+    ],
+)
+def test_what_is_wrong_is_one_line(type_: Any, arguments: tuple[str, ...], line: str) -> None:
+    answer = type_("data", *arguments)
+    assert answer.code == 2
+    (told,) = answer.err.splitlines()
+    assert told.startswith("error: ")
+    assert line in told
+
+
+def test_a_worker_that_breaks_or_is_too_slow_is_a_defect_and_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", REAL)
+    monkeypatch.setattr(data, "WORKER", "no.such.module")
+    with pytest.raises(Internal, match="ended with 1"):
+        data.ask({"verb": "check", "file": "x"})
+
+    def never(*arguments: object, timeout: float, **named: object) -> None:
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    monkeypatch.setattr(subprocess, "run", never)
+    with pytest.raises(Internal, match="not done after 2 s"):
+        data.ask({"verb": "check", "file": "x"}, deadline_seconds=2)

@@ -1,0 +1,231 @@
+from typing import Any
+
+import pytest
+
+from podrace.cli import session
+from podrace.client import calls
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.orchestrator.v1.orchestrator_pb2 import Event
+
+
+def test_ls_lists_every_tournament_of_every_page(type_: Any, mesh: Any, canned: Any) -> None:
+    mesh.known.tournaments.append(canned.tournament("pendulum-xyz789", "FAILED"))
+    answer = type_("ls", "--orchestrator", mesh.address, "--json")
+    assert [entry["tournament_id"] for entry in answer.json] == ["cartpole-abc123", "pendulum-xyz789"]
+    assert answer.json[0]["state"] == "COMPLETED"
+    assert answer.json[0]["environment"] == "CartPole-v1"
+    assert answer.json[0]["create_time"] == "1970-01-12T13:46:40Z"
+
+
+def test_ls_of_a_home_without_tournaments_is_empty_and_makes_nothing(type_: Any, tmp_path: Any) -> None:
+    assert type_("ls", "--json").json == []
+    answer = type_("ls")
+    assert answer.code == 0
+    assert "no tournaments" in answer.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ls_shows_numbers_as_people_read_them(type_: Any, mesh: Any) -> None:
+    out = type_("ls", "--orchestrator", mesh.address).out
+    assert "cartpole-abc123" in out
+    assert "480.0 ± 2.5" in out
+    assert "1.2M" in out
+    assert "0:42" in out
+
+
+def test_standings_are_candidates_by_rank_with_the_promised_keys(type_: Any, mesh: Any) -> None:
+    board = type_("standings", "latest", "--orchestrator", mesh.address, "--json").json
+    assert [entry["rank"] for entry in board] == [1, 2, 3]
+    promised = {
+        "rank", "agent_id", "algorithm", "score", "standard_error", "episodes", "environment_steps", "parent_agent_ids",
+    }  # fmt: skip
+    assert promised <= set(board[0])
+    assert board[0]["parent_agent_ids"] == ["cartpole-abc123-a1"]
+    assert board[0]["environment_steps"] == 300_000
+
+
+def test_standings_for_people_name_agents_within_their_tournament(type_: Any, mesh: Any) -> None:
+    lines = type_("standings", "cart", "--orchestrator", mesh.address).out.splitlines()
+    assert lines[0].strip() == "cartpole-abc123"
+    assert lines[3].split() == ["1", "a2", "ppo", "480.0", "±", "2.5", "300k", "a1"]
+
+
+def test_show_tells_pods_events_and_statistics(type_: Any, mesh: Any) -> None:
+    shown = type_("show", "latest", "--orchestrator", mesh.address, "--json").json
+    assert shown["pods"][0]["activity"] == "training"
+    assert shown["events"][0]["message"] == "2 cores are free"
+    assert shown["algorithms"][0]["submissions"] == 5
+    assert shown["spec"]["objective"] == {"target_return": 475.0}
+    out = type_("show", "latest", "--orchestrator", mesh.address).out
+    for expected in ("cartpole-abc123", "CartPole-v1", "training", "2 cores are free", "480.0 ± 2.5 of 475.0"):
+        assert expected in out
+
+
+def test_show_says_what_steers_and_why(type_: Any, mesh: Any) -> None:
+    spec = mesh.known.tournaments[0].spec
+    spec.algorithms["a2c"].ratio = 1.0
+    spec.evolution.allocation, spec.evolution.halving_agents = "halving", 4
+    mesh.known.statistics = [
+        pb.AlgorithmStatistics(
+            algorithm="a2c", agents=7, submissions=8, best_score=77.0, left_draw_reason="halving: is behind"
+        ),
+        pb.AlgorithmStatistics(
+            algorithm="ppo",
+            agents=9,
+            submissions=21,
+            best_score=480.0,
+            mean_best_score=123.0,
+            best_score_variance=2601.0,
+            learning_speed=0.00057,
+            environment_steps=3_400_000,
+            core_seconds=62.0,
+            hyperparameter_score_covariance={"learning_rate": -1.25, "gae_lambda": 0.5},
+            hyperparameter_speed_covariance={"learning_rate": 2e-6},
+        ),
+    ]
+    out = type_("show", "latest", "--orchestrator", mesh.address).out
+    assert "halving: after 4 scored agents of each the worse half of the algorithms gets no more" in out
+    assert "a2c left the draw: halving: is behind" in out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["ppo", "9", "21", "480.0", "123.0", "2601.0", "570.0", "3.4M", "1:02"] in rows
+    assert ["ppo", "learning_rate", "-1.25", "+2"] in rows
+    assert ["ppo", "gae_lambda", "+0.5", "-"] in rows
+    assert max(map(len, out.splitlines())) <= 100
+    a2c, ppo = type_("show", "latest", "--orchestrator", mesh.address, "--json").json["algorithms"]
+    assert (a2c["left_draw_reason"], ppo["left_draw_reason"]) == ("halving: is behind", None)
+    assert (ppo["best_score_variance"], ppo["learning_speed"]) == (2601.0, 0.00057)
+    assert ppo["hyperparameter_speed_covariance"] == {"learning_rate": 2e-6}
+
+
+def test_a_tournament_of_one_algorithm_has_nothing_to_allocate(type_: Any, mesh: Any) -> None:
+    out = type_("show", "latest", "--orchestrator", mesh.address).out
+    assert "allocation" not in out
+    assert "covariance" not in out
+
+
+def test_events_tells_every_decision_or_those_of_a_kind(type_: Any, mesh: Any) -> None:
+    left = Event(sequence=9, kind="algorithm_left", message="a2c leaves the draw: is behind")
+    mesh.known.events = [*mesh.known.events, left]
+    out = type_("events", "latest", "--orchestrator", mesh.address).out
+    assert out.index("2 cores are free") < out.index("a2c leaves the draw: is behind")
+    chosen = type_("events", "latest", "--orchestrator", mesh.address, "--kind", "algorithm_left", "--json").json
+    assert [event["message"] for event in chosen] == ["a2c leaves the draw: is behind"]
+
+
+def test_events_of_a_kind_that_there_are_not_are_refused_with_those_there_are(type_: Any, mesh: Any) -> None:
+    answer = type_("events", "latest", "--orchestrator", mesh.address, "--kind", "algorithm_lost")
+    assert answer.code != 0
+    assert f"--kind algorithm_lost: cartpole-abc123 has {mesh.known.events[0].kind}" in answer.err
+
+
+def test_brackets_in_a_message_are_shown_as_they_are(type_: Any, mesh: Any) -> None:
+    mesh.known.events[0].message = "see [pool] and :smile:"
+    assert "see [pool] and :smile:" in type_("show", "latest", "--orchestrator", mesh.address).out
+
+
+def test_stop_cancels_and_waits_for_the_end(type_: Any, mesh: Any, canned: Any) -> None:
+    mesh.known.tournaments = [canned.tournament("cartpole-abc123", "RUNNING")]
+    mesh.known.ends_by_itself = False
+    answer = type_("stop", "latest", "--orchestrator", mesh.address, "--json")
+    assert answer.code == 0
+    assert answer.json["state"] == "CANCELLED"
+    assert answer.json["reason"] == "stopped by `podrace stop`"
+
+
+def test_stop_leaves_an_ended_tournament_alone(type_: Any, mesh: Any) -> None:
+    answer = type_("stop", "latest", "--orchestrator", mesh.address)
+    assert "completed" in answer.out
+    assert mesh.known.requests == []
+
+
+def test_lineage_draws_children_below_their_parents(type_: Any, mesh: Any) -> None:
+    lines = type_("lineage", "latest", "--orchestrator", mesh.address).out.splitlines()
+    assert [line.lstrip("│├└─ ").split()[0] for line in lines] == ["cartpole-abc123", "a0", "a1", "a2"]
+    assert lines[3].startswith("    └── a2")
+    assert "champion" in lines[3]
+
+
+def test_lineage_of_an_agent_tells_what_each_ancestor_changed(type_: Any, mesh: Any) -> None:
+    parent = pb.Agent(agent_id="cartpole-abc123-a1", tournament_id="cartpole-abc123", origin=pb.ORIGIN_FRESH)
+    parent.hyperparameters.update({"learning_rate": 0.001, "epochs": 4})
+    child = pb.Agent(
+        agent_id="cartpole-abc123-a2",
+        tournament_id="cartpole-abc123",
+        origin=pb.ORIGIN_MUTATION,
+        parent_agent_ids=["cartpole-abc123-a1"],
+        reason="best of three",
+    )
+    child.hyperparameters.update({"learning_rate": 0.002, "epochs": 4})
+    mesh.known.lineage = [child, parent]
+    out = type_("lineage", "latest-a2", "--orchestrator", mesh.address).out
+    assert out.index("a1") < out.index("a2  mutation")
+    assert "learning_rate 0.001 → 0.002" in out
+    assert "epochs" not in out
+    ancestors = type_("lineage", "latest-a2", "--orchestrator", mesh.address, "--json").json
+    assert [agent["origin"] for agent in ancestors] == ["mutation", "fresh"]
+    assert ancestors[0]["hyperparameters"] == {"epochs": 4, "learning_rate": 0.002}
+
+
+def test_a_replay_that_differs_fails_and_one_that_agrees_does_not(type_: Any, mesh: Any) -> None:
+    agreed = type_("lineage", "latest", "--replay", "--orchestrator", mesh.address)
+    assert agreed.code == 0
+    assert "3 agents generated and 5 submissions judged again, 0 differences" in agreed.out
+    mesh.known.differences = ["agent 2: parent a1 then, a0 now"]
+    differing = type_("lineage", "latest", "--replay", "--orchestrator", mesh.address)
+    assert differing.code == 1
+    assert "parent a1 then, a0 now" in differing.out
+    replayed = type_("lineage", "latest", "--replay", "--orchestrator", mesh.address, "--json")
+    assert replayed.json == {"agents": 3, "submissions": 5, "differences": mesh.known.differences}
+
+
+@pytest.mark.parametrize("command", ["show", "standings", "lineage", "stop", "evaluate"])
+def test_an_unknown_tournament_is_refused_with_the_nearest(type_: Any, mesh: Any, command: str) -> None:
+    answer = type_(command, "cartpole-abc132", "--orchestrator", mesh.address)
+    assert answer.code == 2
+    assert (
+        answer.err == f"error: {mesh.address}: unknown tournament 'cartpole-abc132'; did you mean 'cartpole-abc123'?\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["show", "standings", "lineage", "stop", "evaluate"])
+def test_a_home_without_tournaments_is_told_in_one_line(type_: Any, command: str) -> None:
+    answer = type_(command, "latest", "--home", "nowhere")
+    assert answer.code == 2
+    assert answer.err.startswith("error: nowhere: there are no tournaments")
+    assert answer.err.count("\n") == 1
+
+
+def test_an_orchestrator_that_is_not_there_is_told_in_one_line(
+    type_: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "REMOTE_SECONDS", 0.2)
+    answer = type_("ls", "--orchestrator", f"unix:{tmp_path}/nobody.sock")
+    assert answer.code == 1
+    assert answer.err.startswith(f"error: --orchestrator unix:{tmp_path}/nobody.sock: nothing serves")
+    assert answer.err.count("\n") == 1
+
+
+def test_a_leaderboard_that_does_not_answer_is_named(
+    type_: Any, mesh: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "DURABLE_SECONDS", 0.1)
+    mesh.known.leaderboard_address = f"unix:{tmp_path}/nobody.sock"
+    answer = type_("standings", "latest", "--orchestrator", mesh.address)
+    assert answer.code == 1
+    assert answer.err.startswith(f"error: unix:{tmp_path}/nobody.sock does not answer (waited up to 0.1 s)")
+
+
+@pytest.mark.parametrize("orchestrator", [(), ("--orchestrator", "unix:/nowhere")])
+def test_a_home_that_cannot_be_written_is_told_in_one_line(
+    type_: Any, tmp_path: Any, orchestrator: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "cartpole.toml").write_text(
+        '[environment]\nid = "CartPole-v1"\n[algorithms.ppo]\n[objective]\ntarget_return = 475\n'
+    )
+    answer = type_("train", "cartpole.toml", "--home", "file/home", *orchestrator)
+    assert answer.code == 1
+    assert answer.err == (
+        f"error: home {tmp_path}/file/home cannot be used: Not a directory; choose another folder with --home or"
+        " PODRACE_HOME\n"
+    )

@@ -1,0 +1,88 @@
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from podrace.cli.grid.axes import make_cells, parse_axes
+from podrace.cli.grid.results import Grid, Outcome
+from podrace.cli.grid.screen import GridLines, render, shown_cells
+from podrace.client.follow import View
+
+VALUES = {
+    "environment": {"id": "CartPole-v1"},
+    "algorithms": {"ppo": {}},
+    "objective": {"environment_steps": 2_000_000},
+}
+DONE = Outcome("COMPLETED", "steps", "t-1", 480.0, 2.5, 1_234_567, 42.0, 40.0)
+
+
+@pytest.fixture
+def grid() -> Grid:
+    axes = parse_axes(["strategy=pb2,softmax", "seed=0..9"])
+    return Grid("g", tuple(axes), tuple(make_cells(VALUES, axes, source="x")), Path("out"))
+
+
+@pytest.fixture
+def view(known: Any, canned: Any) -> View:
+    running = canned.tournament("cartpole-abc123", "RUNNING")
+    running.spec.objective.Clear()
+    running.spec.objective.environment_steps = 2_000_000
+    return View(running, known.pods, known.board, first_score=120.0, heard=50.0)
+
+
+def drawn(grid: Grid, views: dict[str, View], *, height: int = 40) -> list[str]:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(render(grid, views, now=51.0, height=height))
+    return console.export_text().splitlines()
+
+
+def test_every_cell_has_a_line_that_says_where_it_stands(grid: Grid, view: View) -> None:
+    first, second, third, *_ = (cell.spec.name for cell in grid.cells)
+    grid.outcomes[first] = DONE
+    grid.outcomes[third] = Outcome("FAILED", "pods die", "t-3")
+    lines = drawn(grid, {second: view})
+    rows = [line.split() for line in lines if line.startswith(("pb2", "softmax"))]
+    assert len(rows) == 20
+    assert rows[0] == ["pb2", "0", "COMPLETED", "0:40", "480.0", "±", "2.5", "1.2M"]
+    assert rows[1] == ["pb2", "1", "RUNNING", "0:43", "480.0", "±", "2.5", "1.2M", "of", "2.0M", "40.0k", "1"]
+    assert rows[2][:3] == ["pb2", "2", "FAILED"]
+    assert rows[3] == ["pb2", "3", "not", "started"]
+    assert "1 of 20 cells done, 1 running, 1 not completed" in lines[-1]
+
+
+def test_a_small_terminal_shows_what_runs_then_what_comes_then_what_ended_last(grid: Grid) -> None:
+    names = [cell.spec.name for cell in grid.cells]
+    for name in names[:10]:
+        grid.outcomes[name] = DONE
+    shown = shown_cells(grid, {names[10], names[11]}, room=8)
+    assert shown == {*names[10:12], *names[12:14], *names[6:10]}
+    lines = drawn(grid, {}, height=14)
+    assert len(lines) <= 14
+    assert "12 not shown" in lines[-1]
+
+
+def test_where_there_is_no_terminal_a_cell_that_runs_has_a_line_every_few_seconds(grid: Grid, view: View) -> None:
+    told: list[str] = []
+    now = [100.0]
+    lines = GridLines(told.append, clock=lambda: now[0])
+    views = {grid.cells[1].spec.name: view, grid.cells[2].spec.name: view}
+    for seconds in (0.0, 1.0, 4.9, 5.0):
+        now[0] = 100.0 + seconds
+        lines.draw(grid, views)
+    assert [line.split("  ")[0] for line in told] == ["strategy=pb2 seed=1:", "strategy=pb2 seed=2:"] * 2
+    assert "cartpole-abc123  RUNNING" in told[0]
+
+
+def test_a_cell_that_has_ended_says_how(grid: Grid) -> None:
+    told: list[str] = []
+    lines = GridLines(told.append)
+    lines.ended(grid.cells[0], DONE)
+    lines.ended(grid.cells[1], Outcome("FAILED", "five pods in a row died"))
+    lines.ended(grid.cells[2], Outcome("COMPLETED", "no agent was scored before the end"))
+    assert told == [
+        "strategy=pb2 seed=0:  COMPLETED  return 480.0 ± 2.5  1.2M steps  0:40",
+        "strategy=pb2 seed=1:  FAILED  five pods in a row died",
+        "strategy=pb2 seed=2:  COMPLETED  no agent was scored before the end",
+    ]

@@ -1,0 +1,64 @@
+from typing import Any
+
+import pytest
+
+from podrace.cli.terminal.plugin_fallbacks import Unheard, scored_by_the_house, unheard
+from podrace.leaderboard.v1.leaderboard_pb2 import OPINION_BY_RANK, Agent, Candidate
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+NAME = "cartpole-abc123"
+
+
+@pytest.fixture
+def spec() -> TournamentSpec:
+    """Every part is the user's own."""
+    made = TournamentSpec()
+    made.evolution.generator, made.evolution.updater = "python:mine:propose", "grpc://u:1"
+    made.evaluation.evaluator = "python:mine:evaluate"
+    return made
+
+
+def test_who_was_always_heard_is_not_named(spec: TournamentSpec) -> None:
+    heard = Candidate(opinion=OPINION_BY_RANK, opinion_reason="grpc://u:1: surely 3")
+    assert unheard(spec, [Agent()], [heard]) == []
+
+
+def test_each_part_the_house_stood_in_for_is_named_with_how_often_and_the_last_reason(spec: TournamentSpec) -> None:
+    agents = [
+        Agent(generator_fault="the generator python:mine:propose broke off"),
+        Agent(),
+        Agent(generator_fault="the generator python:mine:propose failed: no idea"),
+    ]
+    submissions = [
+        Candidate(opinion_reason="the updater grpc://u:1 cannot be reached", opinion=OPINION_BY_RANK),
+        Candidate(opinion_reason="the updater grpc://u:1 cannot be reached"),
+        Candidate(evaluator_fault="evaluator python:mine:evaluate: it has gone", opinion=OPINION_BY_RANK),
+    ]
+    assert unheard(spec, agents, submissions) == [
+        Unheard("generator", "python:mine:propose", 2, 3, "agent", "failed: no idea"),
+        Unheard("updater", "grpc://u:1", 1, 3, "candidate", "cannot be reached"),
+        Unheard("evaluator", "python:mine:evaluate", 1, 3, "score", "it has gone"),
+    ]
+
+
+def test_a_tournament_without_parts_of_its_own_has_nobody_to_miss() -> None:
+    assert unheard(TournamentSpec(), [Agent()], [Candidate()]) == []
+
+
+def test_a_board_names_those_that_its_evaluator_did_not_score() -> None:
+    board = [Candidate(agent_id=f"{NAME}-a{number}") for number in range(3)]
+    assert scored_by_the_house(board, NAME) == ""
+    board[1].evaluator_fault = board[2].evaluator_fault = "it has gone"
+    assert scored_by_the_house(board, NAME).endswith("and so after all others: a1, a2")
+
+
+def test_show_standings_and_json_tell_who_was_not_heard(type_: Any, mesh: Any) -> None:
+    mesh.known.tournaments[0].spec.evaluation.evaluator = "python:mine:evaluate"
+    for candidate in [*mesh.known.board, *mesh.known.submissions]:
+        candidate.evaluator_fault = "evaluator python:mine:evaluate: it has gone"
+    here = "latest", "--orchestrator", mesh.address
+    (told,) = type_("show", *here, "--json").json["unheard_parts"]
+    assert (told["part"], told["address"], told["last"]) == ("evaluator", "python:mine:evaluate", "it has gone")
+    assert "evaluator python:mine:evaluate: the house stood in for " in " ".join(type_("show", *here).out.split())
+    assert "scored by its pod's own evaluator" in type_("standings", *here).out
+    assert type_("standings", *here, "--json").json[0]["evaluator_fault"] == mesh.known.board[0].evaluator_fault

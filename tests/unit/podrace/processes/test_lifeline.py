@@ -1,0 +1,98 @@
+"""A lifeline tells of the holder's end, however it comes."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podrace.processes import lifeline
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as folder:
+        yield Path(folder) / "line"
+
+
+async def test_it_is_lost_when_the_block_ends(path):
+    with lifeline.hold(path):
+        waiting = asyncio.create_task(lifeline.lost(path))
+        done, _ = await asyncio.wait([waiting], timeout=0.1)
+        assert not done
+    assert "was lost" in await waiting
+    assert not path.exists()
+
+
+async def test_a_kill_is_noticed_by_all_who_hold_on(path):
+    script = f"""
+import pathlib, signal
+from podrace import lifeline
+with lifeline.hold(pathlib.Path({str(path)!r})):
+    print(flush=True)
+    signal.pause()
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        waiting = [asyncio.create_task(lifeline.lost(path)) for _ in range(40)]
+        done, _ = await asyncio.wait(waiting, timeout=0.1)
+        assert not done
+        os.kill(holder.pid, signal.SIGKILL)
+        async with asyncio.timeout(5):
+            assert all("was lost" in reason for reason in await asyncio.gather(*waiting))
+
+
+async def test_one_that_never_was_is_lost_at_once(path):
+    assert "did not appear" in await lifeline.lost(path)
+
+
+async def test_one_that_appears_in_time_is_waited_for(path):
+    waiting = asyncio.create_task(lifeline.lost(path, appear_seconds=5))
+    await asyncio.sleep(0)
+    with lifeline.hold(path):
+        done, _ = await asyncio.wait([waiting], timeout=0.1)
+        assert not done
+    assert "was lost" in await waiting
+
+
+async def test_peers_that_came_and_went_do_not_wear_it_out(path):
+    with lifeline.hold(path):
+        for _ in range(2000):
+            descriptor = lifeline.grasp(path)
+            assert descriptor is not None
+            os.close(descriptor)
+        waiting = asyncio.create_task(lifeline.lost(path))
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done
+    assert "was lost" in await waiting
+
+
+async def test_what_a_dead_holder_left_is_no_lifeline_and_can_be_held_anew(path):
+    os.mkfifo(path)
+    assert "did not appear" in await lifeline.lost(path)
+    with lifeline.hold(path):
+        assert lifeline.grasp(path) is not None
+
+
+def test_it_is_held_from_the_moment_it_can_be_seen(path, monkeypatch):
+    seen = []
+
+    def looked_at_first(*arguments):
+        seen.append(path.exists())
+        return opened(*arguments)
+
+    opened = os.open
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", looked_at_first)
+        with lifeline.hold(path):
+            assert seen == [False]
+            descriptor = lifeline.grasp(path)
+    assert descriptor is not None
+    os.close(descriptor)
+    assert not list(path.parent.iterdir())

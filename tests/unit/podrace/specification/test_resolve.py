@@ -1,0 +1,252 @@
+"""Specifications: what is missing is filled in, what is wrong is named."""
+
+import math
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from podrace.config import assign
+from podrace.errors import InvalidArgument
+from podrace.specification import catalog
+from podrace.specification import resolve as spec
+from podrace.tournament.v1 import tournament_pb2 as pb
+
+
+def values(**overrides) -> dict:
+    tree = {
+        "environment": {"id": "CartPole-v1"},
+        "algorithms": {"ppo": {}},
+        "objective": {"target_return": 475},
+    }
+    for key, value in overrides.items():
+        assign(tree, key.replace("__", "."), value)
+    return tree
+
+
+def resolve(**overrides) -> pb.TournamentSpec:
+    return spec.resolve(spec.parse(values(**overrides), source="test.toml"))
+
+
+def refusal(**overrides) -> str:
+    with pytest.raises(InvalidArgument) as caught:
+        resolve(**overrides)
+    assert caught.value.reason == "ERROR_REASON_BAD_SPEC"
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_a_resolved_specification_leaves_nothing_to_guess():
+    resolved = resolve()
+    assert resolved.name == "cartpole-v1"
+    for section, defaults in spec.DEFAULTS.items():
+        for name in defaults:
+            assert getattr(resolved, section).HasField(name), f"{section}.{name}"
+    assert resolved.HasField("seed")
+    assert resolved.HasField("synchronous")
+    assert resolved.pod.layout == pb.LAYOUT_FUSED
+    hyperparameters = resolved.algorithms["ppo"].hyperparameters
+    assert set(hyperparameters) == set(catalog.PPO.hyperparameters)
+    assert all(entry.HasField("value") for entry in hyperparameters.values())
+
+
+def test_resolving_twice_changes_nothing():
+    resolved = resolve(algorithms__ppo={"hyperparameters": {"epochs": {"low": 2, "high": 9}}})
+    assert spec.resolve(resolved) == resolved
+
+
+def test_resolving_leaves_what_it_was_given_alone():
+    given = spec.parse(values(), source="test")
+    before = given.SerializeToString(deterministic=True)
+    spec.resolve(given)
+    assert given.SerializeToString(deterministic=True) == before
+
+
+def test_two_cores_make_a_pod_separate():
+    assert resolve(pod__cores=2).pod.layout == pb.LAYOUT_SEPARATE
+    assert resolve(pod__cores=2, pod__layout="fused").pod.layout == pb.LAYOUT_FUSED
+
+
+def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
+    given = {
+        "learning_rate": 1e-3,
+        "clip_range": {"low": 0.1, "high": 0.15},
+        "hidden_sizes": {"choices": [[8], [16, 16]]},
+    }
+    resolved = resolve(algorithms__ppo={"hyperparameters": given}).algorithms["ppo"].hyperparameters
+    assert resolved["learning_rate"].value.number_value == 1e-3
+    assert not resolved["learning_rate"].HasField("low")
+    # The default, 0.2, is moved into the range.
+    assert resolved["clip_range"].value.number_value == 0.15
+    assert resolved["clip_range"].scale == pb.SCALE_LINEAR
+    assert list(resolved["hidden_sizes"].value.list_value) == [8]
+    # Without a word the catalog's range is searched.
+    assert resolved["entropy_coefficient"].HasField("low")
+    assert resolved["entropy_coefficient"].scale == pb.SCALE_LOG
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"envronment": {}}, "did you mean 'environment'"),
+        ({"environment__idd": "x"}, "environment.idd: unknown key"),
+        ({"environment__id": ""}, "environment.id: missing"),
+        ({"environment__count": 0}, "environment.count = 0: expected 1 to"),
+        ({"environment__count": 2.5}, "expected a whole number"),
+        ({"environment": 3}, "expected a table"),
+        ({"algorithms": {}}, "algorithms: empty"),
+        ({"algorithms": {"pppo": {}}}, "unknown algorithm 'pppo'; did you mean 'ppo'"),
+        ({"algorithms__ppo__ratio": -1}, "algorithms.ppo.ratio = -1"),
+        ({"algorithms__ppo__ratio": 0}, "every ratio is 0"),
+        ({"algorithms__ppo": {"hyperparameters": {"lr": 1}}}, "unknown hyperparameter 'lr'"),
+        ({"algorithms__ppo": {"hyperparameters": {"epochs": 1.5}}}, "epochs = 1.5: expected a whole number"),
+        ({"algorithms__ppo": {"hyperparameters": {"activation": "sine"}}}, "one of tanh, relu"),
+        ({"algorithms__ppo": {"hyperparameters": {"discount": 1.5}}}, "discount = 1.5: expected a number from 0 to 1"),
+        ({"algorithms__ppo": {"hyperparameters": {"discount": {"low": 0.9}}}}, "low and high belong together"),
+        ({"algorithms__ppo": {"hyperparameters": {"discount": {"low": 0.9, "high": 0.8}}}}, "expected low < high"),
+        ({"algorithms__ppo": {"hyperparameters": {"activation": {"low": 0, "high": 1}}}}, "has no range"),
+        ({"algorithms__ppo": {"hyperparameters": {"normalize_rewards": 1}}}, "expected true or false"),
+        ({"algorithms__ppo": {"hyperparameters": {"hidden_sizes": [0]}}}, "a list of whole numbers"),
+        ({"objective": {}}, "objective: empty"),
+        ({"objective__target_return": float("nan")}, "finite"),
+        ({"objective__wall_clock_duration": "4 parsecs"}, "expected a duration such as '90s'"),
+        ({"objective__wall_clock_duration": -4}, "expected a duration"),
+        ({"pool__maximum_pods": 1, "pool__minimum_pods": 2}, "less than pool.minimum_pods"),
+        ({"pod__layout": "merged"}, "one of separate, fused"),
+        ({"pod__workers": 2}, "fused pod has one compute thread"),
+        ({"pod__cores": "two"}, "expected a number"),
+        ({"seed": True}, "expected a whole number"),
+        ({"synchronous": 1}, "expected true or false"),
+        ({"synchronous": True}, "pool.maximum_pods: missing"),
+        ({"synchronous": True, "pool__maximum_pods": 2, "pod": {"cores": 2, "learners": 2}}, "pod.learners = 2"),
+        ({"pod": {"layout": "fused", "learners": 2}}, "pod.learners = 2: a fused pod"),
+        ({"pod": {"layout": "fused", "hosts": 2}}, "pod.hosts = 2: a fused pod"),
+        ({"pod": {"cores": 2, "hosts": 2}}, "pod.learners = 1: cannot be divided equally over pod.hosts = 2"),
+        ({"pod": {"cores": 2, "hosts": 2, "learners": 4, "gpus": 3}}, "pod.gpus = 3: cannot be divided equally"),
+        ({"pod__precision": "float16"}, "pod.precision"),
+        ({"pod": {"layout": "separate", "plane": "pigeon"}}, "pod.plane: unknown plane 'pigeon'"),
+        ({"pod": {"layout": "fused", "plane": "shared"}}, "pod.plane = 'shared': a fused pod is one process"),
+        ({"pod": {"layout": "separate", "plane": "cuda"}}, "pod.plane = 'cuda': set pod.gpus"),
+        ({"fusion__mode": "mean"}, "fusion.mode"),
+        ({"fusion__every_updates": 0}, "fusion.every_updates = 0: expected 1 to"),
+        ({"evolution__strategy": "tornament"}, "did you mean 'tournament'"),
+        ({"evolution__fresh_probability": 2}, "expected 0 to 1"),
+        ({"name": "no spaces"}, "expected up to 63 letters"),
+        (
+            {"algorithms__ppo__hyperparameters": {"learning_rate": math.nan}},
+            "learning_rate.value = nan: expected a fin",
+        ),
+        (
+            {"algorithms__ppo__hyperparameters": {"learning_rate": math.inf}},
+            "learning_rate.value = inf: expected a fin",
+        ),
+        ({"algorithms__ppo__hyperparameters": {"hidden_sizes": [8, math.inf]}}, "hidden_sizes.value = inf: expected"),
+        ({"algorithms__ppo__hyperparameters": {"adam_epsilon": 0}}, "adam_epsilon = 0.0: expected a number from 1e-12"),
+        (
+            {"algorithms__ppo__hyperparameters": {"epochs": {"choices": [2, 4], "value": 3}}},
+            "hyperparameters.epochs: value 3.0 is none of its choices",
+        ),
+        ({"algorithms__ppo__ratio": math.inf}, "algorithms.ppo.ratio = inf: expected a finite number"),
+        ({"objective__wall_clock_duration": math.inf}, "objective.wall_clock_duration = inf: expected a duration"),
+        ({"objective__wall_clock_duration": 1e300}, "objective.wall_clock_duration = 1e+300: expected a duration"),
+        (
+            {"objective__wall_clock_duration": 1e12},
+            "= 1000000000000 s: expected a valid duration of more than 0 and at most 315576000000 s",
+        ),
+        (
+            {"objective__wall_clock_duration": 0},
+            "objective.wall_clock_duration = 0 s: expected a duration of more than 0",
+        ),
+        (
+            {"assignment__duration": "0s"},
+            "assignment.duration = 0 s: expected a duration of more than 0, such as '90s'",
+        ),
+        ({"environment__options__a": math.nan}, "environment.options.a = nan: expected a finite number"),
+        ({"evaluation__options__a": {"b": [1, -math.inf]}}, "evaluation.options.a.b = -inf: expected a finite number"),
+        ({"reports__last": {"options": {"a": math.inf}}}, "reports.last.options.a = inf: expected a finite number"),
+    ],
+)
+def test_a_mistake_names_the_key_and_what_would_be_right(overrides, words):
+    assert words in refusal(**overrides)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (pb.TournamentSpec(pod=pb.PodSpec(layout=99)), "pod.layout = 99: expected one of separate, fused"),
+        (
+            pb.TournamentSpec(assignment=pb.AssignmentSpec(duration=Duration(seconds=-1))),
+            "assignment.duration = -1 s: expected a valid duration",
+        ),
+        (
+            pb.TournamentSpec(assignment=pb.AssignmentSpec(duration=Duration(seconds=1, nanos=-1))),
+            "assignment.duration = 1 s and -1 ns: expected a valid duration",
+        ),
+        (
+            pb.TournamentSpec(objective=pb.ObjectiveSpec(wall_clock_duration=Duration(seconds=1, nanos=1_000_000_000))),
+            "objective.wall_clock_duration = 1 s and 1000000000 ns: expected a valid duration",
+        ),
+        (
+            pb.TournamentSpec(objective=pb.ObjectiveSpec(wall_clock_duration=Duration(seconds=1 << 62))),
+            "objective.wall_clock_duration = 4611686018427387904 s: expected a valid duration",
+        ),
+        (
+            pb.TournamentSpec(objective=pb.ObjectiveSpec(wall_clock_duration=Duration())),
+            "objective.wall_clock_duration = 0 s: expected a duration of more than 0",
+        ),
+    ],
+)
+def test_a_message_is_checked_as_its_file_would_be(given, words):
+    message = spec.parse(values(), source="test")
+    message.MergeFrom(given)
+    with pytest.raises(InvalidArgument) as caught:
+        spec.resolve(message)
+    assert caught.value.message.startswith(words)
+
+
+def test_numbers_that_are_not_finite_are_refused_in_a_message_by_key():
+    given = spec.parse(values(environment__options={"a": {"b": [1]}}), source="test")
+    given.environment.options["a"]["b"][0] = math.nan
+    with pytest.raises(InvalidArgument, match=r"^environment\.options\.a\.b = nan: expected a finite number$"):
+        spec.resolve(given)
+    given = spec.parse(values(), source="test")
+    given.algorithms["ppo"].hyperparameters["discount"].value.number_value = math.inf
+    with pytest.raises(InvalidArgument, match=r"^algorithms\.ppo\.hyperparameters\.discount\.value = inf: expected"):
+        spec.resolve(given)
+
+
+def test_an_unknown_scale_is_refused_in_a_message():
+    given = spec.parse(values(), source="test")
+    given.algorithms["ppo"].hyperparameters["discount"].scale = 7
+    with pytest.raises(InvalidArgument, match=r"hyperparameters\.discount\.scale = 7: expected one of linear, log"):
+        spec.resolve(given)
+
+
+def test_options_may_hold_whatever_is_finite():
+    options = {"a": {"b": [1, "x", True, {"c": -0.5}]}, "d": 1e300}
+    assert resolve(environment__options=options).environment.options == options
+
+
+def test_a_value_among_its_choices_stands():
+    given = {"hidden_sizes": {"choices": [[8], [16, 16]], "value": [16, 16]}}
+    resolved = resolve(algorithms__ppo={"hyperparameters": given}).algorithms["ppo"].hyperparameters
+    assert list(resolved["hidden_sizes"].value.list_value) == [16, 16]
+
+
+def test_wall_clock_budgets_are_refused_when_synchronous():
+    message = refusal(synchronous=True, pool__maximum_pods=2, assignment__duration="30s")
+    assert "assignment.duration" in message
+
+
+def test_an_algorithm_is_refused_where_the_actions_are_of_another_kind():
+    discrete = catalog.Algorithm("for the test", action_kinds=("discrete",))
+    with pytest.raises(InvalidArgument, match="handles discrete actions, but those of environment 'stocks' are cont"):
+        spec.check_action_kind("dqn", discrete, "stocks")
+    spec.check_action_kind("dqn", discrete, "CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [(90, 90.0), ("90s", 90.0), ("4m", 240.0), ("1h30m", 5400.0), ("250ms", 0.25), ("x", None), ("", None)],
+)
+def test_durations_are_numbers_or_words(text, seconds):
+    assert spec.parse_duration(text) == seconds

@@ -1,0 +1,74 @@
+"""Snapshots: which one is due at which time, and which periods a specification may name."""
+
+import pytest
+
+from podrace.errors import InvalidArgument
+from podrace.specification import resolve, snapshot_schedule
+from podrace.tournament.v1.tournament_pb2 import EvaluationSpec, TournamentSpec
+
+
+def resolved(period: object) -> TournamentSpec:
+    values = {
+        "environment": {"id": "CartPole-v1"},
+        "algorithms": {"ppo": {}},
+        "objective": {"target_return": 475},
+        "evaluation": {"snapshot_period": period},
+    }
+    return resolve.resolve(resolve.parse(values, source="test.toml"))
+
+
+def test_snapshot_k_is_due_when_k_periods_have_passed_and_once_only():
+    schedule = snapshot_schedule.SnapshotSchedule(2.0, last=0)
+    taken = []
+    for tenths in range(0, 75):
+        number = schedule.due(tenths / 10)
+        if number:
+            taken.append((tenths / 10, number))
+            schedule.last = number
+    assert taken == [(2.0, 1), (4.0, 2), (6.0, 3)]
+
+
+def test_of_several_that_were_missed_the_last_is_due():
+    assert snapshot_schedule.SnapshotSchedule(2.0, last=1).due(9.5) == 4
+
+
+def test_a_clock_that_was_set_back_makes_nothing_due_twice():
+    schedule = snapshot_schedule.SnapshotSchedule(2.0, last=3)
+    assert schedule.due(5.0) == 0
+    assert schedule.due(7.9) == 0
+    assert schedule.due(8.0) == 4
+
+
+def test_a_pod_that_takes_over_goes_on_with_the_numbers_of_the_one_before():
+    first = snapshot_schedule.SnapshotSchedule(2.0, last=snapshot_schedule.periods_passed(0.5, 2.0))
+    assert first.due(6.1) == 3
+    second = snapshot_schedule.SnapshotSchedule(2.0, last=snapshot_schedule.periods_passed(6.4, 2.0))
+    assert second.due(7.9) == 0
+    assert second.due(8.1) == 4
+
+
+@pytest.mark.parametrize("period", [0.1, 0.7, 1.1, 3.3])
+def test_a_multiple_of_the_period_counts_as_reached_whatever_a_float_makes_of_it(period):
+    for number in range(1, 200):
+        assert snapshot_schedule.periods_passed(sum([period] * number), period) == number
+
+
+def test_without_a_period_there_are_no_snapshots():
+    assert snapshot_schedule.period_seconds(EvaluationSpec()) is None
+    assert snapshot_schedule.period_seconds(resolved("90s").evaluation) == 90.0
+    assert snapshot_schedule.period_seconds(resolved(1.5).evaluation) == 1.5
+
+
+@pytest.mark.parametrize("period", ["999ms", "1ms", 0.5])
+def test_a_period_below_a_second_is_refused_with_the_reason(period):
+    with pytest.raises(
+        InvalidArgument, match=r"evaluation\.snapshot_period = 0\.\d+ s: expected at least 1 s; every"
+    ) as e:
+        resolved(period)
+    assert e.value.reason == resolve.BAD_SPEC
+
+
+@pytest.mark.parametrize("period", ["soon", "-1s", 0, True, "1 s"])
+def test_what_is_no_period_is_refused(period):
+    with pytest.raises(InvalidArgument, match=r"evaluation\.snapshot_period"):
+        resolved(period)

@@ -1,0 +1,177 @@
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from podrace.errors import FailedPrecondition, InvalidArgument
+from simulators import Simulator, Step, make
+from simulators.classic import ClassicOnDevice
+from simulators.classic_tasks import CartPole, Pendulum
+from simulators.cuda_graph import WARM_UP_STEPS, Captured
+from simulators.stocks.environment import StockSimulator
+from simulators.stocks.market import load_market
+from simulators.stocks.options import StockOptions
+
+COUNT = 6
+
+
+class Tape:
+    """Stands for a CUDA graph on processors: warms up, records and plays back by calling."""
+
+    def __init__(self) -> None:
+        self.generators: list[torch.Generator] = []
+        self.played = 0
+
+    def __call__(
+        self, function: Callable[[], Step], generators: Sequence[torch.Generator]
+    ) -> tuple[Callable[[], None], Step]:
+        self.generators += generators
+        for _ in range(WARM_UP_STEPS):
+            step = function()
+
+        def play() -> None:
+            self.played += 1
+            function()
+
+        return play, step
+
+
+def stocks(device: str = "cpu", **options: object) -> tuple[Simulator, torch.Generator]:
+    chosen = StockOptions(train_end="2005-01-15", maximum_shares=1000, **options)  # type: ignore[arg-type]
+    simulator = StockSimulator(load_market(chosen, device), chosen, COUNT)
+    return simulator, simulator.generator
+
+
+def cartpole(device: str = "cpu") -> tuple[Simulator, torch.Generator]:
+    simulator = ClassicOnDevice(CartPole(), COUNT, 20, device)
+    return simulator, simulator._generator
+
+
+def pendulum(device: str = "cpu") -> tuple[Simulator, torch.Generator]:
+    simulator = ClassicOnDevice(Pendulum(), COUNT, 20, device)
+    return simulator, simulator._generator
+
+
+def windows(device: str = "cpu") -> tuple[Simulator, torch.Generator]:
+    return stocks(device, episode_days=12, staggered=True)
+
+
+MAKERS: dict[str, Callable[..., tuple[Simulator, torch.Generator]]] = {
+    "stocks": stocks,
+    "stocks, staggered windows": windows,
+    "cartpole": cartpole,
+    "pendulum": pendulum,
+}
+
+
+def random_actions(simulator: Simulator, steps: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    space = simulator.action_space
+    if space.kind == "discrete":
+        return [torch.randint(space.n, (COUNT,), generator=generator) for _ in range(steps)]
+    return [2 * torch.rand((COUNT, *space.shape), generator=generator) - 1 for _ in range(steps)]
+
+
+def same_steps(one: Simulator, other: Simulator, device: str = "cpu") -> None:
+    assert torch.equal(one.reset(7), other.reset(7))
+    ended = 0
+    for action in random_actions(one, 90):
+        first, second = one.step(action.to(device)), other.step(action.to(device))
+        over = first.terminated | first.truncated
+        for name in ("observation", "reward", "terminated", "truncated"):
+            assert torch.equal(getattr(first, name), getattr(second, name)), name
+        assert torch.equal(first.final_observation[over], second.final_observation[over])
+        ended += int(over.sum())
+    assert ended > COUNT
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_played_back_steps_are_the_steps(name: str) -> None:
+    plain, generator = MAKERS[name]()
+    inner, generator = MAKERS[name]()
+    tape = Tape()
+    same_steps(plain, Captured(inner, [generator], tape))
+    assert tape.generators == [generator]
+    assert tape.played == 90
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_new_one_stands_at_the_beginning_of_seed_zero(name: str) -> None:
+    plain, _ = MAKERS[name]()
+    inner, generator = MAKERS[name]()
+    captured = Captured(inner, [generator], Tape())
+    plain.reset(0)
+    for action in random_actions(plain, 5):
+        assert torch.equal(plain.step(action).observation, captured.step(action).observation)
+
+
+def test_an_action_is_copied_so_that_the_callers_tensor_may_go() -> None:
+    plain, _ = stocks()
+    inner, generator = stocks()
+    captured = Captured(inner, [generator], Tape())
+    action = torch.ones(COUNT, 4)
+    captured.step(action)
+    plain.step(torch.ones(COUNT, 4))
+    action.zero_()
+    assert torch.equal(plain.step(torch.ones(COUNT, 4)).reward, captured.step(torch.ones(COUNT, 4)).reward)
+
+
+def test_the_report_is_the_simulators() -> None:
+    inner, generator = stocks()
+    captured = Captured(inner, [generator], Tape())
+    for action in random_actions(captured, 90):
+        captured.step(action)
+    assert captured.report() == inner.report()
+    captured.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_graph_does_what_the_steps_do(name: str) -> None:
+    plain, _ = MAKERS[name]("cuda:0")
+    inner, generator = MAKERS[name]("cuda:0")
+    captured = Captured(inner, [generator])
+    # Where episodes end at different moments, only the order of draws could differ, and it does not.
+    same_steps(plain, captured, "cuda:0")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_step_asks_the_device_nothing(name: str) -> None:
+    simulator, _ = MAKERS[name]("cuda:0")
+    moves = [action.to("cuda:0") for action in random_actions(simulator, 40)]
+    simulator.step(moves[0])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for action in moves:
+            simulator.step(action)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_on_processors_there_is_no_graph() -> None:
+    with pytest.raises(InvalidArgument, match="option 'captured' needs a CUDA device"):
+        make("stocks", 1, {"captured": True})
+
+
+@pytest.mark.gpu
+def test_an_option_has_the_steps_of_stocks_played_back() -> None:
+    captured = make("stocks", COUNT, {"captured": True, "train_end": "2005-01-15"}, "cuda:0")
+    assert isinstance(captured, Captured)
+    same_steps(make("stocks", COUNT, {"train_end": "2005-01-15"}, "cuda:0"), captured, "cuda:0")
+
+
+@pytest.mark.gpu
+def test_a_step_that_asks_cannot_be_captured() -> None:
+    simulator, generator = stocks("cuda:0")
+    original = simulator.step
+
+    def curious(action: Tensor) -> Step:
+        step = original(action)
+        assert float(step.reward.sum()) < 1e9
+        return step
+
+    simulator.step = curious  # type: ignore[method-assign]
+    with pytest.raises(FailedPrecondition, match="cannot be captured"):
+        Captured(simulator, [generator])
