@@ -12,7 +12,8 @@ from orchestrator.assignments.external_pods import Visitors
 from orchestrator.assignments.service import Assignments
 from orchestrator.config import Config, check, make_folders
 from orchestrator.decisions.pool_size import Limits
-from orchestrator.launchers import EXTERNAL, LAUNCHERS, Launcher, Opened, Surroundings, Witness
+from orchestrator.launchers import EXTERNAL, LAUNCHERS
+from orchestrator.launchers.base import Launcher, Opened, Surroundings, Witness
 from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.leaderboard_client import Board
 from orchestrator.pool.prometheus_targets import PATH, Targets

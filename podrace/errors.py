@@ -106,3 +106,9 @@ class Internal(PodraceError):
 
 
 BY_CODE: dict[str, type[PodraceError]] = {cls.code: cls for cls in PodraceError.__subclasses__()}
+
+
+UNSUITABLE_SPACE = "ERROR_REASON_UNSUITABLE_SPACE"
+
+
+BAD_SPEC = "ERROR_REASON_BAD_SPEC"

@@ -15,6 +15,8 @@ from podrace.errors import InvalidArgument, PodraceError
 from podrace.tensor.v1.tensor_pb2 import TensorSpec
 from podrace.tensor_transport.codec import DATA_TYPES, ELEMENT_TYPES, LAYOUT_VERSION
 from podrace.tensor_transport.probe import PROBE_SPEC
+from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
+from simulators import Simulator, make
 from simulators.base import Space
 
 MESSAGE_BYTES = 2**20
@@ -165,3 +167,17 @@ class Inbox:
         if self._filled_bytes != expected:
             raise self._error(f"{self._name} has {self._filled_bytes} bytes, {expected} belong there")
         self._filled_bytes = 0
+
+
+def make_simulator(environment: EnvironmentSpec, device: torch.device) -> Simulator:
+    """Makes what an EnvironmentSpec names; raises as simulators.make does."""
+    return make(environment.id, environment.count, options_of(environment.options), str(device))
+
+
+def with_options(environment: EnvironmentSpec, options: Struct, count: int) -> EnvironmentSpec:
+    """The same environment with some options laid over its own, and another number of lanes."""
+    changed = EnvironmentSpec()
+    changed.CopyFrom(environment)
+    changed.options.update(json_format.MessageToDict(options))
+    changed.count = count
+    return changed

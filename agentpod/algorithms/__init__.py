@@ -15,8 +15,7 @@ from agentpod.algorithms.ppo import PPO
 from agentpod.algorithms.sac import SAC
 from agentpod.algorithms.sac_discrete import SACDiscrete
 from agentpod.algorithms.td3 import TD3
-from agentpod.models.action_heads import UNSUITABLE_SPACE
-from podrace.errors import InvalidArgument
+from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from simulators.base import Space
 
 __all__ = ["ALGORITHMS", "Algorithm", "make"]

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 import torch
 from torch import Tensor
 
-from agentpod.fusion.averaging import Fusible
+from agentpod.algorithms.fusible import Fusible
+from agentpod.experience.memory_spec import Memory
 from agentpod.models.cnn import NO_TORSO
 from agentpod.models.policy import NetworkSpec, Policy
 from podrace.errors import DataLoss, InvalidArgument
@@ -20,20 +21,6 @@ from podrace.specification import catalog
 from simulators.base import Space
 
 Hyperparameters = TypeVar("Hyperparameters")
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What a learner must keep for an algorithm."""
-
-    horizon: int
-    """Steps of each environment between two updates."""
-    replay_capacity: int = 0
-    """Environment steps of the replay memory, over all environments; 0 = on-policy: two rollouts and no more."""
-    prioritized: bool = False
-    """Whether replayed steps are drawn by priority."""
-    priority_exponent: float = 0.0
-    """Alpha of those priorities."""
 
 
 @dataclass(frozen=True)

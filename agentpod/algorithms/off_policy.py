@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms.base import (
-    Memory,
     Settings,
     annealed,
     load_tensors,
@@ -21,9 +20,10 @@ from agentpod.algorithms.base import (
     undone_on_error,
 )
 from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam
+from agentpod.algorithms.fusible import Fusible
 from agentpod.algorithms.trainable import Trainable
+from agentpod.experience.memory_spec import Memory
 from agentpod.experience.replay_buffer import Batch, Replay
-from agentpod.fusion.averaging import Fusible
 from agentpod.models.mlp import element_count
 from agentpod.models.normalizer import RunningMoments, Statistics
 from agentpod.models.policy import Policy

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from agentpod.algorithms.base import Settings, load_tensors, non_finite, parse_hyperparameters, undone_on_error
 from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam
+from agentpod.algorithms.fusible import Fusible
 from agentpod.experience.rollout import Rollout
-from agentpod.fusion.averaging import Fusible
 from agentpod.models.actor_critic import ActorCritic
 from agentpod.models.gru import RecurrentNetwork
 from agentpod.models.mlp import Sequences

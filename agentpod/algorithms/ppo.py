@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from agentpod.algorithms.fusible import Fusible
 from agentpod.algorithms.on_policy import (
     Batch,
     OnPolicy,
@@ -20,7 +21,6 @@ from agentpod.algorithms.on_policy import (
     standardize,
 )
 from agentpod.experience.rollout import Rollout
-from agentpod.fusion.averaging import Fusible
 from agentpod.models.actor_critic import ActorCritic
 from agentpod.seeding import derive_generator
 from podrace.errors import InvalidArgument

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentpod.algorithms import ALGORITHMS
-from agentpod.algorithms.base import Memory, parse_hyperparameters
+from agentpod.algorithms.base import parse_hyperparameters
+from agentpod.experience.memory_spec import Memory
 from agentpod.models.policy import NetworkSpec
 from podrace.config import unknown
 from podrace.errors import InvalidArgument

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.base import Memory
+from agentpod.experience.memory_spec import Memory
 from agentpod.experience.replay_buffer import Replay
 from agentpod.experience.rollout import Field, Rollout
 from podrace.agentpod.v1 import agentpod_pb2 as pb

@@ -23,34 +23,17 @@ Between `prepare` and `apply`, or the decision to forget the scratch, nothing ma
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from agentpod.algorithms.fusible import Fusible
 from agentpod.fusion.rounds import FusionOptions
 from agentpod.models.normalizer import RunningMoments, Statistics
 from podrace.errors import FailedPrecondition
 from podrace.tensor_transport.group import Group, MemberLost
-
-
-@dataclass(frozen=True)
-class Fusible:
-    """The live state of an algorithm, by names in an order that is the same at every learner."""
-
-    parameters: Mapping[str, Tensor]
-    """Networks and log temperature: float32."""
-    targets: Mapping[str, Tensor] = field(default_factory=dict)
-    """Target networks: float32."""
-    moments: Mapping[str, Tensor] = field(default_factory=dict)
-    """Both moments of Adam: float32."""
-    counts: Mapping[str, Tensor] = field(default_factory=dict)
-    """Step counters of Adam: [], any dtype."""
-    rates: Mapping[str, Tensor] = field(default_factory=dict)
-    """Adaptive learning rates: [] float64, positive."""
-    statistics: Mapping[str, Statistics] = field(default_factory=dict)
-    """Of observations and returns."""
 
 
 @dataclass(frozen=True)

@@ -33,18 +33,17 @@ from agentpod.learner.evaluation_schedule import EvaluationSchedule, Scorer
 from agentpod.learner.lease import Lease
 from agentpod.learner.publisher import Publisher, Start
 from agentpod.learner.snapshots import Snapshots
-from agentpod.models.action_heads import UNSUITABLE_SPACE
-from agentpod.models.messages import with_options
 from agentpod.roles.user_evaluator import asked_of
 from agentpod.session.role_client import RoleLost, Session
 from agentpod.session.session import Roles
 from podrace.agentpod.v1 import agentpod_pb2 as pb_pod
-from podrace.errors import DataLoss, InvalidArgument
+from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.ancestor import KEY, tournament_of
 from podrace.specification.resolve import bad
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+from simulators.messages import with_options
 
 _log = structlog.get_logger(__name__)
 RECENT_EPISODES = 100

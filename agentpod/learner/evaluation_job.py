@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from google.protobuf import json_format
 from torch import Tensor
 
-from agentpod.algorithms.base import Memory
 from agentpod.algorithms.requirements import outline
+from agentpod.experience.memory_spec import Memory
 from agentpod.learner.agent_training import MAXIMUM_EVALUATION_LANES
 from agentpod.learner.checkpoint_files import POLICY_PART, load_policy
 from agentpod.learner.lease import Lease
 from agentpod.learner.replay_files import PREFIX
-from agentpod.models.messages import with_options
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles.user_evaluator import asked_of
 from agentpod.session.role_client import Session
@@ -25,6 +24,7 @@ from podrace.checkpoint_store.publish import fetch
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.errors import DataLoss
 from podrace.tensor_transport.codec import decode
+from simulators.messages import with_options
 
 
 @dataclass(frozen=True)

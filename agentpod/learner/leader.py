@@ -24,7 +24,6 @@ from agentpod.learner.agent_training import Training
 from agentpod.learner.evaluation_job import evaluate_checkpoint
 from agentpod.learner.lease import Lease
 from agentpod.learner.publisher import Publisher
-from agentpod.models.action_heads import UNSUITABLE_SPACE
 from agentpod.session.role_client import RoleLost
 from agentpod.session.session import Roles
 from podrace import rpc
@@ -33,6 +32,8 @@ from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.errors import (
+    BAD_SPEC,
+    UNSUITABLE_SPACE,
     DataLoss,
     Internal,
     InvalidArgument,
@@ -44,7 +45,6 @@ from podrace.errors import (
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc
-from podrace.specification.resolve import BAD_SPEC
 from podrace.tensor_transport.plane import Plane
 
 _log = structlog.get_logger(__name__)

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from agentpod.models.distributions import Categorical, DiagonalGaussian, output_count
 from agentpod.models.mlp import Shapes
-from podrace.errors import InvalidArgument
+from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from simulators.base import Space
 
 MINIMUM_LOG_STD, MAXIMUM_LOG_STD = -20.0, 2.0
 """Where the logarithm of a standard deviation is clamped (Haarnoja et al. 2018, the authors' implementation)."""
-UNSUITABLE_SPACE = "ERROR_REASON_UNSUITABLE_SPACE"
 _LOG_TWO = math.log(2.0)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 

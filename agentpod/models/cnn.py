@@ -11,9 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from agentpod.models.action_heads import UNSUITABLE_SPACE
 from agentpod.models.mlp import ACTIVATIONS, HIDDEN_GAIN, MultilayerPerceptron, Sequences
-from podrace.errors import InvalidArgument
+from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from simulators.base import Space
 
 NO_TORSO = "none"

@@ -2,9 +2,6 @@
 
 from collections.abc import Mapping
 
-import torch
-from google.protobuf import json_format
-from google.protobuf.struct_pb2 import Struct
 from torch import Tensor
 
 from agentpod.models.action_heads import DEFAULT_HEAD
@@ -12,9 +9,6 @@ from agentpod.models.cnn import NO_TORSO
 from agentpod.models.policy import NetworkSpec
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.tensor_transport.codec import spec_of
-from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
-from simulators import Simulator, make
-from simulators.messages import options_of
 
 
 def network_spec(message: pb.PolicySpec) -> NetworkSpec:
@@ -40,17 +34,3 @@ def policy_message(network: NetworkSpec, tensors: Mapping[str, Tensor] | None = 
         recurrent_size=network.recurrent_size,
         tensors=[spec_of(name, tensor) for name, tensor in (tensors or {}).items()],
     )
-
-
-def make_simulator(environment: EnvironmentSpec, device: torch.device) -> Simulator:
-    """Makes what an EnvironmentSpec names; raises as simulators.make does."""
-    return make(environment.id, environment.count, options_of(environment.options), str(device))
-
-
-def with_options(environment: EnvironmentSpec, options: Struct, count: int) -> EnvironmentSpec:
-    """The same environment with some options laid over its own, and another number of lanes."""
-    changed = EnvironmentSpec()
-    changed.CopyFrom(environment)
-    changed.options.update(json_format.MessageToDict(options))
-    changed.count = count
-    return changed

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentpod.models.action_heads import DEFAULT_HEAD, UNSUITABLE_SPACE, Head, head_kind, head_outputs
+from agentpod.models.action_heads import DEFAULT_HEAD, Head, head_kind, head_outputs
 from agentpod.models.cnn import NO_TORSO, PIXEL_SCALE, TORSOS
 from agentpod.models.factory import Blueprint
 from agentpod.models.mlp import ACTIVATIONS, Shapes, element_count, flat_views
 from agentpod.models.normalizer import VARIANCE_FLOOR
-from podrace.errors import InvalidArgument
+from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from simulators.base import Space
 
 OBSERVATION_CLIP = 10.0

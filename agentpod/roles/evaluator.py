@@ -17,7 +17,7 @@ from torch import Tensor
 from agentpod.compute_thread import Compute
 from agentpod.experience.slots import POLICY
 from agentpod.models.actors import Actor, Committee, PolicyActor
-from agentpod.models.messages import make_simulator, network_spec, policy_message
+from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
 from agentpod.seeding import derive_generator, derive_seed
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -28,7 +28,7 @@ from podrace.tensor_transport.codec import digest, encode
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import answer_probe
 from simulators import Report, Simulator, Step
-from simulators.messages import space_message
+from simulators.messages import make_simulator, space_message
 
 MAXIMUM_EPISODE_STEPS = 100_000
 """Longer than any episode worth waiting for; an environment without an end would hold the evaluator for ever."""

@@ -14,7 +14,7 @@ import torch
 from agentpod.compute_thread import Compute
 from agentpod.experience.rollout import CollectResult, Lanes, collect
 from agentpod.experience.slots import POLICY
-from agentpod.models.messages import make_simulator, network_spec, policy_message
+from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
 from agentpod.seeding import derive_generator, derive_seed
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -25,7 +25,7 @@ from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import answer_probe
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators import Simulator
-from simulators.messages import space_message
+from simulators.messages import make_simulator, space_message
 
 STEPS = prometheus_client.Counter("podrace_worker_environment_steps", "Environment steps over all environments")
 BUSY = prometheus_client.Counter("podrace_worker_busy_seconds", "Seconds spent collecting rollouts")
@@ -71,7 +71,8 @@ class Collector:
 
     def collect(self, request: pb.CollectRolloutRequest, planes: Planes, cancelled: threading.Event) -> CollectResult:
         """Fills the slot's columns of this worker with one rollout; raises as agentpod.experience.rollout.collect
-        does."""
+        does.
+        """
         if cancelled.is_set():
             # Called off while it waited for its turn: the memory may be gone, and is not to be mapped again.
             raise Cancelled("the rollout was called off")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentpod.algorithms.base import Memory
 from agentpod.config import PodConfig
+from agentpod.experience.memory_spec import Memory
 from agentpod.experience.slots import Grant, PolicySlot
 from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec

@@ -16,7 +16,8 @@ from pathlib import Path
 from orchestrator.__main__ import serve
 from orchestrator.config import Config
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers import LAUNCHERS, Launcher, ListedPod, NewPod, Surroundings
+from orchestrator.launchers import LAUNCHERS
+from orchestrator.launchers.base import Launcher, ListedPod, NewPod, Surroundings
 from orchestrator.launchers.options import LauncherOptions
 from orchestrator.leaderboard_client import Board
 from orchestrator.state.clock import SystemClock

@@ -15,10 +15,11 @@ from leaderboard.evolution.ancestor import Ancestor, starts_from
 from leaderboard.evolution.fresh import Turn
 from leaderboard.evolution.history import NOTHING, History
 from leaderboard.evolution.mutation import describe_changes
-from leaderboard.evolution.proposals import Proposal, adopted, one_line
+from leaderboard.evolution.proposals import Proposal, adopted
 from leaderboard.evolution.randomness import agent_seed, stream
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.ranking.board import Board, canonical, fold
+from leaderboard.text import one_line
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import (

@@ -15,14 +15,12 @@ from leaderboard.evolution.mutation import describe_changes
 from leaderboard.evolution.space import Choices, Range, Space, Value, is_structural, plain, spaces_of
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.ranking.board import named
+from leaderboard.text import one_line
 from podrace.config import unknown
 from podrace.errors import InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import ChildProposal, FreshProposal, ProposeAgentResponse
 from podrace.specification import catalog
 from podrace.specification.resolve import check_value
-
-LONGEST_REASON = 300
-"""Characters of a custom part's reason that are kept."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,6 @@ def adopted(answer: ProposeAgentResponse, situation: Situation) -> Fresh | Child
     if chosen == "child":
         return _child(answer.child, one_line(answer.reason), situation)
     raise InvalidArgument("proposal: neither fresh nor child is set")
-
-
-def one_line(reason: str) -> str:
-    """A stranger's reason as one line of bounded length."""
-    line = " ".join("".join(character if character.isprintable() else " " for character in reason).split())
-    return line if len(line) <= LONGEST_REASON else line[:LONGEST_REASON] + "..."
 
 
 def _fresh(fresh: FreshProposal, reason: str, situation: Situation) -> Fresh:

@@ -4,26 +4,22 @@ Only Random.random() is drawn from, because it alone is documented to give the s
 """
 
 from collections.abc import Sequence
-from hashlib import sha256
 from random import Random
 from typing import TypeVar
+
+from leaderboard.seeding import purpose_seed, seed_digest
 
 Item = TypeVar("Item")
 
 
 def stream(seed: int, purpose: str, number: int) -> Random:
     """The random numbers for one purpose of one agent: Random seeded with the SHA-256 of `seed/purpose/number`."""
-    return Random(int.from_bytes(_digest(seed, purpose, number)))
+    return Random(int.from_bytes(seed_digest(seed, purpose, number)))
 
 
 def agent_seed(seed: int, number: int) -> int:
     """The seed of an agent."""
     return purpose_seed(seed, "agent", number)
-
-
-def purpose_seed(seed: int, purpose: str, number: int) -> int:
-    """A seed: the first 63 bits of SHA-256 of `seed/purpose/number`, so that it fits a signed integer."""
-    return int.from_bytes(_digest(seed, purpose, number)[:8]) >> 1
 
 
 def happens(random: Random, probability: float) -> bool:
@@ -44,7 +40,3 @@ def draw_distinct(random: Random, items: Sequence[Item], count: int) -> list[Ite
         other = position + int(random.random() * (len(shuffled) - position))
         shuffled[position], shuffled[other] = shuffled[other], shuffled[position]
     return shuffled[:drawn]
-
-
-def _digest(seed: int, purpose: str, number: int) -> bytes:
-    return sha256(f"{seed}/{purpose}/{number}".encode()).digest()

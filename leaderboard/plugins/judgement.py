@@ -8,7 +8,7 @@ What an opinion does on a board is leaderboard.ranking.board's.
 
 import math
 
-from leaderboard.evolution.proposals import one_line
+from leaderboard.text import one_line
 from podrace.errors import InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import JudgeCandidateResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import (

@@ -22,9 +22,9 @@ import structlog
 from google.protobuf.message import Message
 
 from leaderboard.config import PartsConfig
-from leaderboard.evolution.proposals import one_line
+from leaderboard.text import one_line
 from podrace import rpc
-from podrace.errors import DeadlineExceeded, InvalidArgument, PodraceError
+from podrace.errors import BAD_SPEC, DeadlineExceeded, InvalidArgument, PodraceError
 from podrace.evolution.v1.evolution_pb2 import (
     JudgeCandidateRequest,
     JudgeCandidateResponse,
@@ -35,7 +35,6 @@ from podrace.plugins import address as custom
 from podrace.plugins.child import ChildConnection, Connection, ServedConnection
 from podrace.plugins.circuit_breaker import Patience
 from podrace.processes import lifeline
-from podrace.specification.resolve import BAD_SPEC
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 STEP_SECONDS = 9.0

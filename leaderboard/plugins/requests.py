@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from leaderboard.evolution.agents import round_begin
-from leaderboard.evolution.randomness import purpose_seed
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import Board, canonical, fold
+from leaderboard.seeding import purpose_seed
 from leaderboard.store import records
 from podrace.database import Transaction
 from podrace.evolution.v1.evolution_pb2 import JudgeCandidateRequest, ProposeAgentRequest, RankedCandidate

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-from leaderboard.evolution.randomness import purpose_seed
 from leaderboard.ranking.board import Board, named
+from leaderboard.seeding import purpose_seed
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Contender, FreshEvaluation, NameChampionResponse
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec

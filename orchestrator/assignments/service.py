@@ -20,6 +20,7 @@ from orchestrator.state.clock import Clock
 from orchestrator.state.database import State
 from orchestrator.state.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
 from orchestrator.state.runtime import Live
+from orchestrator.state.transitions import fail_tournament
 from podrace.errors import InvalidArgument, NotFound, PodraceError
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -131,7 +132,7 @@ class Assignments:
                     await self._state.transact(transactions.keep_agent, made)
         except InvalidArgument as error:
             await self._state.transact(
-                transactions.fail_tournament, tournament.tournament_id, f"no agent can be made: {error.message}"
+                fail_tournament, tournament.tournament_id, f"no agent can be made: {error.message}"
             )
             self._live.wake.set()
             return dispatch.Drain(error.message)

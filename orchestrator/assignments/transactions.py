@@ -8,8 +8,6 @@ from orchestrator.decisions.dispatch import Holder
 from orchestrator.state import records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
-    FAILED,
-    RUNNING,
     AgentRecord,
     EvaluationRecord,
     PodPhase,
@@ -18,6 +16,7 @@ from orchestrator.state.records import (
     WorkPhase,
     WorkRecord,
 )
+from orchestrator.state.transitions import end_evaluation, fail_tournament
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -314,24 +313,3 @@ def _take_back_evaluation(
         ended = replace(evaluation, phase=WorkPhase.FAILED, error=error)
     end_evaluation(transaction, ended)
     return ended
-
-
-def end_evaluation(transaction: Transaction, evaluation: EvaluationRecord) -> None:
-    """Stores an evaluation that is done, well or not."""
-    records.save(transaction, replace(evaluation, pod_id="", incarnation=""))
-    well = evaluation.phase == WorkPhase.FINISHED
-    transaction.record(
-        f"evaluation_{evaluation.phase}",
-        f"{evaluation.evaluation_id} is done" if well else f"{evaluation.evaluation_id} failed: {evaluation.error}",
-        tournament_id=evaluation.tournament_id,
-        pod_id=evaluation.pod_id,
-    )
-
-
-def fail_tournament(transaction: Transaction, tournament_id: str, reason: str) -> None:
-    """Ends a tournament that cannot go on; one that has ended, or is ending, stays as it is."""
-    tournament = records.find_tournament(transaction, tournament_id)
-    if tournament.state != RUNNING:
-        return
-    records.save(transaction, replace(tournament, state=FAILED, reason=reason, end_time=transaction.now))
-    transaction.record("tournament_failed", reason, tournament_id=tournament_id)

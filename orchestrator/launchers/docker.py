@@ -19,7 +19,7 @@ from typing import Any, Self
 import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers import ListedPod, NewPod, Surroundings
+from orchestrator.launchers.base import ListedPod, NewPod, Surroundings
 from orchestrator.launchers.log_tail import last_line_of
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import (

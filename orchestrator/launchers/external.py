@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers import ListedPod, NewPod
+from orchestrator.launchers.base import ListedPod, NewPod
 from orchestrator.launchers.options import ExternalOptions
 from orchestrator.state.records import PodRecord
 from podrace.errors import Unavailable

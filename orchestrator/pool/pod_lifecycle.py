@@ -3,9 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.assignments.transactions import end_evaluation, fail_tournament
 from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
-from orchestrator.launchers import ListedPod, NewPod
+from orchestrator.launchers.base import ListedPod, NewPod
 from orchestrator.state import records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
@@ -18,6 +17,7 @@ from orchestrator.state.records import (
     WorkPhase,
     WorkRecord,
 )
+from orchestrator.state.transitions import end_evaluation, fail_tournament
 
 START_GRACE_SECONDS = 10.0
 """A pod that was intended by an earlier life of this service appears within this time, or never."""

@@ -7,7 +7,7 @@ nor a list of its own.
 import json
 from collections.abc import Sequence
 
-from orchestrator.launchers import ListedPod
+from orchestrator.launchers.base import ListedPod
 
 PATH = "/pods"
 CONTENT_TYPE = "application/json"

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from orchestrator.assignments.transactions import fail_tournament
 from orchestrator.decisions import pool_size
 from orchestrator.decisions.pool_size import Demand, Kill, Limits, PodView, Retire, Short, Start, Terminate
 from orchestrator.decisions.resources import Capacity
-from orchestrator.launchers import Launcher, ListedPod, NewPod
+from orchestrator.launchers.base import Launcher, ListedPod, NewPod
 from orchestrator.leaderboard_client import Board
 from orchestrator.pool import metrics, pod_lifecycle
 from orchestrator.state import records
@@ -26,6 +25,7 @@ from orchestrator.state.observation import Observed, observe
 from orchestrator.state.pod_views import Views
 from orchestrator.state.records import RUNNING, PodRecord, TournamentRecord
 from orchestrator.state.runtime import Live, write_down
+from orchestrator.state.transitions import fail_tournament
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.completion import Referee
 from orchestrator.tournaments.snapshots import ChampionSnapshots

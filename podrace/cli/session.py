@@ -10,12 +10,14 @@ from podrace.cli import EXIT_INTERRUPTED
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings
 from podrace.cli.terminal.output import tell
+from podrace.client import resolve
 from podrace.client.calls import Clients
 from podrace.errors import Cancelled, DeadlineExceeded, NotFound, Unavailable
 from podrace.mesh import embedded
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use, claim
 from podrace.mesh.store_choice import settle
+from podrace.tournament.v1.tournament_pb2 import Tournament
 
 REMOTE_SECONDS = 5.0
 """How long an orchestrator named by its address may take to answer."""
@@ -123,3 +125,14 @@ async def _check_remote(settings: Settings) -> None:
         await rpc.wait_until_serving(settings.orchestrator, deadline_seconds=REMOTE_SECONDS)
     except Unavailable as error:
         raise Unavailable(f"--orchestrator {settings.orchestrator}: {error.message}; check the address") from None
+
+
+async def find_tournament(clients: Clients, text: str, settings: Settings) -> Tournament:
+    """The tournament that a person means.
+
+    Raises:
+        NotFound: None.
+        InvalidArgument: Several.
+    """
+    tournaments = {tournament.tournament_id: tournament for tournament in await clients.list_tournaments()}
+    return tournaments[resolve.resolve_tournament(text, list(tournaments), where=settings.where)]

@@ -18,7 +18,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
-from podrace.cli.terminal.plugin_fallbacks import Unheard, named_parts, unheard
+from podrace.client.plugin_fallbacks import PluginFallbacks, count_fallbacks, named_plugins
 from podrace.errors import DeadlineExceeded, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
@@ -203,12 +203,12 @@ class Clients:
         request = board_pb.GetStatisticsRequest(tournament_id=tournament.tournament_id)
         return list((await _call(tournament.leaderboard_address, method, request, DURABLE_SECONDS)).algorithms)
 
-    async def unheard(self, tournament: Tournament) -> list[Unheard]:
-        """Returns the custom parts of a tournament that the house stood in for; asks nobody if it names none."""
-        if not named_parts(tournament.spec):
+    async def count_fallbacks(self, tournament: Tournament) -> list[PluginFallbacks]:
+        """Returns how often built-in components replaced the plugins of a tournament; no call if it names none."""
+        if not named_plugins(tournament.spec):
             return []
         agents = await self.list_agents(tournament)
-        return unheard(tournament.spec, agents, await self.list_candidates(tournament, all_submissions=True))
+        return count_fallbacks(tournament.spec, agents, await self.list_candidates(tournament, all_submissions=True))
 
     async def replay_tournament(self, tournament: Tournament) -> board_pb.ReplayTournamentResponse:
         """Takes every decision of a tournament again and compares."""

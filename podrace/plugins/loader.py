@@ -11,8 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from podrace.errors import InvalidArgument
-from podrace.specification.resolve import BAD_SPEC
+from podrace.errors import BAD_SPEC, InvalidArgument
 
 PR_SET_PDEATHSIG = 1
 FIRST_TO_DIE = 1000

@@ -1,5 +1,6 @@
 """What a specification can say of an evaluator of the user's own. Pure; how one is named is
-podrace.plugins.address's."""
+podrace.plugins.address's.
+"""
 
 from podrace.plugins import address
 from podrace.tournament.v1.tournament_pb2 import EvaluationSpec

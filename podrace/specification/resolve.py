@@ -18,7 +18,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from podrace.config import unknown
-from podrace.errors import InvalidArgument
+from podrace.errors import BAD_SPEC, InvalidArgument
 from podrace.plugins import address
 from podrace.specification import (
     ancestor,
@@ -31,7 +31,6 @@ from podrace.specification import (
 from podrace.specification.catalog import Hyperparameter
 from podrace.tournament.v1 import tournament_pb2 as pb
 
-BAD_SPEC = "ERROR_REASON_BAD_SPEC"
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SCALES = {"linear": pb.SCALE_LINEAR, "log": pb.SCALE_LOG}
 _LONGEST_DURATION_SECONDS = 315_576_000_000

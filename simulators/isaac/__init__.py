@@ -1,1 +1,1 @@
-"""NVIDIA's simulators: near.py is what callers see; far/ runs in their own interpreter and knows nothing of podrace."""
+"""NVIDIA's simulators: client.py steps a simulator that server/ runs in NVIDIA's own Python interpreter."""

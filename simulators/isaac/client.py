@@ -30,7 +30,7 @@ from simulators.base import Report, Space, Step
 from simulators.messages import step_specs
 from simulators.options import parse_options
 
-FAR_SIDE = Path(__file__).parent / "far" / "__main__.py"
+FAR_SIDE = Path(__file__).parent / "server" / "__main__.py"
 VARIABLES = {"isaacgym": "PODRACE_ISAACGYM_PYTHON", "isaaclab": "PODRACE_ISAACLAB_PYTHON"}
 NAMES = {"isaacgym": "Isaac Gym", "isaaclab": "Isaac Lab"}
 STEP_SECONDS = 60.0

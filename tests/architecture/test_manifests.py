@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from orchestrator.launchers import NewPod, Surroundings
+from orchestrator.launchers.base import NewPod, Surroundings
 from orchestrator.launchers.kubernetes.event_recorder import event_of
 from orchestrator.launchers.kubernetes.jobs import job_of, owner_of
 from orchestrator.launchers.options import KubernetesOptions

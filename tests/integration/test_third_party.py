@@ -55,7 +55,7 @@ async def run_stranger(node: Path, refs: list[pb.TensorRef]) -> tuple[int, dict[
         message["spec"]["shape"] = [int(length) for length in message["spec"]["shape"]]
     process = await asyncio.create_subprocess_exec(
         "node",
-        "stranger.js",
+        "third_party.js",
         str(REPOSITORY / "protos"),
         address,
         json.dumps(messages),

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator.decisions.resources import Resources
-from orchestrator.launchers import ListedPod, NewPod, Surroundings
+from orchestrator.launchers.base import ListedPod, NewPod, Surroundings
 from orchestrator.launchers.kubernetes.api_client import Object
 from orchestrator.launchers.kubernetes.hosts import HEAD_PORT, apart, completions, part_of, whereabouts
 from orchestrator.launchers.options import KubernetesOptions

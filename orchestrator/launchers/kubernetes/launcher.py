@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers import ListedPod, NewPod, Surroundings
+from orchestrator.launchers.base import ListedPod, NewPod, Surroundings
 from orchestrator.launchers.kubernetes.api_client import Cluster, Object, Send, connect
 from orchestrator.launchers.kubernetes.event_recorder import Announcer
 from orchestrator.launchers.kubernetes.hosts import heads_of

@@ -20,7 +20,7 @@ from typing import Any, Self
 import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers import ListedPod, NewPod, Surroundings
+from orchestrator.launchers.base import ListedPod, NewPod, Surroundings
 from orchestrator.launchers.host_capacity import allowed_cpus, gpu_ids, sense
 from orchestrator.launchers.log_tail import last_line
 from orchestrator.launchers.pod_settings import HEAD, LAYOUTS, check_one_host, pod_settings

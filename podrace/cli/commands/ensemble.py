@@ -7,15 +7,15 @@ import click
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli import session
-from podrace.cli.commands.evaluate import parse_options
-from podrace.cli.commands.query import find_tournament
-from podrace.cli.results.scoring import evaluated, standard_error
+from podrace.cli.results.scoring import evaluated
+from podrace.cli.session import find_tournament
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.interrupts import Interrupts
-from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.cli.views import json_shapes
 from podrace.cli.views.tables import plain_table
+from podrace.client.scores import standard_error
 from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.mesh.home_lock import Use

@@ -1,23 +1,20 @@
 """`podrace evaluate`: scores a published checkpoint once more; a pod pulls the work like any other."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
-from google.protobuf.struct_pb2 import Struct
 
-from podrace import config
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli import session
 from podrace.cli.results.scoring import evaluated, headline
 from podrace.cli.terminal.interrupts import Interrupts
-from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.cli.views import json_shapes
 from podrace.cli.views.tables import metrics_table
 from podrace.client import resolve
 from podrace.client.calls import Clients
-from podrace.errors import InvalidArgument, NotFound
+from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.mesh.home_lock import Use
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -57,23 +54,6 @@ def evaluate(
         return 0
 
     return session.run(command)
-
-
-def parse_options(texts: Sequence[str]) -> Struct:
-    """Reads `--option k=v`, each value as in a specification.
-
-    Raises:
-        InvalidArgument: There is no `=`.
-    """
-    values: dict[str, Any] = {}
-    for text in texts:
-        if not text.partition("=")[0].strip() or "=" not in text:
-            raise InvalidArgument(f"--option {text}: expected KEY=VALUE, for instance split=backtest")
-        key, value = config.split_override(text)
-        config.assign(values, key, value.isoformat() if hasattr(value, "isoformat") else value)
-    struct = Struct()
-    struct.update(values)
-    return struct
 
 
 async def find_checkpoint(clients: Clients, subject: str, *, where: str) -> tuple[Tournament, Checkpoint]:

@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 
 from podrace.cli import EXIT_FAILED, session
+from podrace.cli.session import find_tournament
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show as show_result
 from podrace.cli.terminal.output import show_json
-from podrace.cli.terminal.plugin_fallbacks import scored_by_the_house
+from podrace.cli.terminal.plugin_fallbacks import built_in_scores_note
 from podrace.cli.views import json_shapes, tables
 from podrace.cli.views.overview import overview
-from podrace.client import resolve
 from podrace.client.calls import Clients
 from podrace.client.follow import END_STATES
 from podrace.errors import InvalidArgument
@@ -61,11 +61,11 @@ def show(settings: Settings, tournament: str) -> int:
         pods = await clients.list_pods(found.tournament_id)
         latest = (await clients.list_events(found.tournament_id))[-EVENTS_SHOWN:]
         statistics = await clients.get_statistics(found)
-        left = await clients.unheard(found)
+        fallbacks = await clients.count_fallbacks(found)
         if settings.as_json:
-            show_json(json_shapes.shown(found, _folder(settings, found), pods, latest, statistics, left))
+            show_json(json_shapes.shown(found, _folder(settings, found), pods, latest, statistics, fallbacks))
         else:
-            show_result(overview(found, pods, latest, statistics, left))
+            show_result(overview(found, pods, latest, statistics, fallbacks))
         return 0
 
     session.require_tournaments(settings)
@@ -117,7 +117,7 @@ def standings(settings: Settings, tournament: str) -> int:
             show_json([json_shapes.candidate(candidate) for candidate in board])
         elif board:
             show_result(tables.standings_table(board, found.tournament_id, title=found.tournament_id))
-            if note := scored_by_the_house(board, found.tournament_id):
+            if note := built_in_scores_note(board, found.tournament_id):
                 show_result(note)
         else:
             show_result(f"the board of {found.tournament_id} is empty")
@@ -147,17 +147,6 @@ def stop(settings: Settings, tournament: str) -> int:
 
     session.require_tournaments(settings)
     return session.run_query(settings, query)
-
-
-async def find_tournament(clients: Clients, text: str, settings: Settings) -> Tournament:
-    """The tournament that a person means.
-
-    Raises:
-        NotFound: None.
-        InvalidArgument: Several.
-    """
-    tournaments = {tournament.tournament_id: tournament for tournament in await clients.list_tournaments()}
-    return tournaments[resolve.resolve_tournament(text, list(tournaments), where=settings.where)]
 
 
 async def _stopped(clients: Clients, tournament: Tournament) -> Tournament:

@@ -15,6 +15,7 @@ from podrace.cli.terminal import formats
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import console, show, show_json, tell
+from podrace.cli.terminal.plugin_fallbacks import describe_fallbacks
 from podrace.cli.views import json_shapes
 from podrace.cli.views.live_table import LiveTable
 from podrace.cli.views.plain_lines import PlainLines
@@ -139,8 +140,8 @@ async def _report(settings: Settings, clients: Clients, tournament: Tournament) 
     tournament_id, folder = tournament.tournament_id, _folder(settings, tournament)
     tell(f"{tournament_id} is complete: {tournament.reason}")
     await _tell_failures(clients, tournament)
-    for left in await clients.unheard(tournament):
-        tell(left.line)
+    for fallbacks in await clients.count_fallbacks(tournament):
+        tell(describe_fallbacks(fallbacks))
     if not tournament.champion_manifest_digest:
         tell("no agent was scored before the end: nothing to report")
         return

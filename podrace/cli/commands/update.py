@@ -4,7 +4,7 @@ import click
 
 from podrace import config
 from podrace.cli import session
-from podrace.cli.commands.query import find_tournament
+from podrace.cli.session import find_tournament
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show as show_result

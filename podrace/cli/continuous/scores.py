@@ -5,8 +5,9 @@ import hashlib
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.continuous.decisions import Score
 from podrace.cli.continuous.state import Contestant
-from podrace.cli.results.scoring import evaluated, standard_error
+from podrace.cli.results.scoring import evaluated
 from podrace.client.calls import Clients
+from podrace.client.scores import standard_error
 from podrace.errors import FailedPrecondition
 from podrace.tournament.v1.tournament_pb2 import Tournament
 

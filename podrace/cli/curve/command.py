@@ -10,8 +10,6 @@ from google.protobuf.struct_pb2 import Struct
 from rich.table import Table
 
 from podrace.cli import EXIT_FAILED, session
-from podrace.cli.commands.evaluate import parse_options
-from podrace.cli.commands.query import find_tournament
 from podrace.cli.curve import plots
 from podrace.cli.curve.evaluations import Manner, Results, evaluate_snapshots
 from podrace.cli.curve.plots import STEPS, SUFFIXES, WALL_CLOCK
@@ -30,10 +28,11 @@ from podrace.cli.curve.points import (
     within,
 )
 from podrace.cli.results.plots import new_figure
+from podrace.cli.session import find_tournament
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import check_file, whole_file
 from podrace.cli.terminal.interrupts import Interrupts
-from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json, tell
 from podrace.cli.views.tables import NOTHING, plain_table
 from podrace.client.calls import Clients

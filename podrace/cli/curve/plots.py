@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podrace.cli.curve.points import CHAMPION, Point, curves
-from podrace.cli.results.plots import FAMILY_COLORS, OTHER_FAMILIES_COLOR, clock_unit, new_figure
+from podrace.cli.results.plots import clock_unit, new_figure
 from podrace.cli.terminal import formats
+from podrace.cli.terminal.palette import FAMILY_COLORS, OTHER_FAMILIES_COLOR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

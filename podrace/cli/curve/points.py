@@ -9,9 +9,9 @@ from hashlib import sha256
 from typing import Any
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.cli.results import scoring
 from podrace.cli.terminal import formats
 from podrace.client.follow import END_STATES
+from podrace.client.scores import standard_deviation, standard_error
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Snapshot
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -56,12 +56,12 @@ class Point:
     @property
     def standard_deviation(self) -> float | None:
         """Of the return between episodes; unknown of a single one."""
-        return scoring.standard_deviation(self.evaluation)
+        return standard_deviation(self.evaluation)
 
     @property
     def standard_error(self) -> float | None:
         """Of the mean; unknown of a single episode."""
-        return scoring.standard_error(self.evaluation)
+        return standard_error(self.evaluation)
 
     def values(self) -> dict[str, Any]:
         """A line of the CSV file, and what `curve --json` prints of it. Keys are added to, never renamed.

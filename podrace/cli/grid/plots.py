@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from podrace.cli.grid.results import Combination
 from podrace.cli.grid.statistics import Point, mean_curve
-from podrace.cli.results.plots import FAMILY_COLORS, clock_unit, new_figure
+from podrace.cli.results.plots import clock_unit, new_figure
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import whole_file
+from podrace.cli.terminal.palette import FAMILY_COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

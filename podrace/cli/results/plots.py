@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from podrace.checkpoint.v1.checkpoint_pb2 import Trace
 from podrace.cli.results import backtest_html
 from podrace.cli.terminal.atomic_file import whole_file
+from podrace.cli.terminal.palette import BASELINE_COLOR, CHAMPION_COLOR, FAMILY_COLORS, OTHER_FAMILIES_COLOR
 from podrace.errors import Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CHAMPION_COLOR = "#0b6e4f"
-BASELINE_COLOR = "#9a9a9a"
-FAMILY_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#6a3d9a")
-"""Told apart by the colour-blind, too (Okabe and Ito 2008, and two more)."""
-OTHER_FAMILIES_COLOR = "#bbbbbb"
 _CLOCK_UNITS = ((180.0, 1.0, "seconds"), (3 * 3600.0, 60.0, "minutes"), (math.inf, 3600.0, "hours"))
 """Up to how many seconds a unit is used, its size in seconds, and its name."""
 

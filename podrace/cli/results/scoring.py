@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Sequence
 
 from google.protobuf.struct_pb2 import Struct
@@ -11,6 +10,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.output import tell
 from podrace.client.calls import Clients
+from podrace.client.scores import standard_error
 from podrace.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -78,17 +78,6 @@ async def _result(clients: Clients, evaluation_id: str) -> Evaluation:
                     tell(f"{evaluation_id} was scored by the pod's own evaluator instead: {fault}")
                 return answer.evaluation
         await asyncio.sleep(POLL_SECONDS)
-
-
-def standard_deviation(evaluation: Evaluation) -> float | None:
-    """Of the return between episodes; a single one says nothing about it."""
-    return math.sqrt(evaluation.variance) if evaluation.episodes > 1 else None
-
-
-def standard_error(evaluation: Evaluation) -> float | None:
-    """Standard error of the mean return; unknown of a single episode."""
-    deviation = standard_deviation(evaluation)
-    return None if deviation is None else deviation / math.sqrt(evaluation.episodes)
 
 
 def headline(evaluation: Evaluation) -> str:

@@ -1,12 +1,16 @@
 """What every command can be told."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from google.protobuf.struct_pb2 import Struct
+
+from podrace import config
+from podrace.errors import InvalidArgument
 
 DEFAULT_HOME = "podrace-home"
 
@@ -75,3 +79,20 @@ def output_options(command: Command) -> Command:
     as_json = click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout, the rest on stderr.")
     debug = click.option("--debug", is_flag=True, help="Tracebacks and debug logs.")
     return as_json(debug(command))
+
+
+def parse_options(texts: Sequence[str]) -> Struct:
+    """Reads `--option k=v`, each value as in a specification.
+
+    Raises:
+        InvalidArgument: There is no `=`.
+    """
+    values: dict[str, Any] = {}
+    for text in texts:
+        if not text.partition("=")[0].strip() or "=" not in text:
+            raise InvalidArgument(f"--option {text}: expected KEY=VALUE, for instance split=backtest")
+        key, value = config.split_override(text)
+        config.assign(values, key, value.isoformat() if hasattr(value, "isoformat") else value)
+    struct = Struct()
+    struct.update(values)
+    return struct

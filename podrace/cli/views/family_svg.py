@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from podrace.cli.results.plots import FAMILY_COLORS, OTHER_FAMILIES_COLOR
 from podrace.cli.terminal import formats
+from podrace.cli.terminal.palette import FAMILY_COLORS, OTHER_FAMILIES_COLOR
 from podrace.cli.views.family import Member, Members, Place, changes, compute, plain
 
 _LINE_COLOR = "#111111"

@@ -8,10 +8,10 @@ from google.protobuf import json_format
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.cli.results.scoring import standard_error
 from podrace.cli.terminal import formats
-from podrace.cli.terminal.plugin_fallbacks import Unheard
 from podrace.cli.views.progress import objectives
+from podrace.client.plugin_fallbacks import PluginFallbacks
+from podrace.client.scores import standard_error
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate, Origin
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
 from podrace.specification.files import to_values, whole
@@ -54,7 +54,7 @@ def shown(
     pods: list[Pod],
     events: list[Event],
     statistics: list[AlgorithmStatistics],
-    left: list[Unheard],
+    fallbacks: list[PluginFallbacks],
 ) -> dict[str, Any]:
     """`show`: all about a tournament."""
     return listed(tournament, folder) | {
@@ -62,7 +62,7 @@ def shown(
         "pods": [pod(entry) for entry in pods],
         "events": [event(entry) for entry in events],
         "algorithms": [algorithm_statistics(entry) for entry in statistics],
-        "unheard_parts": [asdict(entry) for entry in left],
+        "plugin_fallbacks": [asdict(entry) for entry in fallbacks],
     }
 
 

@@ -7,9 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from podrace.cli.terminal import formats
-from podrace.cli.terminal.plugin_fallbacks import Unheard, named_parts
+from podrace.cli.terminal.plugin_fallbacks import describe_fallbacks
 from podrace.cli.views import tables
 from podrace.cli.views.progress import progress
+from podrace.client.plugin_fallbacks import PluginFallbacks, named_plugins
 from podrace.leaderboard.v1.leaderboard_pb2 import AlgorithmStatistics
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod
 from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentSpec
@@ -25,7 +26,7 @@ def overview(
     pods: Sequence[Pod],
     events: Sequence[Event],
     statistics: Sequence[AlgorithmStatistics],
-    left: Sequence[Unheard] = (),
+    fallbacks: Sequence[PluginFallbacks] = (),
 ) -> RenderableType:
     """Draws a tournament.
 
@@ -34,11 +35,11 @@ def overview(
         pods: All of its pods.
         events: The latest, oldest first.
         statistics: One an algorithm.
-        left: Custom parts that the house stood in for.
+        fallbacks: Plugins that built-in components replaced.
     """
     parts: list[RenderableType] = [_facts(tournament), Text()]
-    if left:
-        parts += [*(Text(one.line, style="yellow") for one in left), Text()]
+    if fallbacks:
+        parts += [*(Text(describe_fallbacks(one), style="yellow") for one in fallbacks), Text()]
     if pods:
         parts += [tables.pods_table(pods, tournament.tournament_id, title="pods"), Text()]
     if statistics:
@@ -77,7 +78,7 @@ def _settings(spec: TournamentSpec) -> list[tuple[str, str]]:
         ("evolution", f"{spec.evolution.strategy}, {agent}, seed {spec.seed}"),
         *([("allocation", _allocation(spec))] if len(spec.algorithms) > 1 else []),
         ("evaluation", f"{spec.evaluation.episodes} episodes"),
-        *named_parts(spec).items(),
+        *named_plugins(spec).items(),
     ]
 
 

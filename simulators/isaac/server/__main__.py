@@ -1,6 +1,6 @@
 """Started by path, by an interpreter that has no podrace: makes its folder a package, and serves.
 
-python .../far/__main__.py REQUESTS RESPONSES        (two descriptors of pipes)
+python .../server/__main__.py REQUESTS RESPONSES        (two descriptors of pipes)
 """
 
 from __future__ import annotations

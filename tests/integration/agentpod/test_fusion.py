@@ -12,7 +12,8 @@ import torch
 from members import Member, everywhere
 
 from agentpod.algorithms.flat_adam import FlatAdam
-from agentpod.fusion.averaging import Fusible, Fusion
+from agentpod.algorithms.fusible import Fusible
+from agentpod.fusion.averaging import Fusion
 from agentpod.fusion.rounds import Arrival, Formation, FusionOptions, FusionRounds, Report
 from agentpod.models.normalizer import RunningMoments, Statistics
 from podrace.tensor_transport.group import Group, GroupStore, MemberLost

@@ -1,6 +1,6 @@
 // Reads tensors of another process by TensorService, changes them, and writes a part back; knows only the .proto files.
 //
-//     node stranger.js PROTOS ADDRESS REFS_JSON
+//     node third_party.js PROTOS ADDRESS REFS_JSON
 //
 // Prints what it read as one JSON object: the sums of float32 tensors by name.
 const crypto = require("node:crypto");

@@ -15,7 +15,7 @@ from orchestrator.assignments.external_pods import Visitors
 from orchestrator.assignments.service import Assignments
 from orchestrator.decisions.pool_size import Limits
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers import Launcher, ListedPod, NewPod
+from orchestrator.launchers.base import Launcher, ListedPod, NewPod
 from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.launchers.options import ExternalOptions
 from orchestrator.leaderboard_client import Board

@@ -8,7 +8,7 @@ import docker.errors
 import pytest
 from fake_docker import Engine
 
-from orchestrator.launchers import Surroundings
+from orchestrator.launchers.base import Surroundings
 from orchestrator.launchers.docker import DockerLauncher
 from orchestrator.launchers.options import DockerOptions
 from podrace.telemetry import TelemetryConfig

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.launchers import NewPod, Surroundings
+from orchestrator.launchers.base import NewPod, Surroundings
 from orchestrator.launchers.pod_settings import threads_of_a_role
 from orchestrator.launchers.process.launcher import ProcessLauncher, choose_cpus
 from podrace.errors import InvalidArgument, Unavailable

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.launchers import NewPod, Surroundings
+from orchestrator.launchers.base import NewPod, Surroundings
 from orchestrator.launchers.kubernetes.api_client import Answer
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_SEPARATE, PodSpec

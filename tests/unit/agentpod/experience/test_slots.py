@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from agentpod.algorithms.base import Memory
+from agentpod.experience.memory_spec import Memory
 from agentpod.experience.replay_layout import replay_fields
 from agentpod.experience.rollout import Field
 from agentpod.experience.slots import POLICY, PolicyRing, ReplaySlots, RolloutSlots

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from agentpod.fusion.averaging import Fusible, Fusion, Scratch, geometric_mean, outer_step
+from agentpod.algorithms.fusible import Fusible
+from agentpod.fusion.averaging import Fusion, Scratch, geometric_mean, outer_step
 from agentpod.fusion.rounds import MODES, FusionOptions
 from agentpod.models.normalizer import RunningMoments, Statistics
 from podrace.errors import FailedPrecondition, PodraceError

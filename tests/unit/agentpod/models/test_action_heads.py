@@ -16,7 +16,6 @@ from agentpod.models.action_heads import (
     HEADS,
     MAXIMUM_LOG_STD,
     MINIMUM_LOG_STD,
-    UNSUITABLE_SPACE,
     Deterministic,
     GreedyValues,
     Head,
@@ -27,7 +26,7 @@ from agentpod.models.action_heads import (
     head_outputs,
 )
 from agentpod.models.policy import NetworkSpec, Policy
-from podrace.errors import InvalidArgument
+from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from simulators.base import Space
 
 BOUNDED, CHOICES = SPACES["continuous"], SPACES["discrete"]

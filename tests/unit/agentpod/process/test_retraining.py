@@ -6,7 +6,7 @@ from google.protobuf.struct_pb2 import Struct
 from agentpod.config import RetrainConfig
 from agentpod.learner.provenance import as_struct, spec_of, tell_origin, versions
 from agentpod.process.retraining import assignment_of, copy_checkpoint, pod_config, run, settings_of
-from orchestrator.launchers import NewPod, Surroundings
+from orchestrator.launchers.base import NewPod, Surroundings
 from orchestrator.launchers.pod_settings import pod_settings, roles_of
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Manifest
 from podrace.checkpoint_store.folder import FolderStore

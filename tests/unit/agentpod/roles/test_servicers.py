@@ -46,7 +46,9 @@ class Role:
         self.living: set[Counted] = set()
         self.free = threading.Event()
         self.free.set()
-        monkeypatch.setattr(f"agentpod.{kind}.make_simulator", lambda *_: self.free.wait(10) and Counted(self.living))
+        monkeypatch.setattr(
+            f"agentpod.roles.{kind}.make_simulator", lambda *_: self.free.wait(10) and Counted(self.living)
+        )
 
     async def open(self, session: str, head: str = "stochastic", environment: str = "cartpole") -> Any:
         probe = self.plane.create(f"{session}_probe", [PROBE_SPEC])

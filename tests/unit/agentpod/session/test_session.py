@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.base import Memory
 from agentpod.config import PodConfig
+from agentpod.experience.memory_spec import Memory
 from agentpod.models.policy import NetworkSpec
 from agentpod.session.role_client import RoleCalls, Session
 from agentpod.session.session import Roles

@@ -6,9 +6,10 @@ import pytest
 
 from leaderboard.evolution.agents import make
 from leaderboard.evolution.fresh import draw
-from leaderboard.evolution.proposals import Proposal, adopted, one_line
+from leaderboard.evolution.proposals import Proposal, adopted
 from leaderboard.evolution.space import declared_values
 from leaderboard.evolution.strategy import Child, Fresh, Situation
+from leaderboard.text import one_line
 from podrace.errors import InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import ChildProposal, FreshProposal, ProposeAgentResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_MUTATION, Agent, Candidate

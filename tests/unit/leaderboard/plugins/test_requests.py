@@ -2,9 +2,9 @@ from collections.abc import Callable
 from typing import Any
 
 from leaderboard.cached_statistics import RecentStatistics
-from leaderboard.evolution.randomness import purpose_seed
 from leaderboard.evolution.strategy import Situation
 from leaderboard.plugins.requests import LARGEST_RANKED_BOARD, MOST_UNFINISHED, proposal_request, shown_board
+from leaderboard.seeding import purpose_seed
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 

@@ -7,7 +7,7 @@ import docker.errors
 import pytest
 from fake_docker import GIB, Engine
 
-from orchestrator.launchers import NewPod, Surroundings
+from orchestrator.launchers.base import NewPod, Surroundings
 from orchestrator.launchers.docker import DockerLauncher, credentials
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import roles_of

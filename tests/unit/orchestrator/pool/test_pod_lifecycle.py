@@ -5,7 +5,7 @@ import pytest
 
 from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
 from orchestrator.decisions.resources import Resources
-from orchestrator.launchers import ListedPod
+from orchestrator.launchers.base import ListedPod
 from orchestrator.pool import pod_lifecycle
 from orchestrator.pool.pod_lifecycle import START_GRACE_SECONDS, census
 from orchestrator.state import records

@@ -3,7 +3,7 @@
 import json
 
 from orchestrator.decisions.resources import Resources
-from orchestrator.launchers import ListedPod
+from orchestrator.launchers.base import ListedPod
 from orchestrator.pool.prometheus_targets import Targets
 
 

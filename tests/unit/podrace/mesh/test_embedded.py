@@ -51,13 +51,13 @@ marker.touch()
 COMMAND = """
 import asyncio, json, sys
 from pathlib import Path
-from podrace.cli import mesh
+from podrace.mesh import embedded
 from podrace.mesh.home import Folders
 from podrace.mesh.service_process import ServiceCommand
 
 async def main(home, services):
     commands = [ServiceCommand(name, line, Path(socket), Path(log)) for name, line, socket, log in json.loads(services)]
-    async with mesh.running(Folders.of(Path(home)), commands, tell=print):
+    async with embedded.running(Folders.of(Path(home)), commands, tell=print):
         print("running", flush=True)
         await asyncio.Event().wait()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from podrace.errors import InvalidArgument
+from podrace.errors import BAD_SPEC, InvalidArgument
 from podrace.specification import resolve, snapshot_schedule
 from podrace.tournament.v1.tournament_pb2 import EvaluationSpec, TournamentSpec
 
@@ -65,7 +65,7 @@ def test_a_period_below_a_second_is_refused_with_the_reason(period):
         InvalidArgument, match=r"evaluation\.snapshot_period = 0\.\d+ s: expected at least 1 s; every"
     ) as e:
         resolved(period)
-    assert e.value.reason == resolve.BAD_SPEC
+    assert e.value.reason == BAD_SPEC
 
 
 @pytest.mark.parametrize("period", ["soon", "-1s", 0, True, "1 s"])

@@ -121,7 +121,7 @@ def test_an_observation_may_be_a_list() -> None:
 def test_an_exception_is_named_with_its_lane_its_step_and_its_line(step: int, where: str) -> None:
     error = fault_of({step: ZeroDivisionError("division\n by zero")}, lane=2)
     assert isinstance(error, Internal)
-    prefix, _, suffix = error.message.partition("(test_gym_faults.py:")
+    prefix, _, suffix = error.message.partition("(test_faults.py:")
     assert prefix == "faulty: lane 2 raised ZeroDivisionError: division by zero "
     assert suffix.endswith(f") {where}")
 

@@ -1,4 +1,4 @@
-"""NVIDIA's simulators behind their adapter: stood in for by packages of the same surface (isaac/stand_in)."""
+"""NVIDIA's simulators behind their adapter: stood in for by packages of the same surface (stand_in)."""
 
 import importlib.util
 import os
@@ -18,10 +18,10 @@ from simulators import Simulator, make
 from simulators.isaac.client import IsaacSimulator
 
 FOLDER = Path(__file__).parent
-STAND_IN = str(FOLDER / "isaac/stand_in" / "python")
+STAND_IN = str(FOLDER / "stand_in" / "python")
 WAIT_SECONDS = 20.0
 
-_SPEC = importlib.util.spec_from_file_location("simulator_contract", FOLDER / "test_contract.py")
+_SPEC = importlib.util.spec_from_file_location("simulator_contract", FOLDER.parent / "test_contract.py")
 assert _SPEC is not None
 assert _SPEC.loader is not None
 suite = importlib.util.module_from_spec(_SPEC)
@@ -248,7 +248,7 @@ def test_the_far_side_ends_when_this_side_is_killed(environment: pytest.MonkeyPa
         "input()\n"
     )
     near = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=FOLDER.parents[2]
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=FOLDER.parents[3]
     )
     assert near.stdout is not None
     assert near.stdin is not None

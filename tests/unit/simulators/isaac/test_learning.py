@@ -11,7 +11,7 @@ from agentpod.experience.rollout import Lanes, collect, rollout_fields
 from agentpod.seeding import derive_generator
 from simulators import make
 
-STAND_IN = str(Path(__file__).parent / "isaac/stand_in" / "python")
+STAND_IN = str(Path(__file__).parent / "stand_in" / "python")
 LANES, UPDATES = 16, 25
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[4] / "simulators" / "isaac" / "far"
+FOLDER = Path(__file__).parents[4] / "simulators" / "isaac" / "server"
 SOURCES = sorted(FOLDER.glob("*.py"))
 ALLOWED_IMPORTS = {
     *("__future__", "contextlib", "importlib", "inspect", "json", "math", "mmap", "os", "pathlib", "random", "sys"),

@@ -9,7 +9,7 @@ import pytest
 from fake_cluster import NAMESPACE, FakeCluster, Hands, failure, new_pod
 from kubernetes.config import kube_config
 
-from orchestrator.launchers import Witness
+from orchestrator.launchers.base import Witness
 from orchestrator.launchers.kubernetes.api_client import Cluster, connect
 from orchestrator.launchers.kubernetes.event_recorder import BURST, Announcer
 from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher

@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from podrace.cli.terminal.plugin_fallbacks import Unheard, scored_by_the_house, unheard
+from podrace.cli.terminal.plugin_fallbacks import built_in_scores_note
+from podrace.client.plugin_fallbacks import PluginFallbacks, count_fallbacks
 from podrace.leaderboard.v1.leaderboard_pb2 import OPINION_BY_RANK, Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -18,12 +19,12 @@ def spec() -> TournamentSpec:
     return made
 
 
-def test_who_was_always_heard_is_not_named(spec: TournamentSpec) -> None:
+def test_a_plugin_without_fallbacks_is_left_out(spec: TournamentSpec) -> None:
     heard = Candidate(opinion=OPINION_BY_RANK, opinion_reason="grpc://u:1: surely 3")
-    assert unheard(spec, [Agent()], [heard]) == []
+    assert count_fallbacks(spec, [Agent()], [heard]) == []
 
 
-def test_each_part_the_house_stood_in_for_is_named_with_how_often_and_the_last_reason(spec: TournamentSpec) -> None:
+def test_each_plugin_with_fallbacks_is_listed_with_count_and_last_reason(spec: TournamentSpec) -> None:
     agents = [
         Agent(generator_fault="the generator python:mine:propose broke off"),
         Agent(),
@@ -34,31 +35,33 @@ def test_each_part_the_house_stood_in_for_is_named_with_how_often_and_the_last_r
         Candidate(opinion_reason="the updater grpc://u:1 cannot be reached"),
         Candidate(evaluator_fault="evaluator python:mine:evaluate: it has gone", opinion=OPINION_BY_RANK),
     ]
-    assert unheard(spec, agents, submissions) == [
-        Unheard("generator", "python:mine:propose", 2, 3, "agent", "failed: no idea"),
-        Unheard("updater", "grpc://u:1", 1, 3, "candidate", "cannot be reached"),
-        Unheard("evaluator", "python:mine:evaluate", 1, 3, "score", "it has gone"),
+    assert count_fallbacks(spec, agents, submissions) == [
+        PluginFallbacks("generator", "python:mine:propose", 2, 3, "agent", "failed: no idea"),
+        PluginFallbacks("updater", "grpc://u:1", 1, 3, "candidate", "cannot be reached"),
+        PluginFallbacks("evaluator", "python:mine:evaluate", 1, 3, "score", "it has gone"),
     ]
 
 
-def test_a_tournament_without_parts_of_its_own_has_nobody_to_miss() -> None:
-    assert unheard(TournamentSpec(), [Agent()], [Candidate()]) == []
+def test_a_tournament_without_plugins_has_no_fallbacks() -> None:
+    assert count_fallbacks(TournamentSpec(), [Agent()], [Candidate()]) == []
 
 
-def test_a_board_names_those_that_its_evaluator_did_not_score() -> None:
+def test_a_board_names_agents_scored_by_the_built_in_evaluator() -> None:
     board = [Candidate(agent_id=f"{NAME}-a{number}") for number in range(3)]
-    assert scored_by_the_house(board, NAME) == ""
+    assert built_in_scores_note(board, NAME) == ""
     board[1].evaluator_fault = board[2].evaluator_fault = "it has gone"
-    assert scored_by_the_house(board, NAME).endswith("and so after all others: a1, a2")
+    assert built_in_scores_note(board, NAME).endswith("ranked after all others: a1, a2")
 
 
-def test_show_standings_and_json_tell_who_was_not_heard(type_: Any, mesh: Any) -> None:
+def test_show_standings_and_json_report_fallbacks(type_: Any, mesh: Any) -> None:
     mesh.known.tournaments[0].spec.evaluation.evaluator = "python:mine:evaluate"
     for candidate in [*mesh.known.board, *mesh.known.submissions]:
         candidate.evaluator_fault = "evaluator python:mine:evaluate: it has gone"
     here = "latest", "--orchestrator", mesh.address
-    (told,) = type_("show", *here, "--json").json["unheard_parts"]
+    (told,) = type_("show", *here, "--json").json["plugin_fallbacks"]
     assert (told["part"], told["address"], told["last"]) == ("evaluator", "python:mine:evaluate", "it has gone")
-    assert "evaluator python:mine:evaluate: the house stood in for " in " ".join(type_("show", *here).out.split())
-    assert "scored by its pod's own evaluator" in type_("standings", *here).out
+    assert "evaluator python:mine:evaluate: the built-in evaluator was used for " in " ".join(
+        type_("show", *here).out.split()
+    )
+    assert "scored by the built-in evaluator" in type_("standings", *here).out
     assert type_("standings", *here, "--json").json[0]["evaluator_fault"] == mesh.known.board[0].evaluator_fault

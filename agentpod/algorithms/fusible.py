@@ -1,0 +1,26 @@
+"""States what an algorithm lets a fusion round average, and how."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from agentpod.models.normalizer import Statistics
+
+
+@dataclass(frozen=True)
+class Fusible:
+    """The live state of an algorithm, by names in an order that is the same at every learner."""
+
+    parameters: Mapping[str, Tensor]
+    """Networks and log temperature: float32."""
+    targets: Mapping[str, Tensor] = field(default_factory=dict)
+    """Target networks: float32."""
+    moments: Mapping[str, Tensor] = field(default_factory=dict)
+    """Both moments of Adam: float32."""
+    counts: Mapping[str, Tensor] = field(default_factory=dict)
+    """Step counters of Adam: [], any dtype."""
+    rates: Mapping[str, Tensor] = field(default_factory=dict)
+    """Adaptive learning rates: [] float64, positive."""
+    statistics: Mapping[str, Statistics] = field(default_factory=dict)
+    """Of observations and returns."""

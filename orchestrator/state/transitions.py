@@ -1,0 +1,28 @@
+"""State transitions that several packages make: a tournament fails, an evaluation ends."""
+
+from dataclasses import replace
+
+from orchestrator.state import records
+from orchestrator.state.database import Transaction
+from orchestrator.state.records import FAILED, RUNNING, EvaluationRecord, WorkPhase
+
+
+def end_evaluation(transaction: Transaction, evaluation: EvaluationRecord) -> None:
+    """Stores an evaluation that is done, well or not."""
+    records.save(transaction, replace(evaluation, pod_id="", incarnation=""))
+    well = evaluation.phase == WorkPhase.FINISHED
+    transaction.record(
+        f"evaluation_{evaluation.phase}",
+        f"{evaluation.evaluation_id} is done" if well else f"{evaluation.evaluation_id} failed: {evaluation.error}",
+        tournament_id=evaluation.tournament_id,
+        pod_id=evaluation.pod_id,
+    )
+
+
+def fail_tournament(transaction: Transaction, tournament_id: str, reason: str) -> None:
+    """Ends a tournament that cannot go on; one that has ended, or is ending, stays as it is."""
+    tournament = records.find_tournament(transaction, tournament_id)
+    if tournament.state != RUNNING:
+        return
+    records.save(transaction, replace(tournament, state=FAILED, reason=reason, end_time=transaction.now))
+    transaction.record("tournament_failed", reason, tournament_id=tournament_id)

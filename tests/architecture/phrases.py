@@ -1,0 +1,106 @@
+"""Phrases that the project's text does not use, each with what to write instead.
+
+Each phrase is a regular expression, matched without regard to case. A letter on either side prevents a match; an
+underscore does not, so that the names of functions and tests are held to the same rule. All of them are unambiguous:
+there is always a plainer way to say it. Ambiguous words are left to the editor.
+"""
+
+PHRASES: dict[str, str] = {
+    # pronouns without an antecedent
+    "whoever": "the caller, the pod, the worker: name the subject",
+    "whomever": "name the subject",
+    "nobody": "no pod, no caller: name the subject",
+    "somebody": "a user, a caller: name the subject",
+    "anybody": "any caller, everyone: name the subject",
+    "whom": "rewrite with the subject in front",
+    "himself|herself": "itself, themselves",
+    # messages that are heard
+    "told": "reported, notified, given",
+    "tells": "reports, notifies, writes",
+    "hears|unheard": "receives",
+    "last words?": "last log line",
+    "a word to": "a message to",
+    "says? so": "reports it",
+    "is said of": "is reported about",
+    "in words": "as text",
+    # processes that walk
+    "(?:goes|go|went|gone) on": "continues, resumes",
+    "goes away|gone away|go away": "exits, stops, disappears",
+    "told to go": "asked to stop",
+    "they go": "they exit",
+    "it goes": "it exits, it stops",
+    "has gone|have gone": "has exited, has disappeared",
+    "falls? silent|fell silent": "stops responding",
+    "is over|are over": "has finished",
+    "ends? well|ended well": "succeeds",
+    "comes? to nothing": "fails",
+    "earlier li(?:fe|ves)": "previous run",
+    "in its life": "while it runs",
+    "for ever": "forever, or name the limit",
+    # the house
+    "the house": "the built-in component, the project",
+    "house's": "built-in",
+    "(?:stands?|stood|standing) in for": "replaces",
+    "stood in": "was used instead",
+    "rooms": "packages",
+    "arrows": "dependencies",
+    "first drawing": "earlier design",
+    "drawers": "catch-all modules",
+    # parts and plugins
+    "custom parts?": "plugin",
+    "(?:a|the) user's own part": "plugin",
+    "called off": "cancelled",
+    "called-off": "cancelled",
+    # loops and looks
+    "(?:a|each|every|the next|one) look": "a reconcile cycle, a poll",
+    # pods and learners
+    "head of (?:a|the|its) pod": "leader",
+    "heads (?:a|the|its) pod": "leads the pod",
+    "pod's head": "leader",
+    "another learner|other learners": "follower, the followers",
+    "training files?": "checkpoint files",
+    # names that were jokes
+    "bury|buries|buried": "mark as gone",
+    "crown(?:s|ed|ing)?": "select the champion",
+    "referee": "completion check",
+    "sweepers?": "group reaper",
+    "nursery": "fork server",
+    "lobby": "shared training",
+    "visitors?": "external pods",
+    "handover": "transactions, transfer",
+    "roster": "cache",
+    "patience": "circuit breaker, timeout",
+    "newcomers?": "new user",
+    "strangers?": "third party, reader",
+    # openings and fillers
+    "owns (?:what|who|how|when|where|which|the|a|an|every|pods|running|statistics)": "start with a verb: stores, computes",
+    "(?:makes|imports|opens|does|starts) nothing(?: yet)?": "delete the sentence",
+    "who comes next": "which agent is generated next",
+    "who trains what": "which pod trains which agent",
+    "who is best": "the ranking",
+    "knows no(?:thing of)?": "does not depend on",
+    "looks after": "maintains",
+    "house test": "architecture test",
+    # inversions
+    "anew": "again, new",
+    "(?:came|comes|come) of": "the result of",
+    "becomes? of|became of": "happens to",
+    "what is to be": "the desired state, what to do",
+    "in (?:the|whose|its|their) place of": "instead of",
+    "so often": "that many times",
+    "lest": "so that ... not",
+    "of ours|of theirs|of hers": "our, their",
+    "but for": "except",
+    "may be had|can be had|to be had": "is available",
+    "at last": "finally",
+    "as it (?:was|is) told": "as requested",
+    "of the user's|of a user's": "a user's ...",
+    "where they are due": "delete, or name the place",
+    "breeds?|bred": "generates",
+    "none but|no one but": "only",
+    "not one of": "none of",
+    "gives? ear": "listens",
+    "for nothing": "at no cost",
+    "by the way": "delete",
+}
+"""Regular expression of a phrase -> what to write instead."""
