@@ -73,7 +73,7 @@ PHRASES: dict[str, str] = {
     "newcomers?": "new user",
     "strangers?": "third party, reader",
     # openings and fillers
-    "owns (?:what|who|how|when|where|which|the|a|an|every|pods|running|statistics)": "start with a verb: stores, computes",
+    "owns (?:what|who|how|when|where|which|the|a|an|every|pods|running|statistics)": "start with a verb",
     "(?:makes|imports|opens|does|starts) nothing(?: yet)?": "delete the sentence",
     "who comes next": "which agent is generated next",
     "who trains what": "which pod trains which agent",
