@@ -408,7 +408,7 @@ class EvaluatorService:
 
 class LearnerServiceStub:
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
-    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
     agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
@@ -442,7 +442,7 @@ class LearnerServiceStub:
 
 class LearnerServiceServicer:
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
-    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
     agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
@@ -516,7 +516,7 @@ def add_LearnerServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class LearnerService:
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
-    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
     agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
     """
 

@@ -240,7 +240,7 @@ def add_EvaluatorServiceServicer_to_server(servicer: EvaluatorServiceServicer, s
 
 class LearnerServiceStub:
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
-    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
     agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
@@ -273,7 +273,7 @@ class LearnerServiceStub:
 @_typing.type_check_only
 class LearnerServiceAsyncStub(LearnerServiceStub):
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
-    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
     agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
@@ -302,7 +302,7 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
 
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
-    holds the assignment and publishes checkpoints. The other learners of the pod are followers: they train the same
+    holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
     agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
     """
 

@@ -73,9 +73,7 @@ class ProposeAgentRequest(_message.Message):
     number: _builtins.int
     """Position of the agent in the sequence of agents, from 0."""
     seed: _builtins.int
-    """Seed for random draws. It depends only on the seed of the specification and on `number`, and is used for nothing
-    else.
-    """
+    """Seed for random draws. It depends only on the seed of the specification and on `number`, and has no other use."""
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
         """Its specification, resolved: every default is filled in, and every hyperparameter has its value and, if it is

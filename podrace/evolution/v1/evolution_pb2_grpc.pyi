@@ -29,7 +29,7 @@ GRPC_VERSION: str
 class EvolutionServiceStub:
     """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
     candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
-    a service of a third party in any language (`grpc://HOST:PORT`), or a function of the user's
+    a service of a third party in any language (`grpc://HOST:PORT`), or a user's function
     (`python:module:function`), which the leaderboard runs in a process of its own. `evolution.generator` of the
     specification names the plugin that ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called
     by the leaderboard only. A plugin may answer the method that it is not named for with UNIMPLEMENTED.
@@ -67,7 +67,7 @@ class EvolutionServiceStub:
 class EvolutionServiceAsyncStub(EvolutionServiceStub):
     """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
     candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
-    a service of a third party in any language (`grpc://HOST:PORT`), or a function of the user's
+    a service of a third party in any language (`grpc://HOST:PORT`), or a user's function
     (`python:module:function`), which the leaderboard runs in a process of its own. `evolution.generator` of the
     specification names the plugin that ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called
     by the leaderboard only. A plugin may answer the method that it is not named for with UNIMPLEMENTED.
@@ -101,7 +101,7 @@ class EvolutionServiceAsyncStub(EvolutionServiceStub):
 class EvolutionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
     candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
-    a service of a third party in any language (`grpc://HOST:PORT`), or a function of the user's
+    a service of a third party in any language (`grpc://HOST:PORT`), or a user's function
     (`python:module:function`), which the leaderboard runs in a process of its own. `evolution.generator` of the
     specification names the plugin that ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called
     by the leaderboard only. A plugin may answer the method that it is not named for with UNIMPLEMENTED.

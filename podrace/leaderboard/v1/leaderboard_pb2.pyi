@@ -72,7 +72,7 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     """It was on the board, and a better candidate took its place."""
 
 class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
-    """What became of a submission. It is for display only: clients show a value that they do not know as UNSPECIFIED."""
+    """The result of a submission. It is for display only: clients show a value that they do not know as UNSPECIFIED."""
 
 VERDICT_UNSPECIFIED: Verdict.ValueType  # 0
 """Never stored."""
@@ -276,7 +276,7 @@ class Candidate(_message.Message):
     rank: _builtins.int
     """Rank on the board; 1 is best, 0: not on the board."""
     verdict: Global___Verdict.ValueType
-    """What became of it."""
+    """The result of the submission, as of now."""
     reason: _builtins.str
     """Why, in one line for a person."""
     sequence: _builtins.int

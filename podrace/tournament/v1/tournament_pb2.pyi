@@ -292,7 +292,7 @@ class EnvironmentSpec(_message.Message):
     """What to step. Required. `podrace simulators` lists the possibilities:
     - a built-in simulator, such as `stocks`, `cartpole` or `mujoco:Ant-v5`;
     - a registered Gymnasium id, such as `CartPole-v1` or `gym:Ant-v5`;
-    - `python:module:factory`, a function of the user's that returns an environment;
+    - `python:module:factory`, a user's function that returns an environment;
     - `grpc://HOST:PORT` or `grpc://unix:/path`, a SimulatorService in any language (podrace.simulator.v1). It serves
       several simulators by name, so `options.id` must name one of them.
     """
