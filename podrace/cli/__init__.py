@@ -5,7 +5,7 @@ podrace/cli/
   options.py        what every command can be told: --home, --orchestrator, --json, --debug
   session.py        one command from its first call to its exit code: event loop, Ctrl-C, which mesh it talks to
   interrupts.py     Ctrl-C and SIGTERM
-  clients.py        the calls a person needs, with their deadlines and pages
+  client.py        the calls a person needs, with their deadlines and pages
   mesh.py           the embedded mesh: orchestrator and leaderboard as processes of this machine
   claim.py          who owns a home's mesh (PURE decision), and the lock that makes it so
   folders.py        where an embedded mesh keeps what

@@ -10,8 +10,7 @@ from podrace.cli import EXIT_INTERRUPTED
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings
 from podrace.cli.terminal.output import tell
-from podrace.client import resolve
-from podrace.client.calls import Clients
+from podrace.client import Client, resolve
 from podrace.errors import Cancelled, DeadlineExceeded, NotFound, Unavailable
 from podrace.mesh import embedded
 from podrace.mesh.home import Folders
@@ -44,7 +43,7 @@ def run(command: Callable[[Interrupts], Awaitable[int]]) -> int:
     return asyncio.run(interruptible())
 
 
-def run_query(settings: Settings, query: Callable[[Clients], Awaitable[int]]) -> int:
+def run_query(settings: Settings, query: Callable[[Client], Awaitable[int]]) -> int:
     """Runs a command that asks or tells and needs no pods.
 
     It is begun again when its mesh goes meanwhile: another command may have owned it.
@@ -55,8 +54,8 @@ def run_query(settings: Settings, query: Callable[[Clients], Awaitable[int]]) ->
         while True:
             attempts -= 1
             try:
-                async with open_clients(settings, Use.QUERY, interrupts) as clients:
-                    return await query(clients)
+                async with open_client(settings, Use.QUERY, interrupts) as client:
+                    return await query(client)
             except (Unavailable, DeadlineExceeded, Cancelled):
                 if not attempts:
                     raise
@@ -65,9 +64,9 @@ def run_query(settings: Settings, query: Callable[[Clients], Awaitable[int]]) ->
 
 
 @contextlib.asynccontextmanager
-async def open_clients(
+async def open_client(
     settings: Settings, use: Use, interrupts: Interrupts, *, notify: Callable[[str], None] = tell
-) -> AsyncIterator[Clients]:
+) -> AsyncIterator[Client]:
     """Connects to the orchestrator that was named, to the mesh that runs on the home, or to one started for the block.
 
     Raises:
@@ -75,8 +74,8 @@ async def open_clients(
     """
     if settings.orchestrator:
         await _check_remote(settings)
-        async with Clients(settings.orchestrator) as clients:
-            yield clients
+        async with Client(settings.orchestrator) as client:
+            yield client
         return
     folders = Folders.of(settings.home)
     folders.make_home()
@@ -89,7 +88,7 @@ async def open_clients(
             )
             running = embedded.running(folders, commands, tell=notify, hurried=interrupts.ordered)
             await stack.enter_async_context(running)
-        yield await stack.enter_async_context(Clients(f"unix:{folders.orchestrator_socket}"))
+        yield await stack.enter_async_context(Client(f"unix:{folders.orchestrator_socket}"))
 
 
 def has_tournaments(settings: Settings) -> bool:
@@ -127,12 +126,12 @@ async def _check_remote(settings: Settings) -> None:
         raise Unavailable(f"--orchestrator {settings.orchestrator}: {error.message}; check the address") from None
 
 
-async def find_tournament(clients: Clients, text: str, settings: Settings) -> Tournament:
+async def find_tournament(client: Client, text: str, settings: Settings) -> Tournament:
     """The tournament that a person means.
 
     Raises:
         NotFound: None.
         InvalidArgument: Several.
     """
-    tournaments = {tournament.tournament_id: tournament for tournament in await clients.list_tournaments()}
+    tournaments = {tournament.tournament_id: tournament for tournament in await client.list_tournaments()}
     return tournaments[resolve.resolve_tournament(text, list(tournaments), where=settings.where)]

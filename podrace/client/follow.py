@@ -1,4 +1,4 @@
-"""Follows a tournament from its first message to its end: both watches, reconnected when a service restarts."""
+"""Keeps a view of a tournament current until the tournament has ended, and shows it several times a second."""
 
 import asyncio
 import contextlib
@@ -7,70 +7,67 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from podrace.client.calls import Clients
-from podrace.errors import Cancelled, DeadlineExceeded, Unavailable
+from podrace.client import reconnect
+from podrace.client.client import Client
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1.orchestrator_pb2 import Pod
-from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
-END_STATES = {
-    tournament_pb2.TOURNAMENT_STATE_COMPLETED,
-    tournament_pb2.TOURNAMENT_STATE_CANCELLED,
-    tournament_pb2.TOURNAMENT_STATE_FAILED,
-}
-PATIENCE = contextlib.suppress(Unavailable, Cancelled, DeadlineExceeded)
-"""Lets pass how calls fail while their server restarts."""
-PAUSE_SECONDS = 0.5
-"""Between two calls of one kind."""
 DRAW_SECONDS = 0.25
+"""Pause between two calls of `draw`."""
 
 
 @dataclass
-class View:
-    """What is known of a tournament at this moment."""
+class TournamentView:
+    """The latest known state of a tournament, its pods and its board."""
 
     tournament: Tournament
     pods: list[Pod] = field(default_factory=list)
     board: list[Candidate] = field(default_factory=list)
     first_score: float | None = None
-    """Score of the first submission: where the way to the target return begins."""
+    """Score of the first submission, from which progress towards the target return is measured."""
     last_event: str = ""
+    """Message of the latest event."""
     stopping: bool = False
-    """The user asked for the end."""
-    heard: float = field(default_factory=time.monotonic)
-    """When the orchestrator last said something, on the monotonic clock."""
+    """Whether the user has asked to cancel the tournament."""
+    last_update: float = field(default_factory=time.monotonic)
+    """When the last message of the orchestrator arrived, on the monotonic clock."""
 
 
-async def follow(
-    clients: Clients, view: View, *, draw: Callable[[View], None], stop: asyncio.Event, stop_reason: str
+async def follow_to_end(
+    client: Client,
+    view: TournamentView,
+    *,
+    draw: Callable[[TournamentView], None],
+    stop: asyncio.Event,
+    stop_reason: str,
 ) -> None:
-    """Keeps `view` true until the tournament has reached its end state.
+    """Updates `view` until the tournament has ended.
 
     Args:
-        clients: Of its mesh.
+        client: Client of the mesh that runs the tournament.
         view: Updated in place.
-        draw: Shows it, several times a second.
-        stop: When it is set, the tournament is cancelled; following goes on to its end.
-        stop_reason: Why, for the record.
+        draw: Called with the view several times a second.
+        stop: When it is set, the tournament is cancelled. The function still returns only when it has ended.
+        stop_reason: Reason to record for the cancellation.
 
     Raises:
-        PodraceError: A call failed in a way that waiting does not mend.
+        PodraceError: A call failed with an error that is not in `reconnect.RETRYABLE`.
     """
-    arrived = asyncio.Event()
-    await _until_first_ends(
-        _follow_tournament(clients, view),
-        _follow_submissions(clients, view, arrived),
-        _refresh_board(clients, view, arrived),
+    submitted = asyncio.Event()
+    await _until_first_returns(
+        _follow_tournament(client, view),
+        _follow_submissions(client, view, submitted),
+        _refresh_board(client, view, submitted),
         _draw_often(view, draw),
-        _cancel_when(stop, clients, view, stop_reason),
+        _cancel_when(stop, client, view, stop_reason),
     )
-    view.board = await clients.list_candidates(view.tournament)
+    view.board = await client.list_board(view.tournament)
     draw(view)
 
 
-async def _until_first_ends(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Runs them together until one ends; what it raised is raised."""
+async def _until_first_returns(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Runs coroutines concurrently until one returns or raises, and raises its error."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -82,66 +79,53 @@ async def _until_first_ends(*coroutines: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _follow_tournament(clients: Clients, view: View) -> None:
-    """Ends with the tournament."""
-    token = 0
+async def _follow_tournament(client: Client, view: TournamentView) -> None:
+    async for update in client.follow(view.tournament):
+        view.tournament, view.pods, view.last_update = update.tournament, list(update.pods), time.monotonic()
+        if update.events:
+            view.last_event = update.events[-1].message
+
+
+async def _follow_submissions(client: Client, view: TournamentView, submitted: asyncio.Event) -> None:
+    async for update in client.follow_submissions(view.tournament):
+        if view.first_score is None:
+            view.first_score = update.candidate.score
+        submitted.set()
+
+
+async def _refresh_board(client: Client, view: TournamentView, submitted: asyncio.Event) -> None:
+    """Reads the whole board after submissions, because a submission may change the ranks of other candidates."""
     while True:
-        with PATIENCE:
-            async for message in clients.watch_tournament(view.tournament.tournament_id, token):
-                token = message.resume_token
-                view.tournament, view.pods, view.heard = message.tournament, list(message.pods), time.monotonic()
-                if message.events:
-                    view.last_event = message.events[-1].message
-                if message.tournament.state in END_STATES:
-                    return
-        await asyncio.sleep(PAUSE_SECONDS)
+        await submitted.wait()
+        submitted.clear()
+        with contextlib.suppress(*reconnect.RETRYABLE):
+            view.board = await client.list_board(view.tournament)
+        await asyncio.sleep(reconnect.RETRY_SECONDS)
 
 
-async def _follow_submissions(clients: Clients, view: View, arrived: asyncio.Event) -> None:
-    token = 0
-    while True:
-        with PATIENCE:
-            async for message in clients.watch_candidates(view.tournament, token):
-                token = message.resume_token
-                if view.first_score is None:
-                    view.first_score = message.candidate.score
-                arrived.set()
-        await asyncio.sleep(PAUSE_SECONDS)
-
-
-async def _refresh_board(clients: Clients, view: View, arrived: asyncio.Event) -> None:
-    """Reads the board again when submissions have arrived: each may move others, so that it does not tell all."""
-    while True:
-        await arrived.wait()
-        arrived.clear()
-        with PATIENCE:
-            view.board = await clients.list_candidates(view.tournament)
-        await asyncio.sleep(PAUSE_SECONDS)
-
-
-async def _draw_often(view: View, draw: Callable[[View], None]) -> None:
+async def _draw_often(view: TournamentView, draw: Callable[[TournamentView], None]) -> None:
     while True:
         draw(view)
         await asyncio.sleep(DRAW_SECONDS)
 
 
-async def _cancel_when(stop: asyncio.Event, clients: Clients, view: View, reason: str) -> None:
+async def _cancel_when(stop: asyncio.Event, client: Client, view: TournamentView, reason: str) -> None:
     await stop.wait()
     view.stopping = True
     while True:
-        with PATIENCE:
-            await clients.cancel_tournament(view.tournament.tournament_id, reason)
+        with contextlib.suppress(*reconnect.RETRYABLE):
+            await client.cancel_tournament(view.tournament.tournament_id, reason)
             await asyncio.Event().wait()
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(reconnect.RETRY_SECONDS)
 
 
-async def wait_for_pods_to_go(clients: Clients, view: View, *, deadline_seconds: float) -> None:
-    """Waits until the launcher knows no pod of the tournament any more, at most until the deadline."""
+async def wait_for_pods_to_exit(client: Client, view: TournamentView, *, deadline_seconds: float) -> None:
+    """Waits until the tournament has no pods left, but not longer than the deadline."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(deadline_seconds):
             while True:
-                with PATIENCE:
-                    view.pods = await clients.list_pods(view.tournament.tournament_id)
+                with contextlib.suppress(*reconnect.RETRYABLE):
+                    view.pods = await client.list_pods(view.tournament.tournament_id)
                     if not view.pods:
                         return
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(reconnect.RETRY_SECONDS)

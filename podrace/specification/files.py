@@ -16,7 +16,7 @@ from podrace.specification import resolve
 from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, TournamentSpec
 
 
-def load(path: Path, overrides: Sequence[str]) -> TournamentSpec:
+def load(path: Path, overrides: Sequence[str] = ()) -> TournamentSpec:
     """Reads a specification, applies `--set` overrides and resolves it.
 
     Args:

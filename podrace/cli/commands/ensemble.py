@@ -53,16 +53,16 @@ def ensemble(
     struct = parse_options(options)
 
     async def command(interrupts: Interrupts) -> int:
-        async with session.open_clients(settings, Use.EVALUATE, interrupts) as clients:
-            found = await find_tournament(clients, tournament, settings)
-            members = best_of_agents(await clients.list_candidates(found), top)
+        async with session.open_client(settings, Use.EVALUATE, interrupts) as client:
+            found = await find_tournament(client, tournament, settings)
+            members = best_of_agents(await client.list_board(found), top)
             if not members:
                 raise NotFound(f"tournament {found.tournament_id} has no candidate yet")
 
             async def scored(candidates: Sequence[Candidate]) -> Evaluation:
                 first, *others = map(checkpoint_of, candidates)
                 return await evaluated(
-                    clients,
+                    client,
                     found,
                     first,
                     members=others,

@@ -12,8 +12,7 @@ from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.cli.views import json_shapes
 from podrace.cli.views.tables import metrics_table
-from podrace.client import resolve
-from podrace.client.calls import Clients
+from podrace.client import Client, resolve
 from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.mesh.home_lock import Use
@@ -39,10 +38,10 @@ def evaluate(
     struct = parse_options(options)
 
     async def command(interrupts: Interrupts) -> int:
-        async with session.open_clients(settings, Use.EVALUATE, interrupts) as clients:
-            tournament, checkpoint = await find_checkpoint(clients, subject, where=settings.where)
+        async with session.open_client(settings, Use.EVALUATE, interrupts) as client:
+            tournament, checkpoint = await find_checkpoint(client, subject, where=settings.where)
             evaluation = await evaluated(
-                clients,
+                client,
                 tournament,
                 checkpoint,
                 episodes=episodes or tournament.spec.evaluation.episodes,
@@ -56,29 +55,25 @@ def evaluate(
     return session.run(command)
 
 
-async def find_checkpoint(clients: Clients, subject: str, *, where: str) -> tuple[Tournament, Checkpoint]:
+async def find_checkpoint(client: Client, subject: str, *, where: str) -> tuple[Tournament, Checkpoint]:
     """Finds what is to be evaluated: a champion, an agent's best candidate, or a candidate.
 
     Raises:
         NotFound: There is no such thing, or no candidate yet.
         InvalidArgument: The abbreviation fits several.
     """
-    tournaments = {tournament.tournament_id: tournament for tournament in await clients.list_tournaments()}
+    tournaments = {tournament.tournament_id: tournament for tournament in await client.list_tournaments()}
     ids = list(tournaments)
     agent = resolve.resolve_agent(subject, ids)
     if agent:
         tournament_id, agent_id = agent
-        candidates = await clients.list_candidates(tournaments[tournament_id], all_submissions=True)
+        candidates = await client.list_submissions(tournaments[tournament_id])
         return tournaments[tournament_id], _best_of(agent_id, candidates)
     named = any(tournament_id.startswith(subject) for tournament_id in ids)
     if not named and resolve.looks_like_candidate(subject):
-        return await _find_candidate(clients, subject, list(tournaments.values()), where)
+        return await _find_candidate(client, subject, list(tournaments.values()), where)
     tournament = tournaments[resolve.resolve_tournament(subject, ids, where=where)]
-    if not tournament.champion_manifest_digest:
-        raise NotFound(f"tournament {tournament.tournament_id} has no candidate yet")
-    return tournament, Checkpoint(
-        agent_id=tournament.best_agent_id, manifest_digest=tournament.champion_manifest_digest
-    )
+    return tournament, await client.get_champion(tournament)
 
 
 def _best_of(agent_id: str, candidates: Sequence[Candidate]) -> Checkpoint:
@@ -90,11 +85,11 @@ def _best_of(agent_id: str, candidates: Sequence[Candidate]) -> Checkpoint:
 
 
 async def _find_candidate(
-    clients: Clients, subject: str, tournaments: Sequence[Tournament], where: str
+    client: Client, subject: str, tournaments: Sequence[Tournament], where: str
 ) -> tuple[Tournament, Checkpoint]:
     found: dict[str, tuple[Tournament, Checkpoint]] = {}
     for tournament in tournaments:
-        for candidate in await clients.list_candidates(tournament, all_submissions=True):
+        for candidate in await client.list_submissions(tournament):
             checkpoint = Checkpoint(agent_id=candidate.agent_id, manifest_digest=candidate.candidate_id)
             found[candidate.candidate_id] = tournament, checkpoint
     return found[resolve.resolve_candidate(subject, list(found), where=where)]

@@ -16,8 +16,7 @@ from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show, show_json, tell
 from podrace.cli.views import family, family_svg, json_shapes
 from podrace.cli.views.family import Member, Members
-from podrace.client import resolve
-from podrace.client.calls import Clients
+from podrace.client import Client, resolve
 from podrace.config import unknown
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
@@ -56,20 +55,20 @@ def lineage(settings: Settings, subject: str, agent: str, svg: Path | None, repl
             raise InvalidArgument("lineage: --retrain takes AGENT alone, without --replay, --agent and --svg")
         return _retrain(settings, subject)
 
-    async def query(clients: Clients) -> int:
-        tournament, agent_id = await _find(clients, subject, settings)
+    async def query(client: Client) -> int:
+        tournament, agent_id = await _find(client, subject, settings)
         if agent_id and agent:
             raise InvalidArgument(f"lineage: {subject} and --agent {agent} both name an agent; give only one")
         if replay:
-            return await _replay(settings, clients, tournament)
-        submissions = await clients.list_candidates(tournament, all_submissions=True)
-        agents = await clients.list_agents(tournament)
-        before = await _started_from(clients, tournament, agents)
-        there = await _submitted(clients, tournament, before)
+            return await _replay(settings, client, tournament)
+        submissions = await client.list_submissions(tournament)
+        agents = await client.list_agents(tournament)
+        before = await _started_from(client, tournament, agents)
+        there = await _submitted(client, tournament, before)
         members = family.make_members([*before, *agents], [*there, *submissions])
         if agent_id:
-            kin = await clients.get_lineage(tournament, agent_id)
-            _show_ancestors(settings, kin, [*await _submitted(clients, tournament, kin), *submissions])
+            kin = await client.get_lineage(tournament, agent_id)
+            _show_ancestors(settings, kin, [*await _submitted(client, tournament, kin), *submissions])
         chosen = _agent_id(agent, members, tournament) if agent else agent_id
         if chosen:
             members = family.relatives_of(chosen, members)
@@ -83,30 +82,30 @@ def lineage(settings: Settings, subject: str, agent: str, svg: Path | None, repl
     return session.run_query(settings, query)
 
 
-async def _find(clients: Clients, subject: str, settings: Settings) -> tuple[Tournament, str]:
+async def _find(client: Client, subject: str, settings: Settings) -> tuple[Tournament, str]:
     """The tournament that is meant, and the agent if one is."""
-    tournaments = {tournament.tournament_id: tournament for tournament in await clients.list_tournaments()}
+    tournaments = {tournament.tournament_id: tournament for tournament in await client.list_tournaments()}
     agent = resolve.resolve_agent(subject, list(tournaments))
     if agent:
         return tournaments[agent[0]], agent[1]
     return tournaments[resolve.resolve_tournament(subject, list(tournaments), where=settings.where)], ""
 
 
-async def _started_from(clients: Clients, tournament: Tournament, agents: Sequence[Agent]) -> list[Agent]:
+async def _started_from(client: Client, tournament: Tournament, agents: Sequence[Agent]) -> list[Agent]:
     """The agents of other tournaments from which this one started."""
     known = {agent.agent_id for agent in agents}
     parents = dict.fromkeys(parent for agent in agents for parent in agent.parent_agent_ids if parent not in known)
-    return [(await clients.get_lineage(tournament, parent))[0] for parent in parents]
+    return [(await client.get_lineage(tournament, parent))[0] for parent in parents]
 
 
-async def _submitted(clients: Clients, tournament: Tournament, agents: Sequence[Agent]) -> list[Candidate]:
+async def _submitted(client: Client, tournament: Tournament, agents: Sequence[Agent]) -> list[Candidate]:
     """What those of some agents submitted that are of other tournaments of the same leaderboard."""
     elsewhere = {agent.agent_id: agent.tournament_id for agent in agents}
     found: list[Candidate] = []
     for name in dict.fromkeys(elsewhere.values()):
         if name != tournament.tournament_id:
             other = Tournament(tournament_id=name, leaderboard_address=tournament.leaderboard_address)
-            everything = await clients.list_candidates(other, all_submissions=True)
+            everything = await client.list_submissions(other)
             found += [entry for entry in everything if entry.agent_id in elsewhere]
     return found
 
@@ -115,11 +114,11 @@ def _retrain(settings: Settings, subject: str) -> int:
     """Trains one agent again. The mesh is asked first and left: it must not be held for as long as that takes."""
     asked: list[tuple[Tournament, str, list[Candidate]]] = []
 
-    async def query(clients: Clients) -> int:
-        tournament, agent_id = await _find(clients, subject, settings)
+    async def query(client: Client) -> int:
+        tournament, agent_id = await _find(client, subject, settings)
         if not agent_id:
             raise InvalidArgument(f"lineage: --retrain {subject}: name an agent, for instance {subject}-a0")
-        asked.append((tournament, agent_id, await clients.list_candidates(tournament, all_submissions=True)))
+        asked.append((tournament, agent_id, await client.list_submissions(tournament)))
         return 0
 
     session.require_tournaments(settings)
@@ -130,8 +129,8 @@ def _retrain(settings: Settings, subject: str) -> int:
     return session.run(lambda interrupts: retraining.retrain(settings, agent_id, candidates, tournament.spec))
 
 
-async def _replay(settings: Settings, clients: Clients, tournament: Tournament) -> int:
-    replayed = await clients.replay_tournament(tournament)
+async def _replay(settings: Settings, client: Client, tournament: Tournament) -> int:
+    replayed = await client.replay_tournament(tournament)
     if settings.as_json:
         show_json(
             {

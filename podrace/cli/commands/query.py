@@ -13,8 +13,8 @@ from podrace.cli.terminal.output import show_json
 from podrace.cli.terminal.plugin_fallbacks import built_in_scores_note
 from podrace.cli.views import json_shapes, tables
 from podrace.cli.views.overview import overview
-from podrace.client.calls import Clients
-from podrace.client.follow import END_STATES
+from podrace.client import Client
+from podrace.client.client import END_STATES
 from podrace.errors import InvalidArgument
 from podrace.mesh.home import Folders
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -28,8 +28,8 @@ STOP_REASON = "stopped by `podrace stop`"
 def ls(settings: Settings) -> int:
     """List the tournaments, newest first."""
 
-    async def query(clients: Clients) -> int:
-        _show_tournaments(settings, await clients.list_tournaments())
+    async def query(client: Client) -> int:
+        _show_tournaments(settings, await client.list_tournaments())
         return 0
 
     if not session.has_tournaments(settings):
@@ -56,12 +56,12 @@ def show(settings: Settings, tournament: str) -> int:
     TOURNAMENT is an id, its beginning, or `latest`.
     """
 
-    async def query(clients: Clients) -> int:
-        found = await find_tournament(clients, tournament, settings)
-        pods = await clients.list_pods(found.tournament_id)
-        latest = (await clients.list_events(found.tournament_id))[-EVENTS_SHOWN:]
-        statistics = await clients.get_statistics(found)
-        fallbacks = await clients.count_fallbacks(found)
+    async def query(client: Client) -> int:
+        found = await find_tournament(client, tournament, settings)
+        pods = await client.list_pods(found.tournament_id)
+        latest = (await client.list_events(found.tournament_id))[-EVENTS_SHOWN:]
+        statistics = await client.get_statistics(found)
+        fallbacks = await client.count_fallbacks(found)
         if settings.as_json:
             show_json(json_shapes.shown(found, _folder(settings, found), pods, latest, statistics, fallbacks))
         else:
@@ -83,9 +83,9 @@ def events(settings: Settings, tournament: str, kinds: tuple[str, ...]) -> int:
     algorithm_left and so on.
     """
 
-    async def query(clients: Clients) -> int:
-        found = await find_tournament(clients, tournament, settings)
-        every = await clients.list_events(found.tournament_id)
+    async def query(client: Client) -> int:
+        found = await find_tournament(client, tournament, settings)
+        every = await client.list_events(found.tournament_id)
         there = sorted({event.kind for event in every})
         if missing := [kind for kind in kinds if kind not in there]:
             raise InvalidArgument(f"--kind {missing[0]}: {found.tournament_id} has {', '.join(there) or 'no events'}")
@@ -110,9 +110,9 @@ def standings(settings: Settings, tournament: str) -> int:
     TOURNAMENT is an id, its beginning, or `latest`.
     """
 
-    async def query(clients: Clients) -> int:
-        found = await find_tournament(clients, tournament, settings)
-        board = await clients.list_candidates(found)
+    async def query(client: Client) -> int:
+        found = await find_tournament(client, tournament, settings)
+        board = await client.list_board(found)
         if settings.as_json:
             show_json([json_shapes.candidate(candidate) for candidate in board])
         elif board:
@@ -136,9 +136,9 @@ def stop(settings: Settings, tournament: str) -> int:
     TOURNAMENT is an id, its beginning, or `latest`. Its pods publish what they have; `podrace train --resume` goes on.
     """
 
-    async def query(clients: Clients) -> int:
-        found = await find_tournament(clients, tournament, settings)
-        ended = await _stopped(clients, found)
+    async def query(client: Client) -> int:
+        found = await find_tournament(client, tournament, settings)
+        ended = await _stopped(client, found)
         if settings.as_json:
             show_json(json_shapes.result(ended, _folder(settings, ended)))
         else:
@@ -149,12 +149,12 @@ def stop(settings: Settings, tournament: str) -> int:
     return session.run_query(settings, query)
 
 
-async def _stopped(clients: Clients, tournament: Tournament) -> Tournament:
+async def _stopped(client: Client, tournament: Tournament) -> Tournament:
     """Cancels a tournament and waits for its end; one that has ended stays as it is."""
     if tournament.state in END_STATES:
         return tournament
-    tournament = await clients.cancel_tournament(tournament.tournament_id, STOP_REASON)
-    async for message in clients.watch_tournament(tournament.tournament_id, resume_token=0):
+    tournament = await client.cancel_tournament(tournament.tournament_id, STOP_REASON)
+    async for message in client.watch_tournament(tournament.tournament_id, resume_token=0):
         tournament = message.tournament
     return tournament
 

@@ -20,9 +20,8 @@ from podrace.cli.views import json_shapes
 from podrace.cli.views.live_table import LiveTable
 from podrace.cli.views.plain_lines import PlainLines
 from podrace.cli.views.tables import best_score
-from podrace.client import resolve
-from podrace.client.calls import Clients
-from podrace.client.follow import View, follow, wait_for_pods_to_go
+from podrace.client import Client, resolve
+from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
@@ -90,45 +89,45 @@ async def _train(
     # Results go there in any case: an unwritable home must not be found out at the end.
     Folders.of(settings.home).make_home()
     screen = LiveTable(console(stderr=True)) if sys.stderr.isatty() else PlainLines(tell)
-    async with session.open_clients(settings, Use.TRAIN, interrupts, notify=screen.tell) as clients:
+    async with session.open_client(settings, Use.TRAIN, interrupts, notify=screen.tell) as client:
         if ancestor and isinstance(wanted, TournamentSpec):
-            _, checkpoint = await find_checkpoint(clients, ancestor, where=settings.where)
+            _, checkpoint = await find_checkpoint(client, ancestor, where=settings.where)
             wanted.evolution.ancestor_agent_id = checkpoint.agent_id
-        begun = await _begin(settings, clients, wanted)
-        tournament = await _follow(settings, clients, begun, screen, interrupts)
+        begun = await _begin(settings, client, wanted)
+        tournament = await _follow(settings, client, begun, screen, interrupts)
         if tournament.state == TOURNAMENT_STATE_COMPLETED and not interrupts.count:
-            await _report(settings, clients, tournament)
+            await _report(settings, client, tournament)
     return _conclude(settings, tournament, interrupts)
 
 
-async def _begin(settings: Settings, clients: Clients, wanted: TournamentSpec | str) -> Tournament:
+async def _begin(settings: Settings, client: Client, wanted: TournamentSpec | str) -> Tournament:
     """Creates the tournament, or goes on with the one that `wanted` names.
 
     Raises:
         FailedPrecondition: Its objective is met: there is nothing to go on with.
     """
     if isinstance(wanted, TournamentSpec):
-        return await clients.create_tournament(wanted)
-    tournaments = {tournament.tournament_id: tournament for tournament in await clients.list_tournaments()}
+        return await client.create_tournament(wanted)
+    tournaments = {tournament.tournament_id: tournament for tournament in await client.list_tournaments()}
     tournament = tournaments[resolve.resolve_tournament(wanted, list(tournaments), where=settings.where)]
     if tournament.state == TOURNAMENT_STATE_COMPLETED:
         raise FailedPrecondition(
             f"tournament {tournament.tournament_id} is complete ({tournament.reason}): there is nothing to resume;"
             f" its results are in {_folder(settings, tournament)}"
         )
-    return await clients.resume_tournament(tournament.tournament_id)
+    return await client.resume_tournament(tournament.tournament_id)
 
 
 async def _follow(
-    settings: Settings, clients: Clients, tournament: Tournament, screen: LiveTable | PlainLines, interrupts: Interrupts
+    settings: Settings, client: Client, tournament: Tournament, screen: LiveTable | PlainLines, interrupts: Interrupts
 ) -> Tournament:
     """Shows the tournament until it has ended; the first interrupt ends it, the second ends the waiting for that."""
-    view = View(tournament)
+    view = TournamentView(tournament)
     try:
         with interrupts.polite() as stop, screen:
-            await follow(clients, view, draw=screen.draw, stop=stop, stop_reason=STOP_REASON)
+            await follow_to_end(client, view, draw=screen.draw, stop=stop, stop_reason=STOP_REASON)
             if stop.is_set():
-                await wait_for_pods_to_go(clients, view, deadline_seconds=PODS_GO_SECONDS)
+                await wait_for_pods_to_exit(client, view, deadline_seconds=PODS_GO_SECONDS)
                 screen.draw(view)
     except asyncio.CancelledError:
         tell(_how_to_go_on(settings, tournament))
@@ -136,16 +135,16 @@ async def _follow(
     return view.tournament
 
 
-async def _report(settings: Settings, clients: Clients, tournament: Tournament) -> None:
+async def _report(settings: Settings, client: Client, tournament: Tournament) -> None:
     tournament_id, folder = tournament.tournament_id, _folder(settings, tournament)
     tell(f"{tournament_id} is complete: {tournament.reason}")
-    await _tell_failures(clients, tournament)
-    for fallbacks in await clients.count_fallbacks(tournament):
+    await _tell_failures(client, tournament)
+    for fallbacks in await client.count_fallbacks(tournament):
         tell(describe_fallbacks(fallbacks))
     if not tournament.champion_manifest_digest:
         tell("no agent was scored before the end: nothing to report")
         return
-    report = await make_report(clients, tournament, folder, tell=tell)
+    report = await make_report(client, tournament, folder, tell=tell)
     if settings.as_json:
         return
     champion = formats.short(tournament.best_agent_id, tournament_id)
@@ -157,10 +156,10 @@ async def _report(settings: Settings, clients: Clients, tournament: Tournament) 
         show(f"  {file.name}")
 
 
-async def _tell_failures(clients: Clients, tournament: Tournament) -> None:
+async def _tell_failures(client: Client, tournament: Tournament) -> None:
     """Agents that failed took no part in what follows: says so, and why the last of them did."""
     if tournament.failed_agents:
-        events = await clients.list_events(tournament.tournament_id)
+        events = await client.list_events(tournament.tournament_id)
         last = next((event.message for event in reversed(events) if event.kind == AGENT_FAILED), "")
         tell(f"failed: {tournament.failed_agents} of {formats.things(tournament.agents, 'agent')}; the last: {last}")
 

@@ -10,7 +10,7 @@ from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show as show_result
 from podrace.cli.terminal.output import show_json
 from podrace.cli.views import json_shapes
-from podrace.client.calls import Clients
+from podrace.client import Client
 from podrace.errors import InvalidArgument
 from podrace.mesh.home import Folders
 from podrace.specification import resolve
@@ -37,9 +37,9 @@ def update(settings: Settings, tournament: str, overrides: tuple[str, ...]) -> i
     """
     changes = read_changes(overrides)
 
-    async def query(clients: Clients) -> int:
-        found = await find_tournament(clients, tournament, settings)
-        changed = await clients.update_tournament(found.tournament_id, changes)
+    async def query(client: Client) -> int:
+        found = await find_tournament(client, tournament, settings)
+        changed = await client.update_tournament(found.tournament_id, changes)
         if settings.as_json:
             folder = Folders.of(settings.home).tournament(changed.tournament_id)
             show_json(json_shapes.listed(changed, folder))

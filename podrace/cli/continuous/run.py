@@ -22,8 +22,8 @@ from podrace.cli.continuous.state import FAILED, FIRST, KEPT, REPLACED, SKIPPED,
 from podrace.cli.results.report import make_report
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings
-from podrace.client.calls import Clients
-from podrace.client.follow import View, follow, wait_for_pods_to_go
+from podrace.client import Client
+from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
 from podrace.errors import Aborted, Cancelled, FailedPrecondition, InvalidArgument, NotFound, PodraceError
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
@@ -83,7 +83,7 @@ class Keeper:
         stop: asyncio.Event,
         *,
         tell: Callable[[str], None],
-        draw: Callable[[View], None] = lambda _: None,
+        draw: Callable[[TournamentView], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Does nothing yet.
@@ -225,24 +225,24 @@ class Keeper:
         work = self._work_now()
         if not Path(work.version.path).exists():
             raise _FruitlessError(f"its copy {work.version.path} is gone")
-        opened = session.open_clients(self._settings, Use.TRAIN, self._interrupts, notify=self._tell)
-        async with opened as clients:
-            tournament = await self._tournament(clients, work)
+        opened = session.open_client(self._settings, Use.TRAIN, self._interrupts, notify=self._tell)
+        async with opened as client:
+            tournament = await self._tournament(client, work)
             if tournament is not None and not self._stop.is_set():
-                await self._compare(clients, self._work_now(), tournament)
+                await self._compare(client, self._work_now(), tournament)
 
-    async def _tournament(self, clients: Clients, work: Work) -> Tournament | None:
+    async def _tournament(self, client: Client, work: Work) -> Tournament | None:
         """The tournament of a version when it is over; None if that is not to be waited for."""
         try:
-            tournament = await self._begin(clients, work)
+            tournament = await self._begin(client, work)
         except InvalidArgument as error:
             raise _FruitlessError(error.message) from None
         if work.challenger is None and not _is_over(tournament):
-            view = View(tournament)
-            await follow(clients, view, draw=self._draw, stop=self._stop, stop_reason=STOP_REASON)
+            view = TournamentView(tournament)
+            await follow_to_end(client, view, draw=self._draw, stop=self._stop, stop_reason=STOP_REASON)
             tournament = view.tournament
             if self._stop.is_set() and tournament.state != TOURNAMENT_STATE_COMPLETED:
-                await wait_for_pods_to_go(clients, view, deadline_seconds=PODS_GO_SECONDS)
+                await wait_for_pods_to_exit(client, view, deadline_seconds=PODS_GO_SECONDS)
                 return None
         if tournament.state == TOURNAMENT_STATE_FAILED:
             raise _FruitlessError(f"tournament {tournament.tournament_id} failed: {tournament.reason}")
@@ -254,22 +254,22 @@ class Keeper:
             self._tell(f"{tournament.tournament_id} is over: {tournament.reason}")
         return tournament
 
-    async def _begin(self, clients: Clients, work: Work) -> Tournament:
+    async def _begin(self, client: Client, work: Work) -> Tournament:
         """Creates the tournament of a version, or finds it and has it go on."""
         memory = self._diary.memory
         name = f"{memory.name}-{memory.watch_id}-v{work.number}"
         # Newest first. Asked by name, because the answer to its creation may never have been written down.
-        found = next((one for one in await clients.list_tournaments() if one.spec.name == name), None)
+        found = next((one for one in await client.list_tournaments() if one.spec.name == name), None)
         if found is None:
             spec = spec_of_version(
                 self._bound(work), tournament_name=name, number=work.number, ancestor_agent_id=work.ancestor_agent_id
             )
-            found = await clients.create_tournament(spec, request_id=name)
+            found = await client.create_tournament(spec, request_id=name)
             seeded = f", from the champion {work.ancestor_agent_id}" if work.ancestor_agent_id else ""
             self._tell(f"version {_short(work.version.digest)}: tournament {found.tournament_id}{seeded}")
         elif found.state == TOURNAMENT_STATE_CANCELLED and work.challenger is None:
             self._tell(f"{found.tournament_id} goes on; it had ended: {found.reason}")
-            found = await clients.resume_tournament(found.tournament_id)
+            found = await client.resume_tournament(found.tournament_id)
         if work.tournament_id != found.tournament_id:
             self._diary.change(work=replace(work, tournament_id=found.tournament_id))
         return found
@@ -286,17 +286,17 @@ class Keeper:
 
     # --- who is champion ------------------------------------------------------------------------------------------
 
-    async def _compare(self, clients: Clients, work: Work, tournament: Tournament) -> None:
+    async def _compare(self, client: Client, work: Work, tournament: Tournament) -> None:
         """Scores both on the new validation slice, and writes down who is champion from now on."""
         memory, challenger = self._diary.memory, work.challenger
         assert challenger is not None
-        scoring = asyncio.create_task(scores_of(clients, tournament, challenger, memory.champion))
+        scoring = asyncio.create_task(scores_of(client, tournament, challenger, memory.champion))
         if not await _first(scoring, self._stop.wait()):
             return
         (new, why_not), (old, incumbent_failure) = scoring.result()
         if new is None:
             raise _FruitlessError(f"the best of {tournament.tournament_id} could not be scored: {why_not}")
-        if tournament.spec.reports and not await _first(self._report(clients, tournament), self._stop.wait()):
+        if tournament.spec.reports and not await _first(self._report(client, tournament), self._stop.wait()):
             return
         judgement = judge(new, old, incumbent_failure=incumbent_failure)
         challenger = replace(challenger, score=new)
@@ -313,11 +313,11 @@ class Keeper:
         self._tell(f"version {_short(work.version.digest)}: {whose}: {judgement.reason}")
         self._tidy()
 
-    async def _report(self, clients: Clients, tournament: Tournament) -> None:
+    async def _report(self, client: Client, tournament: Tournament) -> None:
         """What `podrace train` leaves of a tournament; a comparison does not depend on it."""
         folder = Folders.of(self._settings.home).tournament(tournament.tournament_id)
         try:
-            await make_report(clients, tournament, folder, tell=self._tell)
+            await make_report(client, tournament, folder, tell=self._tell)
         except PodraceError as error:
             self._tell(f"no report of {tournament.tournament_id}: {error.message}")
 

@@ -6,7 +6,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.continuous.decisions import Score
 from podrace.cli.continuous.state import Contestant
 from podrace.cli.results.scoring import evaluated
-from podrace.client.calls import Clients
+from podrace.client import Client
 from podrace.client.scores import standard_error
 from podrace.errors import FailedPrecondition
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -16,14 +16,14 @@ Scored = tuple[Score | None, str]
 
 
 async def scores_of(
-    clients: Clients, tournament: Tournament, challenger: Contestant, incumbent: Contestant | None
+    client: Client, tournament: Tournament, challenger: Contestant, incumbent: Contestant | None
 ) -> tuple[Scored, Scored]:
     """The scores of both; without an incumbent the second is empty.
 
     Asked for again within a day, the same evaluations are waited for, and not made once more.
 
     Args:
-        clients: Of the mesh.
+        client: Of the mesh.
         tournament: Of the challenger: its evaluation's options say what is validated on.
         challenger: Its best.
         incumbent: The champion so far.
@@ -31,8 +31,8 @@ async def scores_of(
     Raises:
         PodraceError: The mesh does not answer; an evaluation that fails is in the answer instead.
     """
-    new = await _evaluation_of(clients, tournament, challenger)
-    old = await _evaluation_of(clients, tournament, incumbent) if incumbent else ""
+    new = await _evaluation_of(client, tournament, challenger)
+    old = await _evaluation_of(client, tournament, incumbent) if incumbent else ""
     faults = [one.evaluator_fault for one in (new, old) if isinstance(one, Evaluation)]
     if len(faults) == 2 and bool(faults[0]) != bool(faults[1]):
         # Numbers of two kinds: neither is known to be the better policy.
@@ -40,12 +40,12 @@ async def scores_of(
     return _scored(new), _scored(old)
 
 
-async def _evaluation_of(clients: Clients, tournament: Tournament, one: Contestant) -> Evaluation | str:
+async def _evaluation_of(client: Client, tournament: Tournament, one: Contestant) -> Evaluation | str:
     """The evaluation of one of them, or why there is none."""
     named = hashlib.sha256(f"continuous {tournament.tournament_id}".encode()).digest()
     try:
         return await evaluated(
-            clients,
+            client,
             tournament,
             Checkpoint(agent_id=one.agent_id, manifest_digest=one.manifest_digest),
             episodes=tournament.spec.champion.reevaluate_episodes or tournament.spec.evaluation.episodes,

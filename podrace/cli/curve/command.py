@@ -35,7 +35,7 @@ from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json, tell
 from podrace.cli.views.tables import NOTHING, plain_table
-from podrace.client.calls import Clients
+from podrace.client import Client
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 from podrace.mesh.home_lock import Use
@@ -99,15 +99,15 @@ def curve(
     session.require_tournaments(settings)
 
     async def command(interrupts: Interrupts) -> int:
-        async with session.open_clients(settings, Use.EVALUATE, interrupts) as clients:
-            found = [await find_tournament(clients, name, settings) for name in request.names]
-            chosen_of = {entry.tournament_id: await snapshots_of(clients, entry, of) for entry in found}
+        async with session.open_client(settings, Use.EVALUATE, interrupts) as client:
+            found = [await find_tournament(client, name, settings) for name in request.names]
+            chosen_of = {entry.tournament_id: await snapshots_of(client, entry, of) for entry in found}
             points: list[Point] = []
             failures: dict[str, str] = {}
             for tournament in {entry.tournament_id: entry for entry in found}.values():
                 snapshots = chosen_of[tournament.tournament_id]
                 manner = manner_of(request, tournament)
-                results = await evaluate_snapshots(clients, tournament, snapshots, manner, tell)
+                results = await evaluate_snapshots(client, tournament, snapshots, manner, tell)
                 points += points_of(snapshots, results)
                 failures |= results.failures
         environments = {entry.tournament_id: entry.spec.environment.id for entry in found}
@@ -132,16 +132,16 @@ def check_files(request: Request) -> None:
         new_figure(1, 1)
 
 
-async def snapshots_of(clients: Clients, tournament: Tournament, of: str) -> list[Snapshot]:
+async def snapshots_of(client: Client, tournament: Tournament, of: str) -> list[Snapshot]:
     """The snapshots that are to be drawn.
 
     Raises:
         NotFound: There are none; the line says how to get some.
     """
-    snapshots = within(await clients.list_snapshots(tournament), tournament)
+    snapshots = within(await client.list_snapshots(tournament), tournament)
     if not chosen(snapshots, of):
         raise NotFound(why_none(tournament, of, others=len(snapshots)))
-    end = final(tournament, await clients.list_candidates(tournament))
+    end = final(tournament, await client.list_board(tournament))
     return chosen(with_totals([*snapshots, end] if end else snapshots), of)
 
 

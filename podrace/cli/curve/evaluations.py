@@ -13,7 +13,7 @@ from google.protobuf.struct_pb2 import Struct
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.results import scoring
 from podrace.cli.terminal import formats
-from podrace.client.calls import Clients
+from podrace.client import Client
 from podrace.errors import FailedPrecondition
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 from podrace.orchestrator.v1.orchestrator_pb2 import EvaluationEntry, EvaluationWork
@@ -70,7 +70,7 @@ def known(entries: Sequence[EvaluationEntry], manner: Manner) -> dict[str, Evalu
 
 
 async def evaluate_snapshots(
-    clients: Clients,
+    client: Client,
     tournament: Tournament,
     snapshots: Sequence[Snapshot],
     manner: Manner,
@@ -79,7 +79,7 @@ async def evaluate_snapshots(
     """Evaluates every policy once, however many snapshots it has.
 
     Args:
-        clients: Of a mesh whose pods evaluate.
+        client: Of a mesh whose pods evaluate.
         tournament: Whose snapshots these are.
         snapshots: In the order in which they are to be evaluated.
         manner: How.
@@ -88,7 +88,7 @@ async def evaluate_snapshots(
     Raises:
         PodraceError: The mesh does not answer. What a pod could not evaluate is among the failures instead.
     """
-    before = known(await clients.list_evaluations(tournament.tournament_id), manner)
+    before = known(await client.list_evaluations(tournament.tournament_id), manner)
     checkpoints = {
         one.manifest_digest: Checkpoint(agent_id=one.agent_id, manifest_digest=one.manifest_digest) for one in snapshots
     }
@@ -103,7 +103,7 @@ async def evaluate_snapshots(
         queued = before[digest].work.evaluation_id if digest in before else ""
         async with places:
             try:
-                results.evaluations[digest] = await _evaluated(clients, tournament, checkpoint, manner, queued)
+                results.evaluations[digest] = await _evaluated(client, tournament, checkpoint, manner, queued)
             except FailedPrecondition as error:
                 results.failures[digest] = error.message
         told.one_more()
@@ -122,12 +122,12 @@ def _is_done(entries: Mapping[str, EvaluationEntry], digest: str) -> bool:
 
 
 async def _evaluated(
-    clients: Clients, tournament: Tournament, checkpoint: Checkpoint, manner: Manner, queued: str
+    client: Client, tournament: Tournament, checkpoint: Checkpoint, manner: Manner, queued: str
 ) -> Evaluation:
     if queued:
-        return await scoring.awaited(clients, tournament, queued)
+        return await scoring.awaited(client, tournament, queued)
     return await scoring.evaluated(
-        clients,
+        client,
         tournament,
         checkpoint,
         episodes=manner.episodes,

@@ -73,9 +73,9 @@ async def _run(settings: Settings, wanted: Grid, parallel: int, interrupts: Inte
     results.write(wanted)
     screen = GridTable(console(stderr=True)) if sys.stderr.isatty() else GridLines(tell)
     try:
-        async with session.open_clients(settings, Use.TRAIN, interrupts, notify=screen.tell) as clients:
+        async with session.open_client(settings, Use.TRAIN, interrupts, notify=screen.tell) as client:
             with interrupts.polite() as stop, screen:
-                await Runner(settings, clients, wanted, screen, stop).run(parallel=parallel)
+                await Runner(settings, client, wanted, screen, stop).run(parallel=parallel)
     finally:
         if not wanted.complete:
             tell(f"{_done(wanted)}; the same command goes on")

@@ -22,8 +22,8 @@ from podrace.cli.grid.statistics import best_so_far, running_seconds
 from podrace.cli.results.report import make_report
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import Settings
-from podrace.client.calls import Clients
-from podrace.client.follow import View, follow, wait_for_pods_to_go
+from podrace.client import Client
+from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
 from podrace.errors import PodraceError
 from podrace.mesh.home import Folders
 from podrace.orchestrator.v1.orchestrator_pb2 import Event
@@ -45,20 +45,20 @@ _GOES_ON = "agent_assigned"
 class Runner:
     """The cells of one grid on one mesh.
 
-    await Runner(settings, clients, grid, screen, stop).run(parallel=2)
+    await Runner(settings, client, grid, screen, stop).run(parallel=2)
     """
 
     def __init__(
-        self, settings: Settings, clients: Clients, grid: Grid, screen: GridTable | GridLines, stop: asyncio.Event
+        self, settings: Settings, client: Client, grid: Grid, screen: GridTable | GridLines, stop: asyncio.Event
     ) -> None:
         """Asks nothing yet; when `stop` is set, what runs is stopped and nothing more is begun."""
         self._settings = settings
-        self._clients = clients
+        self._client = client
         self._grid = grid
         self._screen = screen
         self._stop = stop
         self._known: dict[str, Tournament] = {}
-        self._views: dict[str, View] = {}
+        self._views: dict[str, TournamentView] = {}
 
     async def run(self, *, parallel: int) -> None:
         """Runs every cell that is not complete, in order, and fills in the grid's outcomes.
@@ -71,7 +71,7 @@ class Runner:
                 is its outcome instead.
         """
         # Newest first: of several tournaments of one name the newest stays.
-        self._known = {entry.spec.name: entry for entry in reversed(await self._clients.list_tournaments())}
+        self._known = {entry.spec.name: entry for entry in reversed(await self._client.list_tournaments())}
         cells = iter(self._grid.cells)
         lanes = [asyncio.create_task(self._run_one_by_one(cells)) for _ in range(parallel)]
         try:
@@ -106,27 +106,27 @@ class Runner:
     async def _begin(self, cell: Cell) -> Tournament:
         found = self._known.get(cell.spec.name)
         if found is None:
-            return await self._clients.create_tournament(cell.spec)
+            return await self._client.create_tournament(cell.spec)
         if found.state not in (TOURNAMENT_STATE_CANCELLED, TOURNAMENT_STATE_FAILED):
             return found
         ended = f"which was {formats.state(found).lower()}: {found.reason}"
         self._screen.tell(f"{cell.title}: goes on with {found.tournament_id}, {ended}")
-        return await self._clients.resume_tournament(found.tournament_id)
+        return await self._client.resume_tournament(found.tournament_id)
 
     async def _follow(self, cell: Cell, tournament: Tournament) -> Tournament:
-        view = self._views[cell.spec.name] = View(tournament)
-        await follow(self._clients, view, draw=self._draw, stop=self._stop, stop_reason=STOP_REASON)
+        view = self._views[cell.spec.name] = TournamentView(tournament)
+        await follow_to_end(self._client, view, draw=self._draw, stop=self._stop, stop_reason=STOP_REASON)
         # The next cell is to have the machine, or its share of it, from its first second.
-        await wait_for_pods_to_go(self._clients, view, deadline_seconds=PODS_GO_SECONDS)
+        await wait_for_pods_to_exit(self._client, view, deadline_seconds=PODS_GO_SECONDS)
         return view.tournament
 
-    def _draw(self, _: View) -> None:
+    def _draw(self, _: TournamentView) -> None:
         """Shows all cells, whichever has changed."""
         self._screen.draw(self._grid, self._views)
 
     async def _outcome(self, cell: Cell, tournament: Tournament) -> Outcome:
-        submissions = await self._clients.list_candidates(tournament, all_submissions=True)
-        pauses = pauses_of(await self._clients.list_events(tournament.tournament_id), tournament.create_time)
+        submissions = await self._client.list_submissions(tournament)
+        pauses = pauses_of(await self._client.list_events(tournament.tournament_id), tournament.create_time)
         arrived = {
             entry.candidate_id: running_seconds(_since(tournament.create_time, entry.submit_time), pauses)
             for entry in submissions
@@ -154,7 +154,7 @@ class Runner:
         path = folder / "report.json"
         if not path.exists() and tournament.champion_manifest_digest and not self._stop.is_set():
             tell = functools.partial(self._tell, cell)
-            await make_report(self._clients, tournament, folder, tell=tell)
+            await make_report(self._client, tournament, folder, tell=tell)
         return _read_reports(path)
 
     def _tell(self, cell: Cell, line: str) -> None:

@@ -14,14 +14,14 @@ from podrace.cli.terminal.live_area import InPlace
 from podrace.cli.views import tables
 from podrace.cli.views.plain_lines import LINE_SECONDS, line
 from podrace.cli.views.progress import elapsed_seconds, progress
-from podrace.client.follow import View
+from podrace.client.follow import TournamentView
 
 _FIXED_LINES = 6
 """Lines of a full screen that hold no cell, with some to spare."""
 _STATE_STYLES = {COMPLETED: "green", NOT_STARTED: "dim"}
 
 
-def render(grid: Grid, views: dict[str, View], *, now: float, height: int = 40) -> RenderableType:
+def render(grid: Grid, views: dict[str, TournamentView], *, now: float, height: int = 40) -> RenderableType:
     """Draws where every cell stands.
 
     Args:
@@ -54,9 +54,9 @@ def shown_cells(grid: Grid, running: set[str], *, room: int) -> set[str]:
     return set(kept[:room])
 
 
-def _running_row(view: View, now: float) -> list[str | Text]:
+def _running_row(view: TournamentView, now: float) -> list[str | Text]:
     tournament = view.tournament
-    elapsed, best, steps = progress(tournament, elapsed_seconds(tournament, now - view.heard), view.first_score)
+    elapsed, best, steps = progress(tournament, elapsed_seconds(tournament, now - view.last_update), view.first_score)
     speed = formats.count(tournament.steps_per_second)
     return [tables.state_text(tournament), elapsed.text, best.text, steps.text, speed, str(len(view.pods))]
 
@@ -83,7 +83,7 @@ def _summary(grid: Grid, running: int, shown: int) -> str:
 class GridTable(InPlace):
     """Shows a grid."""
 
-    def draw(self, grid: Grid, views: dict[str, View]) -> None:
+    def draw(self, grid: Grid, views: dict[str, TournamentView]) -> None:
         """Shows the grid as it is now."""
         self.show(render(grid, views, now=time.monotonic(), height=self.console.height))
 
@@ -110,7 +110,7 @@ class GridLines:
     ) -> None:
         """Nothing to take back."""
 
-    def draw(self, grid: Grid, views: dict[str, View]) -> None:
+    def draw(self, grid: Grid, views: dict[str, TournamentView]) -> None:
         """Tells where the cells that run stand, if it is time."""
         now = self._clock()
         for cell in grid.cells:

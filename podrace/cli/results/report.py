@@ -20,7 +20,7 @@ from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.output import finite
 from podrace.cli.views import json_shapes, tables
-from podrace.client.calls import Clients
+from podrace.client import Client
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import ReportSpec, Tournament
@@ -40,11 +40,11 @@ class Report:
     """Why a report could not be made, by its name."""
 
 
-async def make_report(clients: Clients, tournament: Tournament, folder: Path, *, tell: Callable[[str], None]) -> Report:
+async def make_report(client: Client, tournament: Tournament, folder: Path, *, tell: Callable[[str], None]) -> Report:
     """Evaluates the champion as the specification asks, draws, and writes report.json.
 
     Args:
-        clients: Of its mesh.
+        client: Of its mesh.
         tournament: Completed.
         folder: Where the files go; made when missing.
         tell: Takes lines for a person.
@@ -57,8 +57,8 @@ async def make_report(clients: Clients, tournament: Tournament, folder: Path, *,
     report = Report(champion)
     for name, spec in sorted(tournament.spec.reports.items()):
         tell(f"evaluating the champion: {name}")
-        await _evaluate(clients, tournament, name, spec, report)
-    submissions = await clients.list_candidates(tournament, all_submissions=True)
+        await _evaluate(client, tournament, name, spec, report)
+    submissions = await client.list_submissions(tournament)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,10 +67,10 @@ async def make_report(clients: Clients, tournament: Tournament, folder: Path, *,
     return report
 
 
-async def _evaluate(clients: Clients, tournament: Tournament, name: str, spec: ReportSpec, report: Report) -> None:
+async def _evaluate(client: Client, tournament: Tournament, name: str, spec: ReportSpec, report: Report) -> None:
     try:
         report.evaluations[name] = await evaluated(
-            clients, tournament, report.champion, episodes=spec.episodes, options=spec.options
+            client, tournament, report.champion, episodes=spec.episodes, options=spec.options
         )
     except PodraceError as error:
         report.failures[name] = error.message

@@ -9,7 +9,7 @@ from google.protobuf.struct_pb2 import Struct
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.output import tell
-from podrace.client.calls import Clients
+from podrace.client import Client
 from podrace.client.scores import standard_error
 from podrace.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -19,7 +19,7 @@ DEADLINE_SECONDS = 3600.0
 
 
 async def evaluated(
-    clients: Clients,
+    client: Client,
     tournament: Tournament,
     checkpoint: Checkpoint,
     *,
@@ -39,7 +39,7 @@ async def evaluated(
         FailedPrecondition: The pod could not; the line is its own.
         DeadlineExceeded: No pod has done it within the deadline.
     """
-    evaluation_id = await clients.create_evaluation(
+    evaluation_id = await client.create_evaluation(
         checkpoint,
         tournament_id=tournament.tournament_id,
         episodes=episodes,
@@ -49,16 +49,16 @@ async def evaluated(
         members=members,
         request_id=request_id,
     )
-    return await awaited(clients, tournament, evaluation_id, deadline_seconds=deadline_seconds)
+    return await awaited(client, tournament, evaluation_id, deadline_seconds=deadline_seconds)
 
 
 async def awaited(
-    clients: Clients, tournament: Tournament, evaluation_id: str, *, deadline_seconds: float = DEADLINE_SECONDS
+    client: Client, tournament: Tournament, evaluation_id: str, *, deadline_seconds: float = DEADLINE_SECONDS
 ) -> Evaluation:
     """Waits for the result of an evaluation that was queued; raises as `evaluated`."""
     try:
         async with asyncio.timeout(deadline_seconds):
-            return await _result(clients, evaluation_id)
+            return await _result(client, evaluation_id)
     except TimeoutError:
         raise DeadlineExceeded(
             f"evaluation {evaluation_id} is not done (waited {deadline_seconds:g} s);"
@@ -66,11 +66,11 @@ async def awaited(
         ) from None
 
 
-async def _result(clients: Clients, evaluation_id: str) -> Evaluation:
+async def _result(client: Client, evaluation_id: str) -> Evaluation:
     while True:
         # The orchestrator may be restarting; the evaluation is in its database.
         with contextlib.suppress(Unavailable, DeadlineExceeded):
-            answer = await clients.get_evaluation(evaluation_id)
+            answer = await client.get_evaluation(evaluation_id)
             if answer.done and answer.error:
                 raise FailedPrecondition(f"evaluation {evaluation_id} failed: {answer.error}")
             if answer.done:

@@ -14,7 +14,8 @@ from podrace.cli.terminal import formats
 from podrace.cli.terminal.live_area import InPlace
 from podrace.cli.views import tables
 from podrace.cli.views.progress import Progress, elapsed_seconds, progress
-from podrace.client.follow import END_STATES, View
+from podrace.client.client import END_STATES
+from podrace.client.follow import TournamentView
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 SILENCE_SECONDS = 5.0
@@ -24,12 +25,12 @@ _FIXED_LINES = 16
 """Lines of a full screen that hold neither candidates nor pods, with some to spare."""
 
 
-def render(view: View, *, now: float, height: int = 40) -> RenderableType:
+def render(view: TournamentView, *, now: float, height: int = 40) -> RenderableType:
     """Draws a view.
 
     Args:
         view: What is known.
-        now: On the monotonic clock, as `view.heard`.
+        now: On the monotonic clock, as `view.last_update`.
         height: Lines of the terminal; longer tables are cut, and say so.
     """
     tournament_id = view.tournament.tournament_id
@@ -54,14 +55,14 @@ def _title(name: str, shown: Sequence[object], there: Sequence[object]) -> str:
     return name if len(shown) == len(there) else f"{name} (first {len(shown)} of {len(there)})"
 
 
-def _header(view: View, now: float) -> Panel:
+def _header(view: TournamentView, now: float) -> Panel:
     tournament = view.tournament
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(no_wrap=True)
     rows.add_column(no_wrap=True)
     rows.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
-    silence = now - view.heard
+    silence = now - view.last_update
     steps = progress(tournament, elapsed_seconds(tournament, silence), view.first_score)
     for step, remark in zip(steps, _remarks(tournament), strict=True):
         rows.add_row(step.name, step.text, _bar(step), Text(remark, style="dim"))
@@ -88,7 +89,7 @@ def _bar(step: Progress) -> RenderableType:
     )
 
 
-def _last(view: View, silence_seconds: float) -> str:
+def _last(view: TournamentView, silence_seconds: float) -> str:
     if view.tournament.state in END_STATES:
         return view.tournament.reason or view.last_event
     if silence_seconds > SILENCE_SECONDS:
@@ -101,6 +102,6 @@ def _last(view: View, silence_seconds: float) -> str:
 class LiveTable(InPlace):
     """Shows a view."""
 
-    def draw(self, view: View) -> None:
+    def draw(self, view: TournamentView) -> None:
         """Shows the view as it is now."""
         self.show(render(view, now=time.monotonic(), height=self.console.height))

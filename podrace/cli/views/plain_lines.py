@@ -7,20 +7,21 @@ from types import TracebackType
 
 from podrace.cli.terminal import formats
 from podrace.cli.views.progress import elapsed_seconds, progress
-from podrace.client.follow import END_STATES, View
+from podrace.client.client import END_STATES
+from podrace.client.follow import TournamentView
 
 LINE_SECONDS = 5.0
 
 
-def line(view: View, *, now: float) -> str:
+def line(view: TournamentView, *, now: float) -> str:
     """Where a tournament stands, in a line.
 
     Args:
         view: What is known.
-        now: On the monotonic clock, as `view.heard`.
+        now: On the monotonic clock, as `view.last_update`.
     """
     tournament = view.tournament
-    elapsed, best, steps = progress(tournament, elapsed_seconds(tournament, now - view.heard), view.first_score)
+    elapsed, best, steps = progress(tournament, elapsed_seconds(tournament, now - view.last_update), view.first_score)
     parts = [
         tournament.tournament_id,
         formats.state(tournament),
@@ -51,7 +52,7 @@ class PlainLines:
     ) -> None:
         """Nothing to take back."""
 
-    def draw(self, view: View) -> None:
+    def draw(self, view: TournamentView) -> None:
         """Tells where the tournament stands, if it is time."""
         now = self._clock()
         ended = view.tournament.state in END_STATES

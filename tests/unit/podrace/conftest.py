@@ -4,7 +4,7 @@ import asyncio
 import json
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.cli import main
 from podrace.cli.results import scoring
-from podrace.client import follow
+from podrace.client import reconnect
 from podrace.errors import NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
@@ -100,6 +100,17 @@ class Known:
     on_watch: Callable[[], None] = lambda: None
     requests: list[Any] = field(default_factory=list)
     leaderboard_address: str = ""
+    largest_page: int = 1
+    """A list has more than one page as soon as it has two entries: a client that ignores the token fails."""
+    page_sizes: list[int] = field(default_factory=list)
+    """Page sizes of all requests for a page."""
+
+    def page(self, entries: Sequence[Any], request: Any) -> tuple[Sequence[Any], str]:
+        """The requested page of a list, and the token of the next one."""
+        self.page_sizes.append(request.page_size)
+        begin = int(request.page_token or 0)
+        end = begin + min(request.page_size, self.largest_page)
+        return entries[begin:end], str(end) if end < len(entries) else ""
 
     def find(self, tournament_id: str) -> Any:
         for entry in self.tournaments:
@@ -117,7 +128,7 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
         known.leaderboard_address = leaderboard_address
         self._cancelled = asyncio.Event()
 
-    def _told(self, entry: Any) -> Any:
+    def _with_leaderboard(self, entry: Any) -> Any:
         entry.leaderboard_address = self._known.leaderboard_address
         return entry
 
@@ -126,21 +137,19 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
         entry = tournament(f"{request.spec.name}-abc123", "RUNNING")
         entry.spec.CopyFrom(request.spec)
         self._known.tournaments.insert(0, entry)
-        return pb.CreateTournamentResponse(tournament=self._told(entry))
+        return pb.CreateTournamentResponse(tournament=self._with_leaderboard(entry))
 
     async def GetTournament(self, request: Any, context: Any) -> Any:
-        return pb.GetTournamentResponse(tournament=self._told(self._known.find(request.tournament_id)))
+        return pb.GetTournamentResponse(tournament=self._with_leaderboard(self._known.find(request.tournament_id)))
 
     async def ListTournaments(self, request: Any, context: Any) -> Any:
-        # Pages of one, so that whoever forgets the token is found out.
-        begin = int(request.page_token or 0)
-        page = [self._told(entry) for entry in self._known.tournaments[begin : begin + 1]]
-        more = begin + 1 < len(self._known.tournaments)
-        return pb.ListTournamentsResponse(tournaments=page, next_page_token=str(begin + 1) if more else "")
+        page, token = self._known.page(self._known.tournaments, request)
+        tournaments = [self._with_leaderboard(entry) for entry in page]
+        return pb.ListTournamentsResponse(tournaments=tournaments, next_page_token=token)
 
     async def WatchTournament(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self._known.requests.append(request)
-        entry = self._told(self._known.find(request.tournament_id))
+        entry = self._with_leaderboard(self._known.find(request.tournament_id))
         token = self._known.events[-1].sequence
         yield pb.WatchTournamentResponse(
             tournament=entry, pods=self._known.pods, events=self._known.events, resume_token=token
@@ -156,7 +165,7 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
 
     async def CancelTournament(self, request: Any, context: Any) -> Any:
         self._known.requests.append(request)
-        entry = self._told(self._known.find(request.tournament_id))
+        entry = self._with_leaderboard(self._known.find(request.tournament_id))
         entry.reason = request.reason
         self._known.end_state = "CANCELLED"
         self._known.pods = []
@@ -165,14 +174,14 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
 
     async def UpdateTournament(self, request: Any, context: Any) -> Any:
         self._known.requests.append(request)
-        entry = self._told(self._known.find(request.tournament_id))
+        entry = self._with_leaderboard(self._known.find(request.tournament_id))
         entry.spec.pool.MergeFrom(request.pool)
         entry.spec.objective.MergeFrom(request.objective)
         return pb.UpdateTournamentResponse(tournament=entry)
 
     async def ResumeTournament(self, request: Any, context: Any) -> Any:
         self._known.requests.append(request)
-        entry = self._told(self._known.find(request.tournament_id))
+        entry = self._with_leaderboard(self._known.find(request.tournament_id))
         entry.state = tournaments_pb.TOURNAMENT_STATE_RUNNING
         return pb.ResumeTournamentResponse(tournament=entry)
 
@@ -186,11 +195,8 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
         return pb.GetEvaluationResponse(done=True, evaluation=self._known.evaluation)
 
     async def ListEvaluations(self, request: Any, context: Any) -> Any:
-        begin = int(request.page_token or 0)
-        more = begin + 2 < len(self._known.evaluations)
-        return pb.ListEvaluationsResponse(
-            evaluations=self._known.evaluations[begin : begin + 2], next_page_token=str(begin + 2) if more else ""
-        )
+        page, token = self._known.page(self._known.evaluations, request)
+        return pb.ListEvaluationsResponse(evaluations=page, next_page_token=token)
 
     async def ListPods(self, request: Any, context: Any) -> Any:
         return pb.ListPodsResponse(pods=self._known.pods)
@@ -205,19 +211,13 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
 
     async def ListCandidates(self, request: Any, context: Any) -> Any:
         entries = self._known.submissions if request.all_submissions else self._known.board
-        begin = int(request.page_token or 0)
-        more = begin + 2 < len(entries)
-        return board_pb.ListCandidatesResponse(
-            candidates=entries[begin : begin + 2], next_page_token=str(begin + 2) if more else ""
-        )
+        page, token = self._known.page(entries, request)
+        return board_pb.ListCandidatesResponse(candidates=page, next_page_token=token)
 
     async def ListSnapshots(self, request: Any, context: Any) -> Any:
         entries = [one for one in self._known.snapshots if one.tournament_id == request.tournament_id]
-        begin = int(request.page_token or 0)
-        more = begin + 2 < len(entries)
-        return board_pb.ListSnapshotsResponse(
-            snapshots=entries[begin : begin + 2], next_page_token=str(begin + 2) if more else ""
-        )
+        page, token = self._known.page(entries, request)
+        return board_pb.ListSnapshotsResponse(snapshots=page, next_page_token=token)
 
     async def WatchCandidates(self, request: Any, context: Any) -> AsyncIterator[Any]:
         for entry in self._known.submissions:
@@ -302,7 +302,7 @@ Type = Callable[..., Answer]
 def type_(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Type:
     """Types a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(follow, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(reconnect, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(scoring, "POLL_SECONDS", 0.01)
 
     def typed(*arguments: str) -> Answer:

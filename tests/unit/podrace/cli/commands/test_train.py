@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from podrace.cli.views import plain_lines
-from podrace.client.follow import View
+from podrace.client.follow import TournamentView
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 SPEC = """
@@ -150,14 +150,14 @@ def test_the_first_interrupt_cancels_and_tells_how_to_go_on(
 
 
 def test_the_second_interrupt_does_not_wait(type_: Any, mesh: Any, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from podrace.client.calls import Clients
+    from podrace.client import Client
 
-    async def interrupt_again(clients: Clients, tournament_id: str, reason: str) -> None:
+    async def interrupt_again(client: Client, tournament_id: str, reason: str) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     mesh.known.ends_by_itself = False
     mesh.known.on_watch = lambda: os.kill(os.getpid(), signal.SIGINT)
-    monkeypatch.setattr(Clients, "cancel_tournament", interrupt_again)
+    monkeypatch.setattr(Client, "cancel_tournament", interrupt_again)
     answer = type_("train", spec, "--orchestrator", mesh.address)
     assert answer.code == 130
     assert "podrace train --resume cartpole-v1-abc123" in answer.err
@@ -225,10 +225,10 @@ def test_without_a_terminal_progress_comes_every_few_seconds_and_at_the_end(cann
     screen = plain_lines.PlainLines(lines.append, clock=lambda: next(times))
     running, ended = canned.tournament("race-1", "RUNNING"), canned.tournament("race-1", "COMPLETED")
     for _ in range(5):
-        screen.draw(View(running, heard=100.0))
+        screen.draw(TournamentView(running, last_update=100.0))
     assert len(lines) == 2
-    screen.draw(View(ended, heard=100.0))
-    screen.draw(View(ended, heard=100.0))
+    screen.draw(TournamentView(ended, last_update=100.0))
+    screen.draw(TournamentView(ended, last_update=100.0))
     assert len(lines) == 3
     assert lines[1].startswith("race-1  RUNNING  0:47  return 480.0 ± 2.5 of 475.0  1.2M steps  40.0k steps/s")
 

@@ -32,7 +32,7 @@ def rig(tmp_path: Path, mesh: Any, known: Any, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "race.toml").write_text(SPEC)
     made = Rig(tmp_path, mesh)
 
-    async def evaluated(clients: Any, tournament: Any, checkpoint: Any, **options: Any) -> Evaluation:
+    async def evaluated(client: Any, tournament: Any, checkpoint: Any, **options: Any) -> Evaluation:
         made.scored.append((checkpoint.agent_id, options["request_id"]))
         assert options["options"]["split"] == "validation"
         assert str(options["episodes"]) == "64"

@@ -67,14 +67,14 @@ def test_a_failed_version_is_not_tried_again_and_again(rig: Rig) -> None:
 
 
 def test_what_may_pass_is_tried_again_and_told_meanwhile(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened, failures = run.session.open_clients, [Unavailable("no mesh"), Unavailable("no mesh")]
+    opened, failures = run.session.open_client, [Unavailable("no mesh"), Unavailable("no mesh")]
 
     def opening(*arguments: Any, **options: Any) -> Any:
         if failures:
             raise failures.pop()
         return opened(*arguments, **options)
 
-    monkeypatch.setattr(run.session, "open_clients", opening)
+    monkeypatch.setattr(run.session, "open_client", opening)
     seen: list[str] = []
 
     def until(memory: Memory) -> bool:

@@ -38,7 +38,7 @@ def quick(known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mesh without tournaments and pods; the champion's report is a file that says so."""
     known.tournaments, known.pods = [], []
 
-    async def report(clients: Any, tournament: Any, folder: Path, *, tell: Any) -> None:
+    async def report(client: Any, tournament: Any, folder: Path, *, tell: Any) -> None:
         folder.mkdir(parents=True)
         (folder / "report.json").write_text(json.dumps({"reports": {"again": {"of": tournament.tournament_id}}}))
 
@@ -159,7 +159,7 @@ def test_a_cell_that_fails_is_told_with_its_reason_and_the_rest_goes_on(type_: A
 def test_an_error_of_one_cell_is_its_reason_and_the_rest_goes_on(
     type_: Any, mesh: Any, spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def report(clients: Any, tournament: Any, folder: Path, *, tell: Any) -> None:
+    async def report(client: Any, tournament: Any, folder: Path, *, tell: Any) -> None:
         if tournament.spec.seed == 1:
             raise Unavailable("the leaderboard does not answer")
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from podrace.cli.grid.axes import make_cells, parse_axes
 from podrace.cli.grid.results import Grid, Outcome
 from podrace.cli.grid.screen import GridLines, render, shown_cells
-from podrace.client.follow import View
+from podrace.client.follow import TournamentView
 
 VALUES = {
     "environment": {"id": "CartPole-v1"},
@@ -25,20 +25,20 @@ def grid() -> Grid:
 
 
 @pytest.fixture
-def view(known: Any, canned: Any) -> View:
+def view(known: Any, canned: Any) -> TournamentView:
     running = canned.tournament("cartpole-abc123", "RUNNING")
     running.spec.objective.Clear()
     running.spec.objective.environment_steps = 2_000_000
-    return View(running, known.pods, known.board, first_score=120.0, heard=50.0)
+    return TournamentView(running, known.pods, known.board, first_score=120.0, last_update=50.0)
 
 
-def drawn(grid: Grid, views: dict[str, View], *, height: int = 40) -> list[str]:
+def drawn(grid: Grid, views: dict[str, TournamentView], *, height: int = 40) -> list[str]:
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(render(grid, views, now=51.0, height=height))
     return console.export_text().splitlines()
 
 
-def test_every_cell_has_a_line_that_says_where_it_stands(grid: Grid, view: View) -> None:
+def test_every_cell_has_a_line_that_says_where_it_stands(grid: Grid, view: TournamentView) -> None:
     first, second, third, *_ = (cell.spec.name for cell in grid.cells)
     grid.outcomes[first] = DONE
     grid.outcomes[third] = Outcome("FAILED", "pods die", "t-3")
@@ -63,7 +63,9 @@ def test_a_small_terminal_shows_what_runs_then_what_comes_then_what_ended_last(g
     assert "12 not shown" in lines[-1]
 
 
-def test_where_there_is_no_terminal_a_cell_that_runs_has_a_line_every_few_seconds(grid: Grid, view: View) -> None:
+def test_where_there_is_no_terminal_a_cell_that_runs_has_a_line_every_few_seconds(
+    grid: Grid, view: TournamentView
+) -> None:
     told: list[str] = []
     now = [100.0]
     lines = GridLines(told.append, clock=lambda: now[0])

@@ -6,18 +6,20 @@ from rich.console import Console
 
 from podrace.cli.views.live_table import render
 from podrace.cli.views.progress import elapsed_seconds, progress
-from podrace.client.follow import View
+from podrace.client.follow import TournamentView
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 
 @pytest.fixture
-def view(known: Any, canned: Any) -> View:
+def view(known: Any, canned: Any) -> TournamentView:
     running = canned.tournament("cartpole-abc123", "RUNNING")
     running.spec.objective.wall_clock_duration.FromSeconds(180)
-    return View(running, known.pods, known.board, first_score=120.0, last_event="2 cores are free", heard=50.0)
+    return TournamentView(
+        running, known.pods, known.board, first_score=120.0, last_event="2 cores are free", last_update=50.0
+    )
 
 
-def drawn(view: View, *, now: float = 51.0, width: int = 80, height: int = 40) -> list[str]:
+def drawn(view: TournamentView, *, now: float = 51.0, width: int = 80, height: int = 40) -> list[str]:
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(render(view, now=now, height=height))
     return console.export_text().splitlines()
@@ -27,14 +29,14 @@ def row(lines: list[str], begin: str) -> list[str]:
     return next(line.split() for line in lines if line.strip(" │").startswith(begin))
 
 
-def test_the_leaderboard_shows_rank_agent_algorithm_score_steps_and_parents(view: View) -> None:
+def test_the_leaderboard_shows_rank_agent_algorithm_score_steps_and_parents(view: TournamentView) -> None:
     lines = drawn(view)
     assert row(lines, "rank") == ["rank", "agent", "algorithm", "score", "±", "standard", "error", "steps", "parents"]
     assert row(lines, "1") == ["1", "a2", "ppo", "480.0", "±", "2.5", "300k", "a1"]
     assert row(lines, "3") == ["3", "a0", "ppo", "120.0", "±", "2.5", "100k", "-"]
 
 
-def test_the_pods_show_what_each_does(view: View) -> None:
+def test_the_pods_show_what_each_does(view: TournamentView) -> None:
     view.pods[0].progress.steps_per_second, view.pods[0].progress.policy_lag = 40_400.0, 0.5
     view.pods[0].progress.plane = "shared"
     view.pods.append(pb.Pod(pod_id="cartpole-abc123-p2", activity=pb.POD_ACTIVITY_IDLE))
@@ -44,7 +46,7 @@ def test_the_pods_show_what_each_does(view: View) -> None:
     assert row(lines, "p2") == ["p2", "idle", "-", "-", "-", "-", "-"]
 
 
-def test_the_header_shows_the_way_to_each_objective(view: View) -> None:
+def test_the_header_shows_the_way_to_each_objective(view: TournamentView) -> None:
     text = "\n".join(drawn(view))
     for expected in (
         "cartpole-abc123",
@@ -61,19 +63,19 @@ def test_the_header_shows_the_way_to_each_objective(view: View) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
-def test_no_line_is_wider_than_the_terminal(view: View, width: int) -> None:
+def test_no_line_is_wider_than_the_terminal(view: TournamentView, width: int) -> None:
     view.last_event = "a long story " * 20
     assert max(len(line) for line in drawn(view, width=width)) <= width
 
 
-def test_a_long_board_is_cut_to_the_terminal_and_says_so(view: View, canned: Any) -> None:
+def test_a_long_board_is_cut_to_the_terminal_and_says_so(view: TournamentView, canned: Any) -> None:
     view.board = [canned.candidate("cartpole-abc123", number, 1.0, rank=number + 1) for number in range(50)]
     lines = drawn(view, height=30)
     assert len(lines) <= 30
     assert any("leaderboard (first" in line and "of 50)" in line for line in lines)
 
 
-def test_silence_of_the_orchestrator_is_told(view: View) -> None:
+def test_silence_of_the_orchestrator_is_told(view: TournamentView) -> None:
     assert "no word from the orchestrator" not in "\n".join(drawn(view, now=54.0))
     assert "no word from the orchestrator for 0:06" in "\n".join(drawn(view, now=56.0))
 

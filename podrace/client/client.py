@@ -1,12 +1,10 @@
-"""The calls a person needs: to the orchestrator, and to the leaderboard that each tournament names.
+"""Calls the orchestrator and the leaderboards of a mesh.
 
-    async with Clients(address) as clients:
-        newest, *older = await clients.list_tournaments()
-        board = await clients.list_candidates(newest)
-
-Deadlines are those the contracts recommend; lists are read to their last page. Every method raises PodraceError.
+Every call has the deadline that its contract recommends, lists are read to their last page, and every method raises
+PodraceError.
 """
 
+import functools
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
@@ -19,37 +17,51 @@ from google.protobuf.struct_pb2 import Struct
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.client.plugin_fallbacks import PluginFallbacks, count_fallbacks, named_plugins
-from podrace.errors import DeadlineExceeded, Unavailable
+from podrace.client.reconnect import resumed
+from podrace.errors import DeadlineExceeded, NotFound, ResourceExhausted, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentSpec
 
 if TYPE_CHECKING:
     from podrace.leaderboard.v1.leaderboard_pb2_grpc import LeaderboardServiceAsyncStub
     from podrace.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceAsyncStub
 
-PAGE_SIZE = 200
-"""Keeps a page of tournaments, each with its whole specification, far below the cap of a message."""
+END_STATES = {
+    tournament_pb2.TOURNAMENT_STATE_COMPLETED,
+    tournament_pb2.TOURNAMENT_STATE_CANCELLED,
+    tournament_pb2.TOURNAMENT_STATE_FAILED,
+}
+PAGE_SIZE = 64
+"""Entries a page. A page that exceeds the message limit of gRPC (4 MiB) is requested again with half as many."""
 QUICK_SECONDS = 5.0
+"""Deadline of calls to the orchestrator that write little or nothing."""
 DURABLE_SECONDS = 10.0
+"""Deadline of calls that create a tournament, and of calls to the leaderboard."""
 REPLAY_SECONDS = 60.0
+"""Deadline of ReplayTournament."""
 
 Response = TypeVar("Response")
 
 
-class Clients:
-    """Open channels to one mesh; closed when the block ends."""
+class Client:
+    """Calls one mesh; an asynchronous context manager that closes its channels at the end.
+
+    Args:
+        orchestrator: Address of the orchestrator, `host:port` or `unix:/path`. A tournament names the address of its
+            leaderboard; that channel is opened by the first call that needs it.
+    """
 
     def __init__(self, orchestrator: str) -> None:
-        """Opens the channel to the orchestrator at this address; the leaderboards' follow when they are needed."""
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._address = orchestrator
         channel = self._channel(orchestrator)
         self._orchestrator: OrchestratorServiceAsyncStub = pb_grpc.OrchestratorServiceStub(channel)
 
-    async def __aenter__(self) -> "Clients":
+    async def __aenter__(self) -> "Client":
         return self
 
     async def __aexit__(
@@ -73,9 +85,27 @@ class Clients:
     # --- orchestrator ---
 
     async def create_tournament(self, spec: TournamentSpec, *, request_id: str = "") -> Tournament:
-        """Stores a tournament and starts it; one of the same request within a day is that one."""
+        """Creates a tournament and starts it.
+
+        Args:
+            spec: Resolved specification, for instance from `podrace.specification.files.load`.
+            request_id: A UUID that makes the call idempotent: a second call with it within a day returns the
+                tournament of the first. Default: a new one.
+
+        Raises:
+            InvalidArgument: The specification is invalid.
+        """
         request = pb.CreateTournamentRequest(request_id=request_id or _request_id(), spec=spec)
         return (await self._ask(self._orchestrator.CreateTournament, request, DURABLE_SECONDS)).tournament
+
+    async def get_tournament(self, tournament_id: str) -> Tournament:
+        """Returns the current state of a tournament.
+
+        Raises:
+            NotFound: The orchestrator does not know the tournament.
+        """
+        request = pb.GetTournamentRequest(tournament_id=tournament_id)
+        return (await self._ask(self._orchestrator.GetTournament, request, QUICK_SECONDS)).tournament
 
     async def list_tournaments(self) -> list[Tournament]:
         """Returns all tournaments, newest first."""
@@ -83,18 +113,53 @@ class Clients:
         pages = _pages(self._address, self._orchestrator.ListTournaments, request, QUICK_SECONDS)
         return [tournament async for page in pages for tournament in page.tournaments]
 
+    async def follow(self, tournament: Tournament, resume_token: int = 0) -> AsyncIterator[pb.WatchTournamentResponse]:
+        """Yields the tournament with its pods and new events after each change, until the tournament has ended.
+
+        Reconnects when the orchestrator restarts. The last message has one of `END_STATES`.
+
+        Args:
+            tournament: The tournament to follow.
+            resume_token: `resume_token` of the last message that is known; 0 yields all events.
+        """
+        watch = functools.partial(self.watch_tournament, tournament.tournament_id)
+        async for update in resumed(watch, resume_token):
+            yield update
+            if update.tournament.state in END_STATES:
+                return
+
     def watch_tournament(self, tournament_id: str, resume_token: int) -> AsyncIterator[pb.WatchTournamentResponse]:
-        """Streams a tournament, its pods and its events until its end."""
+        """Streams a tournament, its pods and its new events; `follow` also reconnects.
+
+        Raises:
+            Unavailable: The connection broke before the tournament had ended.
+        """
         request = pb.WatchTournamentRequest(tournament_id=tournament_id, resume_token=resume_token)
         return rpc.stream(self._orchestrator.WatchTournament, request, deadline_seconds=None)
 
+    async def get_champion(self, tournament: Tournament) -> Checkpoint:
+        """Returns the checkpoint of the current champion, which is final once the tournament is complete.
+
+        Raises:
+            NotFound: The tournament has no candidate yet.
+        """
+        current = await self.get_tournament(tournament.tournament_id)
+        if not current.champion_manifest_digest:
+            raise NotFound(f"tournament {current.tournament_id} has no candidate yet")
+        return Checkpoint(agent_id=current.best_agent_id, manifest_digest=current.champion_manifest_digest)
+
     async def cancel_tournament(self, tournament_id: str, reason: str) -> Tournament:
-        """Stops a tournament."""
+        """Cancels a tournament; `resume_tournament` continues it.
+
+        Args:
+            tournament_id: The tournament.
+            reason: Why, for its record.
+        """
         request = pb.CancelTournamentRequest(request_id=_request_id(), tournament_id=tournament_id, reason=reason)
         return (await self._ask(self._orchestrator.CancelTournament, request, QUICK_SECONDS)).tournament
 
     async def update_tournament(self, tournament_id: str, changes: TournamentSpec) -> Tournament:
-        """Changes the limits of the pool and the objective, as far as they are set."""
+        """Changes the pool limits and the objective of a tournament; fields that are not set keep their values."""
         request = pb.UpdateTournamentRequest(
             request_id=_request_id(),
             tournament_id=tournament_id,
@@ -104,7 +169,7 @@ class Clients:
         return (await self._ask(self._orchestrator.UpdateTournament, request, QUICK_SECONDS)).tournament
 
     async def resume_tournament(self, tournament_id: str) -> Tournament:
-        """Goes on with a tournament that was stopped."""
+        """Resumes a cancelled or failed tournament."""
         request = pb.ResumeTournamentRequest(request_id=_request_id(), tournament_id=tournament_id)
         return (await self._ask(self._orchestrator.ResumeTournament, request, QUICK_SECONDS)).tournament
 
@@ -120,7 +185,18 @@ class Clients:
         members: Sequence[Checkpoint] = (),
         request_id: str = "",
     ) -> str:
-        """Queues an evaluation, of an ensemble if there are other members, and returns its id."""
+        """Queues an evaluation of a checkpoint and returns the id of the evaluation.
+
+        Args:
+            checkpoint: The checkpoint to evaluate.
+            tournament_id: Tournament of the checkpoint.
+            episodes: Number of episodes to finish.
+            options: Environment options, merged over those of the tournament.
+            seed: Seed of the environments.
+            stochastic: Samples actions instead of taking the most likely one.
+            members: Other members of an ensemble; empty evaluates the checkpoint alone.
+            request_id: A UUID that makes the call idempotent. Default: a new one.
+        """
         request = pb.CreateEvaluationRequest(
             request_id=request_id or _request_id(),
             tournament_id=tournament_id,
@@ -134,12 +210,12 @@ class Clients:
         return (await self._ask(self._orchestrator.CreateEvaluation, request, QUICK_SECONDS)).evaluation_id
 
     async def get_evaluation(self, evaluation_id: str) -> pb.GetEvaluationResponse:
-        """Returns where an evaluation stands."""
+        """Returns the state of an evaluation and its result if it is done."""
         request = pb.GetEvaluationRequest(evaluation_id=evaluation_id)
         return await self._ask(self._orchestrator.GetEvaluation, request, QUICK_SECONDS)
 
     async def list_evaluations(self, tournament_id: str) -> list[pb.EvaluationEntry]:
-        """Returns every evaluation of a tournament, oldest first, without traces."""
+        """Returns all evaluations of a tournament, oldest first, without traces."""
         request = pb.ListEvaluationsRequest(tournament_id=tournament_id, page_size=PAGE_SIZE)
         pages = _pages(self._address, self._orchestrator.ListEvaluations, request, QUICK_SECONDS)
         return [entry async for page in pages for entry in page.evaluations]
@@ -150,7 +226,7 @@ class Clients:
         return list((await self._ask(self._orchestrator.ListPods, request, QUICK_SECONDS)).pods)
 
     async def list_events(self, tournament_id: str) -> list[pb.Event]:
-        """Returns every decision about a tournament, oldest first."""
+        """Returns all events of a tournament, oldest first."""
         request = pb.ListEventsRequest(tournament_id=tournament_id, page_size=PAGE_SIZE)
         pages = _pages(self._address, self._orchestrator.ListEvents, request, QUICK_SECONDS)
         return [event async for page in pages for event in page.events]
@@ -160,10 +236,15 @@ class Clients:
 
     # --- leaderboard ---
 
-    async def list_candidates(
-        self, tournament: Tournament, *, all_submissions: bool = False
-    ) -> list[board_pb.Candidate]:
-        """Returns the board by rank, or every submission by arrival."""
+    async def list_board(self, tournament: Tournament) -> list[board_pb.Candidate]:
+        """Returns the candidates on the board, best first."""
+        return await self._candidates(tournament, all_submissions=False)
+
+    async def list_submissions(self, tournament: Tournament) -> list[board_pb.Candidate]:
+        """Returns all submitted candidates, also those that are not on the board, in order of arrival."""
+        return await self._candidates(tournament, all_submissions=True)
+
+    async def _candidates(self, tournament: Tournament, *, all_submissions: bool) -> list[board_pb.Candidate]:
         request = board_pb.ListCandidatesRequest(
             tournament_id=tournament.tournament_id, all_submissions=all_submissions, page_size=PAGE_SIZE
         )
@@ -172,16 +253,21 @@ class Clients:
         return [candidate async for page in pages for candidate in page.candidates]
 
     async def list_snapshots(self, tournament: Tournament) -> list[board_pb.Snapshot]:
-        """Returns every snapshot of a tournament by arrival."""
+        """Returns all snapshots of a tournament, in order of arrival."""
         request = board_pb.ListSnapshotsRequest(tournament_id=tournament.tournament_id, page_size=PAGE_SIZE)
         method = self._leaderboard(tournament).ListSnapshots
         pages = _pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
         return [snapshot async for page in pages for snapshot in page.snapshots]
 
-    def watch_candidates(
+    def follow_submissions(
+        self, tournament: Tournament, resume_token: int = 0
+    ) -> AsyncIterator[board_pb.WatchCandidatesResponse]:
+        """Yields each candidate submitted after the token, without end; reconnects when the leaderboard restarts."""
+        return resumed(functools.partial(self._watch_candidates, tournament), resume_token)
+
+    def _watch_candidates(
         self, tournament: Tournament, resume_token: int
     ) -> AsyncIterator[board_pb.WatchCandidatesResponse]:
-        """Streams every submission after the token, for ever."""
         request = board_pb.WatchCandidatesRequest(tournament_id=tournament.tournament_id, resume_token=resume_token)
         return rpc.stream(self._leaderboard(tournament).WatchCandidates, request, deadline_seconds=None)
 
@@ -191,27 +277,30 @@ class Clients:
         return list((await _call(tournament.leaderboard_address, method, request, DURABLE_SECONDS)).agents)
 
     async def list_agents(self, tournament: Tournament) -> list[board_pb.Agent]:
-        """Returns every agent of a tournament, by number."""
+        """Returns all agents of a tournament by number."""
         request = board_pb.GetLineageRequest(tournament_id=tournament.tournament_id, page_size=PAGE_SIZE)
         method = self._leaderboard(tournament).GetLineage
         pages = _pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
         return [agent async for page in pages for agent in page.agents]
 
     async def get_statistics(self, tournament: Tournament) -> list[board_pb.AlgorithmStatistics]:
-        """Returns statistics per algorithm."""
+        """Returns the statistics of each algorithm of a tournament."""
         method = self._leaderboard(tournament).GetStatistics
         request = board_pb.GetStatisticsRequest(tournament_id=tournament.tournament_id)
         return list((await _call(tournament.leaderboard_address, method, request, DURABLE_SECONDS)).algorithms)
 
     async def count_fallbacks(self, tournament: Tournament) -> list[PluginFallbacks]:
-        """Returns how often built-in components replaced the plugins of a tournament; no call if it names none."""
+        """Returns how often a built-in component replaced each plugin of a tournament.
+
+        Makes no call if the specification names no plugin.
+        """
         if not named_plugins(tournament.spec):
             return []
         agents = await self.list_agents(tournament)
-        return count_fallbacks(tournament.spec, agents, await self.list_candidates(tournament, all_submissions=True))
+        return count_fallbacks(tournament.spec, agents, await self.list_submissions(tournament))
 
     async def replay_tournament(self, tournament: Tournament) -> board_pb.ReplayTournamentResponse:
-        """Takes every decision of a tournament again and compares."""
+        """Lets the leaderboard repeat all its decisions about a tournament and compare them with the recorded ones."""
         method = self._leaderboard(tournament).ReplayTournament
         request = board_pb.ReplayTournamentRequest(tournament_id=tournament.tournament_id)
         return await _call(tournament.leaderboard_address, method, request, REPLAY_SECONDS)
@@ -224,7 +313,7 @@ def _request_id() -> str:
 async def _call(
     address: str, method: Callable[..., Awaitable[Response]], request: Message, deadline_seconds: float
 ) -> Response:
-    """Makes one call; the line about a silent service names it."""
+    """Makes one call; the error about a service that does not answer names its address."""
     try:
         return await rpc.call(method, request, deadline_seconds=deadline_seconds)
     except (DeadlineExceeded, Unavailable) as error:
@@ -234,9 +323,21 @@ async def _call(
 async def _pages(
     address: str, method: Callable[..., Awaitable[Response]], request: Any, deadline_seconds: float
 ) -> AsyncIterator[Response]:
-    """Calls a list method until its last page; the deadline is each call's."""
+    """Calls a list method until its last page, with the deadline for each call.
+
+    A page that is larger than a message may be is requested again with half as many entries.
+
+    Raises:
+        ResourceExhausted: A single entry is larger than a message may be.
+    """
     while True:
-        page: Any = await _call(address, method, request, deadline_seconds)
+        try:
+            page: Any = await _call(address, method, request, deadline_seconds)
+        except ResourceExhausted:
+            if request.page_size <= 1:
+                raise
+            request.page_size //= 2
+            continue
         yield page
         request.page_token = page.next_page_token
         if not request.page_token:
