@@ -1,0 +1,110 @@
+"""Homes of released versions, read by the services and commands of today; no pod is started."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from released import HOMES, ReleasedHome, differences, name
+
+from podrace.cli import main
+
+PATIENCE_SECONDS = 20.0
+COMMANDS = ("ls", "show", "standings", "events", "lineage")
+"""Those that read a home through the services and start no pod."""
+
+Command = Callable[..., Any]
+
+
+class Mesh:
+    """The services on a copy of a released home; pods would have to come by themselves, and none does."""
+
+    def __init__(self, folder: Path, home: ReleasedHome, stack: ExitStack) -> None:
+        self.home, self._stack, self._folder = home, stack, folder
+        self.address = f"unix:{folder}/o.sock"
+        leaderboard = f"unix:{folder}/l.sock"
+        self._start("leaderboard", "database=leaderboard.sqlite", f"server.listen={leaderboard}")
+        self._start(
+            "orchestrator",
+            "database=orchestrator.sqlite",
+            f"server.listen={self.address}",
+            f"leaderboard={leaderboard}",
+            f"runtime_folder={folder}",
+            f"log_folder={folder}/logs",
+            "launcher=external",
+        )
+
+    def _start(self, service: str, database: str, *settings: str) -> None:
+        key, _, file = database.partition("=")
+        shared = (f"{key}={self.home.path / file}", f"store=folder://{self.home.path}/store")
+        arguments = [part for setting in (*shared, *settings) for part in ("--set", setting)]
+        log = self._stack.enter_context((self._folder / f"{service}.log").open("wb"))
+        process = subprocess.Popen([sys.executable, "-m", service, *arguments], stderr=log)
+        self._stack.callback(process.wait, PATIENCE_SECONDS)
+        self._stack.callback(process.terminate)
+
+
+@pytest.fixture(scope="module", params=HOMES, ids=name)
+def mesh(request: pytest.FixtureRequest) -> Iterator[Mesh]:
+    # A short name: paths of sockets are limited.
+    with tempfile.TemporaryDirectory(prefix="rh") as folder, ExitStack() as stack:
+        yield Mesh(Path(folder), ReleasedHome(request.param, Path(folder)), stack)
+
+
+@pytest.fixture
+def podrace(mesh: Mesh, capsys: pytest.CaptureFixture[str]) -> Command:
+    """A command on the released home; returns the value that it prints."""
+
+    def run(*arguments: str, home: bool = True) -> Any:
+        where = ("--home", str(mesh.home.path), "--orchestrator", mesh.address) if home else ()
+        code = main([*arguments, *where, "--json"])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        return json.loads(printed.out)
+
+    return run
+
+
+def test_a_home_is_kept_of_every_release() -> None:
+    assert "0.1.0" in map(name, HOMES)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_answers_about_a_released_home_what_the_release_answered(
+    mesh: Mesh, podrace: Command, command: str
+) -> None:
+    recorded = mesh.home.answers(command)
+    assert recorded
+    for arguments, answer in recorded:
+        assert differences(answer, podrace(*arguments)) == []
+
+
+def test_every_decision_of_a_release_is_made_again_from_its_log(mesh: Mesh, podrace: Command) -> None:
+    for tournament in ("raced", "stopped"):
+        tournament_id = mesh.home.tournament(tournament)["tournament_id"]
+        assert podrace("lineage", tournament_id, "--replay")["differences"] == []
+
+
+def test_every_checkpoint_of_a_release_is_whole(mesh: Mesh, podrace: Command) -> None:
+    verified = podrace("store", "verify", f"folder://{mesh.home.path}/store", home=False)
+    assert verified["manifests"] > 0
+    assert verified["damage"] == []
+
+
+def test_a_grid_that_a_release_completed_runs_no_cell_again(mesh: Mesh, podrace: Command) -> None:
+    (file,) = mesh.home.path.glob("grids/*/results.json")
+    before = json.loads(file.read_text())
+    grid = podrace("grid", str(mesh.home.specs / "grid.toml"), "--axes", "seed=0..1")
+    assert differences(before, grid) == []
+
+
+def test_the_history_of_continuous_training_survives_the_release(mesh: Mesh, podrace: Command) -> None:
+    ((arguments, answer),) = mesh.home.answers("continuous")
+    assert answer["champion"]
+    where = ("--home", str(mesh.home.path))
+    assert differences(answer, podrace(*arguments, *where, home=False)) == []
