@@ -83,15 +83,15 @@ class Home:
         self.started.append(process)
         return process
 
-    def run(self, *arguments: str, seconds: float = 100.0) -> tuple[int, str, str]:
+    def run(self, *arguments: str, seconds: float = 100.0, with_home: bool = True) -> tuple[int, str, str]:
         """Runs a command to its end: exit code, stdout, stderr."""
-        process = self.start(*arguments)
+        process = self.start(*arguments, with_home=with_home)
         out, err = process.communicate(timeout=seconds)
         return process.returncode, out, err
 
-    def json(self, *arguments: str, seconds: float = 100.0) -> Any:
+    def json(self, *arguments: str, seconds: float = 100.0, with_home: bool = True) -> Any:
         """Runs a command that must succeed and returns its one JSON value."""
-        code, out, err = self.run(*arguments, "--json", seconds=seconds)
+        code, out, err = self.run(*arguments, "--json", seconds=seconds, with_home=with_home)
         assert code == 0, err
         return json.loads(out)
 

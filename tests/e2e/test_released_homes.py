@@ -13,7 +13,7 @@ KINDS = ("agent_assigned", "agent_failed")
 
 @pytest.fixture(params=HOMES, ids=name)
 def released(request: pytest.FixtureRequest, home: Home) -> Iterator[ReleasedHome]:
-    """The archive's home in the place of an empty one."""
+    """A copy of the archived home, where the `home` fixture would start an empty one."""
     unpacked = ReleasedHome(request.param, home.path.parent)
     assert unpacked.path == home.path
     yield unpacked

@@ -14,7 +14,7 @@ from released import HOMES, ReleasedHome, differences, name
 
 from podrace.cli import main
 
-PATIENCE_SECONDS = 20.0
+STOP_SECONDS = 20.0
 COMMANDS = ("ls", "show", "standings", "events", "lineage")
 """Those that read a home through the services and start no pod."""
 
@@ -45,7 +45,7 @@ class Mesh:
         arguments = [part for setting in (*shared, *settings) for part in ("--set", setting)]
         log = self._stack.enter_context((self._folder / f"{service}.log").open("wb"))
         process = subprocess.Popen([sys.executable, "-m", service, *arguments], stderr=log)
-        self._stack.callback(process.wait, PATIENCE_SECONDS)
+        self._stack.callback(process.wait, STOP_SECONDS)
         self._stack.callback(process.terminate)
 
 
