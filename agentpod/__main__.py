@@ -8,7 +8,7 @@ import socket
 import sys
 from dataclasses import replace
 
-from agentpod.config import FunctionConfig, NurseryConfig, PodConfig, RetrainConfig
+from agentpod.config import ForkServerConfig, FunctionConfig, PodConfig, RetrainConfig
 from podrace import telemetry
 from podrace.config import config_from_arguments
 from podrace.errors import InvalidArgument, PodraceError
@@ -20,16 +20,16 @@ def main(arguments: list[str]) -> int:
     """Runs one process of a pod; the exit code is the process'."""
     try:
         if not arguments:
-            raise InvalidArgument("which role? python -m agentpod learner | worker-<n> | evaluator | nursery")
+            raise InvalidArgument("which role? python -m agentpod learner | worker-<n> | evaluator | forkserver")
         role, *rest = arguments
-        if role == "nursery":
-            nursery_config = config_from_arguments(NurseryConfig, rest, program="agentpod-nursery")
+        if role == "forkserver":
+            fork_server_config = config_from_arguments(ForkServerConfig, rest, program="agentpod-forkserver")
             telemetry.configure_logging(TelemetryConfig())
             # Here torch is imported: after the configuration was read, before the first fork.
             from agentpod.process import forkserver, wiring
 
             wiring.preload()
-            return forkserver.main(nursery_config, wiring.run_role)
+            return forkserver.main(fork_server_config, wiring.run_role)
         if role == "evaluation-function":
             function_config = config_from_arguments(FunctionConfig, rest, program="agentpod-function")
             # Before torch is imported: it is a copy of this process.

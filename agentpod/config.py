@@ -6,13 +6,13 @@ from pathlib import Path
 from podrace.errors import InvalidArgument
 from podrace.telemetry import TelemetryConfig
 
-HEAD_ROLE = "learner"
+LEADER_ROLE = "learner"
 """The learner that heads the pod."""
 
 
 def follower(index: int) -> str:
     """Name of another learner, from 1."""
-    return f"{HEAD_ROLE}-{index}"
+    return f"{LEADER_ROLE}-{index}"
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ class PodConfig:
     def roles(self) -> tuple[str, ...]:
         """Names of the processes, the head first."""
         if self.layout == "fused":
-            return (HEAD_ROLE,)
+            return (LEADER_ROLE,)
         followers = (follower(index) for index in range(1, self.learners_here))
         workers = (f"worker-{index}" for index in range(self.workers * self.learners_here))
-        return (HEAD_ROLE, *followers, *workers, "evaluator")
+        return (LEADER_ROLE, *followers, *workers, "evaluator")
 
     @property
     def learners_here(self) -> int:
@@ -128,14 +128,14 @@ class PodConfig:
         return f"podrace-{self.pod_id}-"
 
     @property
-    def head_lifeline(self) -> Path:
+    def leader_lifeline(self) -> Path:
         """Lifeline that the first learner of this host, mostly the head, holds for as long as it lives."""
-        return self.folder / "head.lifeline"
+        return self.folder / "leader.lifeline"
 
     @property
-    def head_address(self) -> str:
+    def leader_address(self) -> str:
         """GRPC address of the head, wherever it is."""
-        return self.head if self.host_index else self.address(HEAD_ROLE)
+        return self.head if self.host_index else self.address(LEADER_ROLE)
 
     def device(self, role: str) -> str:
         """Where a role computes, in torch's words, whose GPUs are those that the pod may see.
@@ -147,7 +147,7 @@ class PodConfig:
             return "cpu"
         kind, _, number = role.partition("-")
         index = int(number or 0)
-        if kind == HEAD_ROLE:
+        if kind == LEADER_ROLE:
             return f"cuda:{index % len(self.gpus)}"
         if self.plane == "group":
             over = range(self.learners_here, len(self.gpus)) or range(len(self.gpus))
@@ -199,7 +199,7 @@ class RetrainConfig:
 
 
 @dataclass(frozen=True)
-class NurseryConfig:
+class ForkServerConfig:
     """The parent that forks the roles."""
 
     socket: Path

@@ -208,7 +208,7 @@ class Pods:
             self._line = self._folder / "line"
             line = resources.enter_context(ExitStack())
             line.enter_context(lifeline.hold(self._line))
-            arguments = ["nursery", "--set", f"socket={self._folder}/n", "--set", f"lifeline={self._line}"]
+            arguments = ["forkserver", "--set", f"socket={self._folder}/n", "--set", f"lifeline={self._line}"]
             with self._log.open("wb") as log:
                 nursery = subprocess.Popen([sys.executable, "-m", "agentpod", *arguments], stdout=log, stderr=log)
             resources.callback(_end, line, nursery)

@@ -45,9 +45,9 @@ class FusionMember:
     """Takes part in fusion rounds.
 
         member = FusionMember(rendezvous, compute, algorithm, session, index, spec, device)
-        practice.regroup = member.fuse
+        loop.regroup = member.fuse
         while training:
-            learned = await practice.step(...)
+            learned = await loop.step(...)
             member.count(learned.environment_steps)
             if member.due:
                 await member.fuse()

@@ -27,14 +27,14 @@ from agentpod.fusion.member import FusionMember, fusion_options
 from agentpod.fusion.rendezvous import HeadRendezvous
 from agentpod.fusion.rounds import HEAD
 from agentpod.fusion.shared_training import Lobby
-from agentpod.learner.checkpoint_files import Counters, Frozen, copy_policy, freeze, restore
-from agentpod.learner.collect_update_loop import Learned, Practice
+from agentpod.learner.checkpoint_files import Counters, FrozenState, copy_policy, freeze, restore
+from agentpod.learner.collect_update_loop import CollectUpdateLoop, UpdateResult
 from agentpod.learner.evaluation_schedule import EvaluationSchedule, Scorer
 from agentpod.learner.lease import Lease
-from agentpod.learner.publisher import Publisher, Start
-from agentpod.learner.snapshots import Snapshots
+from agentpod.learner.publisher import Publisher, StartingState
+from agentpod.learner.snapshots import SnapshotRecorder
 from agentpod.roles.user_evaluator import asked_of
-from agentpod.session.role_client import RoleLost, Session
+from agentpod.session.role_client import RoleLost, SessionSpec
 from agentpod.session.session import Roles
 from podrace.agentpod.v1 import agentpod_pb2 as pb_pod
 from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument
@@ -51,10 +51,10 @@ RATE_WINDOW_SECONDS = 5.0
 MAXIMUM_EVALUATION_LANES = 64
 
 
-class Training:
+class AgentTraining:
     """One agent in training.
 
-    training = Training(config, lease, agent, roles, compute, publisher)
+    training = AgentTraining(config, lease, agent, roles, compute, publisher)
     if await training.prepare():
         await training.run()
     """
@@ -78,9 +78,9 @@ class Training:
         self._roles, self._compute, self._publisher, self._lobby = roles, compute, publisher, lobby
         self._device, self._clock = device, clock
         self._scorer = Scorer(roles, publisher, lease, self._spec.evaluation, clock)
-        self._snapshots = Snapshots(publisher, lease, self._spec.evaluation)
+        self._snapshots = SnapshotRecorder(publisher, lease, self._spec.evaluation)
         self._counters = Counters()
-        self._practice: Practice
+        self._loop: CollectUpdateLoop
         self._schedule: EvaluationSchedule
         self._member: FusionMember | None = None
         self._rendezvous: HeadRendezvous | None = None
@@ -109,28 +109,28 @@ class Training:
         start = await self._publisher.start()
         self._counters = start.counters
         hyperparameters = json_format.MessageToDict(self._agent.hyperparameters)
-        self._practice = practice = self._new_practice(outline(self._agent.algorithm, hyperparameters))
+        self._loop = loop = self._new_loop(outline(self._agent.algorithm, hyperparameters))
         with _naming_algorithm(self._agent.algorithm):
-            spaces = await practice.open()
+            spaces = await loop.open()
         if spaces is None:
             return False
         self.opened = True
-        await practice.make_algorithm(self._agent, hyperparameters, self._agent.seed, spaces)
-        state = await self._restore(practice, start) if start.parts else {}
+        await loop.make_algorithm(self._agent, hyperparameters, self._agent.seed, spaces)
+        state = await self._restore(loop, start) if start.parts else {}
         if self._roles.replay:
             await self._publisher.restore_replay(start, self._roles.replay)
         _log.info("training", begins_with=start.note, environment_steps=self._counters.environment_steps)
         self._schedule = EvaluationSchedule.starting_at(self._counters.environment_steps, self._spec.evaluation)
         if self._config.learners > 1:
             await self._invite(state)
-        practice.publish()
+        loop.publish()
         self._tell()
         self.prepared = True
         return True
 
-    async def _restore(self, practice: Practice, start: Start) -> Mapping[str, Tensor]:
+    async def _restore(self, loop: CollectUpdateLoop, start: StartingState) -> Mapping[str, Tensor]:
         try:
-            return await self._compute.run(restore, practice.algorithm, start.parts)
+            return await self._compute.run(restore, loop.algorithm, start.parts)
         except DataLoss as error:
             parent_id = self._agent.starting_checkpoint.agent_id
             if tournament_of(parent_id) in ("", self._agent.tournament_id):
@@ -138,10 +138,10 @@ class Training:
             # What fits nobody: it is the specification that names an agent of another tournament.
             raise bad(f"{KEY} = {parent_id!r}: cannot be gone on from in this environment: {error.message}") from error
 
-    def _new_practice(self, shape: Outline) -> Practice:
+    def _new_loop(self, shape: Outline) -> CollectUpdateLoop:
         spec = self._spec
         lanes = min(spec.evaluation.episodes, MAXIMUM_EVALUATION_LANES)
-        session = Session(
+        session = SessionSpec(
             assignment=f"{self._agent.number}.{self._lease.assignment.lease_epoch}",
             environment=spec.environment,
             evaluation_environment=with_options(spec.environment, spec.evaluation.options, lanes),
@@ -152,7 +152,7 @@ class Training:
             opened=0,
             evaluator=asked_of(spec.evaluation),
         )
-        return Practice(
+        return CollectUpdateLoop(
             self._roles,
             self._compute,
             session,
@@ -178,19 +178,19 @@ class Training:
         try:
             while not self._over():
                 try:
-                    learned = await self._practice.step(lambda coming_steps: not self._over(coming_steps))
+                    learned = await self._loop.step(lambda coming_steps: not self._over(coming_steps))
                 except RoleLost as error:
                     await self._reopen(error)
                     continue
                 if learned:
                     self._account(learned)
                     await self._fuse_if_due(learned)
-                    self._practice.publish()
+                    self._loop.publish()
                     self._tell(learned.policy_lag)
                     await self._snapshot_if_due()
                     await self._score_if_due()
         finally:
-            await self._practice.drop_pending()
+            await self._loop.drop_pending()
             await self._part()
         await self._finish()
         await self._snapshots.settle()
@@ -211,9 +211,9 @@ class Training:
         _log.warning("a role was lost; opening all again", error=error.message)
         self.role_restarts += 1
         await self._scorer.call_off()
-        await self._practice.reopen()
+        await self._loop.reopen()
 
-    def _account(self, learned: Learned) -> None:
+    def _account(self, learned: UpdateResult) -> None:
         # From one update to the next (the first: from the beginning), since opening and collecting take time as well.
         now = self._clock()
         self._counters = self._counters.after(
@@ -249,7 +249,7 @@ class Training:
         self._member = FusionMember(
             self._rendezvous,
             self._compute,
-            self._practice.algorithm,
+            self._loop.algorithm,
             session,
             HEAD,
             self._spec.fusion,
@@ -259,7 +259,7 @@ class Training:
         if self._counters.rollouts:
             # A child begins an outer step of its own.
             self._member.load(state)
-        self._practice.regroup = self._fuse
+        self._loop.regroup = self._fuse
         self._steps_alone = self._counters.environment_steps
         shared = pb_pod.GetTrainingResponse(
             session=session, agent=self._agent, spec=self._spec, rollouts=self._counters.rollouts
@@ -267,7 +267,7 @@ class Training:
         self._lobby.open(shared, self._rendezvous)
         await self._fuse()
 
-    async def _fuse_if_due(self, learned: Learned) -> None:
+    async def _fuse_if_due(self, learned: UpdateResult) -> None:
         if self._member:
             self._member.count(learned.environment_steps)
             if self._member.due:
@@ -309,7 +309,7 @@ class Training:
     async def _snapshot_if_due(self) -> None:
         number = self._snapshots.due()
         if number and self._agreed:
-            copy = await self._compute.run(copy_policy, self._practice.algorithm, self._counters)
+            copy = await self._compute.run(copy_policy, self._loop.algorithm, self._counters)
             self._snapshots.take(number, copy)
 
     async def _score_if_due(self) -> None:
@@ -332,9 +332,9 @@ class Training:
             frozen = await self._freeze(replay)
             self._scorer.start(frozen, self._roles.ring.hold())
 
-    async def _freeze(self, replay: Replay | None) -> Frozen:
+    async def _freeze(self, replay: Replay | None) -> FrozenState:
         beside = self._member.tensors() if self._member else {}
-        return await self._compute.run(freeze, self._practice.algorithm, self._counters, replay, beside)
+        return await self._compute.run(freeze, self._loop.algorithm, self._counters, replay, beside)
 
     async def _settle(self) -> None:
         try:

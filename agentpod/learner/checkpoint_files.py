@@ -32,7 +32,7 @@ class Counters:
     inherited_steps: int = 0
     """Those behind the checkpoint it started from."""
     rollouts: int = 0
-    """Collected."""
+    """Rollouts collected."""
     policy_version: int = 0
     """Updates."""
     training_seconds: float = 0.0
@@ -82,7 +82,7 @@ class PolicyCopy:
 
 
 @dataclass(frozen=True)
-class Frozen:
+class FrozenState:
     """One policy version with everything that belongs to it; later updates do not touch it."""
 
     counters: Counters
@@ -143,11 +143,11 @@ def copy_policy(algorithm: Algorithm, counters: Counters) -> PolicyCopy:
 
 def freeze(
     algorithm: Algorithm, counters: Counters, replay: Replay | None = None, beside: Mapping[str, Tensor] | None = None
-) -> Frozen:
+) -> FrozenState:
     """Copies everything the algorithm knows, and live tensors `beside` it; a replay memory is referred to."""
     policy = copy_policy(algorithm, counters).policy
     copies = {name: tensor.detach().clone() for name, tensor in (beside or {}).items()}
-    return Frozen(counters, policy, algorithm.state_dict() | copies, replay)
+    return FrozenState(counters, policy, algorithm.state_dict() | copies, replay)
 
 
 def restore(algorithm: Algorithm, parts: Mapping[str, bytes]) -> Mapping[str, Tensor]:

@@ -19,7 +19,7 @@ from agentpod import algorithms
 from agentpod.algorithms.base import Algorithm
 from agentpod.algorithms.matmul_precision import products
 from agentpod.compute_thread import Compute
-from agentpod.session.role_client import Collected, Session
+from agentpod.session.role_client import CollectedRollout, SessionSpec
 from agentpod.session.session import Roles
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.tensor_transport.group import MemberLost
@@ -33,7 +33,7 @@ LAG = prometheus_client.Gauge("podrace_learner_policy_lag", "Versions between th
 
 
 @dataclass(frozen=True)
-class Learned:
+class UpdateResult:
     """One rollout and one update."""
 
     environment_steps: int
@@ -41,16 +41,16 @@ class Learned:
     episode_returns: list[float]
 
 
-class Practice:
+class CollectUpdateLoop:
     """One learner at work.
 
-        practice = Practice(roles, compute, session, stop, overlap=True)
-        spaces = await practice.open()
-        await practice.make_algorithm(agent, hyperparameters, seed, spaces)
+        loop = CollectUpdateLoop(roles, compute, session, stop, overlap=True)
+        spaces = await loop.open()
+        await loop.make_algorithm(agent, hyperparameters, seed, spaces)
         while budget_left:
-            learned = await practice.step(lambda coming_steps: steps + coming_steps < budget)
-            practice.publish()
-        await practice.drop_pending()
+            learned = await loop.step(lambda coming_steps: steps + coming_steps < budget)
+            loop.publish()
+        await loop.drop_pending()
 
     Attributes:
         algorithm: What it trains.
@@ -67,7 +67,7 @@ class Practice:
         self,
         roles: Roles,
         compute: Compute,
-        session: Session,
+        session: SessionSpec,
         stop: "asyncio.Future[str]",
         *,
         overlap: bool,
@@ -92,7 +92,7 @@ class Practice:
         self._roles, self._compute, self._session, self._stop = roles, compute, session, stop
         self._overlap, self._precision, self._device, self._clock = overlap, precision, device, clock
         self.policy_version, self.rollouts = policy_version, session.rollouts
-        self._pending: asyncio.Task[Collected] | None = None
+        self._pending: asyncio.Task[CollectedRollout] | None = None
 
     async def open(self) -> tuple[Space, Space] | None:
         """Opens the roles under a new name; None when a stop came first. Raises as Roles.open does."""
@@ -122,7 +122,7 @@ class Practice:
             self.algorithm.begin_episodes()
             self.publish()
 
-    async def step(self, another: Callable[[int], bool]) -> Learned | None:
+    async def step(self, another: Callable[[int], bool]) -> UpdateResult | None:
         """Receives the rollout granted before or now and updates with it; `publish` is the caller's.
 
         Args:
@@ -154,7 +154,7 @@ class Practice:
         UPDATES.inc()
         UPDATE_SECONDS.observe(self._clock() - started)
         LAG.set(lag)
-        return Learned(collected.environment_steps, lag, collected.episode_returns)
+        return UpdateResult(collected.environment_steps, lag, collected.episode_returns)
 
     def publish(self) -> None:
         """Lets the workers act by the policy as it is now."""
@@ -167,7 +167,7 @@ class Practice:
             pending.cancel()
             await asyncio.gather(pending, return_exceptions=True)
 
-    def _grant(self, ahead: int = 0) -> "asyncio.Task[Collected]":
+    def _grant(self, ahead: int = 0) -> "asyncio.Task[CollectedRollout]":
         # Granted here and now: an update that samples the memory must not begin before these rows are out of it.
         grant = self._roles.experience.grant()
         return asyncio.create_task(self._roles.collect(grant, self.rollouts + ahead))

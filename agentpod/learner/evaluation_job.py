@@ -17,7 +17,7 @@ from agentpod.learner.lease import Lease
 from agentpod.learner.replay_files import PREFIX
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles.user_evaluator import asked_of
-from agentpod.session.role_client import Session
+from agentpod.session.role_client import SessionSpec
 from agentpod.session.session import Roles
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
 from podrace.checkpoint_store.publish import fetch
@@ -28,7 +28,7 @@ from simulators.messages import with_options
 
 
 @dataclass(frozen=True)
-class Member:
+class PublishedPolicy:
     """A published policy."""
 
     manifest: Manifest
@@ -52,9 +52,9 @@ async def evaluate_checkpoint(roles: Roles, store: CheckpointStore, lease: Lease
     """
     work, spec = lease.assignment.evaluate, lease.assignment.spec
     digests = [checkpoint.manifest_digest for checkpoint in (work.checkpoint, *work.members)]
-    members = [await asyncio.to_thread(load_member, store, digest) for digest in digests]
+    members = [await asyncio.to_thread(load_published_policy, store, digest) for digest in digests]
     environment = with_options(spec.environment, work.options, min(work.episodes, MAXIMUM_EVALUATION_LANES))
-    session = Session(
+    session = SessionSpec(
         assignment=lease.assignment.assignment_id.rpartition("-")[2],
         environment=environment,
         evaluation_environment=environment,
@@ -80,8 +80,8 @@ async def evaluate_checkpoint(roles: Roles, store: CheckpointStore, lease: Lease
     return evaluation
 
 
-def load_member(store: CheckpointStore, manifest_digest: str) -> Member:
+def load_published_policy(store: CheckpointStore, manifest_digest: str) -> PublishedPolicy:
     """Fetches a policy and how its network is built; raises as `podrace.checkpoint_store.publish.fetch`."""
     manifest, parts = fetch(store, manifest_digest, without=PREFIX)
     shape = outline(manifest.algorithm, json_format.MessageToDict(manifest.hyperparameters))
-    return Member(manifest, shape.network, decode(parts[POLICY_PART])[0])
+    return PublishedPolicy(manifest, shape.network, decode(parts[POLICY_PART])[0])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentpod.experience.slots import PolicySlot
-from agentpod.learner.checkpoint_files import Frozen
+from agentpod.learner.checkpoint_files import FrozenState
 from agentpod.learner.lease import Lease
 from agentpod.learner.publisher import Publisher
 from agentpod.seeding import derive_seed
@@ -77,7 +77,7 @@ class Scorer:
         """Whether one is in flight."""
         return self._task is not None and not self._task.done()
 
-    def start(self, frozen: Frozen, held: PolicySlot) -> None:
+    def start(self, frozen: FrozenState, held: PolicySlot) -> None:
         """Begins to score a policy that lies in a held slot; the earlier one must be settled."""
         self._task = asyncio.create_task(self._score(frozen, held))
 
@@ -100,7 +100,7 @@ class Scorer:
         if self._task and not self._publishing:
             self._task.cancel()
 
-    async def _score(self, frozen: Frozen, held: PolicySlot) -> None:
+    async def _score(self, frozen: FrozenState, held: PolicySlot) -> None:
         started = self._clock()
         version = frozen.counters.policy_version
         seed = derive_seed(self._publisher.agent.seed, "evaluation", version)

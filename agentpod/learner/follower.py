@@ -18,9 +18,9 @@ from agentpod.compute_thread import Compute
 from agentpod.config import PodConfig
 from agentpod.fusion.member import FusionMember
 from agentpod.fusion.rendezvous import RemoteRendezvous
-from agentpod.learner.collect_update_loop import Practice
+from agentpod.learner.collect_update_loop import CollectUpdateLoop
 from agentpod.seeding import derive_seed
-from agentpod.session.role_client import RoleLost, Session
+from agentpod.session.role_client import RoleLost, SessionSpec
 from agentpod.session.session import Roles
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -47,7 +47,7 @@ class Follower:
     ) -> None:
         """Dials nothing yet."""
         self._config, self._compute, self._index, self._device = config, compute, index, device
-        self._channel = rpc.connect(config.head_address)
+        self._channel = rpc.connect(config.leader_address)
         self._head: Any = pb_grpc.LearnerServiceStub(self._channel)
         self._roles = Roles(config, planes, learner=index, device=device)
         self._heard = time.monotonic()
@@ -130,7 +130,7 @@ class Follower:
         hyperparameters = json_format.MessageToDict(agent.hyperparameters)
         shape = outline(agent.algorithm, hyperparameters)
         seed = derive_seed(agent.seed, "learner", self._index)
-        session = Session(
+        session = SessionSpec(
             assignment=f"{training.session.rpartition('-')[2]}.{_mark(self._index)}",
             environment=spec.environment,
             evaluation_environment=spec.environment,
@@ -140,7 +140,7 @@ class Follower:
             rollouts=training.rollouts,
             opened=0,
         )
-        practice = Practice(
+        loop = CollectUpdateLoop(
             self._roles,
             self._compute,
             session,
@@ -149,42 +149,42 @@ class Follower:
             precision=self._config.precision,
             device=self._device,
         )
-        spaces = await practice.open()
+        spaces = await loop.open()
         if spaces is None:
             return
-        await practice.make_algorithm(agent, hyperparameters, seed, spaces)
+        await loop.make_algorithm(agent, hyperparameters, seed, spaces)
         member = FusionMember(
             RemoteRendezvous(self._head),
             self._compute,
-            practice.algorithm,
+            loop.algorithm,
             training.session,
             self._index,
             spec.fusion,
             self._device,
             host=self._config.host,
         )
-        practice.regroup = member.fuse
+        loop.regroup = member.fuse
         try:
             await member.fuse()
-            practice.publish()
+            loop.publish()
             while not stop.done():
-                await self._step(practice, member)
+                await self._step(loop, member)
         finally:
-            await practice.drop_pending()
+            await loop.drop_pending()
             await member.close()
 
-    async def _step(self, practice: Practice, member: FusionMember) -> None:
+    async def _step(self, loop: CollectUpdateLoop, member: FusionMember) -> None:
         try:
-            learned = await practice.step(lambda _: True)
+            learned = await loop.step(lambda _: True)
         except RoleLost as error:
             _log.warning("a worker was lost; opening all again", error=error.message)
-            await practice.reopen()
+            await loop.reopen()
             return
         if learned:
             member.count(learned.environment_steps)
             if member.due:
                 await member.fuse()
-            practice.publish()
+            loop.publish()
 
 
 def sweep(config: PodConfig, index: int) -> None:

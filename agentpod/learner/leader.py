@@ -20,7 +20,7 @@ from google.protobuf.duration_pb2 import Duration
 from agentpod.compute_thread import Compute
 from agentpod.config import PodConfig
 from agentpod.fusion.shared_training import Lobby
-from agentpod.learner.agent_training import Training
+from agentpod.learner.agent_training import AgentTraining
 from agentpod.learner.evaluation_job import evaluate_checkpoint
 from agentpod.learner.lease import Lease
 from agentpod.learner.publisher import Publisher
@@ -56,10 +56,10 @@ EXIT_DONE = 0
 EXIT_ROLE_LOST = 3
 
 
-class Head:
+class Leader:
     """Works on assignments until the pod ends.
 
-    exit_code = await Head(config, planes, compute, store).run(stop)
+    exit_code = await Leader(config, planes, compute, store).run(stop)
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Head:
         self.lobby = Lobby()
         self._incarnation = uuid.uuid4().hex
         self.lease: Lease | None = None
-        self.training: Training | None = None
+        self.training: AgentTraining | None = None
 
     async def run(self, stop: "asyncio.Future[str]") -> int:
         """Acquires and works until drained, stopped or orphaned; returns the exit code of the pod."""
@@ -184,7 +184,7 @@ class Head:
     async def _train(self, lease: Lease) -> int | None:
         agent, epoch = lease.assignment.train, lease.assignment.lease_epoch
         publisher = Publisher(self._store, self._updater, agent, epoch, lease.assignment.spec)
-        training = self.training = Training(
+        training = self.training = AgentTraining(
             self.config, lease, agent, self.roles, self._compute, publisher, self.lobby, device=self._device
         )
         try:
@@ -243,7 +243,7 @@ class Ending:
     """Publish the training files as they are first."""
 
 
-def _ending_of(training: Training, lease: Lease) -> Ending:
+def _ending_of(training: AgentTraining, lease: Lease) -> Ending:
     """The ending of an assignment without an error."""
     # Drained, the pod goes; if only the agent was taken from it, it asks for another.
     exit_code = EXIT_DONE if lease.stop.done() and lease.ours else None
@@ -275,21 +275,21 @@ def ending_of_error(error: PodraceError, *, opened: bool) -> Ending:
 class LearnerServicer(pb_grpc.LearnerServiceServicer):
     """Tells how the head is doing, and lets the other learners meet it."""
 
-    def __init__(self, head: Head) -> None:
-        """Looks at a head."""
-        self._head = head
+    def __init__(self, leader: Leader) -> None:
+        """Reports on a leader."""
+        self._leader = leader
 
     async def GetLearner(
         self, request: pb.GetLearnerRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetLearnerResponse:
         """Answers from memory; see the contract."""
-        head = self._head
+        leader = self._leader
         return pb.GetLearnerResponse(
-            pod_id=head.config.pod_id,
-            agent_id=head.lease.assignment.train.agent_id if head.lease else "",
-            progress=head.lease.progress if head.lease else None,
-            plane=head.roles.plane,
-            role_restarts=head.training.role_restarts if head.training else 0,
+            pod_id=leader.config.pod_id,
+            agent_id=leader.lease.assignment.train.agent_id if leader.lease else "",
+            progress=leader.lease.progress if leader.lease else None,
+            plane=leader.roles.plane,
+            role_restarts=leader.training.role_restarts if leader.training else 0,
         )
 
     async def GetTraining(
@@ -298,19 +298,19 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         """Tells what is trained; see the contract."""
         wait_seconds = request.wait_duration.ToTimedelta().total_seconds()
         try:
-            return await self._head.lobby.other_than(request.session, wait_seconds)
+            return await self._leader.lobby.other_than(request.session, wait_seconds)
         except asyncio.CancelledError:
-            self._head.lobby.miss(request.learner_index)
+            self._leader.lobby.miss(request.learner_index)
             raise
 
     async def JoinFusion(
         self, request: pb.JoinFusionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.JoinFusionResponse:
         """Joins; see the contract."""
-        return await self._head.lobby.rendezvous.join(request)
+        return await self._leader.lobby.rendezvous.join(request)
 
     async def CommitFusion(
         self, request: pb.CommitFusionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CommitFusionResponse:
         """Commits; see the contract."""
-        return await self._head.lobby.rendezvous.commit(request)
+        return await self._leader.lobby.rendezvous.commit(request)

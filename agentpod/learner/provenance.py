@@ -28,7 +28,7 @@ def spec_of(manifest: Manifest) -> TournamentSpec:
     return json_format.ParseDict(json_format.MessageToDict(manifest.spec), TournamentSpec(), ignore_unknown_fields=True)
 
 
-def tell_origin(manifest: Manifest, agent: Agent, spec: Struct) -> None:
+def add_provenance(manifest: Manifest, agent: Agent, spec: Struct) -> None:
     """Adds what the agent was made of, and what it is trained with."""
     manifest.spec.CopyFrom(spec)
     manifest.starting_manifest_digest = agent.starting_checkpoint.manifest_digest

@@ -14,8 +14,8 @@ import structlog
 
 from agentpod.experience.replay_buffer import Replay
 from agentpod.learner import replay_files
-from agentpod.learner.checkpoint_files import Counters, Frozen, PolicyCopy, manifest_of
-from agentpod.learner.provenance import as_struct, tell_origin
+from agentpod.learner.checkpoint_files import Counters, FrozenState, PolicyCopy, manifest_of
+from agentpod.learner.provenance import add_provenance, as_struct
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish, read_manifest
@@ -35,12 +35,12 @@ SUBMIT_DEADLINE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Start:
+class StartingState:
     """Where an agent begins under this lease."""
 
     counters: Counters = field(default_factory=Counters)
     parts: dict[str, bytes] = field(default_factory=dict)
-    """Training files by name; empty for new networks."""
+    """Checkpoint files by name; empty for new networks."""
     replay: tuple[Part, ...] = ()
     """Where the pieces of the replay memory are; none if it is to begin empty."""
     note: str = "new networks"
@@ -71,7 +71,7 @@ class Publisher:
         self._previous = ""
         self._unsubmitted: list[str] = []
 
-    async def start(self) -> Start:
+    async def start(self) -> StartingState:
         """Claims the agent and finds the training files it goes on from: its own, its parent's, or none.
 
         Raises:
@@ -84,7 +84,7 @@ class Publisher:
         await self._submit_what_can_be()
         return start
 
-    def _claim(self) -> tuple[Start, list[str]]:
+    def _claim(self) -> tuple[StartingState, list[str]]:
         """Where to begin, and the scored manifests that the pod before may not have submitted before it died."""
         pointer = claim(self._store, self.agent.agent_id, self._epoch)
         if not pointer.manifest_digest:
@@ -101,7 +101,9 @@ class Publisher:
         note = f"checkpoint {latest.manifest_digest[:12]} of its own"
         sound = dict.fromkeys((pointer.previous_manifest_digest, latest.manifest_digest))
         unsubmitted = [digest for digest in sound if digest and self._is_scored(digest)]
-        return Start(Counters.of(latest.manifest), latest.parts, _replay_parts(latest.manifest), note), unsubmitted
+        return StartingState(
+            Counters.of(latest.manifest), latest.parts, _replay_parts(latest.manifest), note
+        ), unsubmitted
 
     def _is_scored(self, manifest_digest: str) -> bool:
         try:
@@ -109,15 +111,15 @@ class Publisher:
         except (DataLoss, NotFound):
             return False
 
-    def _inherited(self) -> Start:
+    def _inherited(self) -> StartingState:
         if not self.agent.HasField("starting_checkpoint"):
-            return Start()
+            return StartingState()
         self._previous = self.agent.starting_checkpoint.manifest_digest
         manifest, parts = fetch(self._store, self._previous, without=replay_files.PREFIX)
         note = f"checkpoint {self._previous[:12]} of {manifest.agent_id}"
-        return Start(Counters.inheriting(manifest), parts, _replay_parts(manifest), note)
+        return StartingState(Counters.inheriting(manifest), parts, _replay_parts(manifest), note)
 
-    async def publish(self, frozen: Frozen, evaluation: Evaluation | None) -> None:
+    async def publish(self, frozen: FrozenState, evaluation: Evaluation | None) -> None:
         """Stores a checkpoint, and submits it if it was scored and the leaderboard is there.
 
         Raises:
@@ -131,11 +133,11 @@ class Publisher:
             self._unsubmitted.append(self._previous)
             await self._submit_what_can_be()
 
-    def _store_checkpoint(self, frozen: Frozen, evaluation: Evaluation | None) -> str:
+    def _store_checkpoint(self, frozen: FrozenState, evaluation: Evaluation | None) -> str:
         manifest = frozen.manifest(
             self.agent, previous_manifest_digest=self._previous, evaluation=evaluation, now=self._wall_clock()
         )
-        tell_origin(manifest, self.agent, self._spec)
+        add_provenance(manifest, self.agent, self._spec)
         pieces = replay_files.store_replay(self._store, frozen.replay) if frozen.replay else []
         return publish(self._store, self.agent.agent_id, self._epoch, frozen.parts(), manifest, stored=pieces)
 
@@ -167,7 +169,7 @@ class Publisher:
         manifest.previous_manifest_digest = self._previous
         return store_snapshot(self._store, copy.encoded(), manifest)
 
-    async def restore_replay(self, start: Start, replay: Replay) -> None:
+    async def restore_replay(self, start: StartingState, replay: Replay) -> None:
         """Fills an empty memory with the pieces there are, if they fit it."""
         if start.replay:
             await asyncio.to_thread(replay_files.restore_replay, self._store, start.replay, replay)

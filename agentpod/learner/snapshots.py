@@ -21,7 +21,7 @@ SETTLE_SECONDS = 5.0
 """What is under way at the end of an assignment may take this long."""
 
 
-class Snapshots:
+class SnapshotRecorder:
     """The snapshots of an agent under one lease.
 
     number = snapshots.due()

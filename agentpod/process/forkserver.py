@@ -25,7 +25,7 @@ from typing import Any
 
 import structlog
 
-from agentpod.config import HEAD_ROLE, NurseryConfig, PodConfig
+from agentpod.config import LEADER_ROLE, ForkServerConfig, PodConfig
 from podrace import config as configuration
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.processes import lifeline
@@ -40,7 +40,7 @@ RunRole = Callable[[PodConfig, str], int]
 
 
 @dataclass
-class Child:
+class ForkedRole:
     """A forked role."""
 
     pod: PodConfig
@@ -50,7 +50,7 @@ class Child:
 
 
 @dataclass
-class Nursery:
+class ForkServer:
     """Forks, reaps, restarts.
 
     Attributes:
@@ -58,9 +58,9 @@ class Nursery:
         children: By pid.
     """
 
-    config: NurseryConfig
+    config: ForkServerConfig
     become: RunRole
-    children: dict[int, Child] = field(default_factory=dict)
+    children: dict[int, ForkedRole] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -118,13 +118,13 @@ class Nursery:
         pid.
         """
         for child in self.children.values():
-            if child.pod.pod_id == pod.pod_id and child.role == HEAD_ROLE:
+            if child.pod.pod_id == pod.pod_id and child.role == LEADER_ROLE:
                 return child.pid
         pod.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.started[pod.pod_id] = time.time()
         pids: list[int] = []
         try:
-            pids.extend(self._fork(Child(pod, role, 0)) for role in pod.roles)
+            pids.extend(self._fork(ForkedRole(pod, role, 0)) for role in pod.roles)
             self._write_pod_file(pod)
         except OSError:
             # A pod that is not written down would be nobody's.
@@ -133,7 +133,7 @@ class Nursery:
             raise
         return pids[0]
 
-    def _fork(self, child: Child) -> int:
+    def _fork(self, child: ForkedRole) -> int:
         child.pid = os.fork()
         if child.pid == 0:
             # Unwinds the stack of the parent, which closes its sockets here, and goes on in `main`.
@@ -175,7 +175,7 @@ class Nursery:
             if child:
                 code = os.waitstatus_to_exitcode(status)
                 _log.info("role ended", pod_id=child.pod.pod_id, role=child.role, exit_code=code)
-                if child.role == HEAD_ROLE:
+                if child.role == LEADER_ROLE:
                     self._dismiss(child.pod)
                 elif restart and code != 0:
                     # A role that ends well was told to: its head is gone or going.
@@ -196,9 +196,9 @@ class Nursery:
             if left := shared.sweep(pod.region_prefix, pod.plane_folder):
                 _log.warning("swept what a dead pod had left", pod_id=pod.pod_id, files=len(left))
 
-    def _restart(self, child: Child) -> None:
+    def _restart(self, child: ForkedRole) -> None:
         head_lives = any(
-            other.pod.pod_id == child.pod.pod_id and other.role == HEAD_ROLE for other in self.children.values()
+            other.pod.pod_id == child.pod.pod_id and other.role == LEADER_ROLE for other in self.children.values()
         )
         if not head_lives or child.restarts >= MAXIMUM_RESTARTS:
             return
@@ -223,8 +223,8 @@ class BecomeRole(BaseException):
 class _Connection:
     """One launcher; keeps what has come of a line that is not complete yet."""
 
-    def __init__(self, nursery: Nursery) -> None:
-        self._nursery = nursery
+    def __init__(self, nursery: ForkServer) -> None:
+        self._fork_server = nursery
         self._received = b""
 
     def __call__(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
@@ -238,7 +238,7 @@ class _Connection:
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
             with contextlib.suppress(OSError):
-                connection.sendall(json.dumps(self._nursery.answer(line)).encode() + b"\n")
+                connection.sendall(json.dumps(self._fork_server.answer(line)).encode() + b"\n")
 
 
 def start_ticks(pid: int) -> int:
@@ -249,13 +249,13 @@ def start_ticks(pid: int) -> int:
         return 0
 
 
-def main(config: NurseryConfig, become: RunRole) -> int:
+def main(config: ForkServerConfig, become: RunRole) -> int:
     """Runs the nursery; in a forked child, the role."""
     # Collected once and then left alone, so that the children share these pages.
     gc.collect()
     gc.freeze()
     try:
-        Nursery(config, become).run()
+        ForkServer(config, become).run()
         return 0
     except BecomeRole as caught:
         child = caught

@@ -84,20 +84,20 @@ async def retrain(config: RetrainConfig) -> dict[str, Any]:
     if target.starting_manifest_digest:
         await asyncio.to_thread(copy_checkpoint, source, store, target.starting_manifest_digest)
     # What else the contracts have, a pod with one agent to train never calls.
-    stage = Stage(assignment, store, target.environment_steps)  # type: ignore[abstract]
+    mesh = SingleAssignmentMesh(assignment, store, target.environment_steps)  # type: ignore[abstract]
     pod = pod_config(assignment.spec.pod, config, store.uri)
     async with AsyncExitStack() as resources:
-        server = await rpc.Server.start(rpc.ServerConfig(listen=pod.orchestrator), stage.services())
+        server = await rpc.Server.start(rpc.ServerConfig(listen=pod.orchestrator), mesh.services())
         resources.push_async_callback(server.drain)
         with lifeline.hold(Path(pod.lifeline)):
             await _run_pod(pod, config)
-    if not stage.ended:
+    if not mesh.ended:
         raise FailedPrecondition(f"agent {target.agent_id}: its pod ended before it had trained; see the lines above")
     return {
-        "outcome": pb.Outcome.Name(stage.outcome).removeprefix("OUTCOME_").lower(),
-        "message": stage.message,
+        "outcome": pb.Outcome.Name(mesh.outcome).removeprefix("OUTCOME_").lower(),
+        "message": mesh.message,
         "versions": versions(),
-        "manifests": [json.loads(canonical_json(manifest)) for manifest in stage.manifests],
+        "manifests": [json.loads(canonical_json(manifest)) for manifest in mesh.manifests],
     }
 
 
@@ -251,7 +251,7 @@ def settings_of(pod: PodConfig) -> dict[str, object]:
 # --- what it is told ---------------------------------------------------------------------------------------------
 
 
-class Stage(pb_grpc.OrchestratorServiceServicer, board_grpc.UpdaterServiceServicer):
+class SingleAssignmentMesh(pb_grpc.OrchestratorServiceServicer, board_grpc.UpdaterServiceServicer):
     """All of a mesh that a pod with one assignment sees."""
 
     def __init__(self, assignment: pb.Assignment, store: CheckpointStore, last_steps: int) -> None:

@@ -13,9 +13,9 @@ import structlog
 import torch
 
 from agentpod.compute_thread import Compute
-from agentpod.config import HEAD_ROLE, PodConfig
+from agentpod.config import LEADER_ROLE, PodConfig
 from agentpod.learner.follower import Follower
-from agentpod.learner.leader import Head, LearnerServicer
+from agentpod.learner.leader import Leader, LearnerServicer
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.worker import WorkerServicer
 from agentpod.session.session import GPU_MEMORY
@@ -69,9 +69,9 @@ def run_role(config: PodConfig, role: str) -> int:
 
 
 def _run(config: PodConfig, role: str) -> Coroutine[Any, Any, int]:
-    if role.partition("-")[0] != HEAD_ROLE:
+    if role.partition("-")[0] != LEADER_ROLE:
         return _run_service(config, role)
-    return run_other_learner(config, role) if config.learner_of(role) else run_head(config)
+    return run_follower(config, role) if config.learner_of(role) else run_leader(config)
 
 
 def preload() -> None:
@@ -97,7 +97,7 @@ def learner_planes(config: PodConfig, role: str) -> list[Plane]:
 
 def _plane(config: PodConfig, role: str, name: str) -> Plane:
     """A plane on which a role owns regions, or opens those of its learner."""
-    address = config.address(role) if role.startswith(HEAD_ROLE) else ""
+    address = config.address(role) if role.startswith(LEADER_ROLE) else ""
     device = config.device(role)
     if name == "grpc":
         return GrpcPlane(address)
@@ -124,14 +124,14 @@ def _tensor_services(planes: Sequence[Plane], resources: ExitStack) -> list[Serv
     return services
 
 
-async def run_head(config: PodConfig) -> int:
+async def run_leader(config: PodConfig) -> int:
     """Runs the process of the head: in a fused pod all three services, else the learner's. Returns its exit code."""
     if config.layout == "separate" and (left := shared.sweep(config.region_prefix, config.plane_folder)):
         # An earlier life of this pod was killed; no other process of it owns regions before the head is there.
         _log.warning("swept what an earlier life of this pod left behind", files=len(left))
-    planes, compute = learner_planes(config, HEAD_ROLE), Compute()
-    head = Head(config, planes, compute, open_store(config.store), device=config.device(HEAD_ROLE))
-    learner = LearnerServicer(head)
+    planes, compute = learner_planes(config, LEADER_ROLE), Compute()
+    leader = Leader(config, planes, compute, open_store(config.store), device=config.device(LEADER_ROLE))
+    learner = LearnerServicer(leader)
     services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
     if config.layout == "fused":
         seen = Planes(*planes)
@@ -140,14 +140,14 @@ async def run_head(config: PodConfig) -> int:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
         services += _tensor_services(planes, resources)
-        resources.enter_context(lifeline.hold(config.head_lifeline))
-        servers = [await Server.start(ServerConfig(listen=config.address(HEAD_ROLE)), services)]
+        resources.enter_context(lifeline.hold(config.leader_lifeline))
+        servers = [await Server.start(ServerConfig(listen=config.address(LEADER_ROLE)), services)]
         if config.hosts > 1:
             servers.append(await Server.start(ServerConfig(listen=_reachable(config)), services[:1]))
         stop = asyncio.ensure_future(_told_to_go(config))
         started = time.monotonic()
         try:
-            exit_code = await head.run(stop)
+            exit_code = await leader.run(stop)
         finally:
             stop.cancel()
             await asyncio.gather(*(server.drain() for server in servers))
@@ -160,15 +160,15 @@ def _reachable(config: PodConfig) -> str:
     return f"{config.host}:{config.head.rpartition(':')[2]}"
 
 
-async def run_other_learner(config: PodConfig, role: str) -> int:
+async def run_follower(config: PodConfig, role: str) -> int:
     """Runs the process of a learner that is not the head. Returns its exit code."""
-    index, leads_host = config.learner_of(role), role == HEAD_ROLE
+    index, leads_host = config.learner_of(role), role == LEADER_ROLE
     planes, compute = learner_planes(config, role), Compute()
     device = config.device(role)
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
-        held = config.head_lifeline if leads_host else config.folder / f"{role}.lifeline"
+        held = config.leader_lifeline if leads_host else config.folder / f"{role}.lifeline"
         resources.enter_context(lifeline.hold(held))
         services = _tensor_services(planes, resources)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
@@ -213,9 +213,9 @@ async def _dismissed(config: PodConfig) -> str:
     While the head lives, a signal does not end it: whoever ends a whole pod signals all its processes at once, and the
     head finishes what it is at and publishes before it goes.
     """
-    reason = await rpc.shutdown_requested(lifeline.lost(config.head_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
+    reason = await rpc.shutdown_requested(lifeline.lost(config.leader_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
     # At once where no head lives.
-    await lifeline.lost(config.head_lifeline)
+    await lifeline.lost(config.leader_lifeline)
     return reason
 
 

@@ -1,6 +1,6 @@
 """The evaluator: scores policies on environments and seeds of its own, and signs the score with the policy's digest.
 
-`Judge` computes, on the compute thread; `EvaluatorServicer` only translates.
+`EvaluationSession` computes, on the compute thread; `EvaluatorServicer` only translates.
 """
 
 import threading
@@ -79,7 +79,7 @@ def play(
         DataLoss: A return is not finite, or an episode does not end.
         Cancelled: `cancelled` was set.
     """
-    tally = Tally.of(simulator.count, episodes)
+    tally = EpisodeTally.of(simulator.count, episodes)
     observation = simulator.reset(derive_seed(seed, "reset"))
     while not tally.complete:
         if cancelled is not None and cancelled.is_set():
@@ -92,7 +92,7 @@ def play(
 
 
 @dataclass
-class Tally:
+class EpisodeTally:
     """Counts finished episodes, lane by lane, up to each lane's quota. All tensors are [N]."""
 
     quota: Tensor
@@ -108,7 +108,7 @@ class Tally:
     lengths: list[Tensor] = field(default_factory=list)
 
     @classmethod
-    def of(cls, lanes: int, episodes: int) -> "Tally":
+    def of(cls, lanes: int, episodes: int) -> "EpisodeTally":
         """Nothing counted yet."""
         none = torch.zeros(lanes, dtype=torch.int64)
         quota = episodes // lanes + (torch.arange(lanes) < episodes % lanes)
@@ -169,7 +169,7 @@ def add_report(evaluation: Evaluation, report: Report) -> None:
         evaluation.traces[name].CopyFrom(Trace(values=values, labels=labels if len(labels) == len(values) else ()))
 
 
-class Judge:
+class EvaluationSession:
     """The environments and the policies of one session.
 
     Attributes:
@@ -251,8 +251,8 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     def __init__(self, planes: Planes, compute: Compute, play: Play = play, device: torch.device | None = None) -> None:
         """Opens nothing yet; computes on `device`, or where the plane has its memory."""
         self._planes, self._compute, self._play, self._device = planes, compute, play, device
-        self._judge: Judge | None = None
-        self._made: Judge | None = None
+        self._judge: EvaluationSession | None = None
+        self._made: EvaluationSession | None = None
         """The last one that was made, also for a caller that did not wait for it."""
         self._opened_uris: set[str] = set()
 
@@ -315,10 +315,10 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
             self._planes.forget(plane_uri)
         self._opened_uris.clear()
 
-    def _make(self, request: pb.OpenEvaluatorRequest, device: torch.device) -> Judge:
+    def _make(self, request: pb.OpenEvaluatorRequest, device: torch.device) -> EvaluationSession:
         """On the compute thread, after what was asked of it before: at most one has a simulator."""
         self._close()
-        self._made = Judge(request, device, self._play)
+        self._made = EvaluationSession(request, device, self._play)
         return self._made
 
     def _close(self) -> None:

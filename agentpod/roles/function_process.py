@@ -39,7 +39,7 @@ class FunctionProcess:
         settings = {
             "function": self._function,
             "socket": self.socket,
-            "lifeline": self._config.head_lifeline,
+            "lifeline": self._config.leader_lifeline,
             "threads": self._config.threads,
             "device": device,
             "telemetry.log_format": self._config.telemetry.log_format,

@@ -44,7 +44,7 @@ async def _call(method: Any, request: Any, *, deadline_seconds: float) -> Any:
 
 
 @dataclass(frozen=True)
-class Collected:
+class CollectedRollout:
     """What all workers wrote, side by side in one slot."""
 
     grant: Grant
@@ -54,7 +54,7 @@ class Collected:
 
 
 @dataclass(frozen=True)
-class Session:
+class SessionSpec:
     """What the roles are opened for."""
 
     assignment: str
@@ -78,10 +78,10 @@ class Session:
         return f"{self.assignment}.{self.opened}"
 
 
-class RoleCalls:
+class RoleClient:
     """Stubs for the workers and the evaluator of one pod.
 
-    calls = RoleCalls(config)
+    calls = RoleClient(config)
     await calls.ready()
     opened = await calls.open(session, probe)
     collected = await calls.collect(session, grant, held, rollout_number)
@@ -124,7 +124,7 @@ class RoleCalls:
         except Unavailable as error:
             raise RoleLost(f"a role did not come back: {error.message}") from None
 
-    async def open(self, session: Session, probe: TensorRef) -> list[Any]:
+    async def open(self, session: SessionSpec, probe: TensorRef) -> list[Any]:
         """Opens every role; of the answers the evaluator's is the last, where there is one.
 
         Raises:
@@ -135,7 +135,7 @@ class RoleCalls:
         except DeadlineExceeded:
             raise RoleLost(f"a role did not open within {OPEN_DEADLINE_SECONDS:g} s") from None
 
-    def _open_calls(self, session: Session, probe: TensorRef) -> list[Any]:
+    def _open_calls(self, session: SessionSpec, probe: TensorRef) -> list[Any]:
         policy = policy_message(session.network)
         calls = [
             _call(
@@ -165,7 +165,7 @@ class RoleCalls:
         )
         return [*calls, _call(self._evaluator.OpenEvaluator, request, deadline_seconds=OPEN_DEADLINE_SECONDS)]
 
-    async def collect(self, session: Session, grant: Grant, held: PolicySlot, rollout: int) -> Collected:
+    async def collect(self, session: SessionSpec, grant: Grant, held: PolicySlot, rollout: int) -> CollectedRollout:
         """Hands a granted slot to all workers and waits until it is full.
 
         Raises:
@@ -189,7 +189,7 @@ class RoleCalls:
             for index, stub in enumerate(self._workers)
         ]
         filled = await _all_or_first_error(calls)
-        return Collected(
+        return CollectedRollout(
             grant,
             held.version,
             sum(part.environment_steps for part in filled),
@@ -197,7 +197,7 @@ class RoleCalls:
         )
 
     async def evaluate(
-        self, session: Session, slots: Sequence[PolicySlot], episodes: int, seed: int, *, greedy: bool
+        self, session: SessionSpec, slots: Sequence[PolicySlot], episodes: int, seed: int, *, greedy: bool
     ) -> Evaluation:
         """Has the pod's own evaluator score the policies in held slots together.
 

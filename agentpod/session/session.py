@@ -17,7 +17,7 @@ from agentpod.experience.slots import Experience, Grant, PolicyRing, PolicySlot,
 from agentpod.models.mlp import element_count
 from agentpod.models.policy import policy_shapes
 from agentpod.roles.user_evaluator import CustomEvaluator
-from agentpod.session.role_client import Collected, RoleCalls, Session
+from agentpod.session.role_client import CollectedRollout, RoleClient, SessionSpec
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
@@ -60,9 +60,9 @@ class Roles:
         """
         self._config, self._planes, self._device = config, planes, device
         self._chosen: Plane | None = None
-        self._calls = RoleCalls(config, learner)
+        self._client = RoleClient(config, learner)
         self._custom: CustomEvaluator | None = None
-        self._session: Session | None = None
+        self._session: SessionSpec | None = None
         self._experience: Experience | None = None
         self._rings: list[PolicyRing] = []
 
@@ -101,7 +101,7 @@ class Roles:
             raise FailedPrecondition("no session is open")
         return self._rings
 
-    async def open(self, session: Session) -> tuple[Space, Space]:
+    async def open(self, session: SessionSpec) -> tuple[Space, Space]:
         """Opens every role for a session; what the assignment has remembered stays, but for rollouts under way.
 
         Returns:
@@ -115,10 +115,10 @@ class Roles:
         self._session = None
         if session.opened <= 1:
             self._drop_memory()
-        await self._calls.ready()
+        await self._client.ready()
         opened = await self._open_on_a_plane(session)
         self._check_same_spaces(opened, session)
-        if self._calls.has_evaluator:
+        if self._client.has_evaluator:
             await self._engage(session, opened[-1])
         spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
         if self._experience:
@@ -131,7 +131,7 @@ class Roles:
         self._session = session
         return spaces
 
-    async def _engage(self, session: Session, opened: pb.OpenEvaluatorResponse) -> None:
+    async def _engage(self, session: SessionSpec, opened: pb.OpenEvaluatorResponse) -> None:
         """Gets the tournament's own evaluator ready, if it has one."""
         if self._custom and self._custom.asked != session.evaluator:
             await self._custom.close()
@@ -140,7 +140,7 @@ class Roles:
             self._custom = self._custom or CustomEvaluator(self._config, session.evaluator)
             self._custom.expect(session.evaluation_environment, (opened.policy, *opened.members))
 
-    async def _open_on_a_plane(self, session: Session) -> list[Any]:
+    async def _open_on_a_plane(self, session: SessionSpec) -> list[Any]:
         """Opens on the first plane that connects all roles; once chosen, it stays."""
         refusals = []
         for plane in [self._chosen] if self._chosen else self._candidates(session):
@@ -159,13 +159,13 @@ class Roles:
             return opened
         raise Unimplemented(f"no plane connects the roles of this pod: {'; '.join(refusals)}")
 
-    def _candidates(self, session: Session) -> list[Plane]:
+    def _candidates(self, session: SessionSpec) -> list[Plane]:
         """Memory of a GPU is only for what steps there, unless it was asked for by name."""
         if self._config.plane != "auto" or catalog.steps_on_gpu(session.environment.id):
             return list(self._planes)
         return [plane for plane in self._planes if plane.scheme not in (GPU_MEMORY, CUDA)]
 
-    async def _open_on(self, plane: Plane, session: Session) -> list[Any]:
+    async def _open_on(self, plane: Plane, session: SessionSpec) -> list[Any]:
         """Opens with a self-test; raises PLANE_UNUSABLE where a role does not see what was written here."""
         try:
             probe = plane.create(f"{session.name}_probe", [PROBE_SPEC])
@@ -173,7 +173,7 @@ class Roles:
             raise FailedPrecondition(error.message, reason=PLANE_UNUSABLE) from error
         try:
             sent = write_probe(probe, session.seed % 2**32)
-            opened = await self._calls.open(session, probe.refs()[0])
+            opened = await self._client.open(session, probe.refs()[0])
         finally:
             probe.close()
         for response in opened:
@@ -187,7 +187,7 @@ class Roles:
             ResourceExhausted: There is no room for it.
         """
         session = self._require_session()
-        lanes, memory = session.environment.count * self._calls.workers, session.memory
+        lanes, memory = session.environment.count * self._client.workers, session.memory
         if not memory.replay_capacity:
             state_size = session.network.recurrent_size
             fields = rollout_fields(observation_space, action_space, memory.horizon, lanes, state_size)
@@ -200,7 +200,7 @@ class Roles:
             check_memory(fields, share_bytes, prioritized=memory.prioritized)
         self._experience = ReplaySlots(self._plane, session.name, fields, memory, self._device)
 
-    async def collect(self, grant: Grant, rollout: int) -> Collected:
+    async def collect(self, grant: Grant, rollout: int) -> CollectedRollout:
         """Hands a granted slot to all workers and waits until it is full.
 
         Args:
@@ -214,7 +214,7 @@ class Roles:
         session = self._require_session()
         held = self.ring.hold()
         try:
-            return await self._calls.collect(session, grant, held, rollout)
+            return await self._client.collect(session, grant, held, rollout)
         finally:
             held.release()
 
@@ -233,7 +233,7 @@ class Roles:
             if self._custom:
                 scored = await self._custom.score(slots, episodes=episodes, seed=seed, greedy=greedy)
             if scored is None:
-                scored = await self._calls.evaluate(self._require_session(), slots, episodes, seed, greedy=greedy)
+                scored = await self._client.evaluate(self._require_session(), slots, episodes, seed, greedy=greedy)
                 scored.evaluator_fault = self._custom.fault if self._custom else ""
             return scored
         finally:
@@ -245,9 +245,9 @@ class Roles:
         self._drop_memory()
         if self._custom:
             await self._custom.close()
-        await self._calls.close()
+        await self._client.close()
 
-    def _check_same_spaces(self, opened: list[Any], session: Session) -> None:
+    def _check_same_spaces(self, opened: list[Any], session: SessionSpec) -> None:
         first = (opened[0].observation_space, opened[0].action_space)
         if any((other.observation_space, other.action_space) != first for other in opened):
             raise InvalidArgument(
@@ -255,7 +255,7 @@ class Roles:
                 " so that what is trained could not be scored"
             )
 
-    def _require_session(self) -> Session:
+    def _require_session(self) -> SessionSpec:
         if self._session is None:
             raise FailedPrecondition("no session is open")
         return self._session

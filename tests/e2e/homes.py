@@ -112,7 +112,7 @@ class Home:
 
     def service(self, name: str) -> int:
         """Pid of the orchestrator, the leaderboard or the nursery."""
-        wanted = "agentpod nursery" if name == "nursery" else f"-m {name} "
+        wanted = "agentpod forkserver" if name == "nursery" else f"-m {name} "
         roles = {pid for pods in self.roles().values() for pid in pods.values()}
         (pid,) = (pid for pid, line in self.processes().items() if wanted in line and pid not in roles)
         return pid

@@ -114,7 +114,7 @@ class Nursery:
 
     def _spawn(self) -> None:
         settings = [f"socket={self._path}", *([f"lifeline={self._lifeline}"] if self._lifeline else [])]
-        command = [sys.executable, "-m", "agentpod", "nursery"]
+        command = [sys.executable, "-m", "agentpod", "forkserver"]
         for setting in settings:
             command += ["--set", setting]
         with self._log_path.open("ab") as log:

@@ -5,13 +5,13 @@ import signal
 
 import pytest
 from scripted import until
-from test_processes import digest_of, left_in_shared_memory, lives, nursery, pids
+from test_processes import digest_of, fork_server, left_in_shared_memory, lives, pids
 
 from podrace.checkpoint_store import open_store
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tensor_transport.codec import decode
 
-__all__ = ["nursery"]
+__all__ = ["fork_server"]
 OFF_POLICY = {
     "dqn": {
         "hyperparameters": {
@@ -32,12 +32,12 @@ def learner_state(mesh):
 
 
 @pytest.mark.parametrize("mode", ["average", "allreduce", "diloco"])
-async def test_two_learners_share_the_budget_of_one_agent(mesh, make_spec, make_assignment, nursery, mode):
+async def test_two_learners_share_the_budget_of_one_agent(mesh, make_spec, make_assignment, fork_server, mode):
     # No multiple of what a round brings.
     spec = make_spec(steps=20_000, fusion={"mode": mode, "every_updates": 4})
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("separate", learners=2)
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     assert {"learner-1", "worker-1"} < set(roles)
     await until(lambda: bool(mesh.orchestrator.completed), 60)
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
@@ -55,11 +55,11 @@ async def test_two_learners_share_the_budget_of_one_agent(mesh, make_spec, make_
 
 @pytest.mark.parametrize("mode", ["average", "allreduce"])
 async def test_replay_memories_of_two_learners_are_fused_into_one_agent(
-    mesh, make_spec, make_assignment, nursery, mode
+    mesh, make_spec, make_assignment, fork_server, mode
 ):
     spec = make_spec(steps=8192, algorithms=OFF_POLICY, fusion={"mode": mode, "every_updates": 8})
     mesh.orchestrator.assignments.append(make_assignment(spec))
-    await nursery.start(mesh.pod_config("separate", learners=2))
+    await fork_server.start(mesh.pod_config("separate", learners=2))
     await until(lambda: bool(mesh.orchestrator.completed), 60)
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
     last, state = learner_state(mesh)
@@ -68,7 +68,7 @@ async def test_replay_memories_of_two_learners_are_fused_into_one_agent(
 
 
 @pytest.mark.parametrize("mode", ["average", "allreduce"])
-async def test_a_killed_learner_is_dropped_and_comes_back(mesh, make_spec, make_assignment, nursery, mode):
+async def test_a_killed_learner_is_dropped_and_comes_back(mesh, make_spec, make_assignment, fork_server, mode):
     spec = make_spec(
         steps=10**9,
         fusion={"mode": mode, "every_updates": 2},
@@ -76,7 +76,7 @@ async def test_a_killed_learner_is_dropped_and_comes_back(mesh, make_spec, make_
     )
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("separate", learners=2)
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     await until(lambda: len(mesh.leaderboard.manifests) >= 2, 60)
     os.kill(roles["learner-1"], signal.SIGKILL)
     scored = len(mesh.leaderboard.manifests)
@@ -93,7 +93,7 @@ async def test_a_killed_learner_is_dropped_and_comes_back(mesh, make_spec, make_
 
 @pytest.mark.parametrize("mode", ["allreduce"])
 async def test_a_learner_without_a_full_memory_holds_the_updates_up_and_agrees(
-    mesh, make_spec, make_assignment, nursery, mode
+    mesh, make_spec, make_assignment, fork_server, mode
 ):
     spec = make_spec(
         steps=10**9,
@@ -103,7 +103,7 @@ async def test_a_learner_without_a_full_memory_holds_the_updates_up_and_agrees(
     )
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("separate", learners=2)
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     await until(lambda: len(mesh.leaderboard.manifests) >= 2, 60)
     os.kill(roles["learner-1"], signal.SIGKILL)
     scored = len(mesh.leaderboard.manifests)
@@ -113,10 +113,10 @@ async def test_a_learner_without_a_full_memory_holds_the_updates_up_and_agrees(
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_DRAINED
 
 
-async def test_the_death_of_the_head_ends_all_learners(mesh, make_spec, make_assignment, nursery):
+async def test_the_death_of_the_head_ends_all_learners(mesh, make_spec, make_assignment, fork_server):
     mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**9)))
     pod = mesh.pod_config("separate", learners=3)
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     await until(lambda: bool(mesh.orchestrator.renewals))
     os.kill(roles["learner"], signal.SIGKILL)
     await until(lambda: not any(map(lives, roles.values())), 30)

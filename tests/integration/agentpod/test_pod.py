@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scripted import until
 
-from agentpod.process.wiring import run_head
+from agentpod.process.wiring import run_leader
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest
@@ -19,7 +19,7 @@ async def run(mesh, *assignments: pb.Assignment, **changes) -> int:
     mesh.orchestrator.assignments.extend(assignments)
     config = mesh.pod_config("fused", **changes)
     config.folder.mkdir(exist_ok=True)
-    return await run_head(config)
+    return await run_leader(config)
 
 
 def only_completion(mesh) -> pb.CompleteAssignmentRequest:
@@ -364,7 +364,7 @@ async def test_a_pod_that_hears_no_orchestrator_goes(mesh, short_folder):
     config = mesh.pod_config("fused", orchestrator=f"unix:{short_folder}/nobody.sock", orphan_seconds=0.2)
     config.folder.mkdir()
     async with asyncio.timeout(60):
-        assert await run_head(config) == 0
+        assert await run_leader(config) == 0
 
 
 async def test_an_environment_that_raises_fails_the_agents_and_never_in_a_hurry(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from scripted import until
-from test_processes import NurseryProcess, left_in_shared_memory, lives
+from test_processes import ForkServerProcess, left_in_shared_memory, lives
 
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import fetch_latest
@@ -24,19 +24,19 @@ SCORERS = "python:tests.integration.agentpod.scorers"
 
 
 @pytest.fixture
-async def nursery(short_folder: Path) -> AsyncIterator[NurseryProcess]:
+async def fork_server(short_folder: Path) -> AsyncIterator[ForkServerProcess]:
     line = short_folder / "n.life"
     with lifeline.hold(line):
         settings = ("--set", f"socket={short_folder / 'n.sock'}", "--set", f"lifeline={line}")
         process = subprocess.Popen(
-            [sys.executable, "-m", "agentpod", "nursery", *settings],
+            [sys.executable, "-m", "agentpod", "forkserver", *settings],
             cwd=REPOSITORY,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SCORERS_CHILD": str(short_folder / "child")},
             start_new_session=True,
         )
         await until((short_folder / "n.sock").exists, 60)
         reader, writer = await asyncio.open_unix_connection(str(short_folder / "n.sock"))
-        yield NurseryProcess(process, reader, writer)
+        yield ForkServerProcess(process, reader, writer)
         writer.close()
     await asyncio.to_thread(process.wait, 20)
 
@@ -69,12 +69,12 @@ def function_processes() -> list[str]:
     return found
 
 
-async def finished(mesh, nursery, assignment, layout: str, name: str = "") -> None:
+async def finished(mesh, fork_server, assignment, layout: str, name: str = "") -> None:
     mesh.orchestrator.assignments.append(assignment)
     pod = mesh.pod_config(layout)
     # Of a name that has just ended the nursery may not know yet that it has: it would start nothing.
     pod = replace(pod, pod_id=pod.pod_id + name)
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     await until(lambda: bool(mesh.orchestrator.completed), 90)
     (completed,) = mesh.orchestrator.completed
     assert completed.outcome == pb.OUTCOME_FINISHED, completed.message
@@ -84,9 +84,9 @@ async def finished(mesh, nursery, assignment, layout: str, name: str = "") -> No
 
 
 @pytest.mark.parametrize("layout", ["separate", "fused"])
-async def test_what_the_function_says_is_published(mesh, make_spec, make_assignment, nursery, layout):
+async def test_what_the_function_says_is_published(mesh, make_spec, make_assignment, fork_server, layout):
     spec = make_spec(steps=1024, evaluation=evaluation(EXAMPLE))
-    await finished(mesh, nursery, make_assignment(spec), layout)
+    await finished(mesh, fork_server, make_assignment(spec), layout)
     last = mesh.leaderboard.manifests[-1]
     assert (last.evaluation.evaluator, last.evaluation.evaluator_fault) == (EXAMPLE, "")
     # The worst quarter, below the mean of the lengths: each step of CartPole is worth 1.
@@ -96,9 +96,9 @@ async def test_what_the_function_says_is_published(mesh, make_spec, make_assignm
 
 
 @pytest.mark.parametrize("layout", ["separate", "fused"])
-async def test_a_strangers_score_is_published(mesh, make_spec, make_assignment, nursery, clumsy, layout):
+async def test_a_strangers_score_is_published(mesh, make_spec, make_assignment, fork_server, clumsy, layout):
     spec = make_spec(steps=1024, evaluation=evaluation(clumsy))
-    await finished(mesh, nursery, make_assignment(spec), layout)
+    await finished(mesh, fork_server, make_assignment(spec), layout)
     last = mesh.leaderboard.manifests[-1]
     assert (last.evaluation.evaluator, last.evaluation.evaluator_fault) == (clumsy, "")
     assert last.evaluation.mean_return > 0
@@ -108,14 +108,14 @@ async def test_a_strangers_score_is_published(mesh, make_spec, make_assignment, 
 @pytest.mark.parametrize("layout", ["separate", "fused"])
 @pytest.mark.parametrize("function", ["crashing", "hanging"])
 async def test_a_faulty_function_costs_its_score_and_nothing_else(
-    mesh, make_spec, make_assignment, nursery, layout, function
+    mesh, make_spec, make_assignment, fork_server, layout, function
 ):
     name = f"{SCORERS}:{function}"
     steps = 8192
     spec = make_spec(
         steps=steps, evaluation=evaluation(name, answer_duration="1s", every_environment_steps=2048, share=1.0)
     )
-    await finished(mesh, nursery, make_assignment(spec), layout)
+    await finished(mesh, fork_server, make_assignment(spec), layout)
     assert mesh.leaderboard.manifests[-1].environment_steps == steps
     for manifest in mesh.leaderboard.manifests:
         assert manifest.evaluation.evaluator == ""
@@ -126,9 +126,9 @@ async def test_a_faulty_function_costs_its_score_and_nothing_else(
     assert faults == {mesh.leaderboard.manifests[-1].evaluation.evaluator_fault}
 
 
-async def test_a_checkpoint_is_scored_by_the_tournaments_evaluator(mesh, make_spec, make_assignment, nursery):
+async def test_a_checkpoint_is_scored_by_the_tournaments_evaluator(mesh, make_spec, make_assignment, fork_server):
     name = f"{SCORERS}:tenfold"
-    await finished(mesh, nursery, make_assignment(make_spec(steps=1024)), "fused")
+    await finished(mesh, fork_server, make_assignment(make_spec(steps=1024)), "fused")
     latest = fetch_latest(open_store(mesh.leaderboard.store_uri), "t-a0")
     assert latest is not None
     work = make_assignment(make_spec(evaluation=evaluation(name)))
@@ -137,7 +137,7 @@ async def test_a_checkpoint_is_scored_by_the_tournaments_evaluator(mesh, make_sp
     work.evaluate.checkpoint.manifest_digest = latest.manifest_digest
     work.evaluate.episodes = 6
     mesh.orchestrator.completed.clear()
-    await finished(mesh, nursery, work, "fused", "-evaluating")
+    await finished(mesh, fork_server, work, "fused", "-evaluating")
     scored = mesh.orchestrator.completed[-1].evaluation
     assert (scored.evaluator, scored.episodes) == (name, 6)
     assert scored.mean_return == pytest.approx(10 * scored.mean_length_steps)
@@ -145,12 +145,12 @@ async def test_a_checkpoint_is_scored_by_the_tournaments_evaluator(mesh, make_sp
 
 @pytest.mark.parametrize("function", ["hanging", "starting"])
 async def test_a_function_does_not_outlive_a_head_that_is_killed_nor_does_what_it_has_started(
-    mesh, make_spec, make_assignment, nursery, short_folder: Path, function
+    mesh, make_spec, make_assignment, fork_server, short_folder: Path, function
 ):
     spec = make_spec(steps=1024, evaluation=evaluation(f"{SCORERS}:{function}"))
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("fused")
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     mine, started = str(pod.folder), short_folder / "child"
     await until(lambda: any(mine in line for line in function_processes()), 90)
     if function == "starting":

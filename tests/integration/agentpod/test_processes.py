@@ -1,4 +1,4 @@
-"""Pods as real processes, forked by a real nursery: they work, they survive kills, they leave nothing behind."""
+"""Pods as real processes, forked by a real fork_server: they work, they survive kills, they leave nothing behind."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @dataclasses.dataclass
-class NurseryProcess:
+class ForkServerProcess:
     """A nursery under test and a connection to it."""
 
     process: subprocess.Popen[bytes]
@@ -58,18 +58,18 @@ def lives(pid: int) -> bool:
 
 
 @pytest.fixture
-async def nursery(short_folder: Path) -> AsyncIterator[NurseryProcess]:
+async def fork_server(short_folder: Path) -> AsyncIterator[ForkServerProcess]:
     socket, line = short_folder / "n.sock", short_folder / "n.life"
     with lifeline.hold(line):
         process = subprocess.Popen(
-            [sys.executable, "-m", "agentpod", "nursery", "--set", f"socket={socket}", "--set", f"lifeline={line}"],
+            [sys.executable, "-m", "agentpod", "forkserver", "--set", f"socket={socket}", "--set", f"lifeline={line}"],
             cwd=REPOSITORY,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             start_new_session=True,
         )
         await until(socket.exists)
         reader, writer = await asyncio.open_unix_connection(str(socket))
-        yield NurseryProcess(process, reader, writer)
+        yield ForkServerProcess(process, reader, writer)
         writer.close()
     # The lifeline is lost: the nursery goes by itself as soon as its children are gone.
     await asyncio.to_thread(process.wait, 20)
@@ -80,10 +80,10 @@ def left_in_shared_memory(pod: PodConfig) -> list[str]:
 
 
 @pytest.mark.parametrize("layout", ["separate", "fused"])
-async def test_a_pod_trains_an_agent_and_leaves_nothing_behind(mesh, make_spec, make_assignment, nursery, layout):
+async def test_a_pod_trains_an_agent_and_leaves_nothing_behind(mesh, make_spec, make_assignment, fork_server, layout):
     mesh.orchestrator.assignments.append(make_assignment(make_spec()))
     pod = mesh.pod_config(layout)
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     assert set(roles) == set(pod.roles)
     await until(lambda: bool(mesh.orchestrator.completed))
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
@@ -92,21 +92,21 @@ async def test_a_pod_trains_an_agent_and_leaves_nothing_behind(mesh, make_spec, 
     assert not left_in_shared_memory(pod)
 
 
-async def test_what_an_earlier_life_of_a_pod_left_in_memory_is_swept(mesh, make_spec, make_assignment, nursery):
+async def test_what_an_earlier_life_of_a_pod_left_in_memory_is_swept(mesh, make_spec, make_assignment, fork_server):
     mesh.orchestrator.assignments.append(make_assignment(make_spec()))
     pod = mesh.pod_config("separate")
     # Of no name that this life uses itself: regions are counted from 0.
     left = Path(f"/dev/shm/podrace-{pod.pod_id}-0.1.1_rollout_99")
     left.write_bytes(bytes(4096))
-    await nursery.start(pod)
+    await fork_server.start(pod)
     await until(lambda: bool(mesh.orchestrator.completed))
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
     assert not left.exists()
 
 
-async def test_two_workers_fill_one_rollout_side_by_side(mesh, make_spec, make_assignment, nursery):
+async def test_two_workers_fill_one_rollout_side_by_side(mesh, make_spec, make_assignment, fork_server):
     mesh.orchestrator.assignments.append(make_assignment(make_spec()))
-    roles = await nursery.start(mesh.pod_config("separate", workers=2))
+    roles = await fork_server.start(mesh.pod_config("separate", workers=2))
     assert "worker-1" in roles
     await until(lambda: bool(mesh.orchestrator.completed))
     last = mesh.leaderboard.manifests[-1]
@@ -118,7 +118,7 @@ async def test_two_workers_fill_one_rollout_side_by_side(mesh, make_spec, make_a
 @pytest.mark.parametrize("plane", ["grpc", "group"])
 @pytest.mark.parametrize("algorithm", ["ppo", "sac-discrete"])
 async def test_processes_that_share_no_memory_train_by_copies(
-    mesh, make_spec, make_assignment, nursery, algorithm, plane
+    mesh, make_spec, make_assignment, fork_server, algorithm, plane
 ):
     settings = {"horizon": 16, "hidden_sizes": [8]}
     if algorithm == "sac-discrete":
@@ -128,7 +128,7 @@ async def test_processes_that_share_no_memory_train_by_copies(
     spec = make_spec(algorithms={algorithm: {"hyperparameters": settings}})
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("separate", workers=2, plane=plane)
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     await until(lambda: bool(mesh.orchestrator.completed))
     completed = mesh.orchestrator.completed[0]
     assert (completed.outcome, completed.progress.plane) == (pb.OUTCOME_FINISHED, plane)
@@ -137,9 +137,11 @@ async def test_processes_that_share_no_memory_train_by_copies(
     assert not left_in_shared_memory(pod)
 
 
-async def test_a_plane_that_is_required_and_not_there_ends_the_tournament(mesh, make_spec, make_assignment, nursery):
+async def test_a_plane_that_is_required_and_not_there_ends_the_tournament(
+    mesh, make_spec, make_assignment, fork_server
+):
     mesh.orchestrator.assignments.append(make_assignment(make_spec()))
-    await nursery.start(mesh.pod_config("separate", plane="cuda"))
+    await fork_server.start(mesh.pod_config("separate", plane="cuda"))
     await until(lambda: bool(mesh.orchestrator.completed))
     completed = mesh.orchestrator.completed[0]
     assert completed.outcome == pb.OUTCOME_SPEC_FAILED
@@ -156,20 +158,22 @@ async def test_a_plane_that_is_required_and_not_there_ends_the_tournament(mesh, 
         ("separate", "group", "group", 2),
     ],
 )
-async def test_what_steps_on_a_gpu_stays_there(mesh, make_spec, make_assignment, nursery, layout, plane, taken, gpus):
+async def test_what_steps_on_a_gpu_stays_there(
+    mesh, make_spec, make_assignment, fork_server, layout, plane, taken, gpus
+):
     if torch.cuda.device_count() < gpus:
         pytest.skip(f"needs {gpus} GPUs")
     mesh.orchestrator.assignments.append(make_assignment(make_spec("cartpole", pod={"gpus": gpus})))
     pod = mesh.pod_config(layout, plane=plane, gpus=tuple(range(gpus)))
-    await nursery.start(pod)
+    await fork_server.start(pod)
     await until(lambda: bool(mesh.orchestrator.completed), seconds=120.0)
     completed = mesh.orchestrator.completed[0]
     assert (completed.outcome, completed.progress.plane) == (pb.OUTCOME_FINISHED, taken), completed.message
 
 
-async def test_a_separate_pod_overlaps_with_a_policy_lag_of_one(mesh, make_spec, make_assignment, nursery):
+async def test_a_separate_pod_overlaps_with_a_policy_lag_of_one(mesh, make_spec, make_assignment, fork_server):
     mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=300_000)))
-    await nursery.start(mesh.pod_config("separate"))
+    await fork_server.start(mesh.pod_config("separate"))
     await until(lambda: any(renewal.progress.policy_lag > 0 for renewal in mesh.orchestrator.renewals))
     assert max(renewal.progress.policy_lag for renewal in mesh.orchestrator.renewals) == 1
     mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
@@ -177,12 +181,12 @@ async def test_a_separate_pod_overlaps_with_a_policy_lag_of_one(mesh, make_spec,
 
 
 @pytest.mark.parametrize("role", ["worker-0", "evaluator"])
-async def test_a_killed_role_comes_back_and_the_agent_finishes(mesh, make_spec, make_assignment, nursery, role):
+async def test_a_killed_role_comes_back_and_the_agent_finishes(mesh, make_spec, make_assignment, fork_server, role):
     steps = 120_000
     spec = make_spec(steps=steps, evaluation={"episodes": 8, "every_environment_steps": 4096, "share": 1.0})
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("separate")
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     await until(lambda: len(mesh.leaderboard.manifests) >= 2)
     os.kill(roles[role], signal.SIGKILL)
     await until(lambda: pids(pod)[role] != roles[role])
@@ -210,11 +214,11 @@ OFF_POLICY = {
 
 
 @pytest.mark.parametrize("layout", ["separate", "fused"])
-async def test_workers_write_the_replay_memory_in_place(mesh, make_spec, make_assignment, nursery, layout):
+async def test_workers_write_the_replay_memory_in_place(mesh, make_spec, make_assignment, fork_server, layout):
     workers = 2 if layout == "separate" else 1
     mesh.orchestrator.assignments.append(make_assignment(make_spec(**OFF_POLICY)))
     pod = mesh.pod_config(layout, workers=workers)
-    await nursery.start(pod)
+    await fork_server.start(pod)
     await until(lambda: bool(mesh.orchestrator.completed))
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
     last = mesh.leaderboard.manifests[-1]
@@ -225,14 +229,14 @@ async def test_workers_write_the_replay_memory_in_place(mesh, make_spec, make_as
     await until(lambda: not left_in_shared_memory(pod))
 
 
-async def test_a_killed_worker_costs_the_replay_memory_nothing(mesh, make_spec, make_assignment, nursery):
+async def test_a_killed_worker_costs_the_replay_memory_nothing(mesh, make_spec, make_assignment, fork_server):
     steps = 60_032
     spec = make_spec(
         steps=steps, evaluation={"episodes": 8, "every_environment_steps": 4096, "share": 1.0}, **OFF_POLICY
     )
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("separate")
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     await until(lambda: len(mesh.leaderboard.manifests) >= 2)
     os.kill(roles["worker-0"], signal.SIGKILL)
     await until(lambda: bool(mesh.orchestrator.completed), 60)
@@ -250,20 +254,20 @@ def digest_of(manifest, part: str) -> str:
 
 
 @pytest.mark.parametrize("layout", ["separate", "fused"])
-async def test_a_policy_that_remembers_trains_and_is_scored(mesh, make_spec, make_assignment, nursery, layout):
+async def test_a_policy_that_remembers_trains_and_is_scored(mesh, make_spec, make_assignment, fork_server, layout):
     hyperparameters = {"horizon": 32, "minibatch_size": 128, "hidden_sizes": [16], "recurrent_size": 8}
     spec = make_spec(steps=2048, algorithms={"ppo": {"hyperparameters": hyperparameters}})
     mesh.orchestrator.assignments.append(make_assignment(spec))
-    await nursery.start(mesh.pod_config(layout))
+    await fork_server.start(mesh.pod_config(layout))
     await until(lambda: bool(mesh.orchestrator.completed), 60)
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
     assert mesh.leaderboard.manifests[-1].evaluation.episodes == 4
 
 
-async def test_a_killed_head_takes_its_roles_with_it(mesh, make_spec, make_assignment, nursery):
+async def test_a_killed_head_takes_its_roles_with_it(mesh, make_spec, make_assignment, fork_server):
     mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**8)))
     pod = mesh.pod_config("separate")
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     await until(lambda: bool(mesh.orchestrator.renewals))
     os.kill(roles["learner"], signal.SIGKILL)
     await until(lambda: not any(map(lives, roles.values())))
@@ -271,11 +275,11 @@ async def test_a_killed_head_takes_its_roles_with_it(mesh, make_spec, make_assig
     await until(lambda: not left_in_shared_memory(pod))
 
 
-async def test_a_terminated_head_publishes_before_it_goes(mesh, make_spec, make_assignment, nursery):
+async def test_a_terminated_head_publishes_before_it_goes(mesh, make_spec, make_assignment, fork_server):
     spec = make_spec(steps=10**8, evaluation={"episodes": 4, "every_environment_steps": 10**8})
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("fused")
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     await until(lambda: any(renewal.progress.policy_version > 3 for renewal in mesh.orchestrator.renewals))
     os.kill(roles["learner"], signal.SIGTERM)
     await until(lambda: bool(mesh.orchestrator.completed))
@@ -284,12 +288,12 @@ async def test_a_terminated_head_publishes_before_it_goes(mesh, make_spec, make_
     await until(lambda: not lives(roles["learner"]))
 
 
-async def test_a_signal_to_all_of_a_pod_ends_the_head_first(mesh, make_spec, make_assignment, nursery):
+async def test_a_signal_to_all_of_a_pod_ends_the_head_first(mesh, make_spec, make_assignment, fork_server):
     """As Kubernetes does it: the roles are signalled as well, and go when the head has published and gone."""
     spec = make_spec(steps=10**8, evaluation={"episodes": 4, "every_environment_steps": 10**8})
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("separate")
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
 
     def version() -> int:
         return max((renewal.progress.policy_version for renewal in mesh.orchestrator.renewals), default=0)
@@ -308,15 +312,15 @@ async def test_a_signal_to_all_of_a_pod_ends_the_head_first(mesh, make_spec, mak
     await until(lambda: not any(map(lives, roles.values())))
 
 
-async def test_an_order_that_makes_no_sense_is_answered_in_one_line(nursery):
-    assert "unknown key" in (await nursery.order(b'{"pod": {"pod_idd": 1}}'))["error"]
-    assert "not an order" in (await nursery.order(b"hello"))["error"]
+async def test_an_order_that_makes_no_sense_is_answered_in_one_line(fork_server):
+    assert "unknown key" in (await fork_server.order(b'{"pod": {"pod_idd": 1}}'))["error"]
+    assert "not an order" in (await fork_server.order(b"hello"))["error"]
 
 
-async def test_the_pod_file_names_each_process_for_ever(mesh, nursery):
+async def test_the_pod_file_names_each_process_for_ever(mesh, fork_server):
     mesh.orchestrator.assignments.clear()
     pod = mesh.pod_config("separate", tournament_id="t", cores=2.0, cpus=(0,))
-    roles = await nursery.start(pod)
+    roles = await fork_server.start(pod)
     content = json.loads((pod.folder / "pod.json").read_text())
     assert content["pod_id"] == pod.pod_id
     assert content["cores"] == 2.0

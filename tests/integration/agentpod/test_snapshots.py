@@ -3,8 +3,8 @@
 import pytest
 from scripted import Mesh
 
-from agentpod.learner.evaluation_job import load_member
-from agentpod.process.wiring import run_head
+from agentpod.learner.evaluation_job import load_published_policy
+from agentpod.process.wiring import run_leader
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import fetch, fetch_latest
 from podrace.checkpoint_store.snapshots import is_snapshot
@@ -18,7 +18,7 @@ async def run(mesh: Mesh, *assignments: pb.Assignment, layout: str = "fused", **
     mesh.orchestrator.assignments.extend(assignments)
     config = mesh.pod_config(layout, **changes)
     config.folder.mkdir(exist_ok=True)
-    return await run_head(config)
+    return await run_leader(config)
 
 
 def at(seconds: float, assignment: pb.Assignment) -> pb.Assignment:
@@ -44,7 +44,7 @@ async def test_an_agents_policy_is_kept_at_each_multiple_of_the_period(mesh, mak
         assert is_snapshot(manifest)
         assert (manifest.agent_id, manifest.tournament_id, manifest.algorithm) == ("t-a0", "t", "ppo")
         assert one.number <= one.running_duration.ToMilliseconds() / 1000 < one.number + 1
-        assert load_member(store, one.checkpoint.manifest_digest).tensors
+        assert load_published_policy(store, one.checkpoint.manifest_digest).tensors
         steps.append(manifest.environment_steps)
     assert steps == sorted(set(steps))
     latest = fetch_latest(store, "t-a0")

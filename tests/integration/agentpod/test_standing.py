@@ -6,7 +6,7 @@ import pytest
 from scripted import until
 
 from agentpod.learner import leader
-from agentpod.process.wiring import run_head
+from agentpod.process.wiring import run_leader
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import fetch_latest
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -25,7 +25,7 @@ def standing(mesh, **changes):
     """A standing pod; it is stopped by whoever holds the lifeline outside."""
     config = mesh.pod_config("fused", standing=True, lifeline=str(mesh.folder / "outside"), **changes)
     config.folder.mkdir(exist_ok=True)
-    return asyncio.create_task(run_head(config))
+    return asyncio.create_task(run_leader(config))
 
 
 async def test_told_to_drain_it_gives_back_what_it_holds_and_takes_the_next(mesh, make_spec, make_assignment):

@@ -69,7 +69,7 @@ class Pod:
 @pytest.fixture
 async def pod(short_folder: Path) -> AsyncIterator[Pod]:
     found = Pod(short_folder)
-    with lifeline.hold(found.config.head_lifeline):
+    with lifeline.hold(found.config.leader_lifeline):
         yield found
         for custom in found.made:
             await custom.close()

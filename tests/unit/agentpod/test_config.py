@@ -57,7 +57,7 @@ def test_each_host_numbers_its_roles_anew_and_knows_which_learners_they_are() ->
     assert [[host.learner_of(role) for role in ("learner", "learner-1")] for host in hosts] == [[0, 1], [2, 3]]
     assert [hosts[1].workers_of(learner) for learner in (2, 3)] == [("worker-0", "worker-1"), ("worker-2", "worker-3")]
     assert [hosts[0].lifeline_of(learner) is None for learner in range(4)] == [False, False, True, True]
-    assert [host.head_address for host in hosts] == ["unix:/tmp/learner.sock", "p-0.names:5"]
+    assert [host.leader_address for host in hosts] == ["unix:/tmp/learner.sock", "p-0.names:5"]
 
 
 @pytest.mark.parametrize(

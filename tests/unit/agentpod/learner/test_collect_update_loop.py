@@ -4,8 +4,8 @@ import asyncio
 from types import SimpleNamespace
 
 from agentpod.compute_thread import Compute
-from agentpod.learner.collect_update_loop import Practice
-from agentpod.session.role_client import Collected
+from agentpod.learner.collect_update_loop import CollectUpdateLoop
+from agentpod.session.role_client import CollectedRollout
 
 
 class Experience:
@@ -35,7 +35,7 @@ class Roles:
         self.ring = SimpleNamespace(publish=lambda flat, version: notes.append(f"publish {version}"))
 
     async def collect(self, grant, rollout):
-        return Collected(grant, rollout, 8, [])
+        return CollectedRollout(grant, rollout, 8, [])
 
 
 async def test_the_next_slot_is_granted_before_an_update_can_sample_the_memory():
@@ -48,14 +48,14 @@ async def test_the_next_slot_is_granted_before_an_update_can_sample_the_memory()
     compute = Compute()
     session = SimpleNamespace(rollouts=0, opened=0)
     stop = asyncio.get_running_loop().create_future()
-    practice = Practice(Roles(notes), compute, session, stop, overlap=True)
-    practice.algorithm = SimpleNamespace(
+    loop = CollectUpdateLoop(Roles(notes), compute, session, stop, overlap=True)
+    loop.algorithm = SimpleNamespace(
         update=update, policy=SimpleNamespace(flat=None), network=SimpleNamespace(hidden_sizes=(8,))
     )
     for more in (True, False):
-        learned = await practice.step(lambda _, more=more: more)
+        learned = await loop.step(lambda _, more=more: more)
         assert learned is not None
-        practice.publish()
+        loop.publish()
     assert notes == [
         "grant 1",
         "receive 1",
@@ -68,5 +68,5 @@ async def test_the_next_slot_is_granted_before_an_update_can_sample_the_memory()
         "release 2",
         "publish 2",
     ]
-    assert (learned.policy_lag, practice.rollouts) == (0, 2)
+    assert (learned.policy_lag, loop.rollouts) == (0, 2)
     compute.close()

@@ -4,7 +4,7 @@ import pytest
 from google.protobuf.struct_pb2 import Struct
 
 from agentpod.config import RetrainConfig
-from agentpod.learner.provenance import as_struct, spec_of, tell_origin, versions
+from agentpod.learner.provenance import add_provenance, as_struct, spec_of, versions
 from agentpod.process.retraining import assignment_of, copy_checkpoint, pod_config, run, settings_of
 from orchestrator.launchers.base import NewPod, Surroundings
 from orchestrator.launchers.pod_settings import pod_settings, roles_of
@@ -36,7 +36,7 @@ def make_manifest(spec: TournamentSpec, **fields: object) -> Manifest:
     values = {"tournament_id": "t", "agent_id": "t-a7", "algorithm": "ppo", "seed": 2**63 + 1, "format_version": 1}
     manifest = Manifest(**values | fields)
     manifest.hyperparameters.update({"learning_rate": 0.002})
-    tell_origin(manifest, agent, as_struct(spec))
+    add_provenance(manifest, agent, as_struct(spec))
     return manifest
 
 
@@ -96,7 +96,7 @@ def test_a_starting_checkpoint_is_copied_whole_or_named(tmp_path: Path) -> None:
 
 def test_a_fresh_agents_manifest_names_no_start() -> None:
     manifest = Manifest()
-    tell_origin(manifest, Agent(), Struct())
+    add_provenance(manifest, Agent(), Struct())
     assert not manifest.starting_manifest_digest
 
 

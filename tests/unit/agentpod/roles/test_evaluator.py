@@ -2,7 +2,7 @@
 
 import torch
 
-from agentpod.roles.evaluator import Episodes, Tally, score
+from agentpod.roles.evaluator import Episodes, EpisodeTally, score
 from simulators import Step
 
 
@@ -14,7 +14,7 @@ def step(rewards: list[float], ends: list[bool]) -> Step:
 
 def test_short_episodes_are_not_favoured():
     # Lane 0 ends at every step with 1, lane 1 after three steps with 30: taking the first two to end would give 1, 1.
-    tally = Tally.of(2, 2)
+    tally = EpisodeTally.of(2, 2)
     tally.add(step([1.0, 10.0], [True, False]))
     assert not tally.complete
     tally.add(step([1.0, 10.0], [True, False]))
@@ -25,12 +25,12 @@ def test_short_episodes_are_not_favoured():
 
 
 def test_an_uneven_number_of_episodes_is_shared_out_beforehand():
-    assert Tally.of(4, 6).quota.tolist() == [2, 2, 1, 1]
-    assert Tally.of(4, 3).quota.tolist() == [1, 1, 1, 0]
+    assert EpisodeTally.of(4, 6).quota.tolist() == [2, 2, 1, 1]
+    assert EpisodeTally.of(4, 3).quota.tolist() == [1, 1, 1, 0]
 
 
 def test_lanes_begin_anew_after_an_episode():
-    tally = Tally.of(1, 2)
+    tally = EpisodeTally.of(1, 2)
     tally.add(step([1.0], [False]))
     tally.add(step([2.0], [True]))
     tally.add(step([5.0], [True]))

@@ -14,7 +14,7 @@ from torch import Tensor
 from agentpod.config import PodConfig
 from agentpod.experience.memory_spec import Memory
 from agentpod.models.policy import NetworkSpec
-from agentpod.session.role_client import RoleCalls, Session
+from agentpod.session.role_client import RoleClient, SessionSpec
 from agentpod.session.session import Roles
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -40,7 +40,7 @@ class Blind(Named):
         return {ref.spec.name: torch.zeros(1) for ref in refs}
 
 
-class Answered(RoleCalls):
+class Answered(RoleClient):
     """Calls whose other end is here, and sees only some of the planes that are there."""
 
     def __init__(self, config: PodConfig, planes: Sequence[Plane], sees: set[str]) -> None:
@@ -49,7 +49,7 @@ class Answered(RoleCalls):
         self.missing: PodraceError | None = None
         self._planes = planes
 
-    async def open(self, session: Session, probe: TensorRef) -> list[Any]:
+    async def open(self, session: SessionSpec, probe: TensorRef) -> list[Any]:
         self.asked.append(probe.plane_uri.partition(":")[0])
         if self.missing:
             raise self.missing
@@ -65,12 +65,12 @@ class Connected(Roles):
     def __init__(self, planes: Sequence[Plane], sees: set[str]) -> None:
         config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path("/tmp"), layout="separate")
         super().__init__(config, planes)
-        self._calls: Answered = Answered(config, planes, sees)
+        self._client: Answered = Answered(config, planes, sees)
 
 
 async def opened(roles: Connected, environment: str = "CartPole-v1") -> None:
     environments = EnvironmentSpec(id=environment), EnvironmentSpec(id=environment)
-    session = Session("1.1", *environments, NetworkSpec(), Memory(8), seed=3, rollouts=0)
+    session = SessionSpec("1.1", *environments, NetworkSpec(), Memory(8), seed=3, rollouts=0)
     await roles._open_on_a_plane(session)
 
 
@@ -81,7 +81,7 @@ async def test_the_first_plane_that_both_ends_see_is_taken_and_kept() -> None:
     await opened(roles)
     await opened(roles)
     assert roles.plane == "shared"
-    assert roles._calls.asked == ["unknown", "blind", "shared", "shared"]
+    assert roles._client.asked == ["unknown", "blind", "shared", "shared"]
     assert not any(plane._blocks for plane in planes), "a probe was left behind"
     await roles.close()
 
@@ -96,7 +96,7 @@ async def test_a_plane_that_is_required_has_no_second_choice() -> None:
 async def test_a_plane_that_worked_once_is_not_exchanged_for_another() -> None:
     roles = Connected([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
     await opened(roles)
-    roles._calls.sees = {"grpc"}
+    roles._client.sees = {"grpc"}
     with pytest.raises(Unimplemented, match="shared"):
         await opened(roles)
     await roles.close()
@@ -108,10 +108,10 @@ async def test_a_plane_that_worked_once_is_not_exchanged_for_another() -> None:
 )
 async def test_what_an_environment_refuses_is_not_said_of_the_plane(refusal: PodraceError) -> None:
     roles = Connected([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
-    roles._calls.missing = refusal
+    roles._client.missing = refusal
     with pytest.raises(type(refusal), match=refusal.message):
         await opened(roles)
-    assert roles._calls.asked == ["shared"], "another plane would not have helped"
+    assert roles._client.asked == ["shared"], "another plane would not have helped"
     await roles.close()
 
 
@@ -129,7 +129,7 @@ async def test_memory_of_a_gpu_is_for_what_steps_there(environment: str, taken: 
 async def test_a_role_that_is_back_can_be_called_although_it_was_dialled_while_it_was_away() -> None:
     with tempfile.TemporaryDirectory(prefix="pr") as folder:
         config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path(folder), layout="separate")
-        calls = RoleCalls(config)
+        calls = RoleClient(config)
         evaluator = calls._channels[-1]
         while evaluator.get_state(try_to_connect=True) != grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             await asyncio.sleep(0)

@@ -62,7 +62,7 @@ def start(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    assert sys.argv[1] == "nursery"
+    assert sys.argv[1] == "forkserver"
     settings = dict(setting.split("=", 1) for setting in sys.argv[3::2])
     listener = socket.socket(socket.AF_UNIX)
     Path(settings["socket"]).unlink(missing_ok=True)
