@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 import click
+from click.shell_completion import CompletionItem
 
 from podrace import __version__
 from podrace.config import unknown
@@ -45,9 +46,12 @@ class LateCommands(click.Group):
         """The names, in the order of a first visit."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """Imports one command."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports one command; raises UsageError if there is none with this name."""
         if cmd_name not in COMMANDS:
+            if ctx.resilient_parsing:
+                # A shell asks for completions: it shows what is printed here in the middle of the line.
+                return None
             raise click.UsageError(unknown("podrace", "command", cmd_name, COMMANDS))
         command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
         return command
@@ -56,6 +60,12 @@ class LateCommands(click.Group):
         """Writes the list of commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes the name of a command without importing any."""
+        names = [CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)]
+        # Options of the group; click.Group would import every command for its line of help.
+        return names + super(click.Group, self).shell_complete(ctx, incomplete)
 
 
 HELP = """Train a population of agents and let them race in a tournament.
