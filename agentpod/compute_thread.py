@@ -13,7 +13,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-class Compute:
+class ComputeThread:
     """Runs functions one after the other on its thread."""
 
     def __init__(self) -> None:

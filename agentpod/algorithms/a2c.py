@@ -5,7 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.on_policy import Batch, OnPolicy, OnPolicySettings, descend_policy, descend_value, standardize
+from agentpod.algorithms.on_policy import (
+    OnPolicy,
+    OnPolicySettings,
+    RolloutBatch,
+    backpropagate_policy,
+    backpropagate_value,
+    standardize,
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class A2C(OnPolicy):
     settings_type = A2CHyperparameters
     METRICS = ("value_loss", "policy_loss", "entropy", "gradient_norm")
 
-    def _train(self, batch: Batch) -> Tensor:
+    def _train(self, batch: RolloutBatch) -> Tensor:
         settings = self.hyperparameters
         advantage = standardize(batch.advantage) if settings.normalize_advantages else batch.advantage
 
@@ -46,6 +53,6 @@ class A2C(OnPolicy):
             difference = value - batch.target
             return difference.square(), difference * 2.0
 
-        value_loss = descend_value(batch, self._networks, error, settings.value_coefficient)
-        _, surrogate, entropy = descend_policy(batch, self._networks, objective, settings.entropy_coefficient)
+        value_loss = backpropagate_value(batch, self._networks, error, settings.value_coefficient)
+        _, surrogate, entropy = backpropagate_policy(batch, self._networks, objective, settings.entropy_coefficient)
         return torch.stack((value_loss, -surrogate, entropy, self._optimizer.step())).unsqueeze(0)

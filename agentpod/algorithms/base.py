@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms.fusible import Fusible
-from agentpod.experience.memory_spec import Memory
+from agentpod.experience.memory_spec import MemorySpec
 from agentpod.models.cnn import NO_TORSO
 from agentpod.models.policy import NetworkSpec, Policy
 from podrace.errors import DataLoss, InvalidArgument
@@ -66,18 +66,18 @@ class Settings:
         return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations, torso=self.torso)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemorySpec:
         """What the learner must keep."""
-        return Memory(self.horizon)
+        return MemorySpec(self.horizon)
 
     def learning_rate_after(self, environment_steps: int) -> float:
         """The step size after so many steps of a learner's life, where it falls; see learning_rate_steps."""
-        return self.learning_rate * annealed(
+        return self.learning_rate * linear_schedule(
             1.0, self.final_learning_rate, environment_steps / self.learning_rate_steps
         )
 
 
-def annealed(initial: float, final: float, progress: float) -> float:
+def linear_schedule(initial: float, final: float, progress: float) -> float:
     """The number a share `progress` of the way from `initial` to `final`, where it stays."""
     return initial + (final - initial) * min(max(progress, 0.0), 1.0)
 
@@ -116,7 +116,7 @@ class Algorithm(Protocol):
     action_kinds: ClassVar[frozenset[str]]
     network: NetworkSpec
     policy: Policy
-    memory: Memory
+    memory: MemorySpec
     update_number: int
 
     def __init__(
@@ -180,7 +180,7 @@ class Algorithm(Protocol):
 
 
 @contextmanager
-def undone_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
+def restored_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
     """Whatever goes wrong in the block, the tensors have the values they had before it."""
     before = [tensor.clone() for tensor in tensors]
     try:
@@ -191,7 +191,7 @@ def undone_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
         raise
 
 
-def non_finite(names: Sequence[str], metrics: Tensor, update_number: int) -> DataLoss:
+def non_finite_error(names: Sequence[str], metrics: Tensor, update_number: int) -> DataLoss:
     """The error of an update that was undone.
 
     Args:

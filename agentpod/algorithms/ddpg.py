@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings, descend_critics
+from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings, step_critics
 from agentpod.algorithms.trainable import Trainable
-from agentpod.experience.replay_buffer import Batch
+from agentpod.experience.replay_buffer import TransitionBatch
 from agentpod.models.distributions import output_count
 from agentpod.models.policy import NetworkSpec
 
@@ -46,7 +46,7 @@ class DDPG(OffPolicy):
     action_kinds = frozenset({"continuous"})
     METRICS = ("value_loss", "mean_value", "critic_gradient_norm", "policy_loss", "actor_gradient_norm")
 
-    def _build(self, generator: torch.Generator) -> dict[str, Trainable]:
+    def _build_networks(self, generator: torch.Generator) -> dict[str, Trainable]:
         inputs = self._inputs + output_count(self._action_space)
         self._policy_metrics = torch.zeros(2, device=self._device)
         critics = self._critics(generator, inputs, 1, self.hyperparameters.critics)
@@ -57,31 +57,31 @@ class DDPG(OffPolicy):
         # Told again until the actor moves the next time.
         return super()._live_tensors() | {"policy_metrics": self._policy_metrics}
 
-    def _explore(self) -> None:
+    def _set_exploration(self) -> None:
         warm = self.environment_steps >= self.hyperparameters.warmup_steps
         settings = self.hyperparameters
-        self.policy.set_number("exploration", settings.exploration if warm else settings.initial_exploration)
+        self.policy.set_head_parameter("exploration", settings.exploration if warm else settings.initial_exploration)
 
     def _next_action(self, next_observation: Tensor, noise: Tensor) -> Tensor:
         """What the target policy does: [B, A]."""
         return self._trained["actor"].target.forward(next_observation).tanh_()
 
-    def _climbs(self) -> bool:
+    def _is_actor_due(self) -> bool:
         """Whether the actor is moved in this gradient step."""
         return True
 
-    def _descend(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         critics = self._trained["critic"]
         next_action = self._next_action(batch.next_observation, noise)
         next_values = critics.target.forward(torch.cat((batch.next_observation, next_action), -1)).squeeze(-1)
         target = torch.addcmul(batch.reward, batch.discount, next_values.amin(0))
         inputs = torch.cat((batch.observation, batch.action), -1)
-        loss, errors, mean_value, norm = descend_critics(critics, inputs, target, batch.weight)
-        if self._climbs():
-            self._policy_metrics.copy_(self._climb(batch.observation))
+        loss, errors, mean_value, norm = step_critics(critics, inputs, target, batch.weight)
+        if self._is_actor_due():
+            self._policy_metrics.copy_(self._actor_step(batch.observation))
         return torch.cat((torch.stack((loss, mean_value, norm)), self._policy_metrics)), errors
 
-    def _climb(self, observation: Tensor) -> Tensor:
+    def _actor_step(self, observation: Tensor) -> Tensor:
         """Moves the actor up the first critic; returns the actor's loss and the length of its gradient: [2]."""
         actor = self._trained["actor"]
         trace = actor.network.trace(observation)

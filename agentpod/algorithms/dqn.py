@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.base import annealed
+from agentpod.algorithms.base import linear_schedule
 from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings
 from agentpod.algorithms.trainable import Trainable
-from agentpod.experience.replay_buffer import Batch
+from agentpod.experience.replay_buffer import TransitionBatch
 from agentpod.models.action_heads import dueling_backward, dueling_values
 from agentpod.models.policy import NetworkSpec
 
@@ -82,20 +82,20 @@ class DQN(OffPolicy):
     double: ClassVar[bool] = False
     dueling: ClassVar[bool] = False
 
-    def _build(self, generator: torch.Generator) -> dict[str, Trainable]:
+    def _build_networks(self, generator: torch.Generator) -> dict[str, Trainable]:
         return {"actor": self._actor(target=True)}
 
-    def _explore(self) -> None:
+    def _set_exploration(self) -> None:
         settings = self.hyperparameters
         progress = self.environment_steps / settings.exploration_steps
-        self.policy.set_number(
-            "exploration", annealed(settings.initial_exploration, settings.final_exploration, progress)
+        self.policy.set_head_parameter(
+            "exploration", linear_schedule(settings.initial_exploration, settings.final_exploration, progress)
         )
 
     def _values(self, outputs: Tensor) -> Tensor:
         return dueling_values(outputs) if self.dueling else outputs
 
-    def _descend(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         trained = self._trained["actor"]
         next_value = self._values(trained.target.forward(batch.next_observation))
         judge = self._values(trained.network.forward(batch.next_observation)) if self.double else next_value

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from agentpod.models.normalizer import Statistics
+from agentpod.models.normalizer import SharedMoments
 
 
 @dataclass(frozen=True)
@@ -22,5 +22,5 @@ class Fusible:
     """Step counters of Adam: [], any dtype."""
     rates: Mapping[str, Tensor] = field(default_factory=dict)
     """Adaptive learning rates: [] float64, positive."""
-    statistics: Mapping[str, Statistics] = field(default_factory=dict)
+    statistics: Mapping[str, SharedMoments] = field(default_factory=dict)
     """Of observations and returns."""

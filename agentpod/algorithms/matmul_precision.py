@@ -20,7 +20,7 @@ ROUNDING_ERROR = 4e-6
 
 
 @contextmanager
-def products(precision: str, hidden_sizes: tuple[int, ...], device: torch.device | str) -> Iterator[None]:
+def matmul_precision(precision: str, hidden_sizes: tuple[int, ...], device: torch.device | str) -> Iterator[None]:
     """Multiplies as a specification says within the block, and as exactly as torch can elsewhere.
 
     Args:

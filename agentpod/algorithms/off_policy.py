@@ -13,19 +13,19 @@ from torch import Tensor
 
 from agentpod.algorithms.base import (
     Settings,
-    annealed,
+    linear_schedule,
     load_tensors,
-    non_finite,
+    non_finite_error,
     parse_hyperparameters,
-    undone_on_error,
+    restored_on_error,
 )
 from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam
 from agentpod.algorithms.fusible import Fusible
 from agentpod.algorithms.trainable import Trainable
-from agentpod.experience.memory_spec import Memory
-from agentpod.experience.replay_buffer import Batch, Replay
+from agentpod.experience.memory_spec import MemorySpec
+from agentpod.experience.replay_buffer import ReplayBuffer, TransitionBatch
 from agentpod.models.mlp import element_count
-from agentpod.models.normalizer import RunningMoments, Statistics
+from agentpod.models.normalizer import RunningMoments, SharedMoments
 from agentpod.models.policy import Policy
 from agentpod.seeding import derive_generator
 from podrace.errors import InvalidArgument
@@ -88,9 +88,9 @@ class OffPolicySettings(Settings):
             )
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> MemorySpec:
         """What the learner must keep."""
-        return Memory(self.horizon, self.replay_capacity, self.prioritized, self.priority_exponent)
+        return MemorySpec(self.horizon, self.replay_capacity, self.prioritized, self.priority_exponent)
 
 
 COUNTS = ("tokens", "environment_steps", "gradient_steps")
@@ -129,17 +129,17 @@ class OffPolicy:
         self._seed, self._device = seed, torch.device(device)
         self._reduce: Callable[[Tensor], None] | None = None
         self.policy = Policy(observation_space, action_space, self.network, device=device)
-        self._observations = Statistics((math.prod(observation_space.shape),), device)
+        self._observations = SharedMoments((math.prod(observation_space.shape),), device)
         self._action_space, self._inputs = action_space, math.prod(observation_space.shape)
-        self._blueprint = self.network.blueprint(observation_space)
+        self._network_factory = self.network.network_factory(observation_space)
         generator = derive_generator(device, seed, "initialize")
         self.policy.initialize(generator)
-        self._trained = self._build(generator)
-        self._schedule()
+        self._trained = self._build_networks(generator)
+        self._apply_schedules()
 
     # --- what a subclass says ---------------------------------------------------------------------------------
 
-    def _build(self, generator: torch.Generator) -> dict[str, Trainable]:
+    def _build_networks(self, generator: torch.Generator) -> dict[str, Trainable]:
         """Makes what is trained, by name; the policy is drawn already."""
         raise NotImplementedError
 
@@ -147,36 +147,36 @@ class OffPolicy:
         """Draws the noise of some gradient steps at once: [updates, ...]; nothing by default."""
         return torch.empty(updates, 0)
 
-    def _descend(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Makes one gradient step; returns METRICS [metrics] and the sizes of the temporal-difference errors [B]."""
         raise NotImplementedError
 
-    def _explore(self) -> None:
+    def _set_exploration(self) -> None:
         """Sets how the policy explores from now on."""
 
-    def _schedule(self) -> None:
+    def _apply_schedules(self) -> None:
         """Sets what depends on how far the agent has come."""
         settings = self.hyperparameters
         if settings.learning_rate_steps:
             # Greedy choices flip with the smallest change of values that are close: late steps have to be small.
             for optimizer in self._optimizers():
                 optimizer.rate.fill_(settings.learning_rate_after(self.environment_steps))
-        self._explore()
+        self._set_exploration()
 
     # --- building blocks --------------------------------------------------------------------------------------
 
     def _actor(self, *, target: bool) -> Trainable:
         """The policy's actor as something trained."""
-        shapes = policy_shapes_of_actor(self.policy)
+        shapes = actor_shapes(self.policy)
         return self._trainable("actor", self.policy.actor_flat, shapes, target=target)
 
     def _critics(self, generator: torch.Generator, inputs: int, outputs: int, members: int) -> Trainable:
         """An ensemble of new critics with their targets."""
-        shapes = self._blueprint.shapes("critic", outputs, extra=inputs - self._inputs, members=members)
+        shapes = self._network_factory.shapes("critic", outputs, extra=inputs - self._inputs, members=members)
         flat = torch.zeros(element_count(shapes), device=self._device)
         critics = self._trainable("critic", flat, shapes, target=True)
         critics.network.initialize(generator, CRITIC_OUTPUT_GAIN)
-        critics.follow(1.0)
+        critics.update_target(1.0)
         return critics
 
     def _trainable(self, name: str, flat: Tensor, shapes: Mapping[str, tuple[int, ...]], *, target: bool) -> Trainable:
@@ -185,7 +185,7 @@ class OffPolicy:
             name,
             flat,
             shapes,
-            self._blueprint.make_feedforward,
+            self._network_factory.make_feedforward,
             learning_rate=settings.learning_rate,
             epsilon=settings.adam_epsilon,
             maximum_norm=settings.maximum_gradient_norm,
@@ -194,28 +194,28 @@ class OffPolicy:
 
     # --- the update -------------------------------------------------------------------------------------------
 
-    def update(self, experience: Replay) -> dict[str, float]:
+    def update(self, experience: ReplayBuffer) -> dict[str, float]:
         """Makes the gradient steps that the newest segment pays for; see Algorithm.update.
 
         Returns:
             Metrics; none while nothing is owed.
         """
         means: dict[str, float] = {}
-        with undone_on_error([*self._live_tensors().values(), *self._counts.values()]):
+        with restored_on_error([*self._live_tensors().values(), *self._counts.values()]):
             # Steps received, not those that are READY: a full memory has a segment less of these while one is out.
             if self._is_warm(experience):
                 self._counts["tokens"] += experience.segment_steps * self.hyperparameters.updates_per_step
-            if owed := self._owed():
+            if owed := self._updates_owed():
                 metrics = self._train(experience, owed)
                 if not metrics.isfinite().all():
                     # Looked at once an update, so that a device is not made to wait at every gradient step.
-                    raise non_finite(self.METRICS, metrics, self.update_number)
+                    raise non_finite_error(self.METRICS, metrics, self.update_number)
                 means = dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
         self._counts["tokens"] -= owed
         self._counts["environment_steps"] += experience.segment_steps
-        self._observe(experience)
+        self._update_statistics(experience)
         self.update_number += 1
-        self._schedule()
+        self._apply_schedules()
         return means
 
     @property
@@ -228,7 +228,7 @@ class OffPolicy:
         """Made in the agent's life."""
         return int(self._counts["gradient_steps"])
 
-    def _is_warm(self, replay: Replay) -> bool:
+    def _is_warm(self, replay: ReplayBuffer) -> bool:
         """Whether there is enough to learn from; learners that share gradients begin when all have enough.
 
         So their buckets are always equally full, and all make the same number of steps.
@@ -240,11 +240,11 @@ class OffPolicy:
         self._reduce(share)
         return float(share) == 1.0
 
-    def _owed(self) -> int:
+    def _updates_owed(self) -> int:
         """Gradient steps that the bucket pays for."""
         return int(self._counts["tokens"] + ROUNDING)
 
-    def _train(self, replay: Replay, updates: int) -> Tensor:
+    def _train(self, replay: ReplayBuffer, updates: int) -> Tensor:
         """Makes gradient steps; returns METRICS of each: [updates, metrics]."""
         settings = self.hyperparameters
         generator = derive_generator(self._device, self._seed, "update", self.update_number)
@@ -254,7 +254,7 @@ class OffPolicy:
             batches = replay.sample_many(updates, *arguments)
             return torch.stack([self._step(*pair)[0] for pair in zip(batches, noise, strict=True)])
         progress = self.environment_steps / settings.priority_annealing_steps
-        beta, metrics = annealed(settings.priority_correction, 1.0, progress), []
+        beta, metrics = linear_schedule(settings.priority_correction, 1.0, progress), []
         for row in noise:
             batch = replay.sample(*arguments, beta=beta)
             values, errors = self._step(batch, row)
@@ -262,27 +262,27 @@ class OffPolicy:
             metrics.append(values)
         return torch.stack(metrics)
 
-    def _step(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         """One gradient step on a batch as it was stored."""
         normalize = self.policy.normalize
         seen = batch._replace(
             observation=normalize(batch.observation), next_observation=normalize(batch.next_observation)
         )
-        result = self._descend(seen, noise)
+        result = self._gradient_step(seen, noise)
         self._counts["gradient_steps"] += 1
         if self.gradient_steps % self.hyperparameters.target_period == 0:
             for trainable in self._trained.values():
-                trainable.follow(self.hyperparameters.target_rate)
+                trainable.update_target(self.hyperparameters.target_rate)
         return result
 
-    def _observe(self, replay: Replay) -> None:
+    def _update_statistics(self, replay: ReplayBuffer) -> None:
         """Adds the newest segment to the policy's statistics."""
         if self.policy.normalizes:
             samples = replay.newest_segment()["observation"].flatten(0, 1).flatten(1)
             self._observations.add(RunningMoments.of(samples))
-            self._normalize()
+            self._refresh_normalizer()
 
-    def _normalize(self) -> None:
+    def _refresh_normalizer(self) -> None:
         if self.policy.normalizes:
             seen = self._observations.total
             self.policy.set_statistics(seen.mean, seen.variance)
@@ -316,8 +316,8 @@ class OffPolicy:
 
     def refresh(self) -> None:
         """See Algorithm.refresh."""
-        self._normalize()
-        self._schedule()
+        self._refresh_normalizer()
+        self._apply_schedules()
 
     def begin_episodes(self) -> None:
         """See Algorithm.begin_episodes: nothing here spans an episode."""
@@ -336,15 +336,15 @@ class OffPolicy:
         load_tensors(self._live_tensors() | self._counts, self.state_dict(), state)
         self._observations.load_state_dict(state, "observations")
         self.update_number = int(state["update_number"])
-        self._schedule()
+        self._apply_schedules()
 
 
-def policy_shapes_of_actor(policy: Policy) -> dict[str, tuple[int, ...]]:
+def actor_shapes(policy: Policy) -> dict[str, tuple[int, ...]]:
     """Names and shapes of an actor's tensors."""
     return {name: tuple(view.shape) for name, view in policy.tensors().items() if name.startswith("actor.")}
 
 
-def descend_critics(critics: Trainable, inputs: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+def step_critics(critics: Trainable, inputs: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
     """One step of every critic of an ensemble towards the same targets:
 
         sum over critics c of mean over b of weight_b (Q_c(inputs_b) - target_b)^2
@@ -368,7 +368,7 @@ def descend_critics(critics: Trainable, inputs: Tensor, target: Tensor, weight: 
     return loss, error.abs().mean(0), values.mean(), critics.optimizer.step()
 
 
-def value_slope(values: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+def reduce_critics(values: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
     """What an ensemble says together, and how much each member counts.
 
     Args:

@@ -12,14 +12,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.base import Settings, load_tensors, non_finite, parse_hyperparameters, undone_on_error
+from agentpod.algorithms.base import Settings, load_tensors, non_finite_error, parse_hyperparameters, restored_on_error
 from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam
 from agentpod.algorithms.fusible import Fusible
 from agentpod.experience.rollout import Rollout
 from agentpod.models.actor_critic import ActorCritic
 from agentpod.models.gru import RecurrentNetwork
 from agentpod.models.mlp import Sequences
-from agentpod.models.normalizer import RewardScale, RunningMoments, Statistics
+from agentpod.models.normalizer import RewardScale, RunningMoments, SharedMoments
 from agentpod.models.policy import NetworkSpec
 from agentpod.returns import generalized_advantages
 from agentpod.seeding import derive_generator
@@ -58,7 +58,7 @@ class OnPolicySettings(Settings):
         return replace(super().network, recurrent_size=self.recurrent_size)
 
 
-class Memories(NamedTuple):
+class RecurrentStates(NamedTuple):
     """What networks remember along the steps of a batch: T steps of L whole lanes, row t L + l being step t of lane l.
 
     Gradients end at the first step: what was remembered before it is held fixed.
@@ -70,15 +70,15 @@ class Memories(NamedTuple):
     """[L, H], of the actor before the first step, as it was when it acted."""
     critic: Tensor
     """[L, H], of the critic before the first step."""
-    critic_afterwards: Tensor
+    next_critic: Tensor
     """[L, H], of the critic after the last step, zero where the episode ended there: for the next rollout."""
 
-    def of_lanes(self, lanes: Tensor) -> "Memories":
+    def select(self, lanes: Tensor) -> "RecurrentStates":
         """Those of some lanes, int64 indices."""
-        return Memories(self.keep.index_select(1, lanes), *(state.index_select(0, lanes) for state in self[1:]))
+        return RecurrentStates(self.keep.index_select(1, lanes), *(state.index_select(0, lanes) for state in self[1:]))
 
 
-class Batch(NamedTuple):
+class RolloutBatch(NamedTuple):
     """Steps of all environments, in any order unless networks remember; every field but the last has B rows."""
 
     observation: Tensor
@@ -93,31 +93,33 @@ class Batch(NamedTuple):
     """[B], V(s) before the update."""
     target: Tensor
     """[B], what V(s) should have been: advantage + value."""
-    memories: Memories | None = None
+    recurrent_states: RecurrentStates | None = None
     """Where networks remember."""
 
     @property
     def units(self) -> int:
         """What minibatches are put together from: steps, or lanes as a whole where networks remember."""
-        return len(self.value) if self.memories is None else len(self.memories.actor)
+        return len(self.value) if self.recurrent_states is None else len(self.recurrent_states.actor)
 
-    def minibatches(self, order: Tensor, minibatch_size: int) -> Iterator["Batch"]:
+    def minibatches(self, order: Tensor, minibatch_size: int) -> Iterator["RolloutBatch"]:
         """Every unit once, in the order of `order` [units] int64, in near-equal pieces of at most `minibatch_size`
         steps.
         """
-        if self.memories is not None:
-            return self._whole_lanes(self.memories, order, minibatch_size)
+        if self.recurrent_states is not None:
+            return self._lane_minibatches(self.recurrent_states, order, minibatch_size)
         pieces = math.ceil(len(order) / minibatch_size)
         shuffled = [tensor.index_select(0, order).tensor_split(pieces) for tensor in self._steps()]
-        return starmap(Batch, zip(*shuffled, strict=True))
+        return starmap(RolloutBatch, zip(*shuffled, strict=True))
 
-    def _whole_lanes(self, memories: Memories, order: Tensor, minibatch_size: int) -> Iterator["Batch"]:
-        steps, lanes = memories.keep.shape[:2]
+    def _lane_minibatches(
+        self, recurrent_states: RecurrentStates, order: Tensor, minibatch_size: int
+    ) -> Iterator["RolloutBatch"]:
+        steps, lanes = recurrent_states.keep.shape[:2]
         first_of_step = torch.arange(0, steps * lanes, lanes, device=order.device).unsqueeze(1)
         for chosen in order.tensor_split(math.ceil(lanes / (minibatch_size // steps))):
             rows = (first_of_step + chosen).flatten()
             fields = [tensor.index_select(0, rows) for tensor in self._steps()]
-            yield Batch._make((*fields, memories.of_lanes(chosen)))
+            yield RolloutBatch._make((*fields, recurrent_states.select(chosen)))
 
     def _steps(self) -> tuple[Tensor, ...]:
         return self.observation, self.action, self.log_prob, self.advantage, self.value, self.target
@@ -125,12 +127,20 @@ class Batch(NamedTuple):
     @property
     def actor_sequences(self) -> Sequences | None:
         """What to go along with the actor."""
-        return None if self.memories is None else Sequences(self.memories.keep, self.memories.actor)
+        return (
+            None
+            if self.recurrent_states is None
+            else Sequences(self.recurrent_states.keep, self.recurrent_states.actor)
+        )
 
     @property
     def critic_sequences(self) -> Sequences | None:
         """What to go along with the critic."""
-        return None if self.memories is None else Sequences(self.memories.keep, self.memories.critic)
+        return (
+            None
+            if self.recurrent_states is None
+            else Sequences(self.recurrent_states.keep, self.recurrent_states.critic)
+        )
 
 
 def standardize(advantage: Tensor) -> Tensor:
@@ -143,8 +153,8 @@ Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 """What is to grow or shrink, for each of B numbers, and its derivative: [B] -> ([B], [B])."""
 
 
-def descend_policy(
-    batch: Batch, networks: ActorCritic, objective: Objective, entropy_coefficient: float
+def backpropagate_policy(
+    batch: RolloutBatch, networks: ActorCritic, objective: Objective, entropy_coefficient: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Writes the gradient of -mean(objective(log_prob)) - entropy_coefficient mean(H) for the actor.
 
@@ -157,7 +167,7 @@ def descend_policy(
     Returns:
         Log-probabilities [B], mean objective [], mean entropy [].
     """
-    actor = networks.policy.actor.along(batch.actor_sequences)
+    actor = networks.policy.actor.unrolled(batch.actor_sequences)
     trace = actor.trace(batch.observation)
     log_prob, entropy, backward = networks.distribution.evaluate(trace[-1], batch.action)
     value, gradient = objective(log_prob)
@@ -168,9 +178,9 @@ def descend_policy(
     return log_prob, value.mean(), entropy
 
 
-def descend_value(batch: Batch, networks: ActorCritic, error: Objective, coefficient: float) -> Tensor:
+def backpropagate_value(batch: RolloutBatch, networks: ActorCritic, error: Objective, coefficient: float) -> Tensor:
     """Writes the gradient of coefficient mean(error(V)) for the critic, and returns mean(error(V)): []."""
-    critic = networks.critic.along(batch.critic_sequences)
+    critic = networks.critic.unrolled(batch.critic_sequences)
     trace = critic.trace(batch.observation)
     value, gradient = error(trace[-1].squeeze(1))
     gradient = (gradient * (coefficient / len(gradient))).unsqueeze(1)
@@ -217,8 +227,8 @@ class OnPolicy:
             epsilon=settings.adam_epsilon,
             maximum_norm=settings.maximum_gradient_norm,
         )
-        self._observations = Statistics((math.prod(observation_space.shape),), device)
-        self._returns = Statistics((), device)
+        self._observations = SharedMoments((math.prod(observation_space.shape),), device)
+        self._returns = SharedMoments((), device)
         self._return_carry = torch.zeros(0, dtype=torch.float64, device=device)
         self._critic_state = torch.zeros(0, settings.recurrent_size, device=device)
 
@@ -236,49 +246,51 @@ class OnPolicy:
         if self.hyperparameters.learning_rate_steps:
             taken = self.update_number * experience["reward"].numel()
             self._optimizer.rate.fill_(self.hyperparameters.learning_rate_after(taken))
-        with undone_on_error(self._trained_tensors()):
+        with restored_on_error(self._trained_tensors()):
             metrics = self._train(batch)
             if not metrics.isfinite().all():
                 # Looked at once an update, so that a device is not made to wait at every minibatch.
-                raise non_finite(self.METRICS, metrics, self.update_number)
+                raise non_finite_error(self.METRICS, metrics, self.update_number)
         if scale.fresh:
             self._returns.add(scale.fresh)
         self._return_carry = scale.carry
-        if batch.memories is not None:
-            self._critic_state = batch.memories.critic_afterwards
-        self._observe(experience["observation"][:-1])
+        if batch.recurrent_states is not None:
+            self._critic_state = batch.recurrent_states.next_critic
+        self._update_statistics(experience["observation"][:-1])
         self.update_number += 1
         means = dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
         return means | {"explained_variance": explained_variance(batch.value, batch.target)}
 
-    def _train(self, batch: Batch) -> Tensor:
+    def _train(self, batch: RolloutBatch) -> Tensor:
         """Descends the loss; returns METRICS of every minibatch: [minibatches, metrics]."""
         raise NotImplementedError
 
-    def _prepare(self, rollout: Rollout, reward: Tensor) -> Batch:
+    def _prepare(self, rollout: Rollout, reward: Tensor) -> RolloutBatch:
         """Values, advantages and targets under the critic as it is, flattened over time and lanes."""
         settings, (horizon, count) = self.hyperparameters, reward.shape
         observation = self.policy.normalize(rollout["observation"].flatten(0, 1))
-        value, next_value, memories = self._judge(rollout, observation)
+        value, next_value, recurrent_states = self._estimate_values(rollout, observation)
         terminated, truncated = rollout["terminated"], rollout["truncated"]
         advantage = generalized_advantages(
             reward, value, next_value, terminated, truncated, settings.discount, settings.gae_lambda
         )
         fields = (rollout["action"], rollout["log_prob"], advantage, value, advantage + value)
-        return Batch._make((observation[: horizon * count], *(field.flatten(0, 1) for field in fields), memories))
+        return RolloutBatch._make(
+            (observation[: horizon * count], *(field.flatten(0, 1) for field in fields), recurrent_states)
+        )
 
-    def _judge(self, rollout: Rollout, observation: Tensor) -> tuple[Tensor, Tensor, Memories | None]:
+    def _estimate_values(self, rollout: Rollout, observation: Tensor) -> tuple[Tensor, Tensor, RecurrentStates | None]:
         """V(s_t) and V(s_{t+1}), the latter of the final observation where truncated: [T, N] each.
 
         Args:
             rollout: T steps of N lanes.
             observation: [(T + 1) N, D], all rows of the rollout as the networks see them.
         """
-        critic, truncated, memories = self._networks.critic, rollout["truncated"], None
+        critic, truncated, recurrent_states = self._networks.critic, rollout["truncated"], None
         horizon, count = truncated.shape
         states = observation.new_empty(horizon + 1, count, 0)
         if isinstance(critic, RecurrentNetwork):
-            memories, outputs, states = self._remember(critic, rollout, observation)
+            recurrent_states, outputs, states = self._unroll_critic(critic, rollout, observation)
         else:
             outputs = critic.forward(observation)
         values = outputs.view(horizon + 1, count)
@@ -287,11 +299,11 @@ class OnPolicy:
             # With what is remembered of the episode that is cut off.
             final = self.policy.normalize(rollout["final_observation"][truncated])
             next_value[truncated] = critic.advance(final, states[:-1][truncated])[0].squeeze(1)
-        return values[:-1], next_value, memories
+        return values[:-1], next_value, recurrent_states
 
-    def _remember(
+    def _unroll_critic(
         self, critic: RecurrentNetwork, rollout: Rollout, observation: Tensor
-    ) -> tuple[Memories, Tensor, Tensor]:
+    ) -> tuple[RecurrentStates, Tensor, Tensor]:
         """What is remembered along a rollout; the critic's outputs [(T + 1) N, 1]; its states after each row
         [T + 1, N, H].
 
@@ -304,17 +316,17 @@ class OnPolicy:
         state, lanes = self._critic_state, done.shape[1]
         state = state if len(state) == lanes else state.new_zeros(lanes, critic.state_size)
         outputs, states = critic.unroll(observation, Sequences(keep, state))
-        memories = Memories(keep[:-1], rollout["state"][0], state, states[-2] * keep[-1])
-        return memories, outputs, states
+        recurrent_states = RecurrentStates(keep[:-1], rollout["state"][0], state, states[-2] * keep[-1])
+        return recurrent_states, outputs, states
 
-    def _observe(self, observation: Tensor) -> None:
+    def _update_statistics(self, observation: Tensor) -> None:
         """Adds observations [T, N, *shape] to the policy's statistics."""
         if self.policy.normalizes:
             samples = observation.flatten(0, 1).flatten(1)
             self._observations.add(RunningMoments.of(samples))
-            self._normalize()
+            self._refresh_normalizer()
 
-    def _normalize(self) -> None:
+    def _refresh_normalizer(self) -> None:
         if self.policy.normalizes:
             seen = self._observations.total
             self.policy.set_statistics(seen.mean, seen.variance)
@@ -344,7 +356,7 @@ class OnPolicy:
 
     def refresh(self) -> None:
         """See Algorithm.refresh."""
-        self._normalize()
+        self._refresh_normalizer()
 
     def begin_episodes(self) -> None:
         """See Algorithm.begin_episodes: running returns begin at zero, and the critic remembers nothing."""

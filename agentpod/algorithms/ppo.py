@@ -13,11 +13,11 @@ from torch import Tensor
 
 from agentpod.algorithms.fusible import Fusible
 from agentpod.algorithms.on_policy import (
-    Batch,
     OnPolicy,
     OnPolicySettings,
-    descend_policy,
-    descend_value,
+    RolloutBatch,
+    backpropagate_policy,
+    backpropagate_value,
     standardize,
 )
 from agentpod.experience.rollout import Rollout
@@ -63,7 +63,7 @@ class PPOHyperparameters(OnPolicySettings):
             )
 
 
-def adapted_rate(rate: float, divergence: float, desired: float) -> float:
+def adaptive_learning_rate(rate: float, divergence: float, desired: float) -> float:
     """The next learning rate (Rudin et al. 2022, section 3): lower where the policy moved twice as far as desired,
     higher where not half as far.
     """
@@ -129,7 +129,7 @@ def squared_value_error(value: Tensor, old_value: Tensor, target: Tensor, clip_r
 
 
 def policy_gradient(
-    batch: Batch, networks: ActorCritic, settings: PPOHyperparameters, surrogate: Surrogate = clipped_surrogate
+    batch: RolloutBatch, networks: ActorCritic, settings: PPOHyperparameters, surrogate: Surrogate = clipped_surrogate
 ) -> tuple[Tensor, ...]:
     """Writes the actor's part of the gradient of the loss (Schulman et al. 2017, equation 9): of
 
@@ -150,14 +150,14 @@ def policy_gradient(
     def objective(log_prob: Tensor) -> tuple[Tensor, Tensor]:
         return surrogate(log_prob - batch.log_prob, advantage, settings.clip_range)
 
-    log_prob, mean_objective, entropy = descend_policy(batch, networks, objective, settings.entropy_coefficient)
+    log_prob, mean_objective, entropy = backpropagate_policy(batch, networks, objective, settings.entropy_coefficient)
     log_ratio = log_prob - batch.log_prob
     change = log_ratio.expm1()
     clip_fraction = (change.abs() > settings.clip_range).float().mean()
     return -mean_objective, entropy, (change - log_ratio).mean(), clip_fraction
 
 
-def value_gradient(batch: Batch, networks: ActorCritic, settings: PPOHyperparameters) -> Tensor:
+def value_gradient(batch: RolloutBatch, networks: ActorCritic, settings: PPOHyperparameters) -> Tensor:
     """Writes the critic's part of the gradient of the loss (Schulman et al. 2017, equation 9): of
 
         value_coefficient mean(E)
@@ -168,7 +168,7 @@ def value_gradient(batch: Batch, networks: ActorCritic, settings: PPOHyperparame
     def error(value: Tensor) -> tuple[Tensor, Tensor]:
         return squared_value_error(value, batch.value, batch.target, settings.value_clip_range)
 
-    return descend_value(batch, networks, error, settings.value_coefficient)
+    return backpropagate_value(batch, networks, error, settings.value_coefficient)
 
 
 class PPO(OnPolicy):
@@ -182,7 +182,7 @@ class PPO(OnPolicy):
     METRICS = ("value_loss", "policy_loss", "entropy", "approximate_kl", "clip_fraction", "gradient_norm")
     surrogate = staticmethod(clipped_surrogate)
 
-    def _prepare(self, rollout: Rollout, reward: Tensor) -> Batch:
+    def _prepare(self, rollout: Rollout, reward: Tensor) -> RolloutBatch:
         horizon, count = reward.shape
         minibatch_size = self.hyperparameters.minibatch_size
         if minibatch_size > horizon * count:
@@ -192,30 +192,30 @@ class PPO(OnPolicy):
             )
         return super()._prepare(rollout, reward)
 
-    def _train(self, batch: Batch) -> Tensor:
+    def _train(self, batch: RolloutBatch) -> Tensor:
         settings = self.hyperparameters
         generator = derive_generator(self._device, self._seed, "update", self.update_number)
         epochs: list[Tensor] = []
         for _ in range(settings.epochs):
             order = torch.randperm(batch.units, generator=generator, device=self._device)
             minibatches = batch.minibatches(order, settings.minibatch_size)
-            epochs.append(torch.stack([self._descend(minibatch) for minibatch in minibatches]))
+            epochs.append(torch.stack([self._gradient_step(minibatch) for minibatch in minibatches]))
             # Read only if it decides something: reading makes a device wait.
-            if settings.target_kl > 0 and self._divergence(epochs[-1]) > settings.target_kl:
+            if settings.target_kl > 0 and self._mean_kl(epochs[-1]) > settings.target_kl:
                 break
         if settings.desired_kl > 0:
             rate = self._optimizer.rate
-            rate.fill_(adapted_rate(float(rate), self._divergence(epochs[-1]), settings.desired_kl))
+            rate.fill_(adaptive_learning_rate(float(rate), self._mean_kl(epochs[-1]), settings.desired_kl))
         return torch.cat(epochs)
 
-    def _divergence(self, metrics: Tensor) -> float:
+    def _mean_kl(self, metrics: Tensor) -> float:
         """The mean approximate KL divergence over an epoch, and over all learners that descend together."""
         divergence = metrics[:, self.METRICS.index("approximate_kl")].mean()
         if self._optimizer.reduce:
             self._optimizer.reduce(divergence)
         return float(divergence)
 
-    def _descend(self, minibatch: Batch) -> Tensor:
+    def _gradient_step(self, minibatch: RolloutBatch) -> Tensor:
         """One step of the optimizer; returns METRICS [metrics]."""
         value_loss = value_gradient(minibatch, self._networks, self.hyperparameters)
         terms = policy_gradient(minibatch, self._networks, self.hyperparameters, self.surrogate)

@@ -5,23 +5,23 @@ from dataclasses import dataclass
 
 from agentpod.algorithms import ALGORITHMS
 from agentpod.algorithms.base import parse_hyperparameters
-from agentpod.experience.memory_spec import Memory
+from agentpod.experience.memory_spec import MemorySpec
 from agentpod.models.policy import NetworkSpec
 from podrace.config import unknown
 from podrace.errors import InvalidArgument
 
 
 @dataclass(frozen=True)
-class Outline:
+class Requirements:
     """An agent's policy and memory in numbers."""
 
     network: NetworkSpec
     """Of the policy."""
-    memory: Memory
+    memory: MemorySpec
     """What the learner keeps for the algorithm."""
 
 
-def outline(algorithm: str, hyperparameters: Mapping[str, object]) -> Outline:
+def requirements(algorithm: str, hyperparameters: Mapping[str, object]) -> Requirements:
     """Reads an outline from hyperparameters.
 
     Raises:
@@ -30,4 +30,4 @@ def outline(algorithm: str, hyperparameters: Mapping[str, object]) -> Outline:
     if algorithm not in ALGORITHMS:
         raise InvalidArgument(unknown("agent", "algorithm", algorithm, ALGORITHMS))
     settings = parse_hyperparameters(ALGORITHMS[algorithm].settings_type, hyperparameters)
-    return Outline(settings.network, settings.memory)
+    return Requirements(settings.network, settings.memory)

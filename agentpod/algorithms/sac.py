@@ -10,11 +10,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.off_policy import descend_critics, value_slope
+from agentpod.algorithms.off_policy import reduce_critics, step_critics
 from agentpod.algorithms.soft import SoftActorCritic, SoftSettings, Temperature
 from agentpod.algorithms.trainable import Trainable
-from agentpod.experience.replay_buffer import Batch
-from agentpod.models.action_heads import SquashedDraw, SquashedGaussian
+from agentpod.experience.replay_buffer import TransitionBatch
+from agentpod.models.action_heads import SquashedGaussian, SquashedSample
 from agentpod.models.distributions import output_count
 
 
@@ -45,7 +45,7 @@ class SAC(SoftActorCritic):
         "actor_gradient_norm",
     )
 
-    def _build(self, generator: torch.Generator) -> dict[str, Trainable]:
+    def _build_networks(self, generator: torch.Generator) -> dict[str, Trainable]:
         settings, self._dimensions = self.hyperparameters, output_count(self._action_space)
         self._temperature = Temperature(settings, -settings.target_entropy_scale * self._dimensions, self._device)
         critics = self._critics(generator, self._inputs + self._dimensions, 1, settings.critics)
@@ -56,13 +56,13 @@ class SAC(SoftActorCritic):
         shape = (updates, 2 * self.hyperparameters.batch_size, self._dimensions)
         return torch.randn(shape, generator=generator, device=generator.device)
 
-    def _descend(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         actor, critics, size = self._trained["actor"], self._trained["critic"], len(batch.reward)
         head = cast(SquashedGaussian, self.policy.head)
         # Both halves go through the actor at once: it does not change before its own step.
         trace = actor.network.trace(torch.cat((batch.observation, batch.next_observation)))
-        drawn = head.draw(trace[-1], noise)
-        temperature = self._temperature.now()
+        drawn = head.rsample(trace[-1], noise)
+        temperature = self._temperature.value()
         mean_log_prob = drawn.log_prob[:size].mean()
         self._temperature.descend(mean_log_prob)
 
@@ -71,23 +71,23 @@ class SAC(SoftActorCritic):
         soft_value = torch.addcmul(next_values, temperature, drawn.log_prob[size:], value=-1.0)
         target = torch.addcmul(batch.reward, batch.discount, soft_value)
         inputs = torch.cat((batch.observation, batch.action), -1)
-        loss, errors, mean_value, critic_norm = descend_critics(critics, inputs, target, batch.weight)
+        loss, errors, mean_value, critic_norm = step_critics(critics, inputs, target, batch.weight)
 
-        first_half = SquashedDraw(*(tensor[:size] for tensor in drawn))
-        policy_value, actor_norm = self._climb(
+        first_half = SquashedSample(*(tensor[:size] for tensor in drawn))
+        policy_value, actor_norm = self._actor_step(
             batch.observation, first_half, [tensor[:size] for tensor in trace], temperature
         )
         policy_loss = temperature * mean_log_prob - policy_value
         metrics = (loss, mean_value, critic_norm, policy_loss, mean_log_prob, temperature, actor_norm)
         return torch.stack(metrics), errors
 
-    def _climb(
-        self, observation: Tensor, drawn: SquashedDraw, trace: list[Tensor], temperature: Tensor
+    def _actor_step(
+        self, observation: Tensor, drawn: SquashedSample, trace: list[Tensor], temperature: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Moves the actor up the critics; returns their mean value [] and the length of the gradient []."""
         actor, critics, size = self._trained["actor"], self._trained["critic"], len(observation)
         judged = critics.network.trace(torch.cat((observation, drawn.action), -1))
-        values, slope = value_slope(judged[-1], self.hyperparameters.critic_reduction)
+        values, slope = reduce_critics(judged[-1], self.hyperparameters.critic_reduction)
         parts = critics.network.input_gradient(slope.mul_(-1.0 / size), judged, slice(self._inputs, None))
         actor.network.backward(drawn.backward(parts.sum(0), temperature / size), trace, actor.gradient)
         return values.mean(), actor.optimizer.step()

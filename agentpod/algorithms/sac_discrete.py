@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.off_policy import value_slope
+from agentpod.algorithms.off_policy import reduce_critics
 from agentpod.algorithms.soft import SoftActorCritic, SoftSettings, Temperature
 from agentpod.algorithms.trainable import Trainable
-from agentpod.experience.replay_buffer import Batch
+from agentpod.experience.replay_buffer import TransitionBatch
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SACDiscrete(SoftActorCritic):
         "actor_gradient_norm",
     )
 
-    def _build(self, generator: torch.Generator) -> dict[str, Trainable]:
+    def _build_networks(self, generator: torch.Generator) -> dict[str, Trainable]:
         settings, choices = self.hyperparameters, self._action_space.n
         self._temperature = Temperature(settings, settings.target_entropy_scale * math.log(choices), self._device)
         return {
@@ -54,12 +54,12 @@ class SACDiscrete(SoftActorCritic):
         self._subset_generator = generator
         return super()._noise(updates, generator)
 
-    def _descend(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         actor, critics, size = self._trained["actor"], self._trained["critic"], len(batch.reward)
         # Both halves go through the actor at once: it does not change before its own step.
         trace = actor.network.trace(torch.cat((batch.observation, batch.next_observation)))
         log_probabilities = trace[-1].log_softmax(-1)
-        probabilities, temperature = log_probabilities.exp(), self._temperature.now()
+        probabilities, temperature = log_probabilities.exp(), self._temperature.value()
         negative_entropy = (probabilities * log_probabilities).sum(-1)
 
         next_values = self._target_value(critics.target.forward(batch.next_observation))
@@ -68,7 +68,7 @@ class SACDiscrete(SoftActorCritic):
         target = torch.addcmul(batch.reward, batch.discount, soft_value)
         loss, errors, mean_value, critic_norm = self._descend_critics(batch, target)
 
-        values, _ = value_slope(critics.network.forward(batch.observation), self.hyperparameters.critic_reduction)
+        values, _ = reduce_critics(critics.network.forward(batch.observation), self.hyperparameters.critic_reduction)
         # L = sum_a p_a (alpha log p_a - Q_a);  d L / d logit_i = p_i (alpha log p_i - Q_i - L)
         advantage = torch.addcmul(-values, temperature, log_probabilities[:size])
         each = (probabilities[:size] * advantage).sum(-1, keepdim=True)
@@ -80,8 +80,8 @@ class SACDiscrete(SoftActorCritic):
         metrics = (loss, mean_value, critic_norm, each.mean(), entropy, temperature, actor_norm)
         return torch.stack(metrics), errors
 
-    def _descend_critics(self, batch: Batch, target: Tensor) -> tuple[Tensor, ...]:
-        """One step of every critic at the actions taken; returns what `off_policy.descend_critics` does."""
+    def _descend_critics(self, batch: TransitionBatch, target: Tensor) -> tuple[Tensor, ...]:
+        """One step of every critic at the actions taken; returns what `off_policy.step_critics` does."""
         critics, size = self._trained["critic"], len(target)
         trace = critics.network.trace(batch.observation)
         values = trace[-1]

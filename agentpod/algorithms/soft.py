@@ -66,7 +66,7 @@ class Temperature:
             maximum_norm=0.0,
         )
 
-    def now(self) -> Tensor:
+    def value(self) -> Tensor:
         """Alpha: [] float32; later steps leave it as it is."""
         return self._log.exp().squeeze(0)
 
@@ -95,7 +95,7 @@ class SoftActorCritic(OffPolicy):
     def _live_tensors(self) -> dict[str, Tensor]:
         return super()._live_tensors() | self._temperature.tensors()
 
-    def _drawn(self, values: Tensor) -> Tensor:
+    def _critic_subset(self, values: Tensor) -> Tensor:
         """The critics that a target is taken from: [C, ...] -> [M, ...], a subset drawn anew each time, or all."""
         settings = self.hyperparameters
         if not settings.critic_subset:
@@ -108,4 +108,4 @@ class SoftActorCritic(OffPolicy):
         settings = self.hyperparameters
         if settings.critic_reduction == "mean" and not settings.critic_subset:
             return values.mean(0)
-        return self._drawn(values).amin(0)
+        return self._critic_subset(values).amin(0)

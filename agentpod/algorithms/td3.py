@@ -44,5 +44,5 @@ class TD3(DDPG):
         noise = (noise * self.hyperparameters.target_noise).clamp_(-bound, bound)
         return super()._next_action(next_observation, noise).add_(noise).clamp_(-1.0, 1.0)
 
-    def _climbs(self) -> bool:
+    def _is_actor_due(self) -> bool:
         return bool((self.gradient_steps + 1) % self.hyperparameters.policy_delay == 0)

@@ -60,7 +60,7 @@ class Trainable:
         self.target_flat = flat.clone() if target else flat.new_empty(0)
         self.target = make(name, flat_views(self.target_flat, shapes)) if target else self.network
 
-    def follow(self, rate: float) -> None:
+    def update_target(self, rate: float) -> None:
         """Moves the target towards the network (Lillicrap et al. 2016): target += rate (network - target).
 
         Where there is no target, nothing moves.

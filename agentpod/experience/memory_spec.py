@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemorySpec:
     """What a learner must keep for an algorithm."""
 
     horizon: int

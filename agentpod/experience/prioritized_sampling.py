@@ -41,7 +41,7 @@ def importance_weights(probability: Tensor, size: int, beta: float) -> Tensor:
     return (weight / weight.amax()).float()
 
 
-class Priorities:
+class PriorityTree:
     """Priorities of leaves, and above them sums of FAN_OUT neighbours each until few nodes are left.
 
         priorities = Priorities(1_000_000, 0.6)
@@ -145,7 +145,7 @@ class Priorities:
             index, point = child.squeeze(1).add_(index, alpha=FAN_OUT), point.squeeze(1)
         priority = self.get(index)
         if index.is_cuda:
-            index, priority = off_zero(index, priority)
+            index, priority = replace_zero_priorities(index, priority)
         return index, priority / sums[-1]
 
     def tensors(self) -> Mapping[str, Tensor]:
@@ -182,7 +182,7 @@ def _step_down(values: Tensor, sums: Tensor, point: Tensor) -> tuple[Tensor, Ten
     return column, point.sub_(before).clamp_(min=0.0)
 
 
-def off_zero(index: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
+def replace_zero_priorities(index: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
     """Replaces leaves of priority 0 by the most probable one of the batch.
 
     A GPU sums up in parallel, so its running sums can grow by a rounding error over a leaf of 0, and a point can, once

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentpod.experience.prioritized_sampling import Priorities, importance_weights
+from agentpod.experience.prioritized_sampling import PriorityTree, importance_weights
 from agentpod.experience.replay_layout import FINAL, pack, unpack
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, ResourceExhausted
 
@@ -24,13 +24,13 @@ MAXIMUM_PIECES = 64
 GATHER_BYTES = 4 * 2**20
 """What is gathered at once for several batches: with more, none of them gets cheaper."""
 
-MISFIT = (
+LAYOUT_MISMATCH = (
     "the saved replay memory is of another layout: the environments and how many, horizon, replay_capacity and "
     "prioritized must be as they were"
 )
 
 
-class Batch(NamedTuple):
+class TransitionBatch(NamedTuple):
     """B transitions, each over the m <= n steps that begin with one that was drawn."""
 
     observation: Tensor
@@ -49,7 +49,7 @@ class Batch(NamedTuple):
     """[B] int64, row N + lane of the first step."""
 
 
-class Replay:
+class ReplayBuffer:
     """Steps in a ring of tensors that are laid out as `replay_fields` says.
 
         replay = Replay(region, horizon)
@@ -102,7 +102,7 @@ class Replay:
         self._on_host = self.device.type == "cpu"
         self._restored = torch.zeros(self._rows, dtype=torch.bool)
         self.prioritized = prioritized
-        self._priorities = Priorities(self.capacity if prioritized else 0, priority_exponent, self.device)
+        self._priorities = PriorityTree(self.capacity if prioritized else 0, priority_exponent, self.device)
 
     @property
     def size(self) -> int:
@@ -149,12 +149,12 @@ class Replay:
         if self.prioritized:
             self._priorities.admit(segment * self.segment_steps, self.segment_steps)
 
-    def lost(self) -> None:
+    def reclaim(self) -> None:
         """Takes back, empty, what is out: who was filling it is gone, and the environments begin anew."""
         self._granted = 0
-        self.break_here()
+        self.mark_truncated()
 
-    def break_here(self) -> None:
+    def mark_truncated(self) -> None:
         """Marks the newest steps truncated unless they terminated: what is received next did not follow from them."""
         if self._ready:
             self._rings["truncated"][self.newest_row] |= ~self._rings["terminated"][self.newest_row]
@@ -166,7 +166,7 @@ class Replay:
 
     def sample(
         self, batch_size: int, n_step: int, discount: float, generator: torch.Generator, *, beta: float = 1.0
-    ) -> Batch:
+    ) -> TransitionBatch:
         """Draws READY steps, with replacement; no device is made to wait.
 
         The window of a step ends after n, where an episode ends, or with the newest READY row, whichever comes first.
@@ -194,7 +194,7 @@ class Replay:
 
     def sample_many(
         self, updates: int, batch_size: int, n_step: int, discount: float, generator: torch.Generator, **options: float
-    ) -> Iterator[Batch]:
+    ) -> Iterator[TransitionBatch]:
         """Draws K = `updates` batches; the other arguments are those of `sample`.
 
         Several are drawn and gathered as one larger batch, which is then cut: no segment may be granted or received
@@ -204,9 +204,11 @@ class Replay:
         at_once = 1 if self.prioritized else max(1, GATHER_BYTES // (batch_size * step_bytes))
         for done in range(0, updates, at_once):
             several = self.sample(min(at_once, updates - done) * batch_size, n_step, discount, generator, **options)
-            yield from map(Batch._make, zip(*(torch.split(field, batch_size) for field in several), strict=True))
+            yield from map(
+                TransitionBatch._make, zip(*(torch.split(field, batch_size) for field in several), strict=True)
+            )
 
-    def gather(self, index: Tensor, n_step: int, discount: float) -> Batch:
+    def gather(self, index: Tensor, n_step: int, discount: float) -> TransitionBatch:
         """The transitions of given READY steps, [B] int64 as in Batch.index, with weights of 1; else as `sample`."""
         return self._transitions(self._age(index), torch.ones(len(index), device=self.device), n_step, discount)
 
@@ -220,7 +222,7 @@ class Replay:
     def _age(self, index: Tensor) -> Tensor:
         return (index - self._oldest) % self.capacity
 
-    def _transitions(self, age: Tensor, weight: Tensor, n_step: int, discount: float) -> Batch:
+    def _transitions(self, age: Tensor, weight: Tensor, n_step: int, discount: float) -> TransitionBatch:
         index = (age + self._oldest) % self.capacity
         window = self._one_step if n_step == 1 else self._several_steps
         last, reward, following_discount, final = window(age, index, n_step, discount)
@@ -228,7 +230,7 @@ class Replay:
         # Where the final observation counts, the next row may be FILLING: the step's own is read there first.
         following = torch.add(last, ~final, alpha=self._count) % self.capacity
         next_observation = self._with_final(self._flat["observation"].index_select(0, following), last, final)
-        return Batch(observation, action, reward, following_discount, next_observation, weight, index)
+        return TransitionBatch(observation, action, reward, following_discount, next_observation, weight, index)
 
     def _with_final(self, next_observation: Tensor, last: Tensor, final: Tensor) -> Tensor:
         """Puts the final observations of steps `last` [B] where the mask `final` [B] has them."""
@@ -292,11 +294,11 @@ class Replay:
         """
         layout = tensors.get("layout")
         if layout is None or not torch.equal(layout.cpu(), self._layout()):
-            raise InvalidArgument(MISFIT)
+            raise InvalidArgument(LAYOUT_MISMATCH)
         for name, ring in self._rings.items():
             found = tensors.get(name)
             if found is None or found.dtype != ring.dtype or found.shape[1:] != ring.shape[1 + (name == FINAL) :]:
-                raise InvalidArgument(MISFIT)
+                raise InvalidArgument(LAYOUT_MISMATCH)
         unpack(self._rings, tensors, self._horizon)
         self._restored[tensors["rows"]] = True
 
@@ -312,7 +314,7 @@ class Replay:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on from what `state_dict` returned, after `restore` of all segments; `break_here` is the caller's.
+        """Goes on from what `state_dict` returned, after `restore` of all segments; `mark_truncated` is the caller's.
 
         Raises:
             InvalidArgument: It is of a memory of another layout.
@@ -321,7 +323,7 @@ class Replay:
         wanted = self.state_dict()
         fits = all(name in state and state[name].shape == tensor.shape for name, tensor in wanted.items())
         if not fits or not torch.equal(state["layout"].cpu(), wanted["layout"]):
-            raise InvalidArgument(MISFIT)
+            raise InvalidArgument(LAYOUT_MISMATCH)
         steps, newest, ready = state["turns"].tolist()
         rows = torch.arange((newest + 1 - ready) * self._horizon, (newest + 1) * self._horizon) % self._rows
         if not self._restored[rows].all():

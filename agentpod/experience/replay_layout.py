@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from agentpod.experience.prioritized_sampling import Priorities
+from agentpod.experience.prioritized_sampling import PriorityTree
 from agentpod.experience.rollout import Field, rollout_fields
 from podrace.errors import ResourceExhausted
 from simulators.base import Space
@@ -53,7 +53,7 @@ def replay_fields(observation_space: Space, action_space: Space, rows: int, coun
 def replay_bytes(fields: Mapping[str, Field], *, prioritized: bool = False) -> int:
     """Bytes of a memory of this layout once all of it was written, and of its priorities if there are any."""
     sizes = (torch.Size(field.shape).numel() * field.dtype.itemsize for field in fields.values())
-    return sum(sizes) + (Priorities.size_bytes(torch.Size(fields["reward"].shape).numel()) if prioritized else 0)
+    return sum(sizes) + (PriorityTree.size_bytes(torch.Size(fields["reward"].shape).numel()) if prioritized else 0)
 
 
 def check_memory(fields: Mapping[str, Field], available_bytes: int, *, prioritized: bool = False) -> None:

@@ -200,7 +200,7 @@ def _step_through(
         terminated.copy_(step.terminated)
         truncated.copy_(step.truncated)
         if policy.state_size:
-            policy.forget(state, terminated | truncated)
+            policy.reset_state(state, terminated | truncated)
         if t + 1 < len(observations):
             observations[t + 1].copy_(step.observation)
         else:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from agentpod.experience.memory_spec import Memory
-from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.memory_spec import MemorySpec
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.rollout import Field, Rollout
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import ResourceExhausted
@@ -41,7 +41,7 @@ class Grant:
     first_row: int = 0
 
 
-class Experience(Protocol):
+class ExperienceSlots(Protocol):
     """Where experience lies, and whose it is.
 
     grant = experience.grant()
@@ -66,7 +66,7 @@ class Experience(Protocol):
         """Frees a slot that was trained on."""
         ...
 
-    def lost(self) -> None:
+    def reclaim(self) -> None:
         """Takes back every grant whose rollout never came: all workers are open anew, nobody writes any more.
 
         References given before are refused from now on.
@@ -108,7 +108,7 @@ class RolloutSlots:
         """See Experience."""
         self._free.append(grant)
 
-    def lost(self) -> None:
+    def reclaim(self) -> None:
         """See Experience."""
         self._free = deque(self._grants)
 
@@ -126,7 +126,7 @@ class ReplaySlots:
     """
 
     def __init__(
-        self, plane: Plane, name: str, fields: Mapping[str, Field], memory: Memory, device: torch.device | str
+        self, plane: Plane, name: str, fields: Mapping[str, Field], memory: MemorySpec, device: torch.device | str
     ) -> None:
         """Allocates it.
 
@@ -141,7 +141,7 @@ class ReplaySlots:
             ResourceExhausted: There is no room for it.
         """
         self._region = plane.create(f"{name}_replay", [tensor_spec(field) for field in fields.values()])
-        self.replay = Replay(
+        self.replay = ReplayBuffer(
             self._region,
             horizon=memory.horizon,
             device=device,
@@ -153,7 +153,7 @@ class ReplaySlots:
         """See Experience."""
         return Grant(self._region, self.replay.grant())
 
-    def receive(self, grant: Grant) -> Replay:
+    def receive(self, grant: Grant) -> ReplayBuffer:
         """See Experience: the whole memory, with one more segment."""
         self.replay.receive(grant.first_row)
         return self.replay
@@ -161,10 +161,10 @@ class ReplaySlots:
     def release(self, grant: Grant) -> None:
         """See Experience: what was received stays."""
 
-    def lost(self) -> None:
+    def reclaim(self) -> None:
         """See Experience; episodes under way end here."""
         self._region.renew()
-        self.replay.lost()
+        self.replay.reclaim()
 
     def close(self) -> None:
         """See Experience."""

@@ -31,13 +31,13 @@ from torch import Tensor
 
 from agentpod.algorithms.fusible import Fusible
 from agentpod.fusion.rounds import FusionOptions
-from agentpod.models.normalizer import RunningMoments, Statistics
+from agentpod.models.normalizer import RunningMoments, SharedMoments
 from podrace.errors import FailedPrecondition
 from podrace.tensor_transport.group import Group, MemberLost
 
 
 @dataclass(frozen=True)
-class Scratch:
+class PendingAverage:
     """The result of a round, computed aside.
 
     Attributes:
@@ -56,7 +56,7 @@ class Scratch:
         return digest.hexdigest()
 
 
-class Fusion:
+class StateAverager:
     """One learner's side of the fusion of its agent; agentpod.fusion.rounds is the head's.
 
         fusion = Fusion(fusible, options)
@@ -82,7 +82,7 @@ class Fusion:
         self._fusible, self._options, self._diloco = fusible, options, options.mode == "diloco"
         self._device = next(iter(fusible.parameters.values())).device
         self._single: Tensor | None = None
-        self._met: Group | None = None
+        self._checked: Group | None = None
         self.group: Group | None = None
         self.anchor = self._row(fusible.parameters.values() if self._diloco else (), torch.float32)
         self.velocity = torch.zeros_like(self.anchor)
@@ -100,16 +100,16 @@ class Fusion:
         if self.group and self._options.mode == "allreduce":
             self.group.mean_(tensor)
 
-    def welcome(self, *, joining: bool) -> None:
+    def broadcast_leader_state(self, *, joining: bool) -> None:
         """Sends the head's state to all; those who join take it, but for their own fresh samples.
 
         Raises:
             FailedPrecondition: This learner has another layout than the head: it will never be able to take part.
             MemberLost: The round is over; nothing was taken.
         """
-        group, statistics = self._meet(), self._fusible.statistics.values()
-        singles = [*self._singles(everything=True), self.anchor, self.velocity]
-        doubles = self._doubles(everything=True)
+        group, statistics = self._checked_group(), self._fusible.statistics.values()
+        singles = [*self._float32_state(everything=True), self.anchor, self.velocity]
+        doubles = self._float64_state(everything=True)
         commons = [held.common.flat() for held in statistics]
         single = group.broadcast(self._row(singles, torch.float32), 0)
         double = group.broadcast(self._row([*doubles, *commons], torch.float64), 0)
@@ -118,12 +118,12 @@ class Fusion:
             for held, common in zip(statistics, self._moments(_write(double, doubles)), strict=True):
                 held.common = common
 
-    def prepare(self, *, begins: bool = False) -> Scratch:
+    def prepare(self, *, first_round: bool = False) -> PendingAverage:
         """Computes the result of the round: two collectives, or one where the gradients were shared.
 
         Args:
-            begins: Whether nobody has learned since all took the head's state: `diloco` makes no outer step then, for
-                it has momentum but nowhere to go.
+            first_round: Whether no member has updated since all took the leader's state. `diloco` then makes no outer
+                step: the parameters have not moved, so the step would follow the momentum alone.
 
         Returns:
             Memory that the next call uses again.
@@ -132,13 +132,13 @@ class Fusion:
             FailedPrecondition: As for `welcome`.
             MemberLost: The round is over; nothing was changed.
         """
-        group, options = self._meet(), self._options
+        group, options = self._checked_group(), self._options
         fresh = [held.fresh.flat() for held in self._fusible.statistics.values()]
-        rows = torch.stack(list(group.gather(self._row([*self._doubles(), *fresh], torch.float64))))
+        rows = torch.stack(list(group.gather(self._row([*self._float64_state(), *fresh], torch.float64))))
         # Fresh pages for millions of parameters would cost more than their mean does.
-        self._single = self._row([*self._singles(), self.velocity], torch.float32, self._single)
+        self._single = self._row([*self._float32_state(), self.velocity], torch.float32, self._single)
         count, shared = len(self.anchor), self._single[: len(self._single) - len(self.velocity)]
-        steps = self._diloco and not begins
+        steps = self._diloco and not first_round
         if steps:
             torch.sub(self.anchor, shared[:count], out=shared[:count])
         if options.mode != "allreduce":
@@ -148,38 +148,38 @@ class Fusion:
             shared[:count], self._single[-count:] = outer_step(
                 self.anchor, self.velocity, shared[:count], rate, momentum
             )
-        return Scratch(self._single, self._fused_rows(rows))
+        return PendingAverage(self._single, self._fused_rows(rows))
 
-    def apply(self, scratch: Scratch) -> None:
+    def apply(self, scratch: PendingAverage) -> None:
         """Takes the result of a committed round, in place."""
-        velocity = _write(scratch.single, self._singles())
+        velocity = _write(scratch.single, self._float32_state())
         if self._diloco:
             self.anchor.copy_(scratch.single[: len(self.anchor)])
             self.velocity.copy_(velocity)
-        commons = self._moments(_write(scratch.double, self._doubles()))
+        commons = self._moments(_write(scratch.double, self._float64_state()))
         for held, common in zip(self._fusible.statistics.values(), commons, strict=True):
-            held.agree(common)
+            held.commit(common)
 
     def _fused_rows(self, rows: Tensor) -> Tensor:
         """What [L, D] rates, counters and fresh statistics of all members make together: [D]."""
-        shared, rates = len(self._doubles()), len(self._fusible.rates)
+        shared, rates = len(self._float64_state()), len(self._fusible.rates)
         numbers = torch.cat([geometric_mean(rows[:, :rates]), rows[:, rates:shared].amax(0)])
         if self._options.mode == "allreduce":
             # As they are: were they not equal, the digests would have to show it.
-            numbers = self._row(self._doubles(), torch.float64)
+            numbers = self._row(self._float64_state(), torch.float64)
         brought = zip(*(self._moments(row[shared:]) for row in rows), strict=True)
         merged = (
             held.merged(fresh).flat() for held, fresh in zip(self._fusible.statistics.values(), brought, strict=True)
         )
         return torch.cat([numbers, *(row.to(numbers.device) for row in merged)])
 
-    def _singles(self, *, everything: bool = False) -> list[Tensor]:
+    def _float32_state(self, *, everything: bool = False) -> list[Tensor]:
         """The live tensors that the mode shares, or all."""
         fusible = self._fusible
         shared = [*fusible.parameters.values(), *fusible.targets.values()]
         return [*shared, *fusible.moments.values()] if everything or not self._diloco else shared
 
-    def _doubles(self, *, everything: bool = False) -> list[Tensor]:
+    def _float64_state(self, *, everything: bool = False) -> list[Tensor]:
         """The live numbers that the mode shares, or all."""
         rates, counts = self._fusible.rates.values(), self._fusible.counts.values()
         return [*rates, *counts] if everything or not self._diloco else [*rates]
@@ -197,12 +197,12 @@ class Fusion:
         empty = torch.empty(0, dtype=dtype, device=self._device)
         return torch.cat([empty, *(tensor.detach().flatten().to(self._device, dtype) for tensor in tensors)], out=out)
 
-    def _meet(self) -> Group:
+    def _checked_group(self) -> Group:
         """The group, after making sure, once, that all members have one layout: tensors must not differ in size."""
         group = self.group
         if group is None:
             raise FailedPrecondition("this learner is in no fusion group: it has to join one first")
-        if group is not self._met:
+        if group is not self._checked:
             layout = self._layout().to(self._device)
             layouts = group.gather(layout)
             if not torch.equal(layout, layouts[0]):
@@ -213,7 +213,7 @@ class Fusion:
             strangers = [rank for rank, other in enumerate(layouts) if not torch.equal(other, layout)]
             if strangers:
                 raise MemberLost(f"the learner of rank {strangers[0]} has another layout than the head")
-            self._met = group
+            self._checked = group
         return group
 
     def _layout(self) -> Tensor:
@@ -221,7 +221,7 @@ class Fusion:
         lines = [self._options.mode]
         for kind, tensors in vars(self._fusible).items():
             for name, held in tensors.items():
-                tensor = held.common.mean if isinstance(held, Statistics) else held
+                tensor = held.common.mean if isinstance(held, SharedMoments) else held
                 lines.append(f"{kind} {name} {list(tensor.shape)} {tensor.dtype}")
         return torch.tensor(list(hashlib.sha256("\n".join(lines).encode()).digest()), dtype=torch.uint8)
 

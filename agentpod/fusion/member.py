@@ -12,8 +12,8 @@ import structlog
 from torch import Tensor
 
 from agentpod.algorithms.base import Algorithm
-from agentpod.compute_thread import Compute
-from agentpod.fusion.averaging import Fusion, Scratch
+from agentpod.compute_thread import ComputeThread
+from agentpod.fusion.averaging import PendingAverage, StateAverager
 from agentpod.fusion.rendezvous import Rendezvous
 from agentpod.fusion.rounds import FusionOptions
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -34,7 +34,7 @@ def fusion_options(spec: FusionSpec) -> FusionOptions:
 
 
 @dataclass
-class Since:
+class LocalProgress:
     """What a learner has done since the last round it applied."""
 
     updates: int = 0
@@ -62,7 +62,7 @@ class FusionMember:
     def __init__(
         self,
         rendezvous: Rendezvous,
-        compute: Compute,
+        compute: ComputeThread,
         algorithm: Algorithm,
         session: str,
         index: int,
@@ -75,10 +75,10 @@ class FusionMember:
         self._rendezvous, self._compute, self._algorithm = rendezvous, compute, algorithm
         self._session, self._index, self._device, self._host = session, index, device, host
         self._every_updates = spec.every_updates
-        self._fusion = Fusion(algorithm.fusible(), fusion_options(spec))
+        self._fusion = StateAverager(algorithm.fusible(), fusion_options(spec))
         self._incarnation = uuid.uuid4().hex
         self._epoch = self._round = 0
-        self.environment_steps, self.since, self.size = 0, Since(), 1
+        self.environment_steps, self.local_progress, self.size = 0, LocalProgress(), 1
         if spec.mode == "allreduce":
             algorithm.share_gradients(self._fusion.reduce)
 
@@ -94,13 +94,13 @@ class FusionMember:
 
     def count(self, environment_steps: int) -> None:
         """One more update, with so many steps."""
-        self.since.updates += 1
-        self.since.environment_steps += environment_steps
+        self.local_progress.updates += 1
+        self.local_progress.environment_steps += environment_steps
 
     @property
     def due(self) -> bool:
         """Whether it is time for a round."""
-        return self.since.updates >= self._every_updates
+        return self.local_progress.updates >= self._every_updates
 
     async def fuse(self) -> None:
         """Takes part in rounds until one is committed.
@@ -109,7 +109,7 @@ class FusionMember:
             FailedPrecondition: The session is over (NOT_OPEN), or this learner was expelled.
             Unavailable: The head is gone.
         """
-        while not await self._take_part():
+        while not await self._try_round():
             pass
 
     async def close(self) -> None:
@@ -118,7 +118,7 @@ class FusionMember:
         if group:
             await self._compute.run(group.close)
 
-    async def _take_part(self) -> bool:
+    async def _try_round(self) -> bool:
         """One round; whether it was committed."""
         formed = await self._rendezvous.join(
             pb.JoinFusionRequest(
@@ -127,7 +127,7 @@ class FusionMember:
                 incarnation=self._incarnation,
                 applied_round=self._round,
                 epoch=self._epoch if self._fusion.group else 0,
-                environment_steps=self.since.environment_steps,
+                environment_steps=self.local_progress.environment_steps,
             )
         )
         scratch, digest, failure = await self._compute.run(self._prepare, formed)
@@ -152,19 +152,19 @@ class FusionMember:
         if formed.size != self.size or formed.joiner_ranks:
             _log.info("fused", round=formed.round, learners=formed.size, reason=formed.reason)
         self._round, self.size = formed.round, formed.size
-        self.environment_steps, self.since = outcome.environment_steps, Since()
+        self.environment_steps, self.local_progress = outcome.environment_steps, LocalProgress()
         return True
 
-    def _prepare(self, formed: pb.JoinFusionResponse) -> tuple[Scratch | None, str, str]:
+    def _prepare(self, formed: pb.JoinFusionResponse) -> tuple[PendingAverage | None, str, str]:
         """The average and its digest, or what went wrong."""
         fusion = self._fusion
         try:
             if formed.epoch != self._epoch or fusion.group is None:
                 self._regroup(formed)
             if formed.joiner_ranks:
-                fusion.welcome(joining=formed.rank in formed.joiner_ranks)
+                fusion.broadcast_leader_state(joining=formed.rank in formed.joiner_ranks)
                 self._algorithm.refresh()
-            scratch = fusion.prepare(begins=formed.round == 1)
+            scratch = fusion.prepare(first_round=formed.round == 1)
             return scratch, scratch.digest(), ""
         except MemberLost as error:
             if fusion.group:
@@ -187,6 +187,6 @@ class FusionMember:
         )
         self._epoch = formed.epoch
 
-    def _apply(self, scratch: Scratch) -> None:
+    def _apply(self, scratch: PendingAverage) -> None:
         self._fusion.apply(scratch)
         self._algorithm.refresh()

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from agentpod.fusion.rounds import HEAD, Arrival, Formation, FusionOptions, FusionRounds, Report
+from agentpod.fusion.rounds import LEADER, Arrival, FusionOptions, FusionRounds, Membership, RoundReport
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import NOT_OPEN, DeadlineExceeded, FailedPrecondition
@@ -62,7 +62,7 @@ class RemoteRendezvous:
                 return await rpc.call(method, request, deadline_seconds=DEADLINE_SECONDS)
 
 
-class HeadRendezvous:
+class LeaderRendezvous:
     """The head's own, for one session: agentpod.fusion.rounds decides, this waits.
 
     Attributes:
@@ -95,14 +95,14 @@ class HeadRendezvous:
         self._lifeline_of, self._clock = lifeline_of, clock
         self._watches: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._elsewhere: dict[int, tuple[int, str]] = {}
-        self._bell = asyncio.Event()
+        self._changed = asyncio.Event()
         self._closed = False
 
     async def join(self, request: pb.JoinFusionRequest) -> pb.JoinFusionResponse:
         """See Rendezvous."""
         self._check_session(request.session)
         member = request.learner_index, request.incarnation
-        self._watch(member)
+        self._start_watch(member)
         self._rounds.arrive(
             Arrival(
                 index=request.learner_index,
@@ -113,23 +113,23 @@ class HeadRendezvous:
                 time=self._clock(),
             )
         )
-        formation: Formation = await self._until(lambda: self._rounds.formation(member))
+        membership: Membership = await self._wait_for(lambda: self._rounds.membership(member))
         return pb.JoinFusionResponse(
-            round=formation.round,
-            epoch=formation.epoch,
-            rank=formation.members.index(member),
-            size=len(formation.members),
+            round=membership.round,
+            epoch=membership.epoch,
+            rank=membership.members.index(member),
+            size=len(membership.members),
             store_address=self._store.address,
-            prefix=f"{self.session}/{formation.epoch}",
-            joiner_ranks=sorted(formation.joiners),
-            reason=formation.reason,
+            prefix=f"{self.session}/{membership.epoch}",
+            joiner_ranks=sorted(membership.joiners),
+            reason=membership.reason,
         )
 
     async def commit(self, request: pb.CommitFusionRequest) -> pb.CommitFusionResponse:
         """See Rendezvous."""
         self._check_session(request.session)
         self._rounds.report(
-            Report(
+            RoundReport(
                 member=(request.learner_index, request.incarnation),
                 epoch=request.epoch,
                 round=request.round,
@@ -138,63 +138,63 @@ class HeadRendezvous:
                 time=self._clock(),
             )
         )
-        outcome = await self._until(lambda: self._rounds.outcome(request.epoch, request.round))
+        outcome = await self._wait_for(lambda: self._rounds.outcome(request.epoch, request.round))
         return pb.CommitFusionResponse(
             committed=outcome.committed, environment_steps=outcome.environment_steps, reason=outcome.reason
         )
 
-    def miss(self, learner: int) -> None:
+    def learner_disconnected(self, learner: int) -> None:
         """A learner of another host may be gone: nobody waits for it until it arrives again."""
         member = self._elsewhere.get(learner)
         if member is not None:
             _log.warning("a learner of another host has broken off", learner=learner)
             self._rounds.leave(member)
-            self._ring()
+            self._notify()
 
     async def close(self) -> None:
         """Ends the session: whoever waits is told."""
         self._closed = True
-        self._bell.set()
+        self._changed.set()
         for watch in self._watches.values():
             watch.cancel()
         await asyncio.gather(*self._watches.values(), return_exceptions=True)
         self._store.close()
 
-    async def _until(self, ready: Callable[[], Any]) -> Any:
+    async def _wait_for(self, ready: Callable[[], Any]) -> Any:
         """Waits for what others, or the passing of time, bring about."""
-        self._ring()
+        self._notify()
         while True:
             due = self._rounds.advance(self._clock())
             if (found := ready()) is not None:
                 # What was decided just now is news to the others that wait.
-                self._ring()
+                self._notify()
                 return found
             self._check_session(self.session)
-            bell = self._bell
+            changed = self._changed
             try:
-                await asyncio.wait_for(bell.wait(), None if due == math.inf else max(0.0, due - self._clock()))
+                await asyncio.wait_for(changed.wait(), None if due == math.inf else max(0.0, due - self._clock()))
             except TimeoutError:
                 continue
 
-    def _ring(self) -> None:
-        self._bell.set()
-        self._bell = asyncio.Event()
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _check_session(self, session: str) -> None:
         if self._closed or session != self.session:
             raise FailedPrecondition(f"session {session!r} is over", reason=NOT_OPEN)
 
-    def _watch(self, member: tuple[int, str]) -> None:
-        if member[0] == HEAD or member in self._watches:
+    def _start_watch(self, member: tuple[int, str]) -> None:
+        if member[0] == LEADER or member in self._watches:
             return
         path = self._lifeline_of(member[0])
         if path is None:
             self._elsewhere[member[0]] = member
         else:
-            self._watches[member] = asyncio.create_task(self._notice_end(member, path))
+            self._watches[member] = asyncio.create_task(self._watch_lifeline(member, path))
 
-    async def _notice_end(self, member: tuple[int, str], path: Path) -> None:
+    async def _watch_lifeline(self, member: tuple[int, str], path: Path) -> None:
         reason = await lifeline.lost(path)
         _log.warning("a learner is gone", learner=member[0], reason=reason)
         self._rounds.leave(member)
-        self._ring()
+        self._notify()

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from podrace.errors import Aborted, FailedPrecondition, InvalidArgument
 
 MODES = ("average", "allreduce", "diloco")
-HEAD = 0
+LEADER = 0
 """Index of the head among the learners."""
 REMEMBERED_OUTCOMES = 16
 
@@ -59,7 +59,7 @@ class FusionOptions:
 
 # --- what is known ---------------------------------------------------------------------------------------------------
 
-Member = tuple[int, str]
+MemberId = tuple[int, str]
 """Index and incarnation of a learner."""
 
 
@@ -81,16 +81,16 @@ class Arrival:
     """When it arrived."""
 
     @property
-    def member(self) -> Member:
+    def member(self) -> MemberId:
         """Who it is."""
         return self.index, self.incarnation
 
 
 @dataclass(frozen=True)
-class Report:
+class RoundReport:
     """How a member fared in a round."""
 
-    member: Member
+    member: MemberId
     epoch: int
     """Of the formation it reports on."""
     round: int
@@ -104,14 +104,14 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Formation:
+class Membership:
     """The members of a round: what `JoinFusion` answers."""
 
     round: int
     """Its number, from 1; that of an aborted round is used again."""
     epoch: int
     """Of the group: it grows with every change of members and with every abort."""
-    members: tuple[Member, ...]
+    members: tuple[MemberId, ...]
     """In the order of the ranks; the head is rank 0."""
     joiners: frozenset[int]
     """Ranks that take the head's state first."""
@@ -120,7 +120,7 @@ class Formation:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RoundOutcome:
     """The end of a round: what `CommitFusion` answers."""
 
     committed: bool
@@ -132,28 +132,28 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class State:
+class RoundState:
     """What the head knows."""
 
     expected: frozenset[int]
     """Learners that are waited for."""
     arrived: Mapping[int, Arrival] = field(default_factory=dict)
     """For the next round, by index."""
-    formed: Formation | None = None
+    formed: Membership | None = None
     """The round under way."""
     steps: Mapping[int, int] = field(default_factory=dict)
     """Environment steps that each of its members brings, by index."""
-    reported: Mapping[int, Report] = field(default_factory=dict)
+    reported: Mapping[int, RoundReport] = field(default_factory=dict)
     """How its members fared, by index."""
     lost: frozenset[int] = frozenset()
     """Its members that are known to be gone."""
-    last_members: tuple[Member, ...] = ()
+    last_members: tuple[MemberId, ...] = ()
     """Of the last round, under way or not."""
     aborted: bool = False
     """Whether that was aborted."""
     deviating: frozenset[int] = frozenset()
     """Its members that had another digest than the head."""
-    expelled: frozenset[Member] = frozenset()
+    expelled: frozenset[MemberId] = frozenset()
     """Those that had one even after they took the head's state."""
     epoch: int = 0
     """Of the last round."""
@@ -166,10 +166,10 @@ class State:
 # --- decisions -------------------------------------------------------------------------------------------------------
 
 
-def decide_round(now: float, state: State, options: FusionOptions) -> Formation | float:
+def decide_round(now: float, state: RoundState, options: FusionOptions) -> Membership | float:
     """Who takes part in the next round; or until when to wait for an arrival (infinity: there is no hurry)."""
     arrived = state.arrived
-    if HEAD not in arrived:
+    if LEADER not in arrived:
         return math.inf
     missing = state.expected - arrived.keys()
     give_up_time = min(arrival.time for arrival in arrived.values()) + options.straggler_seconds
@@ -183,18 +183,18 @@ def decide_round(now: float, state: State, options: FusionOptions) -> Formation 
     joiners = frozenset(
         rank
         for rank, (index, _) in enumerate(members)
-        if index != HEAD and (torn or index in state.deviating or not _up_to_date(arrived[index], state))
+        if index != LEADER and (torn or index in state.deviating or not _up_to_date(arrived[index], state))
     )
     reason = f"without {_listed(missing)}, who did not arrive in time" if missing else "all arrived"
-    return Formation(state.committed_rounds + 1, state.epoch + (not kept), members, joiners, reason)
+    return Membership(state.committed_rounds + 1, state.epoch + (not kept), members, joiners, reason)
 
 
-def _up_to_date(arrival: Arrival, state: State) -> bool:
+def _up_to_date(arrival: Arrival, state: RoundState) -> bool:
     """Whether its state is the outcome of the last committed round and what it learned since."""
     return arrival.applied_round == state.committed_rounds > 0
 
 
-def decide_outcome(now: float, formed: Formation, state: State, options: FusionOptions) -> Outcome | float:
+def decide_outcome(now: float, formed: Membership, state: RoundState, options: FusionOptions) -> RoundOutcome | float:
     """Whether a round counts; or until when to wait for a report (infinity: there is no hurry)."""
     reported = state.reported
     silent = frozenset(index for index, _ in formed.members) - reported.keys()
@@ -203,20 +203,20 @@ def decide_outcome(now: float, formed: Formation, state: State, options: FusionO
         return give_up_time
     before = state.environment_steps
     if silent:
-        return Outcome(False, before, f"learner {_listed(silent)} did not report")
+        return RoundOutcome(False, before, f"learner {_listed(silent)} did not report")
     failed = sorted(index for index, report in reported.items() if report.failure)
     if failed:
-        return Outcome(False, before, f"learner {failed[0]} failed: {reported[failed[0]].failure}")
+        return RoundOutcome(False, before, f"learner {failed[0]} failed: {reported[failed[0]].failure}")
     deviating = deviating_members(state)
     if deviating:
-        return Outcome(False, before, f"learner {_listed(deviating)} has another average than the head")
-    return Outcome(True, before + sum(state.steps.values()), f"{len(reported)} learners agree")
+        return RoundOutcome(False, before, f"learner {_listed(deviating)} has another average than the head")
+    return RoundOutcome(True, before + sum(state.steps.values()), f"{len(reported)} learners agree")
 
 
-def deviating_members(state: State) -> frozenset[int]:
+def deviating_members(state: RoundState) -> frozenset[int]:
     """Indices of those whose digest is another than the head's."""
     digests = {index: report.digest for index, report in state.reported.items() if not report.failure}
-    return frozenset(index for index, digest in digests.items() if digest != digests.get(HEAD, digest))
+    return frozenset(index for index, digest in digests.items() if digest != digests.get(LEADER, digest))
 
 
 def _listed(indices: frozenset[int]) -> str:
@@ -249,9 +249,9 @@ class FusionRounds:
 
     def __init__(self, learners: int, options: FusionOptions) -> None:
         """Expects all learners of an agent, the head among them."""
-        self.state = State(frozenset(range(learners)))
+        self.state = RoundState(frozenset(range(learners)))
         self._options = options
-        self._outcomes: dict[tuple[int, int], Outcome] = {}
+        self._outcomes: dict[tuple[int, int], RoundOutcome] = {}
 
     def arrive(self, arrival: Arrival) -> None:
         """Notes that a learner is ready for the next round; repeating is harmless.
@@ -266,22 +266,22 @@ class FusionRounds:
                 " machine and build, and restart it"
             )
         before = self.state.arrived.get(index)
-        if self.formation(member) or (before and before.member == member):
+        if self.membership(member) or (before and before.member == member):
             return
         for earlier in self.state.formed.members if self.state.formed else ():
             if earlier[0] == index:
                 self.leave(earlier)
         self.state = replace(self.state, arrived={**self.state.arrived, index: arrival})
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: MemberId) -> None:
         """Notes that a process is gone; another one of the same index may be there already."""
         state, index = self.state, member[0]
         arrived = {key: arrival for key, arrival in state.arrived.items() if arrival.member != member}
         expected = state.expected if index in arrived else state.expected - {index}
-        lost = state.lost | {index} if self.formation(member) else state.lost
+        lost = state.lost | {index} if self.membership(member) else state.lost
         self.state = replace(state, arrived=arrived, expected=expected, lost=lost)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: RoundReport) -> None:
         """Notes how a member fared; repeating is harmless.
 
         Raises:
@@ -289,7 +289,7 @@ class FusionRounds:
         """
         if (report.epoch, report.round) in self._outcomes:
             return
-        formed, index = self.formation(report.member), report.member[0]
+        formed, index = self.membership(report.member), report.member[0]
         if formed is None or (formed.epoch, formed.round) != (report.epoch, report.round):
             raise Aborted(
                 f"learner {index} is no member of fusion round {report.round}, epoch {report.epoch}: it has to arrive"
@@ -301,40 +301,40 @@ class FusionRounds:
         while True:
             state = self.state
             if state.formed is None:
-                formation = decide_round(now, state, self._options)
-                if not isinstance(formation, Formation):
-                    return formation
-                self._begin(formation)
+                membership = decide_round(now, state, self._options)
+                if not isinstance(membership, Membership):
+                    return membership
+                self._begin(membership)
             else:
                 outcome = decide_outcome(now, state.formed, state, self._options)
-                if not isinstance(outcome, Outcome):
+                if not isinstance(outcome, RoundOutcome):
                     return outcome
                 self._end(state.formed, outcome)
 
-    def formation(self, member: Member) -> Formation | None:
+    def membership(self, member: MemberId) -> Membership | None:
         """The round under way, if this process takes part in it."""
         formed = self.state.formed
         return formed if formed and member in formed.members else None
 
-    def outcome(self, epoch: int, round_number: int) -> Outcome | None:
+    def outcome(self, epoch: int, round_number: int) -> RoundOutcome | None:
         """How a round ended; None while it has not."""
         return self._outcomes.get((epoch, round_number))
 
-    def _begin(self, formation: Formation) -> None:
+    def _begin(self, membership: Membership) -> None:
         arrived = self.state.arrived
         self.state = replace(
             self.state,
             arrived={},
-            formed=formation,
+            formed=membership,
             steps={index: arrival.environment_steps for index, arrival in arrived.items()},
             reported={},
             lost=frozenset(),
-            last_members=formation.members,
+            last_members=membership.members,
             aborted=False,
-            epoch=formation.epoch,
+            epoch=membership.epoch,
         )
 
-    def _end(self, formed: Formation, outcome: Outcome) -> None:
+    def _end(self, formed: Membership, outcome: RoundOutcome) -> None:
         state = self.state
         self._outcomes[formed.epoch, formed.round] = outcome
         for forgotten in list(self._outcomes)[:-REMEMBERED_OUTCOMES]:

@@ -19,14 +19,14 @@ import structlog
 from google.protobuf import json_format
 from torch import Tensor
 
-from agentpod.algorithms.requirements import Outline, outline
-from agentpod.compute_thread import Compute
+from agentpod.algorithms.requirements import Requirements, requirements
+from agentpod.compute_thread import ComputeThread
 from agentpod.config import PodConfig
-from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.fusion.member import FusionMember, fusion_options
-from agentpod.fusion.rendezvous import HeadRendezvous
-from agentpod.fusion.rounds import HEAD
-from agentpod.fusion.shared_training import Lobby
+from agentpod.fusion.rendezvous import LeaderRendezvous
+from agentpod.fusion.rounds import LEADER
+from agentpod.fusion.shared_training import SharedTraining
 from agentpod.learner.checkpoint_files import Counters, FrozenState, copy_policy, freeze, restore
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, UpdateResult
 from agentpod.learner.evaluation_schedule import EvaluationSchedule, Scorer
@@ -65,9 +65,9 @@ class AgentTraining:
         lease: Lease,
         agent: Agent,
         roles: Roles,
-        compute: Compute,
+        compute: ComputeThread,
         publisher: Publisher,
-        lobby: Lobby,
+        shared_training: SharedTraining,
         *,
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
@@ -75,7 +75,7 @@ class AgentTraining:
         """Knows what to do; does nothing yet."""
         self._config, self._lease, self._agent = config, lease, agent
         self._spec: TournamentSpec = lease.assignment.spec
-        self._roles, self._compute, self._publisher, self._lobby = roles, compute, publisher, lobby
+        self._roles, self._compute, self._publisher, self._shared_training = roles, compute, publisher, shared_training
         self._device, self._clock = device, clock
         self._scorer = Scorer(roles, publisher, lease, self._spec.evaluation, clock)
         self._snapshots = SnapshotRecorder(publisher, lease, self._spec.evaluation)
@@ -83,7 +83,7 @@ class AgentTraining:
         self._loop: CollectUpdateLoop
         self._schedule: EvaluationSchedule
         self._member: FusionMember | None = None
-        self._rendezvous: HeadRendezvous | None = None
+        self._rendezvous: LeaderRendezvous | None = None
         self._steps_alone = 0
         self._began = clock()
         self._accounted = self._began
@@ -109,7 +109,7 @@ class AgentTraining:
         start = await self._publisher.start()
         self._counters = start.counters
         hyperparameters = json_format.MessageToDict(self._agent.hyperparameters)
-        self._loop = loop = self._new_loop(outline(self._agent.algorithm, hyperparameters))
+        self._loop = loop = self._new_loop(requirements(self._agent.algorithm, hyperparameters))
         with _naming_algorithm(self._agent.algorithm):
             spaces = await loop.open()
         if spaces is None:
@@ -138,7 +138,7 @@ class AgentTraining:
             # What fits nobody: it is the specification that names an agent of another tournament.
             raise bad(f"{KEY} = {parent_id!r}: cannot be gone on from in this environment: {error.message}") from error
 
-    def _new_loop(self, shape: Outline) -> CollectUpdateLoop:
+    def _new_loop(self, shape: Requirements) -> CollectUpdateLoop:
         spec = self._spec
         lanes = min(spec.evaluation.episodes, MAXIMUM_EVALUATION_LANES)
         session = SessionSpec(
@@ -243,7 +243,7 @@ class AgentTraining:
         """Shares this training with the other learners of the pod, and waits for them to take its state."""
         session = self._lease.assignment.assignment_id
         options = fusion_options(self._spec.fusion)
-        self._rendezvous = HeadRendezvous(
+        self._rendezvous = LeaderRendezvous(
             session, self._config.learners, options, self._config.lifeline_of, host=self._config.host
         )
         self._member = FusionMember(
@@ -251,7 +251,7 @@ class AgentTraining:
             self._compute,
             self._loop.algorithm,
             session,
-            HEAD,
+            LEADER,
             self._spec.fusion,
             self._device,
             host=self._config.host,
@@ -264,7 +264,7 @@ class AgentTraining:
         shared = pb_pod.GetTrainingResponse(
             session=session, agent=self._agent, spec=self._spec, rollouts=self._counters.rollouts
         )
-        self._lobby.open(shared, self._rendezvous)
+        self._shared_training.share(shared, self._rendezvous)
         await self._fuse()
 
     async def _fuse_if_due(self, learned: UpdateResult) -> None:
@@ -288,11 +288,11 @@ class AgentTraining:
         # Those of the others count from the round they were brought to on.
         self._counters = replace(self._counters, environment_steps=self._steps_alone + member.environment_steps)
         # Whoever is started in the place of a dead learner draws other random numbers than that did.
-        self._lobby.training.rollouts = self._counters.rollouts
+        self._shared_training.training.rollouts = self._counters.rollouts
 
     async def _part(self) -> None:
         """Sends the other learners home."""
-        self._lobby.close()
+        self._shared_training.withdraw()
         rendezvous, self._rendezvous = self._rendezvous, None
         if rendezvous:
             await rendezvous.close()
@@ -302,7 +302,7 @@ class AgentTraining:
     @property
     def _agreed(self) -> bool:
         """Whether the policy is one that the learners have agreed on."""
-        return self._member is None or self._member.since.updates == 0
+        return self._member is None or self._member.local_progress.updates == 0
 
     # --- snapshots and scores ---------------------------------------------------------------------------------
 
@@ -325,14 +325,14 @@ class AgentTraining:
         # Nothing is collected after the budget: the memory can be published with the score.
         await self._score(self._roles.replay if self._used_up() else None)
 
-    async def _score(self, replay: Replay | None = None) -> None:
+    async def _score(self, replay: ReplayBuffer | None = None) -> None:
         """Settles the evaluation before this one and starts to score the policy as it is now."""
         await self._settle()
         if not self._lease.stop.done():
             frozen = await self._freeze(replay)
             self._scorer.start(frozen, self._roles.ring.hold())
 
-    async def _freeze(self, replay: Replay | None) -> FrozenState:
+    async def _freeze(self, replay: ReplayBuffer | None) -> FrozenState:
         beside = self._member.tensors() if self._member else {}
         return await self._compute.run(freeze, self._loop.algorithm, self._counters, replay, beside)
 

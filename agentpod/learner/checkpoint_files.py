@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from torch import Tensor
 
 from agentpod.algorithms.base import Algorithm
-from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_buffer import ReplayBuffer
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
 from podrace.errors import DataLoss
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
@@ -88,7 +88,7 @@ class FrozenState:
     counters: Counters
     policy: Mapping[str, Tensor]
     learner: Mapping[str, Tensor]
-    replay: Replay | None = None
+    replay: ReplayBuffer | None = None
     """The memory itself, not a copy: only where nothing writes into it until it is published."""
 
     def parts(self) -> dict[str, bytes]:
@@ -142,7 +142,10 @@ def copy_policy(algorithm: Algorithm, counters: Counters) -> PolicyCopy:
 
 
 def freeze(
-    algorithm: Algorithm, counters: Counters, replay: Replay | None = None, beside: Mapping[str, Tensor] | None = None
+    algorithm: Algorithm,
+    counters: Counters,
+    replay: ReplayBuffer | None = None,
+    beside: Mapping[str, Tensor] | None = None,
 ) -> FrozenState:
     """Copies everything the algorithm knows, and live tensors `beside` it; a replay memory is referred to."""
     policy = copy_policy(algorithm, counters).policy

@@ -17,8 +17,8 @@ import structlog
 
 from agentpod import algorithms
 from agentpod.algorithms.base import Algorithm
-from agentpod.algorithms.matmul_precision import products
-from agentpod.compute_thread import Compute
+from agentpod.algorithms.matmul_precision import matmul_precision
+from agentpod.compute_thread import ComputeThread
 from agentpod.session.role_client import CollectedRollout, SessionSpec
 from agentpod.session.session import Roles
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
@@ -66,7 +66,7 @@ class CollectUpdateLoop:
     def __init__(
         self,
         roles: Roles,
-        compute: Compute,
+        compute: ComputeThread,
         session: SessionSpec,
         stop: "asyncio.Future[str]",
         *,
@@ -191,7 +191,7 @@ class CollectUpdateLoop:
                 return True
 
     def _multiply_and_update(self, experience: Any) -> dict[str, float]:
-        with products(self._precision, self.algorithm.network.hidden_sizes, self._device):
+        with matmul_precision(self._precision, self.algorithm.network.hidden_sizes, self._device):
             return self.algorithm.update(experience)
 
     async def _wait_or_stop(self, task: "asyncio.Task[Any]") -> None:

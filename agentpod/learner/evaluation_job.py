@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from google.protobuf import json_format
 from torch import Tensor
 
-from agentpod.algorithms.requirements import outline
-from agentpod.experience.memory_spec import Memory
+from agentpod.algorithms.requirements import requirements
+from agentpod.experience.memory_spec import MemorySpec
 from agentpod.learner.agent_training import MAXIMUM_EVALUATION_LANES
 from agentpod.learner.checkpoint_files import POLICY_PART, load_policy
 from agentpod.learner.lease import Lease
@@ -59,7 +59,7 @@ async def evaluate_checkpoint(roles: Roles, store: CheckpointStore, lease: Lease
         environment=environment,
         evaluation_environment=environment,
         network=members[0].network,
-        memory=Memory(horizon=1),
+        memory=MemorySpec(horizon=1),
         seed=work.seed,
         rollouts=0,
         members=tuple(member.network for member in members[1:]),
@@ -83,5 +83,5 @@ async def evaluate_checkpoint(roles: Roles, store: CheckpointStore, lease: Lease
 def load_published_policy(store: CheckpointStore, manifest_digest: str) -> PublishedPolicy:
     """Fetches a policy and how its network is built; raises as `podrace.checkpoint_store.publish.fetch`."""
     manifest, parts = fetch(store, manifest_digest, without=PREFIX)
-    shape = outline(manifest.algorithm, json_format.MessageToDict(manifest.hyperparameters))
+    shape = requirements(manifest.algorithm, json_format.MessageToDict(manifest.hyperparameters))
     return PublishedPolicy(manifest, shape.network, decode(parts[POLICY_PART])[0])

@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 from google.protobuf import json_format
 
-from agentpod.algorithms.requirements import outline
-from agentpod.compute_thread import Compute
+from agentpod.algorithms.requirements import requirements
+from agentpod.compute_thread import ComputeThread
 from agentpod.config import PodConfig
 from agentpod.fusion.member import FusionMember
 from agentpod.fusion.rendezvous import RemoteRendezvous
@@ -43,7 +43,7 @@ class Follower:
     """
 
     def __init__(
-        self, config: PodConfig, planes: Sequence[Plane], compute: Compute, index: int, *, device: str = "cpu"
+        self, config: PodConfig, planes: Sequence[Plane], compute: ComputeThread, index: int, *, device: str = "cpu"
     ) -> None:
         """Dials nothing yet."""
         self._config, self._compute, self._index, self._device = config, compute, index, device
@@ -128,7 +128,7 @@ class Follower:
     async def _train(self, training: pb.GetTrainingResponse, stop: "asyncio.Future[str]") -> None:
         agent, spec = training.agent, training.spec
         hyperparameters = json_format.MessageToDict(agent.hyperparameters)
-        shape = outline(agent.algorithm, hyperparameters)
+        shape = requirements(agent.algorithm, hyperparameters)
         seed = derive_seed(agent.seed, "learner", self._index)
         session = SessionSpec(
             assignment=f"{training.session.rpartition('-')[2]}.{_mark(self._index)}",

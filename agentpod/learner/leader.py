@@ -17,9 +17,9 @@ import grpc.aio
 import structlog
 from google.protobuf.duration_pb2 import Duration
 
-from agentpod.compute_thread import Compute
+from agentpod.compute_thread import ComputeThread
 from agentpod.config import PodConfig
-from agentpod.fusion.shared_training import Lobby
+from agentpod.fusion.shared_training import SharedTraining
 from agentpod.learner.agent_training import AgentTraining
 from agentpod.learner.evaluation_job import evaluate_checkpoint
 from agentpod.learner.lease import Lease
@@ -66,7 +66,7 @@ class Leader:
         self,
         config: PodConfig,
         planes: Sequence[Plane],
-        compute: Compute,
+        compute: ComputeThread,
         store: CheckpointStore,
         *,
         device: str = "cpu",
@@ -79,7 +79,7 @@ class Leader:
         self._orchestrator: Any = orchestrator_pb2_grpc.OrchestratorServiceStub(self._orchestrator_channel)
         self._updater: Any = leaderboard_pb2_grpc.UpdaterServiceStub(self._leaderboard_channel)
         self.roles = Roles(config, planes, device=device)
-        self.lobby = Lobby()
+        self.shared_training = SharedTraining()
         self._incarnation = uuid.uuid4().hex
         self.lease: Lease | None = None
         self.training: AgentTraining | None = None
@@ -98,7 +98,7 @@ class Leader:
                 if exit_code is not None:
                     return exit_code
         finally:
-            self.lobby.shut()
+            self.shared_training.end()
             await self.roles.close()
             await self._orchestrator_channel.close()
             await self._leaderboard_channel.close()
@@ -185,7 +185,7 @@ class Leader:
         agent, epoch = lease.assignment.train, lease.assignment.lease_epoch
         publisher = Publisher(self._store, self._updater, agent, epoch, lease.assignment.spec)
         training = self.training = AgentTraining(
-            self.config, lease, agent, self.roles, self._compute, publisher, self.lobby, device=self._device
+            self.config, lease, agent, self.roles, self._compute, publisher, self.shared_training, device=self._device
         )
         try:
             if await training.prepare():
@@ -298,19 +298,19 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         """Tells what is trained; see the contract."""
         wait_seconds = request.wait_duration.ToTimedelta().total_seconds()
         try:
-            return await self._leader.lobby.other_than(request.session, wait_seconds)
+            return await self._leader.shared_training.wait_for_change(request.session, wait_seconds)
         except asyncio.CancelledError:
-            self._leader.lobby.miss(request.learner_index)
+            self._leader.shared_training.learner_disconnected(request.learner_index)
             raise
 
     async def JoinFusion(
         self, request: pb.JoinFusionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.JoinFusionResponse:
         """Joins; see the contract."""
-        return await self._leader.lobby.rendezvous.join(request)
+        return await self._leader.shared_training.rendezvous.join(request)
 
     async def CommitFusion(
         self, request: pb.CommitFusionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CommitFusionResponse:
         """Commits; see the contract."""
-        return await self._leader.lobby.rendezvous.commit(request)
+        return await self._leader.shared_training.rendezvous.commit(request)

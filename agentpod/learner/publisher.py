@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import prometheus_client
 import structlog
 
-from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.learner import replay_files
 from agentpod.learner.checkpoint_files import Counters, FrozenState, PolicyCopy, manifest_of
 from agentpod.learner.provenance import add_provenance, as_struct
@@ -169,7 +169,7 @@ class Publisher:
         manifest.previous_manifest_digest = self._previous
         return store_snapshot(self._store, copy.encoded(), manifest)
 
-    async def restore_replay(self, start: StartingState, replay: Replay) -> None:
+    async def restore_replay(self, start: StartingState, replay: ReplayBuffer) -> None:
         """Fills an empty memory with the pieces there are, if they fit it."""
         if start.replay:
             await asyncio.to_thread(replay_files.restore_replay, self._store, start.replay, replay)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import structlog
 import torch
 
-from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_buffer import ReplayBuffer
 from podrace.checkpoint.v1.checkpoint_pb2 import Part
 from podrace.checkpoint_store.publish import read_part, store_part
 from podrace.checkpoint_store.store import CheckpointStore
@@ -21,7 +21,7 @@ PREFIX = "replay."
 STATE = f"{PREFIX}state"
 
 
-def store_replay(store: CheckpointStore, replay: Replay) -> list[Part]:
+def store_replay(store: CheckpointStore, replay: ReplayBuffer) -> list[Part]:
     """Stores what can be sampled, and says what a manifest must list.
 
     Equal pieces are equal objects: what has not changed since an earlier visit takes no further room.
@@ -35,7 +35,7 @@ def store_replay(store: CheckpointStore, replay: Replay) -> list[Part]:
     return [*pieces, store_part(store, STATE, encode(replay.state_dict(), {}))]
 
 
-def restore_replay(store: CheckpointStore, parts: Iterable[Part], replay: Replay) -> bool:
+def restore_replay(store: CheckpointStore, parts: Iterable[Part], replay: ReplayBuffer) -> bool:
     """Puts stored pieces back into an empty memory; the environments begin anew.
 
     Returns:
@@ -53,5 +53,5 @@ def restore_replay(store: CheckpointStore, parts: Iterable[Part], replay: Replay
     except (DataLoss, InvalidArgument, NotFound) as error:
         _log.warning("the replay memory begins empty", error=error.message)
         return False
-    replay.break_here()
+    replay.mark_truncated()
     return True

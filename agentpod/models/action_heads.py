@@ -48,7 +48,7 @@ class Head(Protocol):
         ...
 
 
-class SquashedDraw(NamedTuple):
+class SquashedSample(NamedTuple):
     """Actions of a squashed Gaussian, and what the way back needs. A: dimensions of the action."""
 
     action: Tensor
@@ -95,7 +95,7 @@ class SquashedGaussian:
         """tanh(mean): the median, and what the authors evaluate."""
         return outputs.chunk(2, -1)[0].tanh()
 
-    def draw(self, outputs: Tensor, noise: Tensor) -> SquashedDraw:
+    def rsample(self, outputs: Tensor, noise: Tensor) -> SquashedSample:
         """Samples with their log-probabilities.
 
             log pi(a) = sum_i log N(u_i; mean_i, std_i) - log(1 - tanh(u_i)^2)
@@ -114,7 +114,7 @@ class SquashedGaussian:
         # Constants of all A dimensions are added once, after the sum.
         log_prob = torch.addcmul(squash, noise, noise, value=-0.5).sub_(clamped).sum(-1)
         log_prob -= mean.shape[-1] * (2.0 * _LOG_TWO + _HALF_LOG_TWO_PI)
-        return SquashedDraw(latent.tanh(), log_prob, spread, clamped == log_std)
+        return SquashedSample(latent.tanh(), log_prob, spread, clamped == log_std)
 
 
 class Deterministic:
@@ -189,7 +189,7 @@ def dueling_backward(value_gradient: Tensor) -> Tensor:
 _EXPLORATION: Shapes = {"exploration": (1,)}
 
 
-class Kind(NamedTuple):
+class HeadKind(NamedTuple):
     """A kind of head: for which action spaces, with which numbers beside the network, and how it is made."""
 
     action_kinds: frozenset[str]
@@ -208,22 +208,22 @@ def _squashed(space: Space, views: Mapping[str, Tensor]) -> Head:
 
 DEFAULT_HEAD = "stochastic"
 _BOTH = frozenset({"continuous", "discrete"})
-HEADS: Mapping[str, Kind] = {
-    "stochastic": Kind(
+HEADS: Mapping[str, HeadKind] = {
+    "stochastic": HeadKind(
         _BOTH, lambda space: {} if space.kind == "discrete" else {"log_std": (output_count(space),)}, _stochastic
     ),
-    "squashed": Kind(_BOTH, lambda space: {}, _squashed),
-    "deterministic": Kind(
+    "squashed": HeadKind(_BOTH, lambda space: {}, _squashed),
+    "deterministic": HeadKind(
         frozenset({"continuous"}),
         lambda space: _EXPLORATION,
         lambda space, views: Deterministic(output_count(space), views["exploration"]),
     ),
-    "values": Kind(
+    "values": HeadKind(
         frozenset({"discrete"}),
         lambda space: _EXPLORATION,
         lambda space, views: GreedyValues(space.n, views["exploration"], dueling=False),
     ),
-    "dueling": Kind(
+    "dueling": HeadKind(
         frozenset({"discrete"}),
         lambda space: _EXPLORATION,
         lambda space, views: GreedyValues(space.n, views["exploration"], dueling=True),
@@ -232,7 +232,7 @@ HEADS: Mapping[str, Kind] = {
 """By the name that a NetworkSpec gives."""
 
 
-def head_kind(head: str, action_space: Space) -> Kind:
+def head_kind(head: str, action_space: Space) -> HeadKind:
     """The kind of head of that name.
 
     Raises:

@@ -41,9 +41,9 @@ class ActorCritic:
         Raises:
             InvalidArgument: A space cannot be observed or acted in.
         """
-        blueprint = network.blueprint(observation_space)
+        network_factory = network.network_factory(observation_space)
         policy_layout = policy_shapes(observation_space, action_space, network)
-        critic_layout = blueprint.shapes("critic", 1)
+        critic_layout = network_factory.shapes("critic", 1)
         layout = {**policy_layout, **critic_layout}
         statistics = element_count({name: size for name, size in layout.items() if name.startswith("observation_")})
         policy_size = element_count(policy_layout)
@@ -52,17 +52,17 @@ class ActorCritic:
         self.policy = Policy(observation_space, action_space, network, flat=buffer[:policy_size])
         self.distribution = require_distribution(self.policy.head)
         self.critic_tensors = flat_views(buffer[policy_size:], critic_layout)
-        self.critic = blueprint.make("critic", self.critic_tensors)
+        self.critic = network_factory.make("critic", self.critic_tensors)
         self.parameters = buffer[statistics:]
 
         gradient_buffer = torch.zeros_like(buffer)
         self.gradient = gradient_buffer[statistics:]
         self.gradients = flat_views(gradient_buffer, layout)
-        self.actor_gradient = blueprint.make("actor", self.gradients)
-        self.critic_gradient = blueprint.make("critic", self.gradients)
+        self.actor_gradient = network_factory.make("actor", self.gradients)
+        self.critic_gradient = network_factory.make("critic", self.gradients)
 
     def initialize(self, generator: torch.Generator, initial_log_std: float) -> None:
         """Draws a new actor and a new critic."""
         self.policy.initialize(generator)
-        self.policy.set_number("log_std", initial_log_std)
+        self.policy.set_head_parameter("log_std", initial_log_std)
         self.critic.initialize(generator, CRITIC_OUTPUT_GAIN)

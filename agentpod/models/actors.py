@@ -15,7 +15,7 @@ class Actor(Protocol):
     observation = simulator.reset(seed)
     while True:
         step = simulator.step(actor.act(observation))
-        actor.forget(step.terminated | step.truncated)
+        actor.reset(step.terminated | step.truncated)
         observation = step.observation
     """
 
@@ -23,8 +23,8 @@ class Actor(Protocol):
         """Actions in the environment's units for observations [N, *shape]."""
         ...
 
-    def forget(self, ended: Tensor) -> None:
-        """The episodes of some lanes have ended: [N] bool."""
+    def reset(self, done: Tensor) -> None:
+        """The episodes of some lanes have done: [N] bool."""
         ...
 
 
@@ -34,7 +34,7 @@ class PolicyActor:
     def __init__(self, policy: Policy, lanes: int, generator: torch.Generator, *, greedy: bool) -> None:
         """Begins an episode in each of `lanes`; `greedy` takes the likeliest action instead of drawing one."""
         self._policy, self._lanes, self._generator, self._greedy = policy, lanes, generator, greedy
-        self._state = policy.begin(lanes)
+        self._state = policy.initial_state(lanes)
 
     def act(self, observation: Tensor) -> Tensor:
         """See Actor."""
@@ -46,12 +46,12 @@ class PolicyActor:
             action = policy.head.sample(outputs, policy.noise((self._lanes,), self._generator))
         return policy.to_environment(action)
 
-    def forget(self, ended: Tensor) -> None:
+    def reset(self, done: Tensor) -> None:
         """See Actor."""
-        self._policy.forget(self._state, ended)
+        self._policy.reset_state(self._state, done)
 
 
-class Committee:
+class EnsembleActor:
     """Several policies: the mean of what they would do, or, between choices, what most of them would.
 
     Equal votes go to the choice of the lowest number. Averaging agents that were trained apart is the bagging of
@@ -74,7 +74,7 @@ class Committee:
             return proposals.mean(0)
         return torch.nn.functional.one_hot(proposals, self._choices).sum(0).argmax(1)
 
-    def forget(self, ended: Tensor) -> None:
+    def reset(self, done: Tensor) -> None:
         """See Actor."""
         for member in self._members:
-            member.forget(ended)
+            member.reset(done)

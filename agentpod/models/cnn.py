@@ -21,7 +21,7 @@ FORWARD_ROWS = 1024
 """Pictures looked at together where no way back is needed: what lies between the layers is many times their size."""
 
 
-class Convolution(NamedTuple):
+class ConvolutionSpec(NamedTuple):
     """One convolution without padding."""
 
     channels: int
@@ -32,16 +32,16 @@ class Convolution(NamedTuple):
     """Rows, and columns, from one output to the next."""
 
 
-TORSOS: Mapping[str, tuple[Convolution, ...]] = {
+TORSOS: Mapping[str, tuple[ConvolutionSpec, ...]] = {
     NO_TORSO: (),
-    "nature": (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)),
-    "small": (Convolution(16, 4, 2), Convolution(32, 3, 1)),
+    "nature": (ConvolutionSpec(32, 8, 4), ConvolutionSpec(64, 4, 2), ConvolutionSpec(64, 3, 1)),
+    "small": (ConvolutionSpec(16, 4, 2), ConvolutionSpec(32, 3, 1)),
 }
 """By the name that a NetworkSpec gives. `nature` (Mnih et al. 2015, methods) needs 36 x 36 pixels, `small` 8 x 8."""
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageLayout:
     """How a picture lies in an observation."""
 
     channels: int
@@ -56,7 +56,7 @@ class Pictures:
         return self.channels * self.height * self.width
 
 
-def pictures_of(space: Space, torso: str) -> Pictures:
+def image_layout(space: Space, torso: str) -> ImageLayout:
     """How the pictures of an observation space are to be read, for a torso that is to look at them.
 
     The channels are the first dimension where that is less than both others, or the last where that is.
@@ -70,9 +70,9 @@ def pictures_of(space: Space, torso: str) -> Pictures:
             torso, f"looks at pictures, uint8 of three dimensions, but observations are {space.dtype} {shape}"
         )
     if shape[0] < min(shape[1:]):
-        pictures = Pictures(shape[0], shape[1], shape[2], channels_last=False)
+        pictures = ImageLayout(shape[0], shape[1], shape[2], channels_last=False)
     elif shape[2] < min(shape[:2]):
-        pictures = Pictures(shape[2], shape[0], shape[1], channels_last=True)
+        pictures = ImageLayout(shape[2], shape[0], shape[1], channels_last=True)
     else:
         raise _unsuitable(
             torso, f"cannot tell the channels of pictures {shape}: have fewer than rows and columns, first or last"
@@ -86,7 +86,7 @@ def _unsuitable(torso: str, what: str) -> InvalidArgument:
     return InvalidArgument(f"torso {torso!r} {what}; or set torso = {NO_TORSO!r}", reason=UNSUITABLE_SPACE)
 
 
-def feature_shape(pictures: Pictures, layers: tuple[Convolution, ...]) -> tuple[int, int, int]:
+def feature_shape(pictures: ImageLayout, layers: tuple[ConvolutionSpec, ...]) -> tuple[int, int, int]:
     """Channels, rows and columns after the last convolution; rows or columns below 1 where pictures are too small."""
     channels, height, width = pictures.channels, pictures.height, pictures.width
     for layer in layers:
@@ -97,7 +97,7 @@ def feature_shape(pictures: Pictures, layers: tuple[Convolution, ...]) -> tuple[
 
 
 @dataclass(frozen=True)
-class _Filter:
+class _Convolution:
     """A convolution of one network."""
 
     weight: Tensor
@@ -149,8 +149,8 @@ class ConvolutionalNetwork:
         self,
         name: str,
         tensors: Mapping[str, Tensor],
-        pictures: Pictures,
-        layers: tuple[Convolution, ...],
+        pictures: ImageLayout,
+        layers: tuple[ConvolutionSpec, ...],
         activation: str,
     ) -> None:
         """Picks its layers out of `tensors` by the names that `shapes(name, ...)` gives.
@@ -172,17 +172,17 @@ class ConvolutionalNetwork:
         self._filters = [[self._filter(index, member) for index in range(len(layers))] for member in range(members)]
         self._features = math.prod(feature_shape(pictures, layers))
 
-    def _filter(self, index: int, member: int) -> _Filter:
+    def _filter(self, index: int, member: int) -> _Convolution:
         weight, bias = self._weights[index], self._biases[index]
         if self._is_ensemble:
             weight, bias = weight[member], bias[member]
-        return _Filter(weight, bias, self._layers[index].stride)
+        return _Convolution(weight, bias, self._layers[index].stride)
 
     @staticmethod
     def shapes(
         name: str,
-        pictures: Pictures,
-        layers: tuple[Convolution, ...],
+        pictures: ImageLayout,
+        layers: tuple[ConvolutionSpec, ...],
         sizes: tuple[int, ...],
         *,
         extra: int = 0,
@@ -325,6 +325,6 @@ class ConvolutionalNetwork:
         """The outputs; the state, [N, 0], stays."""
         return self.forward(inputs), state
 
-    def along(self, sequences: Sequences | None) -> "ConvolutionalNetwork":
+    def unrolled(self, sequences: Sequences | None) -> "ConvolutionalNetwork":
         """Itself: one picture has nothing to do with another."""
         return self

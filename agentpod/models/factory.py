@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from agentpod.models.cnn import NO_TORSO, TORSOS, ConvolutionalNetwork, pictures_of
+from agentpod.models.cnn import NO_TORSO, TORSOS, ConvolutionalNetwork, image_layout
 from agentpod.models.gru import RecurrentNetwork
 from agentpod.models.mlp import FeedForward, MultilayerPerceptron, Network, Shapes
 from simulators.base import Space
 
 
 @dataclass(frozen=True)
-class Blueprint:
+class NetworkFactory:
     """How networks over one observation space are built, whatever they are called and say.
 
         shapes = blueprint.shapes("critic", outputs=1)
@@ -57,7 +57,7 @@ class Blueprint:
         space = self.observation_space
         if self.torso == NO_TORSO:
             return MultilayerPerceptron.shapes(name, (math.prod(space.shape) + extra, *sizes), members)
-        pictures = pictures_of(space, self.torso)
+        pictures = image_layout(space, self.torso)
         return ConvolutionalNetwork.shapes(name, pictures, TORSOS[self.torso], sizes, extra=extra, members=members)
 
     def make(self, name: str, tensors: Mapping[str, Tensor]) -> Network:
@@ -69,5 +69,5 @@ class Blueprint:
         """The same without what remembers: an ensemble may be made of it."""
         if self.torso == NO_TORSO:
             return MultilayerPerceptron(name, tensors, self.activation)
-        pictures = pictures_of(self.observation_space, self.torso)
+        pictures = image_layout(self.observation_space, self.torso)
         return ConvolutionalNetwork(name, tensors, pictures, TORSOS[self.torso], self.activation)

@@ -213,15 +213,15 @@ class RecurrentNetwork:
     def _features(self, inputs: Tensor) -> Tensor:
         return self._activation.apply_(self._body.forward(inputs))
 
-    def along(self, sequences: Sequences | None) -> "Unrolled":
+    def unrolled(self, sequences: Sequences | None) -> "UnrolledNetwork":
         """The network over sequences, for training; they must be given."""
         if sequences is None:
             raise ValueError("a network that remembers is trained along sequences")
-        return Unrolled(self, sequences)
+        return UnrolledNetwork(self, sequences)
 
 
 @dataclass(frozen=True)
-class Unrolled:
+class UnrolledNetwork:
     """A recurrent network along sequences; see agentpod.models.mlp.Differentiable."""
 
     network: RecurrentNetwork

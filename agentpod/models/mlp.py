@@ -125,7 +125,7 @@ class Network(Protocol):
         """One step: outputs [N, outputs] and the next state [N, S] for inputs [N, inputs] and a state [N, S]."""
         ...
 
-    def along(self, sequences: Sequences | None) -> Differentiable:
+    def unrolled(self, sequences: Sequences | None) -> Differentiable:
         """The network for inputs that follow each other; None: they do not, and nothing is remembered."""
         ...
 
@@ -263,7 +263,7 @@ class MultilayerPerceptron:
         """The outputs; the state, [N, 0], stays."""
         return self.trace(inputs)[-1], state
 
-    def along(self, sequences: Sequences | None) -> "MultilayerPerceptron":
+    def unrolled(self, sequences: Sequences | None) -> "MultilayerPerceptron":
         """Itself: one row has nothing to do with another."""
         return self
 

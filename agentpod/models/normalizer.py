@@ -83,7 +83,7 @@ class RunningMoments:
         return cls(*(state[f"{prefix}.{name}"].to(device, torch.float64, copy=True) for name in names))
 
 
-class Statistics:
+class SharedMoments:
     """The moments of what several learners saw, of whom each knows only its own samples since they last agreed.
 
         statistics.add(RunningMoments.of(samples))
@@ -115,7 +115,7 @@ class Statistics:
         """What is common once the fresh samples of all learners, in the order of their ranks, are."""
         return reduce(RunningMoments.merge, fresh, self.common)
 
-    def agree(self, common: RunningMoments) -> None:
+    def commit(self, common: RunningMoments) -> None:
         """Goes on from what all learners have agreed on, which the own fresh samples are part of."""
         self.common, self.fresh = common, self._empty
 

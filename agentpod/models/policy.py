@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agentpod.models.action_heads import DEFAULT_HEAD, Head, head_kind, head_outputs
 from agentpod.models.cnn import NO_TORSO, PIXEL_SCALE, TORSOS
-from agentpod.models.factory import Blueprint
+from agentpod.models.factory import NetworkFactory
 from agentpod.models.mlp import ACTIVATIONS, Shapes, element_count, flat_views
 from agentpod.models.normalizer import VARIANCE_FLOOR
 from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
@@ -52,9 +52,9 @@ class NetworkSpec:
                 f"recurrent_size {self.recurrent_size} needs a hidden layer before it: give hidden_sizes one"
             )
 
-    def blueprint(self, observation_space: Space) -> Blueprint:
+    def network_factory(self, observation_space: Space) -> NetworkFactory:
         """How its networks are built."""
-        return Blueprint(observation_space, self.hidden_sizes, self.activation, self.torso, self.recurrent_size)
+        return NetworkFactory(observation_space, self.hidden_sizes, self.activation, self.torso, self.recurrent_size)
 
     def normalizes(self, observation_space: Space) -> bool:
         """Whether these observations are seen in running standard units; bytes have a scale of their own."""
@@ -76,7 +76,7 @@ def policy_shapes(observation_space: Space, action_space: Space, network: Networ
     shapes: dict[str, tuple[int, ...]] = {}
     if network.normalizes(observation_space):
         shapes |= {"observation_mean": (inputs,), "observation_variance": (inputs,)}
-    shapes.update(network.blueprint(observation_space).shapes("actor", outputs))
+    shapes.update(network.network_factory(observation_space).shapes("actor", outputs))
     shapes.update(head_kind(network.head, action_space).extra(action_space))
     return shapes
 
@@ -96,7 +96,7 @@ class Policy:
         outputs, state = policy.advance(observation, state)
         action = policy.head.sample(outputs, noise)
         step = simulator.step(policy.to_environment(action))
-        policy.forget(state, step.terminated | step.truncated)
+        policy.reset_state(state, step.terminated | step.truncated)
 
     Actions are the head's own: int64 [N] if discrete, float32 [N, A] if continuous (A: the elements of
     action_space.shape), unbounded or within [-1, 1]. Not meant for autograd: nothing here requires a gradient.
@@ -136,7 +136,7 @@ class Policy:
         shapes = policy_shapes(observation_space, action_space, network)
         self.flat = torch.zeros(element_count(shapes), device=device) if flat is None else flat
         self._views = flat_views(self.flat, shapes)
-        self.actor = network.blueprint(observation_space).make("actor", self._views)
+        self.actor = network.network_factory(observation_space).make("actor", self._views)
         self.state_size = self.actor.state_size
         begin = element_count(_named(shapes, "observation_"))
         self.actor_flat = self.flat[begin : begin + element_count(_named(shapes, "actor."))]
@@ -158,7 +158,7 @@ class Policy:
         """Draws a new actor: near-uniform choices or means near zero, at the default gain."""
         self.actor.initialize(generator, output_gain)
 
-    def set_number(self, name: str, value: float) -> None:
+    def set_head_parameter(self, name: str, value: float) -> None:
         """Sets what the head needs beside the network: all elements of `log_std`, or `exploration`.
 
         Heads that have no such number are left as they are.
@@ -210,7 +210,7 @@ class Policy:
         """
         return self.actor.forward(self.normalize(observation))
 
-    def begin(self, count: int) -> Tensor:
+    def initial_state(self, count: int) -> Tensor:
         """The state [N, S] of N lanes at the beginning of their episodes: zeros."""
         return self.flat.new_zeros(count, self.state_size)
 
@@ -226,7 +226,7 @@ class Policy:
         """
         return self.actor.advance(self.normalize(observation), state)
 
-    def forget(self, state: Tensor, done: Tensor) -> None:
+    def reset_state(self, state: Tensor, done: Tensor) -> None:
         """Zeroes the state [N, S], in place, of the lanes whose episode is done: [N] bool."""
         if self.state_size:
             state.masked_fill_(done.unsqueeze(1), 0.0)

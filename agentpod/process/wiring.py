@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 import torch
 
-from agentpod.compute_thread import Compute
+from agentpod.compute_thread import ComputeThread
 from agentpod.config import LEADER_ROLE, PodConfig
 from agentpod.learner.follower import Follower
 from agentpod.learner.leader import Leader, LearnerServicer
@@ -129,7 +129,7 @@ async def run_leader(config: PodConfig) -> int:
     if config.layout == "separate" and (left := shared.sweep(config.region_prefix, config.plane_folder)):
         # An earlier life of this pod was killed; no other process of it owns regions before the head is there.
         _log.warning("swept what an earlier life of this pod left behind", files=len(left))
-    planes, compute = learner_planes(config, LEADER_ROLE), Compute()
+    planes, compute = learner_planes(config, LEADER_ROLE), ComputeThread()
     leader = Leader(config, planes, compute, open_store(config.store), device=config.device(LEADER_ROLE))
     learner = LearnerServicer(leader)
     services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
@@ -163,7 +163,7 @@ def _reachable(config: PodConfig) -> str:
 async def run_follower(config: PodConfig, role: str) -> int:
     """Runs the process of a learner that is not the head. Returns its exit code."""
     index, leads_host = config.learner_of(role), role == LEADER_ROLE
-    planes, compute = learner_planes(config, role), Compute()
+    planes, compute = learner_planes(config, role), ComputeThread()
     device = config.device(role)
     with ExitStack() as resources:
         resources.callback(compute.close)
@@ -190,7 +190,7 @@ async def run_follower(config: PodConfig, role: str) -> int:
 
 async def _run_service(config: PodConfig, role: str) -> int:
     planes = Planes(*(_plane(config, role, name) for name in ("shared", "grpc", "cuda", "group")))
-    compute = Compute()
+    compute = ComputeThread()
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(planes.close)
@@ -219,7 +219,7 @@ async def _dismissed(config: PodConfig) -> str:
     return reason
 
 
-def _follower_services(kind: str, planes: Planes, compute: Compute) -> list[Service]:
+def _follower_services(kind: str, planes: Planes, compute: ComputeThread) -> list[Service]:
     if kind == "worker":
         servicer = WorkerServicer(planes, compute)
         return [Service(SERVICES["WorkerService"], pb_grpc.add_WorkerServiceServicer_to_server, servicer)]

@@ -23,7 +23,7 @@ import structlog
 import torch
 from torch import Tensor
 
-from agentpod.compute_thread import Compute
+from agentpod.compute_thread import ComputeThread
 from agentpod.config import FunctionConfig
 from agentpod.models.actors import Actor
 from agentpod.roles.evaluator import Episodes, EvaluatorServicer
@@ -132,7 +132,7 @@ def run(config: FunctionConfig) -> int:
 
 
 async def _serve(config: FunctionConfig) -> int:
-    planes, compute = Planes(GrpcPlane()), Compute()
+    planes, compute = Planes(GrpcPlane()), ComputeThread()
     servicer: Any = EvaluatorServicer(planes, compute, FunctionPlay(config.function), torch.device(config.device))
     service = Service(
         pb.DESCRIPTOR.services_by_name["EvaluatorService"],

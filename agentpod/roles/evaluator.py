@@ -14,9 +14,9 @@ import prometheus_client
 import torch
 from torch import Tensor
 
-from agentpod.compute_thread import Compute
+from agentpod.compute_thread import ComputeThread
 from agentpod.experience.slots import POLICY
-from agentpod.models.actors import Actor, Committee, PolicyActor
+from agentpod.models.actors import Actor, EnsembleActor, PolicyActor
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
 from agentpod.seeding import derive_generator, derive_seed
@@ -86,7 +86,7 @@ def play(
             raise Cancelled("the evaluation was called off")
         step = simulator.step(actor.act(observation))
         observation = step.observation
-        actor.forget(step.terminated | step.truncated)
+        actor.reset(step.terminated | step.truncated)
         tally.add(step)
     return tally.episodes()
 
@@ -242,13 +242,15 @@ class EvaluationSession:
         if not others:
             return actor(first)
         members = [actor(first), *(actor(policy, index) for index, policy in enumerate(others, start=1))]
-        return Committee(members, self.simulator.action_space.n)
+        return EnsembleActor(members, self.simulator.action_space.n)
 
 
 class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     """Serves the evaluator of a pod."""
 
-    def __init__(self, planes: Planes, compute: Compute, play: Play = play, device: torch.device | None = None) -> None:
+    def __init__(
+        self, planes: Planes, compute: ComputeThread, play: Play = play, device: torch.device | None = None
+    ) -> None:
         """Opens nothing yet; computes on `device`, or where the plane has its memory."""
         self._planes, self._compute, self._play, self._device = planes, compute, play, device
         self._judge: EvaluationSession | None = None

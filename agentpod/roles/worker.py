@@ -11,7 +11,7 @@ import grpc.aio
 import prometheus_client
 import torch
 
-from agentpod.compute_thread import Compute
+from agentpod.compute_thread import ComputeThread
 from agentpod.experience.rollout import CollectResult, Lanes, collect
 from agentpod.experience.slots import POLICY
 from agentpod.models.messages import network_spec, policy_message
@@ -105,7 +105,7 @@ class Collector:
 class WorkerServicer(pb_grpc.WorkerServiceServicer):
     """Serves one worker of a pod."""
 
-    def __init__(self, planes: Planes, compute: Compute) -> None:
+    def __init__(self, planes: Planes, compute: ComputeThread) -> None:
         """Opens nothing yet."""
         self._planes = planes
         self._compute = compute

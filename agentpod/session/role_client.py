@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentpod.config import PodConfig
-from agentpod.experience.memory_spec import Memory
+from agentpod.experience.memory_spec import MemorySpec
 from agentpod.experience.slots import Grant, PolicySlot
 from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec
@@ -62,7 +62,7 @@ class SessionSpec:
     environment: EnvironmentSpec
     evaluation_environment: EnvironmentSpec
     network: NetworkSpec
-    memory: Memory
+    memory: MemorySpec
     seed: int
     rollouts: int
     members: tuple[NetworkSpec, ...] = ()

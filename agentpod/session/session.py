@@ -10,10 +10,10 @@ import prometheus_client
 import structlog
 
 from agentpod.config import PodConfig
-from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import check_memory, replay_fields, replay_rows
 from agentpod.experience.rollout import rollout_fields
-from agentpod.experience.slots import Experience, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
+from agentpod.experience.slots import ExperienceSlots, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
 from agentpod.models.mlp import element_count
 from agentpod.models.policy import policy_shapes
 from agentpod.roles.user_evaluator import CustomEvaluator
@@ -63,7 +63,7 @@ class Roles:
         self._client = RoleClient(config, learner)
         self._custom: CustomEvaluator | None = None
         self._session: SessionSpec | None = None
-        self._experience: Experience | None = None
+        self._experience: ExperienceSlots | None = None
         self._rings: list[PolicyRing] = []
 
     @property
@@ -78,14 +78,14 @@ class Roles:
         return self._chosen
 
     @property
-    def experience(self) -> Experience:
+    def experience(self) -> ExperienceSlots:
         """Where the workers of the open session write."""
         if self._experience is None:
             raise FailedPrecondition("no session is open")
         return self._experience
 
     @property
-    def replay(self) -> Replay | None:
+    def replay(self) -> ReplayBuffer | None:
         """The replay memory of the assignment, where its algorithm has one."""
         return self._experience.replay if isinstance(self._experience, ReplaySlots) else None
 
@@ -122,7 +122,7 @@ class Roles:
             await self._engage(session, opened[-1])
         spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
         if self._experience:
-            self._experience.lost()
+            self._experience.reclaim()
         self._close_rings()
         networks = (session.network, *session.members)
         for index, network in enumerate(networks):

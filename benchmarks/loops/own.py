@@ -8,8 +8,8 @@ from floors import Product, ppo_update, sac_update, simulator_steps_per_second, 
 from torch import Tensor
 
 from agentpod.algorithms import make
-from agentpod.algorithms.matmul_precision import products
-from agentpod.experience.replay_buffer import Replay
+from agentpod.algorithms.matmul_precision import matmul_precision
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields, replay_rows
 from agentpod.experience.rollout import Field, Lanes, Rollout, collect, rollout_fields
 from agentpod.models.actors import PolicyActor
@@ -41,14 +41,14 @@ class Loop:
 
     def _remember(
         self, observation_space: Space, action_space: Space, count: int
-    ) -> tuple[dict[str, Tensor], Replay | None]:
+    ) -> tuple[dict[str, Tensor], ReplayBuffer | None]:
         """One rollout, or a replay memory."""
         memory, spaces = self._memory, (observation_space, action_space)
         if not memory.replay_capacity:
             return _zeros(rollout_fields(*spaces, memory.horizon, count)), None
         rows = replay_rows(memory.replay_capacity, memory.horizon, count)
         tensors = _zeros(replay_fields(*spaces, rows, count))
-        return tensors, Replay(tensors, memory.horizon, prioritized=memory.prioritized)
+        return tensors, ReplayBuffer(tensors, memory.horizon, prioritized=memory.prioritized)
 
     def advance(self) -> None:
         """One rollout and the update with it."""
@@ -62,8 +62,8 @@ class Loop:
         self._replay.receive(first_row)
         self._update(self._replay)
 
-    def _update(self, experience: Rollout | Replay) -> None:
-        with products("float32", self.algorithm.network.hidden_sizes, "cpu"):
+    def _update(self, experience: Rollout | ReplayBuffer) -> None:
+        with matmul_precision("float32", self.algorithm.network.hidden_sizes, "cpu"):
             self.algorithm.update(experience)
 
     def _collect(self, rollout: Rollout) -> None:

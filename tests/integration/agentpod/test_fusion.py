@@ -13,9 +13,9 @@ from members import Member, everywhere
 
 from agentpod.algorithms.flat_adam import FlatAdam
 from agentpod.algorithms.fusible import Fusible
-from agentpod.fusion.averaging import Fusion
-from agentpod.fusion.rounds import Arrival, Formation, FusionOptions, FusionRounds, Report
-from agentpod.models.normalizer import RunningMoments, Statistics
+from agentpod.fusion.averaging import StateAverager
+from agentpod.fusion.rounds import Arrival, FusionOptions, FusionRounds, Membership, RoundReport
+from agentpod.models.normalizer import RunningMoments, SharedMoments
 from podrace.tensor_transport.group import Group, GroupStore, MemberLost
 
 SIZE = 5
@@ -77,9 +77,9 @@ class Head:
             return
         if verb == "join":
             self.rounds.arrive(Arrival(*member, round_number, epoch, rest, time.monotonic()))
-            self._waiting[speaker] = lambda: self.rounds.formation(member)
+            self._waiting[speaker] = lambda: self.rounds.membership(member)
         else:
-            self.rounds.report(Report(member, epoch, round_number, *rest, time.monotonic()))
+            self.rounds.report(RoundReport(member, epoch, round_number, *rest, time.monotonic()))
             self._waiting[speaker] = lambda: self.rounds.outcome(epoch, round_number)
 
 
@@ -92,7 +92,7 @@ class Learner:
         self.parameters, self.gradient = draw(index, SIZE), torch.zeros(SIZE)
         self.adam = FlatAdam(self.parameters, self.gradient, learning_rate=0.05, epsilon=1e-8, maximum_norm=0.0)
         self.target, self.rate = draw(index + 10, SIZE), torch.tensor(1e-3 * (1 + index), dtype=torch.float64)
-        self.statistics = Statistics((2,))
+        self.statistics = SharedMoments((2,))
         adam = self.adam.tensors()
         fusible = Fusible(
             {"actor": self.parameters},
@@ -102,26 +102,26 @@ class Learner:
             {"rate": self.rate},
             {"observation": self.statistics},
         )
-        self.fusion = Fusion(fusible, options)
+        self.fusion = StateAverager(fusible, options)
         self.adam.reduce = self.fusion.reduce
         self.group: Group | None = None
         self.epoch = self.applied_round = 0
         self.digest = ""
 
-    def arrive(self) -> Formation:
+    def arrive(self) -> Membership:
         """Waits until the round forms, and joins its group if that is another one."""
         self._head.send(("join", (self.epoch, self.applied_round), 100))
-        formation: Formation = self._head.recv()
-        rank, size = formation.members.index(self.me), len(formation.members)
-        if formation.epoch != self.epoch:
-            prefix = f"epoch-{formation.epoch}"
+        membership: Membership = self._head.recv()
+        rank, size = membership.members.index(self.me), len(membership.members)
+        if membership.epoch != self.epoch:
+            prefix = f"epoch-{membership.epoch}"
             self.group = Group.join(self._store, prefix, rank, size, "cpu", timeout_seconds=TIMEOUT_SECONDS)
-            self.fusion.group, self.epoch = self.group, formation.epoch
-        if formation.joiners:
-            self.fusion.welcome(joining=rank in formation.joiners)
-        return formation
+            self.fusion.group, self.epoch = self.group, membership.epoch
+        if membership.joiners:
+            self.fusion.broadcast_leader_state(joining=rank in membership.joiners)
+        return membership
 
-    def finish(self, formation: Formation) -> bool:
+    def finish(self, membership: Membership) -> bool:
         """Averages, reports, and applies what is committed."""
         failure = ""
         try:
@@ -129,11 +129,11 @@ class Learner:
             self.digest = scratch.digest()
         except MemberLost as error:
             failure = error.message
-        self._head.send(("commit", (formation.epoch, formation.round), (self.digest, failure)))
+        self._head.send(("commit", (membership.epoch, membership.round), (self.digest, failure)))
         outcome = self._head.recv()
         if outcome.committed:
             self.fusion.apply(scratch)
-            self.applied_round = formation.round
+            self.applied_round = membership.round
         else:
             self.epoch = 0
         return bool(outcome.committed)
@@ -167,16 +167,16 @@ def fuse(state: Any, rank: int, changes: bool = True) -> tuple[dict[str, torch.T
     return before, learner.digest, learner.state()
 
 
-def fuse_until_committed(state: Any, rank: int) -> tuple[list[float], dict[str, torch.Tensor], Formation]:
+def fuse_until_committed(state: Any, rank: int) -> tuple[list[float], dict[str, torch.Tensor], Membership]:
     """Takes part in rounds until one counts; returns how long each took."""
     learner: Learner = state.learner
     durations: list[float] = []
     while True:
-        formation, began = learner.arrive(), time.monotonic()
-        committed = learner.finish(formation)
+        membership, began = learner.arrive(), time.monotonic()
+        committed = learner.finish(membership)
         durations.append(time.monotonic() - began)
         if committed:
-            return durations, learner.state(), formation
+            return durations, learner.state(), membership
 
 
 def arrive_and_stop(state: Any) -> None:
@@ -276,11 +276,11 @@ def test_the_others_finish_the_next_round_without_a_member_killed_in_a_collectiv
     victim.send(arrive_and_stop).result()
     victim.kill()
     for member in (head, other):
-        durations, _, formation = member.result()
+        durations, _, membership = member.result()
         assert len(durations) == 2
         assert sum(durations) < SOON_SECONDS
-        assert formation.members == ((0, "first"), (1, "first"))
-        assert not formation.joiners
+        assert membership.members == ((0, "first"), (1, "first"))
+        assert not membership.joiners
     assert fused.head.rounds.state.environment_steps == 100 * (3 + 2)
 
 
@@ -343,8 +343,8 @@ def test_where_gradients_are_shared_the_others_go_on_from_the_head_without_a_kil
     other.send(share_gradients, 1, 3, 5)
     victim.kill()
     assert (head.result(), other.result()) == (0, 0)
-    (durations, first, formation), (_, second, _) = everywhere([head, other], fuse_until_committed)
+    (durations, first, membership), (_, second, _) = everywhere([head, other], fuse_until_committed)
     assert len(durations) == 1
-    assert formation.joiners == {1}
+    assert membership.joiners == {1}
     assert_equal(first, second)
     assert first["step"] == 5

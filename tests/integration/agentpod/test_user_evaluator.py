@@ -15,7 +15,7 @@ import prometheus_client
 import pytest
 import torch
 
-from agentpod.compute_thread import Compute
+from agentpod.compute_thread import ComputeThread
 from agentpod.config import PodConfig
 from agentpod.experience.slots import PolicyRing, PolicySlot
 from agentpod.models.messages import policy_message
@@ -196,7 +196,7 @@ class Stranger(EvaluatorServicer):
     """A right evaluator for one pod, whose answers can be changed on the way."""
 
     def __init__(self) -> None:
-        super().__init__(Planes(GrpcPlane()), Compute())
+        super().__init__(Planes(GrpcPlane()), ComputeThread())
         self.changes: dict[str, object] = {}
         self.sessions: list[str] = []
         self.closed: list[str] = []

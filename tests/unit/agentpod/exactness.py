@@ -10,7 +10,7 @@ from experience import OBSERVED, SPACES, new_algorithm
 from torch import Tensor
 
 from agentpod.algorithms.off_policy import OffPolicy
-from agentpod.experience.replay_buffer import Batch
+from agentpod.experience.replay_buffer import TransitionBatch
 
 ACTIVATIONS = ("tanh", "relu", "elu")
 BATCH = 19
@@ -55,7 +55,7 @@ def scrambled(name: str, kind: str, seed: int, **hyperparameters: object) -> Any
     return algorithm
 
 
-def random_batch(kind: str, seed: int, size: int = BATCH) -> Batch:
+def random_batch(kind: str, seed: int, size: int = BATCH) -> TransitionBatch:
     generator = torch.Generator().manual_seed(200 + seed)
     observation, following = torch.randn(2, size, *OBSERVED.shape, generator=generator)
     reward, weight = torch.randn(2, size, generator=generator)
@@ -63,7 +63,7 @@ def random_batch(kind: str, seed: int, size: int = BATCH) -> Batch:
     if kind == "discrete":
         action = torch.randint(SPACES[kind].n, (size,), generator=generator)
     discount = DISCOUNTS[torch.arange(size) % len(DISCOUNTS)]
-    return Batch(observation, action, reward, discount, following, 0.2 + weight.abs(), torch.arange(size))
+    return TransitionBatch(observation, action, reward, discount, following, 0.2 + weight.abs(), torch.arange(size))
 
 
 def random_noise(algorithm: OffPolicy, seed: int) -> Tensor:
@@ -71,7 +71,7 @@ def random_noise(algorithm: OffPolicy, seed: int) -> Tensor:
     return algorithm._noise(1, torch.Generator().manual_seed(300 + seed))[0]
 
 
-def doubled(batch: Batch) -> references.Batch:
+def doubled(batch: TransitionBatch) -> references.Batch:
     """For the references."""
     fields = batch._asdict()
     return references.Batch(
@@ -92,14 +92,14 @@ def parameters(networks: Mapping[str, Any]) -> dict[str, Tensor]:
     return found
 
 
-def descend(algorithm: Any, batch: Batch, noise: Tensor) -> Descent:
+def descend(algorithm: Any, batch: TransitionBatch, noise: Tensor) -> Descent:
     """Makes one gradient step. Whatever it does not write is seen: gradients are not-a-number before."""
     trained = algorithm._trained
     online = {name: each.network for name, each in trained.items()}
     before, target = parameters(online), parameters({name: each.target for name, each in trained.items()})
     for each in trained.values():
         each.optimizer.gradient.fill_(torch.nan)
-    metrics, errors = algorithm._descend(batch, noise)
+    metrics, errors = algorithm._gradient_step(batch, noise)
     gradient = parameters({name: each.gradient for name, each in trained.items()})
     named = dict(zip(algorithm.METRICS, metrics.tolist(), strict=True))
     return Descent(before, target, parameters(online), gradient, named, errors)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms import ALGORITHMS, Algorithm, make
-from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields, replay_rows
 from agentpod.experience.rollout import rollout_fields
 from agentpod.models.distributions import require_distribution
@@ -85,7 +85,7 @@ class Course:
             rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)
             fields = replay_fields(OBSERVED, SPACES[kind], rows, lanes)
             self.memory = {name: torch.zeros(field.shape, dtype=field.dtype) for name, field in fields.items()}
-            self.replay = Replay(
+            self.replay = ReplayBuffer(
                 self.memory,
                 memory.horizon,
                 prioritized=memory.prioritized,

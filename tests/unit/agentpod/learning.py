@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms import Algorithm, make
-from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields, replay_rows
 from agentpod.experience.rollout import Field, Lanes, collect, rollout_fields
 from agentpod.models.actors import PolicyActor
@@ -37,7 +37,7 @@ def train(
     lanes = Lanes.start(simulator.reset(derive_seed(seed, "reset", 0)), state_size)
     if memory.replay_capacity:
         tensors = zeros(replay_fields(*spaces, replay_rows(memory.replay_capacity, memory.horizon, count), count))
-        replay = Replay(tensors, memory.horizon, prioritized=memory.prioritized)
+        replay = ReplayBuffer(tensors, memory.horizon, prioritized=memory.prioritized)
     else:
         tensors = zeros(rollout_fields(*spaces, memory.horizon, count, state_size))
     while algorithm.update_number * memory.horizon * count < steps:

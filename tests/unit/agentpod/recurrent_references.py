@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from agentpod.models.factory import Blueprint
+from agentpod.models.factory import NetworkFactory
 from agentpod.models.mlp import Sequences
 
 
@@ -13,9 +13,9 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def remembered(tensors: Mapping[str, Tensor], name: str, features: Tensor, along: Sequences) -> Tensor:
+def remembered(tensors: Mapping[str, Tensor], name: str, features: Tensor, sequences: Sequences) -> Tensor:
     """States [T, L, H] after each step, by torch's own cell in float64."""
-    cell = nn.GRUCell(features.shape[-1], along.state.shape[1], dtype=torch.float64)
+    cell = nn.GRUCell(features.shape[-1], sequences.state.shape[1], dtype=torch.float64)
     for parameter, key in (
         ("weight_ih", "input_weight"),
         ("weight_hh", "state_weight"),
@@ -25,8 +25,8 @@ def remembered(tensors: Mapping[str, Tensor], name: str, features: Tensor, along
         # A module insists on leaves of its own; these are functions of the caller's.
         delattr(cell, parameter)
         setattr(cell, parameter, tensors[f"{name}.{key}"])
-    state, states = along.state, []
-    for step, keep in zip(features, along.keep, strict=True):
+    state, states = sequences.state, []
+    for step, keep in zip(features, sequences.keep, strict=True):
         state = cell(step, torch.where(keep.bool(), state, 0.0))
         states.append(state)
     return torch.stack(states)
@@ -40,7 +40,7 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected.detach(), rtol=1e-9, atol=1e-11)
 
 
-def reference(plan: Blueprint, tensors: Mapping[str, Tensor], inputs: Tensor, along: Sequences) -> Tensor:
+def reference(plan: NetworkFactory, tensors: Mapping[str, Tensor], inputs: Tensor, sequences: Sequences) -> Tensor:
     """Outputs [T L, outputs] of a network with one hidden layer, from the description in the contract."""
     hidden = inputs
     if plan.torso == "small":
@@ -50,5 +50,5 @@ def reference(plan: Blueprint, tensors: Mapping[str, Tensor], inputs: Tensor, al
             hidden = nn.functional.conv2d(hidden, weight, bias, stride=stride).tanh()
         hidden = hidden.flatten(1)
     features = nn.functional.linear(hidden, tensors["net.0.weight"], tensors["net.0.bias"]).tanh()
-    states = remembered(tensors, "net.recurrent", features.view(*along.keep.shape[:2], -1), along)
+    states = remembered(tensors, "net.recurrent", features.view(*sequences.keep.shape[:2], -1), sequences)
     return nn.functional.linear(states.flatten(0, 1), tensors["net.output.0.weight"], tensors["net.output.0.bias"])

@@ -14,9 +14,9 @@ from experience import LANES, OFF_POLICY, ON_POLICY, new_algorithm, random_rollo
 from references import a2c_loss
 from torch import Tensor
 
-from agentpod.algorithms.on_policy import Batch
-from agentpod.algorithms.ppo import HIGHEST_RATE, LOWEST_RATE, adapted_rate
-from agentpod.experience.replay_buffer import Batch as ReplayBatch
+from agentpod.algorithms.on_policy import RolloutBatch
+from agentpod.algorithms.ppo import HIGHEST_RATE, LOWEST_RATE, adaptive_learning_rate
+from agentpod.experience.replay_buffer import TransitionBatch
 
 EVERY_OFF_POLICY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), OFF_POLICY)
 SIZE = 7
@@ -34,7 +34,7 @@ def step_on(name: str, kind: str, rows: list[int]) -> Descent:
     batch, noise, index = random_batch(kind, 0, SIZE), random_noise(algorithm, 0), torch.tensor(rows)
     # Noise has a row for each step, or one for each observation and one for each that follows, or none.
     noise = torch.cat([part[index] for part in noise.split(SIZE)]) if len(noise) else noise
-    return descend(algorithm, ReplayBatch(*(field[index] for field in batch)), noise)
+    return descend(algorithm, TransitionBatch(*(field[index] for field in batch)), noise)
 
 
 def assert_same_step(one: Descent, other: Descent) -> None:
@@ -72,7 +72,7 @@ def test_an_error_depends_on_no_other_step(name: str, kind: str) -> None:
 @EVERY_OFF_POLICY_ALGORITHM
 def test_a_step_tells_a_number_a_metric_and_an_error_a_row(name: str, kind: str) -> None:
     algorithm = small_steps(name, kind)
-    metrics, errors = algorithm._descend(random_batch(kind, 0, SIZE), random_noise(algorithm, 0))
+    metrics, errors = algorithm._gradient_step(random_batch(kind, 0, SIZE), random_noise(algorithm, 0))
     assert metrics.shape == (len(algorithm.METRICS),)
     assert errors.shape == (SIZE,)
     assert errors.ge(0).all()
@@ -84,7 +84,7 @@ def test_long_gradients_are_scaled_down_and_their_length_is_told_as_it_was(name:
     noise = random_noise(free, 0)
     random_noise(held, 0)
     for algorithm in (free, held):
-        algorithm._descend(random_batch(kind, 0, SIZE), noise)
+        algorithm._gradient_step(random_batch(kind, 0, SIZE), noise)
     for key, trained in held._trained.items():
         found, whole = trained.optimizer.gradient, free._trained[key].optimizer.gradient
         assert whole.norm() > 0.02
@@ -99,14 +99,14 @@ A2C_CASES = [
 ]
 
 
-def prepared(kind: str, seed: int) -> Batch:
+def prepared(kind: str, seed: int) -> RolloutBatch:
     generator = torch.Generator().manual_seed(400 + seed)
     observation = torch.randn(19, 3, generator=generator)
     log_prob, advantage, value, target = torch.randn(4, 19, generator=generator)
     action = torch.randn(19, 2, generator=generator)
     if kind == "discrete":
         action = torch.randint(3, (19,), generator=generator)
-    return Batch(
+    return RolloutBatch(
         observation=observation, action=action, log_prob=log_prob, advantage=advantage, value=value, target=target
     )
 
@@ -162,22 +162,22 @@ def test_a_step_of_advantage_actor_critic_is_that_of_the_papers_loss(
 
 
 def test_a_rate_falls_where_the_policy_went_twice_as_far_as_desired_and_rises_where_not_half() -> None:
-    assert adapted_rate(1e-3, divergence=0.0201, desired=0.01) == pytest.approx(1e-3 / 1.5)
-    assert adapted_rate(1e-3, divergence=0.0049, desired=0.01) == pytest.approx(1.5e-3)
+    assert adaptive_learning_rate(1e-3, divergence=0.0201, desired=0.01) == pytest.approx(1e-3 / 1.5)
+    assert adaptive_learning_rate(1e-3, divergence=0.0049, desired=0.01) == pytest.approx(1.5e-3)
     for divergence in (0.0051, 0.01, 0.0199):
-        assert adapted_rate(1e-3, divergence, desired=0.01) == 1e-3
+        assert adaptive_learning_rate(1e-3, divergence, desired=0.01) == 1e-3
 
 
 def test_a_rate_stays_within_its_bounds_and_one_from_outside_is_never_moved_the_wrong_way() -> None:
     rate = 1e-3
     for _ in range(30):
-        rate = adapted_rate(rate, divergence=1.0, desired=0.01)
+        rate = adaptive_learning_rate(rate, divergence=1.0, desired=0.01)
     assert rate == LOWEST_RATE
     for _ in range(30):
-        rate = adapted_rate(rate, divergence=0.0, desired=0.01)
+        rate = adaptive_learning_rate(rate, divergence=0.0, desired=0.01)
     assert rate == HIGHEST_RATE
-    assert adapted_rate(LOWEST_RATE / 10, divergence=1.0, desired=0.01) <= LOWEST_RATE / 10
-    assert adapted_rate(HIGHEST_RATE * 10, divergence=0.0, desired=0.01) >= HIGHEST_RATE * 10
+    assert adaptive_learning_rate(LOWEST_RATE / 10, divergence=1.0, desired=0.01) <= LOWEST_RATE / 10
+    assert adaptive_learning_rate(HIGHEST_RATE * 10, divergence=0.0, desired=0.01) >= HIGHEST_RATE * 10
 
 
 def ppo(desired_kl: float, **hyperparameters: object) -> Any:

@@ -164,7 +164,7 @@ def test_every_subset_of_critics_is_drawn_and_none_twice_as_often_as_its_share(n
     algorithm = soft(name, 0, critics=4, critic_subset=2)
     values = torch.tensor([1.0, 2.0, 4.0, 8.0]).unsqueeze(1)
     random_noise(algorithm, 0)
-    drawn = torch.stack([algorithm._drawn(values) for _ in range(1200)]).squeeze(-1)
+    drawn = torch.stack([algorithm._critic_subset(values) for _ in range(1200)]).squeeze(-1)
     assert drawn.shape == (1200, 2)
     pairs = drawn.sum(1).unique(return_counts=True)
     assert pairs[0].tolist() == [3.0, 5.0, 6.0, 9.0, 10.0, 12.0]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from agentpod.algorithms import matmul_precision as module
-from agentpod.algorithms.matmul_precision import MATMUL_PRECISIONS, is_exact, products
+from agentpod.algorithms.matmul_precision import MATMUL_PRECISIONS, is_exact, matmul_precision
 from podrace.specification import catalog
 
 
@@ -14,14 +14,14 @@ def test_every_precision_of_the_catalog_is_known():
 
 @pytest.mark.parametrize("precision", MATMUL_PRECISIONS)
 def test_the_setting_ends_with_the_block_even_by_an_error(precision):
-    with pytest.raises(ZeroDivisionError), products(precision, (256,), "cpu"):
+    with pytest.raises(ZeroDivisionError), matmul_precision(precision, (256,), "cpu"):
         raise ZeroDivisionError
     assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_float32_is_exact_whatever_kernels_are_chosen():
     left, right = torch.randn(300, 300), torch.randn(300, 300)
-    with products("float32", (256, 256), "cpu"):
+    with matmul_precision("float32", (256, 256), "cpu"):
         found = torch.mm(left, right)
     torch.testing.assert_close(found.double(), left.double() @ right.double(), rtol=0.0, atol=1e-4)
 
@@ -33,7 +33,7 @@ def test_kernels_that_round_are_not_taken_for_float32(monkeypatch):
     monkeypatch.setattr(torch, "mm", rounding)
     is_exact.cache_clear()
     assert not is_exact("medium", "cpu")
-    with products("float32", (256,), "cpu"):
+    with matmul_precision("float32", (256,), "cpu"):
         assert torch.get_float32_matmul_precision() == "highest"
     is_exact.cache_clear()
 
@@ -41,11 +41,11 @@ def test_kernels_that_round_are_not_taken_for_float32(monkeypatch):
 def test_other_kernels_are_called_for_wide_layers_only(monkeypatch):
     monkeypatch.setattr(module, "is_exact", lambda *_: True)
     for hidden_sizes, wanted in (((64, 64), "highest"), ((64, 128), "medium"), ((), "highest")):
-        with products("float32", hidden_sizes, "cpu"):
+        with matmul_precision("float32", hidden_sizes, "cpu"):
             assert torch.get_float32_matmul_precision() == wanted
 
 
 def test_what_may_round_is_let_round():
     for precision, wanted in (("tf32", "high"), ("bfloat16", "medium")):
-        with products(precision, (64,), "cpu"):
+        with matmul_precision(precision, (64,), "cpu"):
             assert torch.get_float32_matmul_precision() == wanted

@@ -12,7 +12,7 @@ from experience import LANES, OBSERVED, OFF_POLICY, SPACES, Course, new_algorith
 from torch import Tensor
 
 from agentpod.algorithms import make
-from agentpod.experience.replay_buffer import Batch, Replay
+from agentpod.experience.replay_buffer import ReplayBuffer, TransitionBatch
 from agentpod.experience.replay_layout import replay_fields, replay_rows
 from agentpod.models.action_heads import dueling_values
 from agentpod.models.normalizer import VARIANCE_FLOOR
@@ -22,25 +22,25 @@ EVERY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), OFF_POLICY)
 SEGMENTS = 24
 
 
-def empty_replay(algorithm: Any, kind: str, lanes: int) -> Replay:
+def empty_replay(algorithm: Any, kind: str, lanes: int) -> ReplayBuffer:
     """A memory of zeros; nobody writes into it."""
     memory = algorithm.memory
     rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)
     fields = replay_fields(OBSERVED, SPACES[kind], rows, lanes)
     tensors = {name: torch.zeros(field.shape, dtype=field.dtype) for name, field in fields.items()}
-    return Replay(tensors, memory.horizon, prioritized=memory.prioritized)
+    return ReplayBuffer(tensors, memory.horizon, prioritized=memory.prioritized)
 
 
-def spied(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Batch, tuple[Tensor, Tensor]]]:
+def spied(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[TransitionBatch, tuple[Tensor, Tensor]]]:
     """The batch of every gradient step to come, and what the step told."""
-    told: list[tuple[Batch, tuple[Tensor, Tensor]]] = []
-    descend = algorithm._descend
+    told: list[tuple[TransitionBatch, tuple[Tensor, Tensor]]] = []
+    descend = algorithm._gradient_step
 
-    def spy(batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def spy(batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         told.append((batch, descend(batch, noise)))
         return told[-1][1]
 
-    monkeypatch.setattr(algorithm, "_descend", spy)
+    monkeypatch.setattr(algorithm, "_gradient_step", spy)
     return told
 
 
@@ -48,7 +48,7 @@ def idle(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradient steps are counted, but change nothing."""
     monkeypatch.setattr(
         algorithm,
-        "_descend",
+        "_gradient_step",
         lambda batch, noise: (torch.zeros(len(algorithm.METRICS)), torch.zeros(len(batch.reward))),
     )
 
@@ -236,7 +236,7 @@ ROOMS = torch.tensor([[1.0, -0.5, 0.5], [-1.0, 1.0, 0.0], [0.0, 0.5, -1.0]])
 ROOM_LANES = 24
 
 
-def rooms(algorithm: Any, kind: str, *, ending: str) -> Replay:
+def rooms(algorithm: Any, kind: str, *, ending: str) -> ReplayBuffer:
     """A room where whatever is done brings a reward of 1, leads into the last room and ends the episode, so that the
     next one begins in the second. That is worth -3, the last one 4: whoever takes the wrong one for what follows shows.
     """
@@ -258,7 +258,7 @@ def rooms(algorithm: Any, kind: str, *, ending: str) -> Replay:
     return replay
 
 
-def learned_values(algorithm: Any, name: str, replay: Replay) -> Tensor:
+def learned_values(algorithm: Any, name: str, replay: ReplayBuffer) -> Tensor:
     """Of what was done in the first room."""
     found = replay.gather(torch.arange(ROOM_LANES), 1, 0.5)
     if "critic" not in algorithm._trained:
@@ -332,9 +332,9 @@ def test_the_errors_of_a_batch_become_its_priorities_before_the_next_is_drawn(
     told, events = spied(algorithm, monkeypatch), list[str]()
     sample, update = experience.sample, experience.update_priorities
 
-    def spy_on_sampling(*args: Any, **kwargs: Any) -> Batch:
+    def spy_on_sampling(*args: Any, **kwargs: Any) -> TransitionBatch:
         events.append("sample")
-        batch: Batch = sample(*args, **kwargs)
+        batch: TransitionBatch = sample(*args, **kwargs)
         return batch
 
     def spy_on_priorities(index: Tensor, errors: Tensor) -> None:
@@ -370,13 +370,13 @@ def test_the_correction_of_priorities_grows_to_one_with_the_steps_of_all_environ
         "dqn", "discrete", prioritized=True, priority_correction=0.4, priority_annealing_steps=3 * 8 * LANES
     )
     course = Course(algorithm, "discrete")
-    sample, found = Replay.sample, list[float]()
+    sample, found = ReplayBuffer.sample, list[float]()
 
-    def spy(self: Replay, *args: Any, beta: float, **kwargs: Any) -> Batch:
+    def spy(self: ReplayBuffer, *args: Any, beta: float, **kwargs: Any) -> TransitionBatch:
         found.append(beta)
         return sample(self, *args, beta=beta, **kwargs)
 
-    monkeypatch.setattr(Replay, "sample", spy)
+    monkeypatch.setattr(ReplayBuffer, "sample", spy)
     for _ in range(6):
         algorithm.update(course.next())
     assert found[::4] == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.0, 1.0])

@@ -9,7 +9,7 @@ from experience import OFF_POLICY, Course, new_algorithm
 from references import polyak_averaged
 from torch import Tensor
 
-from agentpod.experience.replay_buffer import Batch
+from agentpod.experience.replay_buffer import TransitionBatch
 
 EVERY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), OFF_POLICY)
 
@@ -24,9 +24,9 @@ def test_targets_follow_their_networks_by_the_rate_once_a_period(
     )
     with_target = {key: each for key, each in algorithm._trained.items() if each.target_flat.numel()}
     expected = {key: each.flat.double() for key, each in with_target.items()}
-    descend, steps = algorithm._descend, 0
+    descend, steps = algorithm._gradient_step, 0
 
-    def spy(batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def spy(batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal steps, expected
         for key, each in with_target.items():
             torch.testing.assert_close(each.target_flat.double(), expected[key], rtol=1e-5, atol=1e-6)
@@ -36,7 +36,7 @@ def test_targets_follow_their_networks_by_the_rate_once_a_period(
             expected = polyak_averaged(expected, {key: each.flat.double() for key, each in with_target.items()}, rate)
         return result
 
-    monkeypatch.setattr(algorithm, "_descend", spy)
+    monkeypatch.setattr(algorithm, "_gradient_step", spy)
     course = Course(algorithm, kind)
     for _ in range(3):
         algorithm.update(course.next())

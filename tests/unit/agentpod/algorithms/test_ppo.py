@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
 from agentpod.algorithms import Algorithm, make
-from agentpod.algorithms.on_policy import Batch, explained_variance, standardize
+from agentpod.algorithms.on_policy import RolloutBatch, explained_variance, standardize
 from agentpod.algorithms.ppo import (
     PPOHyperparameters,
     clipped_surrogate,
@@ -40,15 +40,15 @@ def random_networks(kind: str, activation: str, seed: int) -> ActorCritic:
     return networks
 
 
-def random_batch(kind: str, seed: int) -> Batch:
+def random_batch(kind: str, seed: int) -> RolloutBatch:
     generator = torch.Generator().manual_seed(100 + seed)
     observation = torch.randn(BATCH, 5, generator=generator)
     advantage, value, target, jitter = torch.randn(4, BATCH, generator=generator)
     if kind == "discrete":
         action = torch.randint(4, (BATCH,), generator=generator)
-        return Batch(observation, action, -math.log(4) + 0.3 * jitter, advantage, value, target)
+        return RolloutBatch(observation, action, -math.log(4) + 0.3 * jitter, advantage, value, target)
     action = torch.randn(BATCH, 3, generator=generator)
-    return Batch(observation, action, -4.0 + jitter, advantage, value, target)
+    return RolloutBatch(observation, action, -4.0 + jitter, advantage, value, target)
 
 
 def mlp(tensors: Mapping[str, Tensor], name: str, inputs: Tensor, activation: str) -> Tensor:
@@ -64,7 +64,7 @@ def distribution(tensors: Mapping[str, Tensor], outputs: Tensor) -> Distribution
     return Categorical(logits=outputs)
 
 
-def paper_loss(tensors: Mapping[str, Tensor], batch: Batch, settings: PPOHyperparameters) -> Tensor:
+def paper_loss(tensors: Mapping[str, Tensor], batch: RolloutBatch, settings: PPOHyperparameters) -> Tensor:
     """Equation 9 of the paper, with equation 7 inside, one sample at a time."""
     policy = distribution(tensors, mlp(tensors, "actor", batch.observation, settings.activation))
     log_prob = policy.log_prob(batch.action)
@@ -85,9 +85,9 @@ def paper_loss(tensors: Mapping[str, Tensor], batch: Batch, settings: PPOHyperpa
     return loss / len(advantage) - settings.entropy_coefficient * policy.entropy().mean()
 
 
-def doubled(batch: Batch) -> Batch:
+def doubled(batch: RolloutBatch) -> RolloutBatch:
     steps = (batch.observation, batch.action, batch.log_prob, batch.advantage, batch.value, batch.target)
-    return Batch(*(tensor.double() if tensor.is_floating_point() else tensor for tensor in steps))
+    return RolloutBatch(*(tensor.double() if tensor.is_floating_point() else tensor for tensor in steps))
 
 
 CASES = list(itertools.product(SPACES, [0.0, 0.4], [True, False], ACTIVATE))
@@ -124,7 +124,7 @@ def seen(tensors: Mapping[str, Tensor], observation: Tensor) -> Tensor:
     return ((observation.double() - tensors["observation_mean"]) / deviation).clamp(-10, 10)
 
 
-def expected_batch(tensors: Mapping[str, Tensor], rollout: Mapping[str, Tensor], deviation: float) -> Batch:
+def expected_batch(tensors: Mapping[str, Tensor], rollout: Mapping[str, Tensor], deviation: float) -> RolloutBatch:
     """Advantages and targets by loops over lanes and steps, from reward and value alone."""
     observation = seen(tensors, rollout["observation"])
     value = mlp(tensors, "critic", observation, "tanh")[..., 0].detach()
@@ -144,7 +144,7 @@ def expected_batch(tensors: Mapping[str, Tensor], rollout: Mapping[str, Tensor],
         value[:-1],
         advantage + value[:-1],
     )
-    return Batch(*(field.flatten(0, 1) for field in fields))
+    return RolloutBatch(*(field.flatten(0, 1) for field in fields))
 
 
 @pytest.mark.parametrize("kind", SPACES)
@@ -254,7 +254,7 @@ def test_one_advantage_alone_is_standardised_to_zero() -> None:
 
 def test_all_steps_are_visited_once_an_epoch() -> None:
     rows = torch.arange(10.0)
-    batch = Batch(rows.unsqueeze(1), rows, rows, rows, rows, rows)
+    batch = RolloutBatch(rows.unsqueeze(1), rows, rows, rows, rows, rows)
     pieces = list(batch.minibatches(torch.randperm(10), minibatch_size=4))
     assert sorted(len(piece.value) for piece in pieces) == [3, 3, 4]
     assert sorted(torch.cat([piece.target for piece in pieces]).tolist()) == rows.tolist()

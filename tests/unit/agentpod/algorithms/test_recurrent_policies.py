@@ -15,11 +15,11 @@ from small_worlds import Recall
 from torch import Tensor, nn
 
 from agentpod.algorithms import ALGORITHMS, Algorithm, make
-from agentpod.algorithms.on_policy import Batch, Memories
+from agentpod.algorithms.on_policy import RecurrentStates, RolloutBatch
 from agentpod.experience.rollout import CollectResult, Lanes, collect, rollout_fields
 from agentpod.models.actors import PolicyActor
 from agentpod.models.distributions import require_distribution
-from agentpod.models.factory import Blueprint
+from agentpod.models.factory import NetworkFactory
 from agentpod.models.mlp import Sequences
 from agentpod.models.policy import Policy
 from agentpod.roles.evaluator import play
@@ -82,10 +82,10 @@ def test_what_a_worker_says_step_by_step_is_what_the_learner_says_along_the_roll
     for _ in range(3):
         rollout = walk.next()
         assert (rollout["terminated"] | rollout["truncated"]).any()
-        along = algorithm.policy.actor.along(Sequences(keep_of(rollout)[:-1], rollout["state"][0]))
+        unrolled = algorithm.policy.actor.unrolled(Sequences(keep_of(rollout)[:-1], rollout["state"][0]))
         seen = algorithm.policy.normalize(rollout["observation"][:-1].flatten(0, 1))
         log_prob = require_distribution(algorithm.policy.head).log_prob(
-            along.trace(seen)[-1], rollout["action"].flatten(0, 1)
+            unrolled.trace(seen)[-1], rollout["action"].flatten(0, 1)
         )
         torch.testing.assert_close(log_prob, rollout["log_prob"].flatten(), rtol=1e-5, atol=1e-6)
         assert not torch.allclose(
@@ -154,13 +154,13 @@ def paper_loss(
     Equations 7 and 9 of Schulman et al. 2017 and generalized advantages; nothing is normalized but the advantages.
     Returns policy loss, value loss, entropy, and what the critic remembers at the end [N, H].
     """
-    plan = Blueprint(Recall.observation_space, (8,), "tanh", recurrent_size=SIZE)
+    plan = NetworkFactory(Recall.observation_space, (8,), "tanh", recurrent_size=SIZE)
     keep, steps = keep_of(rollout).double(), len(rollout["reward"])
     rows = rollout["observation"].double()
 
-    def outputs(name: str, inputs: Tensor, along: Sequences) -> Tensor:
+    def outputs(name: str, inputs: Tensor, sequences: Sequences) -> Tensor:
         own = {f"net{key.removeprefix(name)}": tensor for key, tensor in tensors.items() if key.startswith(name)}
-        return reference(plan, own, inputs.flatten(0, 1), along).view(*inputs.shape[:2], -1)
+        return reference(plan, own, inputs.flatten(0, 1), sequences).view(*inputs.shape[:2], -1)
 
     values = outputs("critic", rows, Sequences(keep, critic_state))[..., 0]
     advantage = torch.zeros(values[:-1].shape, dtype=torch.float64)
@@ -278,18 +278,20 @@ def test_minibatches_are_made_of_whole_lanes() -> None:
     rows = torch.arange(float(steps * lanes))
     keep = rows.view(steps, lanes, 1)
     state = torch.arange(float(lanes)).unsqueeze(1)
-    batch = Batch(rows.unsqueeze(1), rows, rows, rows, rows, rows, Memories(keep, state, state + 10, state + 20))
+    batch = RolloutBatch(
+        rows.unsqueeze(1), rows, rows, rows, rows, rows, RecurrentStates(keep, state, state + 10, state + 20)
+    )
     assert batch.units == lanes
     pieces = list(batch.minibatches(torch.randperm(lanes), minibatch_size=8))
     assert sorted(piece.units for piece in pieces) == [1, 2, 2]
     assert sorted(torch.cat([piece.value for piece in pieces]).tolist()) == rows.tolist()
     for piece in pieces:
-        assert piece.memories is not None
-        assert torch.equal(piece.value, piece.memories.keep.flatten())
+        assert piece.recurrent_states is not None
+        assert torch.equal(piece.value, piece.recurrent_states.keep.flatten())
         lane = piece.value[: piece.units].unsqueeze(1)
-        assert torch.equal(piece.memories.actor, lane)
-        assert torch.equal(piece.memories.critic, lane + 10)
-        assert torch.equal(piece.memories.critic_afterwards, lane + 20)
+        assert torch.equal(piece.recurrent_states.actor, lane)
+        assert torch.equal(piece.recurrent_states.critic, lane + 10)
+        assert torch.equal(piece.recurrent_states.next_critic, lane + 20)
         assert all(torch.equal(field.flatten(), piece.value) for field in piece[:-1])
 
 

@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from agentpod.experience import prioritized_sampling
-from agentpod.experience.prioritized_sampling import EPSILON, FIRST_PRIORITY, Priorities, importance_weights, off_zero
+from agentpod.experience.prioritized_sampling import (
+    EPSILON,
+    FIRST_PRIORITY,
+    PriorityTree,
+    importance_weights,
+    replace_zero_priorities,
+)
 
 SHAPES = [(2, 2), (3, 4), (64, 32_768)]
 """Fan-out and greatest number of roots: many levels, some, and the one level that few leaves need."""
@@ -20,8 +26,8 @@ def tree_shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(prioritized_sampling, "MAXIMUM_ROOTS", roots)
 
 
-def tree_of(values: list[float]) -> Priorities:
-    tree = Priorities(len(values), 0.6)
+def tree_of(values: list[float]) -> PriorityTree:
+    tree = PriorityTree(len(values), 0.6)
     tree.set(torch.arange(len(values)), torch.tensor(values, dtype=torch.float64))
     return tree
 
@@ -38,10 +44,10 @@ def searched(values: list[float], points: list[float]) -> list[int]:
     return found
 
 
-def churned(count: int, seed: int) -> tuple[Priorities, list[float]]:
+def churned(count: int, seed: int) -> tuple[PriorityTree, list[float]]:
     """A tree after random changes of every kind, and what its leaves must be."""
     generator = torch.Generator().manual_seed(seed)
-    tree, values, greatest = Priorities(count, 0.6), [0.0] * count, FIRST_PRIORITY
+    tree, values, greatest = PriorityTree(count, 0.6), [0.0] * count, FIRST_PRIORITY
     for _ in range(30):
         first = int(torch.randint(count, (), generator=generator))
         length = int(torch.randint(1, count - first + 1, (), generator=generator))
@@ -134,7 +140,7 @@ def test_a_border_that_rounding_moves_past_its_point_leads_to_no_empty_leaf(monk
 def test_what_is_excluded_is_never_drawn_whatever_the_others_are() -> None:
     generator = torch.Generator().manual_seed(0)
     values = 10.0 ** torch.randint(-30, 30, (5000,), generator=generator).double()
-    tree = Priorities(5000, 0.6)
+    tree = PriorityTree(5000, 0.6)
     tree.set(torch.arange(5000), values)
     tree.exclude(1000, 3000)
     for _ in range(50):
@@ -144,7 +150,7 @@ def test_what_is_excluded_is_never_drawn_whatever_the_others_are() -> None:
 
 
 def test_an_error_becomes_its_size_plus_epsilon_to_the_exponent() -> None:
-    tree = Priorities(4, 0.7)
+    tree = PriorityTree(4, 0.7)
     tree.admit(0, 4)
     tree.update(torch.arange(3), torch.tensor([-2.0, 0.0, 0.5]))
     expected = [(2 + EPSILON) ** 0.7, EPSILON**0.7, (0.5 + EPSILON) ** 0.7, FIRST_PRIORITY]
@@ -152,7 +158,7 @@ def test_an_error_becomes_its_size_plus_epsilon_to_the_exponent() -> None:
 
 
 def test_what_enters_has_the_greatest_priority_so_far_even_if_nothing_has_it_any_more() -> None:
-    tree = Priorities(4, 1.0)
+    tree = PriorityTree(4, 1.0)
     tree.admit(0, 2)
     assert tree.get(torch.arange(4)).tolist() == [FIRST_PRIORITY, FIRST_PRIORITY, 0.0, 0.0]
     tree.update(torch.tensor([0]), torch.tensor([9.0]))
@@ -162,7 +168,7 @@ def test_what_enters_has_the_greatest_priority_so_far_even_if_nothing_has_it_any
 
 
 def test_an_error_that_is_not_finite_changes_nothing() -> None:
-    tree = Priorities(4, 0.6)
+    tree = PriorityTree(4, 0.6)
     tree.admit(0, 4)
     tree.update(torch.arange(4), torch.tensor([math.nan, math.inf, -math.inf, 3.0]))
     assert tree.get(torch.arange(3)).tolist() == [FIRST_PRIORITY] * 3
@@ -171,7 +177,7 @@ def test_an_error_that_is_not_finite_changes_nothing() -> None:
 
 
 def test_an_error_does_not_bring_back_what_is_excluded() -> None:
-    tree = Priorities(4, 0.6)
+    tree = PriorityTree(4, 0.6)
     tree.admit(0, 4)
     tree.exclude(1, 2)
     tree.update(torch.tensor([0, 1, 2]), torch.tensor([1.0, 50.0, 1.0]))
@@ -180,7 +186,7 @@ def test_an_error_does_not_bring_back_what_is_excluded() -> None:
 
 
 def test_leaves_of_no_priority_give_way_to_the_most_probable_of_the_batch() -> None:
-    index, priority = off_zero(torch.tensor([4, 5, 6, 7]), torch.tensor([0.0, 1.0, 3.0, 0.0]))
+    index, priority = replace_zero_priorities(torch.tensor([4, 5, 6, 7]), torch.tensor([0.0, 1.0, 3.0, 0.0]))
     assert index.tolist() == [6, 5, 6, 6]
     assert priority.tolist() == [3.0, 1.0, 3.0, 3.0]
 
@@ -206,7 +212,7 @@ def test_with_full_correction_the_weighted_mean_is_that_of_even_sampling() -> No
 
 def test_sums_do_not_drift() -> None:
     generator = torch.Generator().manual_seed(0)
-    tree = Priorities(10_000, 1.0)
+    tree = PriorityTree(10_000, 1.0)
     tree.admit(0, 10_000)
     for _ in range(300):
         tree.set(torch.randint(10_000, (64,), generator=generator), 1e9 * torch.rand(64, dtype=torch.float64))
@@ -216,7 +222,7 @@ def test_sums_do_not_drift() -> None:
 
 def test_a_copy_of_the_tensors_is_a_copy_of_the_tree() -> None:
     tree, _ = churned(100, seed=0)
-    twin = Priorities(100, 0.6)
+    twin = PriorityTree(100, 0.6)
     for name, tensor in twin.tensors().items():
         tensor.copy_(tree.tensors()[name])
     draws: list[Tensor] = []
@@ -229,12 +235,12 @@ def test_a_copy_of_the_tensors_is_a_copy_of_the_tree() -> None:
 
 @pytest.mark.parametrize("count", [1, 64, 32_768, 32_769, 1_000_000])
 def test_the_size_is_told_before_the_tree_is_made(count: int) -> None:
-    assert Priorities.size_bytes(count) == Priorities(count, 0.6).tensors()["nodes"].nbytes
-    assert Priorities.size_bytes(count) < 8 * count * 1.02 + 600
+    assert PriorityTree.size_bytes(count) == PriorityTree(count, 0.6).tensors()["nodes"].nbytes
+    assert PriorityTree.size_bytes(count) < 8 * count * 1.02 + 600
 
 
 def test_a_million_leaves_need_two_levels() -> None:
-    tree = Priorities(1_000_000, 0.6)
+    tree = PriorityTree(1_000_000, 0.6)
     tree.admit(0, 1_000_000)
     assert tree.tensors()["nodes"].numel() == 1_000_000 + 15_625
     index, probability = tree.sample(1000, torch.Generator().manual_seed(0))

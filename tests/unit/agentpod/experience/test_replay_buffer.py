@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from agentpod.experience import replay_buffer as module
-from agentpod.experience.replay_buffer import Batch, Replay
+from agentpod.experience.replay_buffer import ReplayBuffer, TransitionBatch
 from agentpod.experience.replay_layout import FINAL, check_memory, replay_bytes, replay_fields, replay_rows
 from agentpod.experience.rollout import Lanes, collect
 from agentpod.models.policy import NetworkSpec, Policy
@@ -127,7 +127,7 @@ class World:
         return self.history[time][lane], total, power, step.left_behind
 
 
-def check(world: World, batch: Batch, n_step: int, discount: float) -> None:
+def check(world: World, batch: TransitionBatch, n_step: int, discount: float) -> None:
     for index, observation, action, reward, power, following in zip(
         *(getattr(batch, name).tolist() for name in ("index", "observation", "action", "reward", "discount")),
         batch.next_observation.tolist(),
@@ -143,14 +143,14 @@ def check(world: World, batch: Batch, n_step: int, discount: float) -> None:
     assert batch.weight.tolist() == [1.0] * len(batch.index)
 
 
-def advance(world: World, replay: Replay, segments: int) -> None:
+def advance(world: World, replay: ReplayBuffer, segments: int) -> None:
     for _ in range(segments):
         first_row = replay.grant()
         world.fill(first_row)
         replay.receive(first_row)
 
 
-def ready_indices(world: World, replay: Replay) -> Tensor:
+def ready_indices(world: World, replay: ReplayBuffer) -> Tensor:
     """All that can be sampled: the newest steps of the history."""
     rows = [row for row, time in world.row_time.items() if time >= len(world.history) - replay.size // world.count]
     return (torch.tensor(rows).unsqueeze(1) * world.count + torch.arange(world.count)).flatten()
@@ -167,7 +167,7 @@ def test_every_transition_is_what_its_history_says(
 ) -> None:
     for seed, n_step in itertools.product(range(2), (1, 2, 3, 7)):
         world = World(*layout, action_space=action_space, seed=seed)
-        replay = Replay(world.memory, world.horizon, device=device)
+        replay = ReplayBuffer(world.memory, world.horizon, device=device)
         for segments in (1, 1, world.segments, 2):
             advance(world, replay, segments)
             for outstanding in range(min(3, world.segments)):
@@ -182,12 +182,12 @@ def test_every_transition_is_what_its_history_says(
 def test_after_a_loss_windows_end_where_the_environments_were_reset(device: str | None) -> None:
     for seed in range(5):
         world = World(3, 2, 5, seed=seed)
-        replay = Replay(world.memory, world.horizon, device=device)
+        replay = ReplayBuffer(world.memory, world.horizon, device=device)
         advance(world, replay, 4 + seed)
         granted = [replay.grant() for _ in range(1 + seed % 2)]
         for first_row in granted:
             world.poison(first_row, world.horizon)
-        replay.lost()
+        replay.reclaim()
         world.restart()
         check(world, replay.gather(ready_indices(world, replay), 4, 0.9), 4, 0.9)
         assert replay.grant() == granted[0]
@@ -200,7 +200,7 @@ def test_after_a_loss_windows_end_where_the_environments_were_reset(device: str 
 
 def test_a_copy_on_another_device_does_not_change_with_the_memory() -> None:
     world = World(4, 2, 3)
-    replay = Replay(world.memory, 4, device=COPY)
+    replay = ReplayBuffer(world.memory, 4, device=COPY)
     advance(world, replay, 3)
     world.poison(0, 12)
     check(world, replay.gather(ready_indices(world, replay), 3, 0.9), 3, 0.9)
@@ -213,7 +213,7 @@ class Example:
     terminated: tuple[int, ...] = ()
     truncated: tuple[int, ...] = ()
 
-    def replay(self) -> Replay:
+    def replay(self) -> ReplayBuffer:
         rows = torch.arange(6.0)
         memory = {
             "observation": rows.view(6, 1, 1).clone(),
@@ -223,7 +223,7 @@ class Example:
             "truncated": torch.tensor([[row in self.truncated] for row in range(6)]),
             FINAL: 100.0 + rows.view(6, 1, 1),
         }
-        replay = Replay(memory, 2)
+        replay = ReplayBuffer(memory, 2)
         for _ in range(2):
             replay.receive(replay.grant())
         return replay
@@ -255,13 +255,13 @@ def test_windows_worked_out_by_hand(
 
 def test_a_break_is_marked_once_and_not_on_what_terminated() -> None:
     world = World(2, 50, 3, end_probability=0.3)
-    replay = Replay(world.memory, 2)
-    replay.break_here()
+    replay = ReplayBuffer(world.memory, 2)
+    replay.mark_truncated()
     assert replay.size == 0
     advance(world, replay, 1)
     before = replay.newest_segment()["truncated"].clone()
-    replay.break_here()
-    replay.break_here()
+    replay.mark_truncated()
+    replay.mark_truncated()
     newest = replay.newest_segment()
     assert torch.equal(newest["truncated"][0], before[0])
     assert torch.equal(newest["truncated"][1], ~newest["terminated"][1])
@@ -269,7 +269,7 @@ def test_a_break_is_marked_once_and_not_on_what_terminated() -> None:
 
 def test_steps_are_drawn_evenly_and_no_filling_one_among_them() -> None:
     world = World(2, 3, 8)
-    replay = Replay(world.memory, 2)
+    replay = ReplayBuffer(world.memory, 2)
     advance(world, replay, 13)
     replay.grant()
     replay.grant()
@@ -286,7 +286,7 @@ def test_steps_are_drawn_evenly_and_no_filling_one_among_them() -> None:
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_what_is_sampled_is_what_is_gathered(prioritized: bool, n_step: int) -> None:
     world = World(4, 3, 5)
-    replay = Replay(world.memory, 4, prioritized=prioritized)
+    replay = ReplayBuffer(world.memory, 4, prioritized=prioritized)
     advance(world, replay, 7)
     world.poison(replay.grant(), 4)
     batch = replay.sample(500, n_step, 0.9, torch.Generator().manual_seed(0))
@@ -297,7 +297,7 @@ def test_what_is_sampled_is_what_is_gathered(prioritized: bool, n_step: int) -> 
 class Watched(TorchDispatchMode):
     """Refuses to read memory anywhere but at given steps."""
 
-    def __init__(self, replay: Replay, allowed: Tensor) -> None:
+    def __init__(self, replay: ReplayBuffer, allowed: Tensor) -> None:
         super().__init__()
         self.memory, self.allowed = {ring.data_ptr() for ring in replay._flat.values()}, allowed
         self.reads = 0
@@ -313,7 +313,7 @@ class Watched(TorchDispatchMode):
 @pytest.mark.parametrize("n_step", [1, 5])
 def test_nobody_reads_what_is_being_filled(n_step: int, on_host: bool) -> None:
     world = World(2, 3, 6, end_probability=0.02)
-    replay = Replay(world.memory, 2)
+    replay = ReplayBuffer(world.memory, 2)
     advance(world, replay, 8)
     replay._on_host = on_host
     replay.grant()
@@ -328,7 +328,7 @@ def test_nobody_reads_what_is_being_filled(n_step: int, on_host: bool) -> None:
 def test_many_batches_are_one_large_one_cut(gather_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GATHER_BYTES", gather_bytes)
     world = World(4, 3, 5)
-    replay = Replay(world.memory, 4)
+    replay = ReplayBuffer(world.memory, 4)
     advance(world, replay, 6)
     batches = list(replay.sample_many(9, 16, 3, 0.9, torch.Generator().manual_seed(0)))
     assert [len(batch.index) for batch in batches] == [16] * 9
@@ -336,13 +336,13 @@ def test_many_batches_are_one_large_one_cut(gather_bytes: int, monkeypatch: pyte
         check(world, batch, 3, 0.9)
     if gather_bytes > 5000:
         whole = replay.sample(9 * 16, 3, 0.9, torch.Generator().manual_seed(0))
-        for name in Batch._fields:
+        for name in TransitionBatch._fields:
             assert torch.equal(torch.cat([getattr(batch, name) for batch in batches]), getattr(whole, name))
 
 
 def test_many_batches_by_priority_know_of_the_priorities_set_meanwhile() -> None:
     world = World(4, 3, 5)
-    replay = Replay(world.memory, 4, prioritized=True)
+    replay = ReplayBuffer(world.memory, 4, prioritized=True)
     advance(world, replay, 5)
     batches = replay.sample_many(2, 30, 1, 0.9, torch.Generator().manual_seed(0), beta=0.5)
     next(batches)
@@ -354,7 +354,7 @@ def test_many_batches_by_priority_know_of_the_priorities_set_meanwhile() -> None
 
 def test_steps_are_drawn_in_proportion_to_their_errors_and_weighted_against_it() -> None:
     world = World(4, 2, 3)
-    replay = Replay(world.memory, 4, prioritized=True, priority_exponent=1.0)
+    replay = ReplayBuffer(world.memory, 4, prioritized=True, priority_exponent=1.0)
     advance(world, replay, 3)
     errors = torch.arange(24.0)
     replay.update_priorities(torch.arange(24), errors)
@@ -367,7 +367,7 @@ def test_steps_are_drawn_in_proportion_to_their_errors_and_weighted_against_it()
 
 def test_new_steps_have_the_greatest_priority_and_steps_given_away_have_none() -> None:
     world = World(4, 2, 3)
-    replay = Replay(world.memory, 4, prioritized=True, priority_exponent=1.0)
+    replay = ReplayBuffer(world.memory, 4, prioritized=True, priority_exponent=1.0)
     advance(world, replay, 3)
     replay.update_priorities(torch.arange(24), torch.full((24,), 5.0))
     first_row = replay.grant()
@@ -382,10 +382,10 @@ def test_new_steps_have_the_greatest_priority_and_steps_given_away_have_none() -
 
 def test_what_is_lost_has_no_priority_until_it_is_received() -> None:
     world = World(4, 2, 3)
-    replay = Replay(world.memory, 4, prioritized=True)
+    replay = ReplayBuffer(world.memory, 4, prioritized=True)
     advance(world, replay, 3)
     replay.grant()
-    replay.lost()
+    replay.reclaim()
     generator = torch.Generator().manual_seed(0)
     assert set(replay.sample(100, 1, 0.9, generator).index.tolist()) == set(range(8, 24))
     advance(world, replay, 1)
@@ -394,7 +394,7 @@ def test_what_is_lost_has_no_priority_until_it_is_received() -> None:
 
 def test_the_ring_goes_round_and_counts_what_it_holds() -> None:
     world = World(4, 3, 5)
-    replay = Replay(world.memory, 4)
+    replay = ReplayBuffer(world.memory, 4)
     assert (replay.size, replay.newest_row, replay.steps, replay.capacity, replay.segment_steps) == (0, -1, 0, 60, 12)
     first_rows = []
     for received in range(1, 12):
@@ -409,7 +409,7 @@ def test_the_ring_goes_round_and_counts_what_it_holds() -> None:
 
 
 def test_segments_come_back_in_the_order_in_which_they_went() -> None:
-    replay = Replay(World(4, 2, 4).memory, 4)
+    replay = ReplayBuffer(World(4, 2, 4).memory, 4)
     with pytest.raises(FailedPrecondition, match="row 0"):
         replay.receive(0)
     assert [replay.grant(), replay.grant()] == [0, 4]
@@ -423,7 +423,7 @@ def test_segments_come_back_in_the_order_in_which_they_went() -> None:
 
 def test_with_nothing_ready_there_is_nothing_to_sample() -> None:
     world = World(4, 2, 2)
-    replay = Replay(world.memory, 4)
+    replay = ReplayBuffer(world.memory, 4)
     generator = torch.Generator()
     with pytest.raises(FailedPrecondition, match="receive a segment first"):
         replay.sample(3, 1, 0.9, generator)
@@ -434,10 +434,12 @@ def test_with_nothing_ready_there_is_nothing_to_sample() -> None:
         next(replay.sample_many(2, 3, 1, 0.9, generator))
 
 
-def restored(world: World, pieces: dict[int, dict[str, Tensor]], state: dict[str, Tensor], **options: Any) -> Replay:
+def restored(
+    world: World, pieces: dict[int, dict[str, Tensor]], state: dict[str, Tensor], **options: Any
+) -> ReplayBuffer:
     """A second memory, poisoned where nothing is restored."""
     twin = World(world.horizon, world.count, world.segments, seed=99)
-    replay = Replay(twin.memory, world.horizon, **options)
+    replay = ReplayBuffer(twin.memory, world.horizon, **options)
     for tensors in pieces.values():
         replay.restore(tensors)
     replay.load_state_dict(state)
@@ -453,7 +455,7 @@ def test_a_restored_memory_goes_on_bit_for_bit(
 ) -> None:
     for received in (0, 1, layout[2] - 1, layout[2] + 2):
         world = World(*layout)
-        replay = Replay(world.memory, world.horizon, device=device, prioritized=prioritized)
+        replay = ReplayBuffer(world.memory, world.horizon, device=device, prioritized=prioritized)
         advance(world, replay, received)
         for _ in range(granted):
             world.poison(replay.grant(), world.horizon)
@@ -487,7 +489,7 @@ def test_a_restored_memory_goes_on_bit_for_bit(
 def test_pieces_that_did_not_change_need_not_be_saved_again(most_pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAXIMUM_PIECES", most_pieces)
     world = World(2, 3, 200)
-    replay = Replay(world.memory, 2)
+    replay = ReplayBuffer(world.memory, 2)
     pieces: dict[int, dict[str, Tensor]] = {}
     saved_steps = 0
     for segments in (1, 60, 3, 0, 130, 10, 100, 5, 333, 1):
@@ -497,7 +499,7 @@ def test_pieces_that_did_not_change_need_not_be_saved_again(most_pieces: int, mo
         pieces |= changed
         saved_steps = replay.steps
         # What breaks after a visit is saved at the next one.
-        replay.break_here()
+        replay.mark_truncated()
         world.restart()
     pieces |= dict(replay.segments(saved_steps))
     assert len(pieces) <= most_pieces
@@ -508,11 +510,11 @@ def test_pieces_that_did_not_change_need_not_be_saved_again(most_pieces: int, mo
 
 def test_a_missing_piece_is_told_and_nothing_is_sampled() -> None:
     world = World(4, 2, 5)
-    replay = Replay(world.memory, 4)
+    replay = ReplayBuffer(world.memory, 4)
     advance(world, replay, 4)
     pieces = dict(replay.segments())
     del pieces[8]
-    twin = Replay(World(4, 2, 5).memory, 4)
+    twin = ReplayBuffer(World(4, 2, 5).memory, 4)
     for tensors in pieces.values():
         twin.restore(tensors)
     with pytest.raises(DataLoss, match="4 rows"):
@@ -522,19 +524,19 @@ def test_a_missing_piece_is_told_and_nothing_is_sampled() -> None:
 
 def test_a_memory_of_another_layout_is_refused() -> None:
     world = World(4, 2, 6)
-    replay = Replay(world.memory, 4)
+    replay = ReplayBuffer(world.memory, 4)
     advance(world, replay, 2)
     for layout in ((4, 2, 5), (4, 3, 6), (8, 2, 3)):
         with pytest.raises(InvalidArgument, match="horizon, replay_capacity"):
-            Replay(World(*layout).memory, layout[0]).load_state_dict(replay.state_dict())
+            ReplayBuffer(World(*layout).memory, layout[0]).load_state_dict(replay.state_dict())
     with pytest.raises(InvalidArgument, match="prioritized"):
-        Replay(world.memory, 4, prioritized=True).load_state_dict(replay.state_dict())
+        ReplayBuffer(world.memory, 4, prioritized=True).load_state_dict(replay.state_dict())
     for other in (World(4, 3, 6), World(8, 2, 3), World(4, 2, 6, action_space=CONTINUOUS)):
         with pytest.raises(InvalidArgument, match="the environments"):
-            Replay(other.memory, other.horizon).restore(dict(replay.segments())[0])
+            ReplayBuffer(other.memory, other.horizon).restore(dict(replay.segments())[0])
     piece = dict(replay.segments())[0]
     with pytest.raises(InvalidArgument, match="the environments"):
-        Replay(World(4, 2, 6).memory, 4).restore(piece | {"observation": piece["observation"].double()})
+        ReplayBuffer(World(4, 2, 6).memory, 4).restore(piece | {"observation": piece["observation"].double()})
 
 
 def test_rows_are_whole_segments_and_two_at_least() -> None:
@@ -551,7 +553,7 @@ def test_rows_that_are_not_whole_segments_are_refused(rows: int) -> None:
     fields = replay_fields(OBSERVED, DISCRETE, rows, 1)
     memory = {name: torch.empty(each.shape, dtype=each.dtype) for name, each in fields.items()}
     with pytest.raises(InvalidArgument, match=f"{rows} rows"):
-        Replay(memory, 4)
+        ReplayBuffer(memory, 4)
 
 
 def test_the_layout_is_that_of_the_spaces() -> None:
@@ -589,7 +591,7 @@ def test_observations_of_any_shape_are_gathered(n_step: int) -> None:
         numbers = torch.arange(12, dtype=dtype).view(6, 2, *(1,) * len(shape))
         memory["observation"] += numbers
         memory[FINAL] += numbers + 100
-        replay = Replay(memory, 2)
+        replay = ReplayBuffer(memory, 2)
         replay.receive(replay.grant())
         for on_host in (True, False):
             replay._on_host = on_host
@@ -617,7 +619,7 @@ class Unasked(TorchDispatchMode):
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_a_device_is_not_made_to_wait(n_step: int, prioritized: bool) -> None:
     world = World(4, 3, 5)
-    replay = Replay(world.memory, 4, prioritized=prioritized)
+    replay = ReplayBuffer(world.memory, 4, prioritized=prioritized)
     advance(world, replay, 7)
     first_row = replay.grant()
     # Takes the way of a device, which the numbers must not show.
@@ -661,7 +663,7 @@ def test_final_observations_that_were_never_written_are_never_touched(
         return os.fstat(descriptor).st_blocks * 512 // mmap.PAGESIZE
 
     memory = paged_memory(final_observation)
-    replay = Replay(memory, 10, device=device)
+    replay = ReplayBuffer(memory, 10, device=device)
     for segment in range(6):
         first_row = replay.grant()
         memory["truncated"][first_row + 3, 1] = True
@@ -676,7 +678,7 @@ def test_final_observations_that_were_never_written_are_never_touched(
     final_observation.zero_()
     os.ftruncate(descriptor, 0)
     os.ftruncate(descriptor, 120 * mmap.PAGESIZE)
-    twin = Replay(paged_memory(final_observation), 10)
+    twin = ReplayBuffer(paged_memory(final_observation), 10)
     for tensors in pieces.values():
         twin.restore(tensors)
     twin.load_state_dict(state)
@@ -691,7 +693,7 @@ def test_what_collect_writes_is_what_the_memory_reads() -> None:
     policy = Policy(simulator.observation_space, simulator.action_space, NetworkSpec((8,)))
     generator = torch.Generator().manual_seed(0)
     policy.initialize(generator)
-    replay, lanes = Replay(memory, 20), Lanes.start(simulator.reset(1))
+    replay, lanes = ReplayBuffer(memory, 20), Lanes.start(simulator.reset(1))
     for _ in range(8):
         first_row = replay.grant()
         rows = {name: tensor[first_row : first_row + 20] for name, tensor in memory.items()}

@@ -33,20 +33,20 @@ class Countdown:
         self._episode = torch.zeros(self.count, dtype=torch.int64)
         self._step = torch.zeros(self.count, dtype=torch.int64)
 
-    def _observe(self) -> Tensor:
+    def _update_statistics(self) -> Tensor:
         return torch.stack((self._lane, self._episode, self._step), dim=1).float()
 
     def reset(self, seed: int) -> Tensor:
-        return self._observe()
+        return self._update_statistics()
 
     def step(self, action: Tensor) -> Step:
         self.actions.append(action.clone())
         self._step += 1
-        final_observation, done = self._observe(), self._step == self._length
+        final_observation, done = self._update_statistics(), self._step == self._length
         self._episode += done
         self._step[done] = 0
         odd = self._lane % 2 == 1
-        return Step(self._observe(), self._lane + 1.0, done & odd, done & ~odd, final_observation)
+        return Step(self._update_statistics(), self._lane + 1.0, done & odd, done & ~odd, final_observation)
 
     def report(self) -> Report:
         return Report()

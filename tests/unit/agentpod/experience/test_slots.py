@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from agentpod.experience.memory_spec import Memory
+from agentpod.experience.memory_spec import MemorySpec
 from agentpod.experience.replay_layout import replay_fields
 from agentpod.experience.rollout import Field
 from agentpod.experience.slots import POLICY, PolicyRing, ReplaySlots, RolloutSlots
@@ -43,14 +43,14 @@ def test_lost_slots_come_back(plane):
     slots = RolloutSlots(plane, "s", {"reward": Field("reward", (2, 3), torch.float32)}, 2)
     slots.grant()
     slots.receive(slots.grant())
-    slots.lost()
+    slots.reclaim()
     assert slots.grant() is not slots.grant()
     slots.close()
 
 
 def replay_slots(plane):
     fields = replay_fields(Space("continuous", (3,), torch.float32), Space("discrete", (), torch.int64, n=2), 6, 4)
-    return ReplaySlots(plane, "s", fields, Memory(horizon=2, replay_capacity=24), "cpu")
+    return ReplaySlots(plane, "s", fields, MemorySpec(horizon=2, replay_capacity=24), "cpu")
 
 
 def test_a_worker_writes_where_the_learner_samples(plane):
@@ -68,7 +68,7 @@ def test_who_lost_a_segment_can_no_longer_open_it_and_what_was_received_stays(pl
     slots.receive(slots.grant())
     lost = slots.grant()
     stale = lost.region.refs()
-    slots.lost()
+    slots.reclaim()
     with pytest.raises(FailedPrecondition):
         plane.open(stale)
     assert slots.grant().first_row == lost.first_row

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from agentpod.algorithms.fusible import Fusible
-from agentpod.fusion.averaging import Fusion, Scratch, geometric_mean, outer_step
+from agentpod.fusion.averaging import PendingAverage, StateAverager, geometric_mean, outer_step
 from agentpod.fusion.rounds import MODES, FusionOptions
-from agentpod.models.normalizer import RunningMoments, Statistics
+from agentpod.models.normalizer import RunningMoments, SharedMoments
 from podrace.errors import FailedPrecondition, PodraceError
 from podrace.tensor_transport.group import Group, MemberLost
 
@@ -53,7 +53,7 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
 
 def make_fusible(seed: int) -> Fusible:
     """State of two networks; every number tells its learner."""
-    statistics = {"observation": Statistics((2,)), "return": Statistics(())}
+    statistics = {"observation": SharedMoments((2,)), "return": SharedMoments(())}
     statistics["observation"].add(RunningMoments.of(draw(seed + 60, 10 + seed, 2)))
     statistics["return"].add(RunningMoments.of(draw(seed + 70, 20 + seed)))
     return Fusible(
@@ -80,12 +80,12 @@ class Learners:
     """Fusible state and fusions of a few learners."""
 
     fusibles: list[Fusible]
-    fusions: list[Fusion]
+    fusions: list[StateAverager]
 
-    def prepare(self) -> list[Scratch]:
+    def prepare(self) -> list[PendingAverage]:
         return together(_prepare, self.fusions)
 
-    def round(self) -> list[Scratch]:
+    def round(self) -> list[PendingAverage]:
         scratches = self.prepare()
         for fusion, scratch in zip(self.fusions, scratches, strict=True):
             fusion.apply(scratch)
@@ -95,19 +95,19 @@ class Learners:
         return [everything(fusible) for fusible in self.fusibles]
 
 
-def _prepare(group: Group, fusion: Fusion) -> Scratch:
+def _prepare(group: Group, fusion: StateAverager) -> PendingAverage:
     fusion.group = group
     return fusion.prepare()
 
 
-def _welcome(group: Group, fusion: Fusion, joining: bool) -> None:
+def _welcome(group: Group, fusion: StateAverager, joining: bool) -> None:
     fusion.group = group
-    fusion.welcome(joining=joining)
+    fusion.broadcast_leader_state(joining=joining)
 
 
 def learners(mode: str = "average", seeds: tuple[int, ...] = (0, 1, 2), **options: float) -> Learners:
     fusibles = [make_fusible(seed) for seed in seeds]
-    return Learners(fusibles, [Fusion(fusible, FusionOptions(mode=mode, **options)) for fusible in fusibles])
+    return Learners(fusibles, [StateAverager(fusible, FusionOptions(mode=mode, **options)) for fusible in fusibles])
 
 
 def apart(mode: str, **options: float) -> Learners:
@@ -185,16 +185,16 @@ def test_a_scratch_that_is_dropped_changes_nothing(mode: str) -> None:
 
 def test_a_digest_tells_any_bit() -> None:
     single, double = draw(0, 4), draw(1, 3).double()
-    digest = Scratch(single, double).digest()
-    assert Scratch(single.clone(), double.clone()).digest() == digest
+    digest = PendingAverage(single, double).digest()
+    assert PendingAverage(single.clone(), double.clone()).digest() == digest
     for tensor in (single, double):
         changed = tensor.clone()
         changed[-1] = torch.nextafter(changed[-1], torch.tensor(torch.inf, dtype=tensor.dtype))
-        other = Scratch(changed, double) if tensor is single else Scratch(single, changed)
+        other = PendingAverage(changed, double) if tensor is single else PendingAverage(single, changed)
         assert other.digest() != digest
 
 
-def _prepare_or_fail(group: Group, fusion: Fusion) -> type | None:
+def _prepare_or_fail(group: Group, fusion: StateAverager) -> type | None:
     try:
         _prepare(group, fusion)
     except PodraceError as error:
@@ -205,18 +205,18 @@ def _prepare_or_fail(group: Group, fusion: Fusion) -> type | None:
 @pytest.mark.parametrize(
     "stranger",
     [
-        Fusion(Fusible({"actor": draw(0, 5)}), FusionOptions(mode="diloco")),
-        Fusion(Fusible({"critic": draw(0, 5)}), FusionOptions()),
-        Fusion(Fusible({"actor": draw(0, 6)}), FusionOptions()),
-        Fusion(Fusible({"actor": draw(0, 5)}, {"critic": draw(0, 1)}), FusionOptions()),
-        Fusion(Fusible({"actor": draw(0, 5)}, statistics={"observation": Statistics((2,))}), FusionOptions()),
+        StateAverager(Fusible({"actor": draw(0, 5)}), FusionOptions(mode="diloco")),
+        StateAverager(Fusible({"critic": draw(0, 5)}), FusionOptions()),
+        StateAverager(Fusible({"actor": draw(0, 6)}), FusionOptions()),
+        StateAverager(Fusible({"actor": draw(0, 5)}, {"critic": draw(0, 1)}), FusionOptions()),
+        StateAverager(Fusible({"actor": draw(0, 5)}, statistics={"observation": SharedMoments((2,))}), FusionOptions()),
     ],
     ids=["mode", "name", "shape", "target", "statistics"],
 )
 def test_a_learner_that_is_made_otherwise_than_the_head_is_told_so_before_anything_is_averaged(
-    stranger: Fusion,
+    stranger: StateAverager,
 ) -> None:
-    alike = [Fusion(Fusible({"actor": draw(seed, 5)}), FusionOptions()) for seed in range(2)]
+    alike = [StateAverager(Fusible({"actor": draw(seed, 5)}), FusionOptions()) for seed in range(2)]
     errors = together(_prepare_or_fail, [*alike, stranger])
     assert errors == [MemberLost, MemberLost, FailedPrecondition]
     assert together(_prepare_or_fail, alike) == [None, None]
@@ -339,7 +339,7 @@ def test_a_round_that_begins_a_session_makes_no_outer_step() -> None:
     (fusion,), before = fused.fusions, fused.states()[0]
     fusion.group = Group.join("", "", 0, 1, "cpu", timeout_seconds=1.0)
     fusion.velocity.fill_(1.0)
-    fusion.apply(fusion.prepare(begins=True))
+    fusion.apply(fusion.prepare(first_round=True))
     assert_equal(fused.states()[0], before, but=("statistics",))
     assert torch.equal(fusion.velocity, torch.ones_like(fusion.velocity))
     fusion.apply(fusion.prepare())
@@ -354,7 +354,7 @@ def test_learners_whose_outer_steps_began_apart_do_not_agree() -> None:
 # --- allreduce -------------------------------------------------------------------------------------------------------
 
 
-def _reduce(group: Group, fusion: Fusion, gradient: torch.Tensor) -> torch.Tensor:
+def _reduce(group: Group, fusion: StateAverager, gradient: torch.Tensor) -> torch.Tensor:
     fusion.group = group
     fusion.reduce(gradient)
     return gradient

@@ -8,12 +8,12 @@ import pytest
 
 from agentpod.fusion.rounds import (
     Arrival,
-    Formation,
     FusionOptions,
-    Member,
-    Outcome,
-    Report,
-    State,
+    MemberId,
+    Membership,
+    RoundOutcome,
+    RoundReport,
+    RoundState,
     decide_outcome,
     decide_round,
 )
@@ -26,7 +26,7 @@ B2 = (1, "b2")
 STEPS = 100
 
 
-def arrival(member: Member, time: float = 0.0, *, applied_round: int = 4, epoch: int = 7) -> Arrival:
+def arrival(member: MemberId, time: float = 0.0, *, applied_round: int = 4, epoch: int = 7) -> Arrival:
     index, incarnation = member
     return Arrival(index, incarnation, applied_round, epoch, STEPS * (1 + index), time)
 
@@ -35,7 +35,9 @@ def arrived(*arrivals: Arrival) -> dict[int, Arrival]:
     return {item.index: item for item in arrivals}
 
 
-SETTLED = State(frozenset({0, 1, 2}), last_members=(A, B, C), epoch=7, committed_rounds=4, environment_steps=10_000)
+SETTLED = RoundState(
+    frozenset({0, 1, 2}), last_members=(A, B, C), epoch=7, committed_rounds=4, environment_steps=10_000
+)
 """After four rounds, between two."""
 ALL = arrived(arrival(A, 10.0), arrival(B, 11.0), arrival(C, 12.0))
 
@@ -45,10 +47,10 @@ class Case:
     """Who has arrived, and what follows: members, epoch and joiners of a round, or until when to wait."""
 
     name: str
-    state: State
+    state: RoundState
     now: float = 12.0
     options: FusionOptions = OPTIONS
-    members: tuple[Member, ...] = ()
+    members: tuple[MemberId, ...] = ()
     epoch: int = 0
     joiners: set[int] = field(default_factory=set)
     wait: float | None = None
@@ -148,7 +150,7 @@ CASES = [
     ),
     Case(
         "in the first round all follow the head",
-        State(
+        RoundState(
             frozenset({0, 1}),
             arrived=arrived(arrival(A, applied_round=0, epoch=0), arrival(B, applied_round=0, epoch=0)),
         ),
@@ -165,19 +167,21 @@ def test_rounds_are_formed(case: Case) -> None:
     if case.wait is not None:
         assert decision == case.wait
         return
-    assert isinstance(decision, Formation)
+    assert isinstance(decision, Membership)
     assert (decision.members, decision.epoch, set(decision.joiners)) == (case.members, case.epoch, case.joiners)
     assert decision.round == case.state.committed_rounds + 1
 
 
-FORMED = Formation(5, 7, (A, B, C), frozenset(), "all arrived")
+FORMED = Membership(5, 7, (A, B, C), frozenset(), "all arrived")
 
 
-def report(member: Member, digest: str = "same", failure: str = "", time: float = 20.0, **changes: Any) -> Report:
-    return replace(Report(member, 7, 5, digest, failure, time), **changes)
+def report(
+    member: MemberId, digest: str = "same", failure: str = "", time: float = 20.0, **changes: Any
+) -> RoundReport:
+    return replace(RoundReport(member, 7, 5, digest, failure, time), **changes)
 
 
-def running(*reports: Report, lost: tuple[int, ...] = ()) -> State:
+def running(*reports: RoundReport, lost: tuple[int, ...] = ()) -> RoundState:
     return replace(
         SETTLED,
         formed=FORMED,
@@ -226,10 +230,10 @@ def running(*reports: Report, lost: tuple[int, ...] = ()) -> State:
     ],
 )
 def test_a_round_counts_only_if_every_member_has_the_same_average(
-    state: State, now: float, expected: float | tuple[bool, int, str]
+    state: RoundState, now: float, expected: float | tuple[bool, int, str]
 ) -> None:
     decision = decide_outcome(now, FORMED, state, OPTIONS)
-    assert decision == (Outcome(*expected) if isinstance(expected, tuple) else expected)
+    assert decision == (RoundOutcome(*expected) if isinstance(expected, tuple) else expected)
 
 
 @pytest.mark.parametrize(

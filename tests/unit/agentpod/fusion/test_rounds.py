@@ -2,7 +2,16 @@
 
 import pytest
 
-from agentpod.fusion.rounds import HEAD, Arrival, Formation, FusionOptions, FusionRounds, Member, Outcome, Report
+from agentpod.fusion.rounds import (
+    LEADER,
+    Arrival,
+    FusionOptions,
+    FusionRounds,
+    MemberId,
+    Membership,
+    RoundOutcome,
+    RoundReport,
+)
 from podrace.errors import Aborted, FailedPrecondition
 
 OPTIONS = FusionOptions(straggler_seconds=30.0, report_seconds=5.0)
@@ -11,7 +20,7 @@ B2 = (1, "b2")
 STEPS = 100
 
 
-def arrival(member: Member, time: float = 0.0, *, applied_round: int = 4, epoch: int = 7) -> Arrival:
+def arrival(member: MemberId, time: float = 0.0, *, applied_round: int = 4, epoch: int = 7) -> Arrival:
     index, incarnation = member
     return Arrival(index, incarnation, applied_round, epoch, STEPS * (1 + index), time)
 
@@ -21,21 +30,23 @@ class Meeting:
 
     def __init__(self, learners: int = 3, options: FusionOptions = OPTIONS) -> None:
         self.rounds = FusionRounds(learners, options)
-        self.applied: dict[Member, int] = {}
-        self.epochs: dict[Member, int] = {}
+        self.applied: dict[MemberId, int] = {}
+        self.epochs: dict[MemberId, int] = {}
 
-    def arrive(self, *members: Member, now: float = 0.0) -> Formation | None:
+    def arrive(self, *members: MemberId, now: float = 0.0) -> Membership | None:
         for member in members:
             applied, epoch = self.applied.get(member, 0), self.epochs.get(member, 0)
             self.rounds.arrive(arrival(member, now, applied_round=applied, epoch=epoch))
         self.rounds.advance(now)
-        return self.rounds.formation(members[0])
+        return self.rounds.membership(members[0])
 
-    def report(self, *members: Member, digest: str = "same", failure: str = "", now: float = 1.0) -> Outcome | None:
+    def report(
+        self, *members: MemberId, digest: str = "same", failure: str = "", now: float = 1.0
+    ) -> RoundOutcome | None:
         formed = self.rounds.state.formed
         assert formed
         for member in members:
-            self.rounds.report(Report(member, formed.epoch, formed.round, digest, failure, now))
+            self.rounds.report(RoundReport(member, formed.epoch, formed.round, digest, failure, now))
         self.rounds.advance(now)
         outcome = self.rounds.outcome(formed.epoch, formed.round)
         if outcome:
@@ -44,13 +55,13 @@ class Meeting:
                 self.applied[member] = formed.round if outcome.committed else self.applied.get(member, 0)
         return outcome
 
-    def commit(self, *members: Member, now: float = 0.0) -> Formation:
-        formation = self.arrive(*members, now=now)
-        assert formation
+    def commit(self, *members: MemberId, now: float = 0.0) -> Membership:
+        membership = self.arrive(*members, now=now)
+        assert membership
         outcome = self.report(*members, now=now)
         assert outcome
         assert outcome.committed, outcome.reason
-        return formation
+        return membership
 
 
 def test_the_same_members_keep_their_group_and_nobody_joins_twice() -> None:
@@ -103,9 +114,9 @@ def test_a_process_that_dies_while_it_waits_is_forgotten() -> None:
     meeting = Meeting()
     meeting.arrive(B, C)
     meeting.rounds.leave(C)
-    formation = meeting.arrive(A)
-    assert formation
-    assert formation.members == (A, B)
+    membership = meeting.arrive(A)
+    assert membership
+    assert membership.members == (A, B)
 
 
 def test_a_dropped_learner_joins_when_it_arrives() -> None:
@@ -116,9 +127,9 @@ def test_a_dropped_learner_joins_when_it_arrives() -> None:
     meeting.report(A, B, now=40.0)
     assert meeting.rounds.state.expected == {0, 1}
     meeting.arrive(C, now=41.0)
-    formation = meeting.arrive(A, B, now=50.0)
-    assert formation
-    assert (formation.members, formation.epoch, formation.joiners) == ((A, B, C), 3, {2})
+    membership = meeting.arrive(A, B, now=50.0)
+    assert membership
+    assert (membership.members, membership.epoch, membership.joiners) == ((A, B, C), 3, {2})
 
 
 def test_a_learner_that_arrives_while_a_round_is_under_way_takes_part_in_the_next() -> None:
@@ -127,9 +138,9 @@ def test_a_learner_that_arrives_while_a_round_is_under_way_takes_part_in_the_nex
     assert meeting.arrive(C) is None
     meeting.report(A, B)
     assert meeting.arrive(A) is None
-    formation = meeting.arrive(B)
-    assert formation
-    assert formation.members == (A, B, C)
+    membership = meeting.arrive(B)
+    assert membership
+    assert membership.members == (A, B, C)
 
 
 def test_a_restarted_learner_ends_the_round_of_its_former_process_at_once() -> None:
@@ -140,9 +151,9 @@ def test_a_restarted_learner_ends_the_round_of_its_former_process_at_once() -> N
     outcome = meeting.report(A, failure="lost")
     assert outcome
     assert not outcome.committed
-    formation = meeting.arrive(A)
-    assert formation
-    assert (formation.members, formation.joiners) == ((A, B2), {1})
+    membership = meeting.arrive(A)
+    assert membership
+    assert (membership.members, membership.joiners) == ((A, B2), {1})
     assert meeting.report(A) is None, "the new process is not gone"
 
 
@@ -154,11 +165,11 @@ def test_repeating_a_call_changes_nothing() -> None:
     assert meeting.rounds.state == state
     meeting.report(B)
     state = meeting.rounds.state
-    meeting.rounds.report(Report(B, 1, 1, "another", "", 2.0))
+    meeting.rounds.report(RoundReport(B, 1, 1, "another", "", 2.0))
     assert meeting.rounds.state == state
     outcome = meeting.report(A)
     state = meeting.rounds.state
-    meeting.rounds.report(Report(B, 1, 1, "another", "", 2.0))
+    meeting.rounds.report(RoundReport(B, 1, 1, "another", "", 2.0))
     assert meeting.rounds.state == state
     assert meeting.rounds.outcome(1, 1) == outcome
     meeting.arrive(B, now=10.0)
@@ -171,7 +182,7 @@ def test_a_report_on_a_round_of_others_is_refused() -> None:
     meeting.arrive(A, B)
     for stranger, epoch, number in ((C, 1, 1), (B2, 1, 1), (B, 2, 1), (B, 1, 2)):
         with pytest.raises(Aborted, match="it has to arrive"):
-            meeting.rounds.report(Report(stranger, epoch, number, "same", "", 1.0))
+            meeting.rounds.report(RoundReport(stranger, epoch, number, "same", "", 1.0))
 
 
 def test_who_was_too_late_to_report_learns_that_the_round_was_aborted() -> None:
@@ -179,7 +190,7 @@ def test_who_was_too_late_to_report_learns_that_the_round_was_aborted() -> None:
     meeting.arrive(A, B)
     meeting.report(A, now=1.0)
     meeting.rounds.advance(6.0)
-    meeting.rounds.report(Report(B, 1, 1, "same", "", 7.0))
+    meeting.rounds.report(RoundReport(B, 1, 1, "same", "", 7.0))
     outcome = meeting.rounds.outcome(1, 1)
     assert outcome
     assert not outcome.committed
@@ -191,9 +202,9 @@ def test_a_learner_that_deviates_follows_the_head_and_is_expelled_if_it_deviates
     meeting.arrive(A, B)
     meeting.report(A)
     meeting.report(B, digest="other")
-    formation = meeting.arrive(A, B)
-    assert formation
-    assert formation.joiners == {1}
+    membership = meeting.arrive(A, B)
+    assert membership
+    assert membership.joiners == {1}
     meeting.report(A)
     meeting.report(B, digest="other")
     with pytest.raises(FailedPrecondition, match="learner 1 computed another average than the head"):
@@ -209,9 +220,9 @@ def test_an_abort_ends_the_epoch_whatever_members_still_hold() -> None:
     meeting.report(A)
     meeting.report(B, failure="no room")
     meeting.epochs = {A: 1, B: 1}
-    formation = meeting.arrive(A, B)
-    assert formation
-    assert formation.epoch == 2
+    membership = meeting.arrive(A, B)
+    assert membership
+    assert membership.epoch == 2
 
 
 def test_outcomes_are_forgotten_in_the_end() -> None:
@@ -223,7 +234,7 @@ def test_outcomes_are_forgotten_in_the_end() -> None:
 
 
 def test_every_rank_is_the_place_among_the_members_and_the_head_has_the_first() -> None:
-    formation = Meeting().arrive(C, B, A)
-    assert formation
-    assert formation.members == (A, B, C)
-    assert formation.members[0][0] == HEAD
+    membership = Meeting().arrive(C, B, A)
+    assert membership
+    assert membership.members == (A, B, C)
+    assert membership.members[0][0] == LEADER

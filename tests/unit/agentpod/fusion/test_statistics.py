@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from agentpod.models.normalizer import RunningMoments, Statistics
+from agentpod.models.normalizer import RunningMoments, SharedMoments
 
 
 def draw(seed: int, *shape: int) -> torch.Tensor:
@@ -11,9 +11,9 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
 
 
 def test_a_learner_normalises_by_its_own_samples_before_they_are_common() -> None:
-    statistics = Statistics((2,))
+    statistics = SharedMoments((2,))
     statistics.add(RunningMoments.of(draw(0, 10, 2)))
-    statistics.agree(statistics.merged([statistics.fresh]))
+    statistics.commit(statistics.merged([statistics.fresh]))
     statistics.add(RunningMoments.of(draw(1, 30, 2)))
     whole = RunningMoments.of(torch.cat([draw(0, 10, 2), draw(1, 30, 2)]))
     assert statistics.common.count == 10
@@ -22,7 +22,7 @@ def test_a_learner_normalises_by_its_own_samples_before_they_are_common() -> Non
 
 
 def test_the_statistics_of_a_learner_alone_are_bit_for_bit_those_of_running_moments() -> None:
-    statistics, running = Statistics((2,)), RunningMoments.empty((2,))
+    statistics, running = SharedMoments((2,)), RunningMoments.empty((2,))
     for seed in range(5):
         moments = RunningMoments.of(draw(seed, 7, 2))
         statistics.add(moments)
@@ -32,8 +32,8 @@ def test_the_statistics_of_a_learner_alone_are_bit_for_bit_those_of_running_mome
 
 
 def test_statistics_survive_their_state_dict() -> None:
-    statistics, again = Statistics((2,)), Statistics((2,))
-    statistics.agree(RunningMoments.of(draw(0, 10, 2)))
+    statistics, again = SharedMoments((2,)), SharedMoments((2,))
+    statistics.commit(RunningMoments.of(draw(0, 10, 2)))
     statistics.add(RunningMoments.of(draw(1, 10, 2)))
     again.load_state_dict(statistics.state_dict("s"), "s")
     for one, other in ((statistics.common, again.common), (statistics.fresh, again.fresh)):

@@ -3,12 +3,12 @@
 import asyncio
 from types import SimpleNamespace
 
-from agentpod.compute_thread import Compute
+from agentpod.compute_thread import ComputeThread
 from agentpod.learner.collect_update_loop import CollectUpdateLoop
 from agentpod.session.role_client import CollectedRollout
 
 
-class Experience:
+class ExperienceSlots:
     """Notes what happens to its slots, in order."""
 
     def __init__(self, notes):
@@ -31,7 +31,7 @@ class Roles:
     """Fills every slot at once."""
 
     def __init__(self, notes):
-        self.experience, self.notes = Experience(notes), notes
+        self.experience, self.notes = ExperienceSlots(notes), notes
         self.ring = SimpleNamespace(publish=lambda flat, version: notes.append(f"publish {version}"))
 
     async def collect(self, grant, rollout):
@@ -45,7 +45,7 @@ async def test_the_next_slot_is_granted_before_an_update_can_sample_the_memory()
         notes.append(f"update {experience}")
         return {}
 
-    compute = Compute()
+    compute = ComputeThread()
     session = SimpleNamespace(rollouts=0, opened=0)
     stop = asyncio.get_running_loop().create_future()
     loop = CollectUpdateLoop(Roles(notes), compute, session, stop, overlap=True)

@@ -50,7 +50,7 @@ def number(value: float) -> Tensor:
 
 def new_head(name: str, kind: str) -> Head:
     policy = Policy(OBSERVED, SPACES[kind], NetworkSpec((4,), head=name))
-    policy.set_number("exploration", 0.5)
+    policy.set_head_parameter("exploration", 0.5)
     return policy.head
 
 
@@ -80,7 +80,7 @@ def test_acting_leaves_the_outputs_as_they_were(name: str, kind: str) -> None:
     head.sample(outputs, noise)
     head.mode(outputs)
     if isinstance(head, SquashedGaussian):
-        head.draw(outputs, noise)
+        head.rsample(outputs, noise)
     assert torch.equal(outputs, before[0])
     assert torch.equal(noise, before[1])
 
@@ -91,9 +91,9 @@ def test_exploration_is_set_for_acting_and_published_with_the_policy(name: str) 
     policy = Policy(OBSERVED, SPACES[kind], NetworkSpec((4,), head=name))
     policy.initialize(generator(), 1.0)
     observation, noise = torch.randn(200, 3, generator=generator()), policy.noise((200,), generator())
-    policy.set_number("exploration", 0.0)
+    policy.set_head_parameter("exploration", 0.0)
     assert torch.equal(policy.act(observation, noise), policy.act_greedily(observation))
-    policy.set_number("exploration", 0.5)
+    policy.set_head_parameter("exploration", 0.5)
     copy = Policy(OBSERVED, SPACES[kind], NetworkSpec((4,), head=name))
     copy.load(policy.flat)
     assert torch.equal(copy.act(observation, noise), policy.act(observation, noise))
@@ -197,7 +197,7 @@ def test_what_is_drawn_is_what_is_sampled_and_its_density_is_the_papers() -> Non
     outputs, noise = squashed_outputs()
     head = SquashedGaussian(2)
     assert head.noise((7, 5), generator()).shape == (7, 5, 2)
-    drawn = head.draw(outputs, noise)
+    drawn = head.rsample(outputs, noise)
     torch.testing.assert_close(drawn.action, head.sample(outputs, noise), rtol=0, atol=1e-6)
     torch.testing.assert_close(head.mode(outputs), outputs[:, :2].tanh())
     action, log_prob = references.squashed_sample(outputs.double(), noise.double())
@@ -212,7 +212,7 @@ def test_what_is_drawn_is_what_is_sampled_and_its_density_is_the_papers() -> Non
 @pytest.mark.parametrize(("mean", "log_std"), [(0.0, 0.0), (0.7, -1.0), (-1.5, 0.5)])
 def test_a_squashed_density_integrates_to_one(mean: float, log_std: float) -> None:
     noise = torch.linspace(-8.0, 8.0, 4001).unsqueeze(1)
-    drawn = SquashedGaussian(1).draw(torch.tensor([[mean, log_std]]).expand(4001, 2), noise)
+    drawn = SquashedGaussian(1).rsample(torch.tensor([[mean, log_std]]).expand(4001, 2), noise)
     action, density = drawn.action[:, 0].double(), drawn.log_prob.double().exp()
     assert torch.trapezoid(density, action).item() == pytest.approx(1.0, abs=1e-3)
     expected = torch.trapezoid(density * action, action).item()
@@ -224,7 +224,7 @@ def test_a_squashed_density_integrates_to_one(mean: float, log_std: float) -> No
 
 def test_a_density_stays_finite_where_the_action_rounds_to_its_bound() -> None:
     outputs = torch.tensor([[40.0, 0.0], [-40.0, 0.0], [1000.0, 2.0]])
-    drawn = SquashedGaussian(1).draw(outputs, torch.tensor([[0.5], [0.5], [-3.0]]))
+    drawn = SquashedGaussian(1).rsample(outputs, torch.tensor([[0.5], [0.5], [-3.0]]))
     assert drawn.action.abs().eq(1.0).all()
     _, expected = references.squashed_sample(outputs.double(), torch.tensor([[0.5], [0.5], [-3.0]]).double())
     torch.testing.assert_close(drawn.log_prob.double(), expected, rtol=1e-5, atol=1e-4)
@@ -239,7 +239,7 @@ def test_the_way_back_through_a_draw_is_that_of_automatic_differentiation(alpha:
     leaf = outputs.double().requires_grad_()
     action, log_prob = references.squashed_sample(leaf, noise.double())
     (expected,) = torch.autograd.grad((action * slope.double()).sum() + alpha * log_prob.sum(), leaf)
-    drawn = SquashedGaussian(2).draw(outputs, noise)
+    drawn = SquashedGaussian(2).rsample(outputs, noise)
     for given in (alpha, torch.tensor(alpha)):
         found = drawn.backward(slope.clone(), given).double()
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

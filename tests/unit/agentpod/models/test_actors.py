@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentpod.models.actors import Committee, PolicyActor
+from agentpod.models.actors import EnsembleActor, PolicyActor
 from agentpod.models.policy import NetworkSpec, Policy
 from simulators import Space
 
@@ -25,8 +25,8 @@ class Stubborn:
     def act(self, observation: Tensor) -> Tensor:
         return self.action
 
-    def forget(self, ended: Tensor) -> None:
-        self.ended.append(ended)
+    def reset(self, done: Tensor) -> None:
+        self.ended.append(done)
 
 
 def policy(kind: str, seed: int, **network: int) -> Policy:
@@ -65,7 +65,7 @@ def test_the_memory_of_a_lane_whose_episode_ended_is_gone_and_of_no_other() -> N
     fresh.act(observation)
     ended = torch.zeros(LANES, dtype=torch.bool)
     ended[2] = True
-    fresh.forget(ended)
+    fresh.reset(ended)
     again = fresh.act(observation)
     assert torch.equal(again[2], first[2])
     assert torch.equal(again[~ended], second[~ended])
@@ -73,19 +73,19 @@ def test_the_memory_of_a_lane_whose_episode_ended_is_gone_and_of_no_other() -> N
 
 def test_a_committee_does_what_its_members_would_on_average() -> None:
     members = [Stubborn(torch.full((LANES, 2), value)) for value in (1.0, 2.0, 6.0)]
-    assert torch.equal(Committee(members, 0).act(torch.zeros(LANES, 3)), torch.full((LANES, 2), 3.0))
+    assert torch.equal(EnsembleActor(members, 0).act(torch.zeros(LANES, 3)), torch.full((LANES, 2), 3.0))
 
 
 def test_a_committee_chooses_what_most_would_and_the_lowest_of_equals() -> None:
     votes = [[0, 4, 3], [2, 4, 1], [2, 0, 2]]
-    committee = Committee([Stubborn(torch.tensor(vote)) for vote in votes], 5)
+    committee = EnsembleActor([Stubborn(torch.tensor(vote)) for vote in votes], 5)
     assert committee.act(torch.zeros(3, 3)).tolist() == [2, 4, 1]
 
 
 def test_every_member_hears_of_the_end_of_an_episode() -> None:
     members = [Stubborn(torch.zeros(LANES)) for _ in range(2)]
     ended = torch.ones(LANES, dtype=torch.bool)
-    Committee(members, 5).forget(ended)
+    EnsembleActor(members, 5).reset(ended)
     assert all(torch.equal(member.ended[0], ended) for member in members)
 
 
@@ -94,4 +94,4 @@ def test_a_committee_of_equals_acts_like_each_of_them() -> None:
     for kind, space in SPACES.items():
         same = [actor(policy(kind, 0), greedy=True) for _ in range(3)]
         alone = actor(policy(kind, 0), greedy=True).act(observation)
-        assert torch.allclose(Committee(same, space.n).act(observation), alone)
+        assert torch.allclose(EnsembleActor(same, space.n).act(observation), alone)

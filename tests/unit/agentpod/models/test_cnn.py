@@ -12,8 +12,8 @@ from learning import evaluate, train
 from torch import Tensor, nn
 
 from agentpod.models import cnn
-from agentpod.models.cnn import TORSOS, pictures_of
-from agentpod.models.factory import Blueprint
+from agentpod.models.cnn import TORSOS, image_layout
+from agentpod.models.factory import NetworkFactory
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.mlp import FeedForward, element_count, flat_views
 from agentpod.models.policy import NetworkSpec, Policy, policy_shapes
@@ -50,12 +50,12 @@ def pictures(shape: tuple[int, ...], *, channels_last: bool = False) -> Space:
     return Space("continuous", (*shape[1:], shape[0]) if channels_last else shape, torch.uint8)
 
 
-def blueprint(torso: str, activation: str = "tanh", *, channels_last: bool = False) -> Blueprint:
-    return Blueprint(pictures(SHAPES[torso], channels_last=channels_last), (6,), activation, torso)
+def network_factory(torso: str, activation: str = "tanh", *, channels_last: bool = False) -> NetworkFactory:
+    return NetworkFactory(pictures(SHAPES[torso], channels_last=channels_last), (6,), activation, torso)
 
 
 def new_network(
-    plan: Blueprint, *, extra: int = 0, members: int = 0
+    plan: NetworkFactory, *, extra: int = 0, members: int = 0
 ) -> tuple[FeedForward, FeedForward, dict[str, Tensor], dict[str, Tensor]]:
     """A random network in float64, its twin over a gradient buffer, and the tensors of both by name."""
     shapes = plan.shapes("net", OUTPUTS, extra=extra, members=members)
@@ -64,13 +64,13 @@ def new_network(
     return plan.make_feedforward("net", tensors), plan.make_feedforward("net", gradients), tensors, gradients
 
 
-def random_inputs(plan: Blueprint, extra: int = 0) -> Tensor:
+def random_inputs(plan: NetworkFactory, extra: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     seen = torch.randint(256, (BATCH, math.prod(plan.observation_space.shape)), generator=generator).double()
     return torch.cat((seen, torch.randn(BATCH, extra, dtype=torch.float64, generator=generator)), 1)
 
 
-def reference(plan: Blueprint, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+def reference(plan: NetworkFactory, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
     """[B, outputs] of a single network, from the description in the contract."""
     shape, activate = plan.observation_space.shape, MODULES[plan.activation]()
     picture, extra = inputs[:, : math.prod(shape)].view(-1, *shape), inputs[:, math.prod(shape) :]
@@ -96,7 +96,7 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("activation", MODULES)
 @pytest.mark.parametrize(("torso", "channels_last"), PICTURES)
 def test_outputs_and_gradients_are_those_of_torch(torso: str, channels_last: bool, activation: str) -> None:
-    plan = blueprint(torso, activation, channels_last=channels_last)
+    plan = network_factory(torso, activation, channels_last=channels_last)
     network, twin, tensors, gradients = new_network(plan, extra=EXTRA)
     inputs, parameters = random_inputs(plan, EXTRA).requires_grad_(), leaves(tensors)
     expected = reference(plan, parameters, inputs)
@@ -116,7 +116,7 @@ def test_outputs_and_gradients_are_those_of_torch(torso: str, channels_last: boo
 
 @pytest.mark.parametrize("extra", [0, EXTRA])
 def test_every_member_of_an_ensemble_is_a_network_with_eyes_of_its_own(extra: int) -> None:
-    plan = blueprint("small")
+    plan = network_factory("small")
     network, twin, tensors, gradients = new_network(plan, extra=extra, members=MEMBERS)
     inputs = random_inputs(plan, extra)
     direction = torch.randn(MEMBERS, BATCH, OUTPUTS, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -138,22 +138,22 @@ def test_every_member_of_an_ensemble_is_a_network_with_eyes_of_its_own(extra: in
 
 
 def test_a_member_lies_in_the_memory_of_its_ensemble() -> None:
-    network, _, tensors, _ = new_network(blueprint("small"), members=MEMBERS)
-    inputs = random_inputs(blueprint("small"))
+    network, _, tensors, _ = new_network(network_factory("small"), members=MEMBERS)
+    inputs = random_inputs(network_factory("small"))
     before = network.member(1).forward(inputs)
     tensors["net.torso.0.weight"][1].zero_()
     assert not torch.equal(network.member(1).forward(inputs), before)
 
 
 def test_bytes_are_seen_as_the_numbers_they_are() -> None:
-    plan = blueprint("small")
+    plan = network_factory("small")
     network, inputs = new_network(plan)[0], random_inputs(plan)
     assert torch.equal(network.forward(inputs.to(torch.uint8)), network.forward(inputs))
 
 
 @pytest.mark.parametrize("members", [0, MEMBERS])
 def test_many_pictures_are_looked_at_in_pieces(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = blueprint("small")
+    plan = network_factory("small")
     network, inputs = new_network(plan, members=members)[0], random_inputs(plan)
     together = network.forward(inputs)
     monkeypatch.setattr(cnn, "FORWARD_ROWS", 2)
@@ -161,7 +161,7 @@ def test_many_pictures_are_looked_at_in_pieces(members: int, monkeypatch: pytest
 
 
 def test_new_filters_are_orthogonal_and_of_the_hidden_gain() -> None:
-    network, _, tensors, _ = new_network(blueprint("nature"), members=2)
+    network, _, tensors, _ = new_network(network_factory("nature"), members=2)
     network.initialize(torch.Generator().manual_seed(0), 0.01)
     for name, tensor in tensors.items():
         if name.endswith("bias"):
@@ -179,7 +179,7 @@ def test_new_filters_are_orthogonal_and_of_the_hidden_gain() -> None:
     [((1, 12, 12), 1, False), ((12, 12, 1), 1, True), ((3, 210, 160), 3, False), ((210, 160, 3), 3, True)],
 )
 def test_channels_are_the_dimension_that_is_least(shape: tuple[int, ...], channels: int, channels_last: bool) -> None:
-    found = pictures_of(Space("continuous", shape, torch.uint8), "small")
+    found = image_layout(Space("continuous", shape, torch.uint8), "small")
     assert (found.channels, found.channels_last) == (channels, channels_last)
     assert found.elements == math.prod(shape)
 
@@ -205,9 +205,9 @@ def test_what_a_torso_cannot_look_at_is_refused(shape: tuple[int, ...], dtype: t
 
 @pytest.mark.parametrize(("torso", "side"), [("small", 8), ("nature", 36)])
 def test_the_least_side_of_a_picture_is_the_one_that_is_stated(torso: str, side: int) -> None:
-    pictures_of(Space("continuous", (1, side, side), torch.uint8), torso)
+    image_layout(Space("continuous", (1, side, side), torch.uint8), torso)
     with pytest.raises(InvalidArgument, match="needs larger pictures"):
-        pictures_of(Space("continuous", (1, side - 1, side), torch.uint8), torso)
+        image_layout(Space("continuous", (1, side - 1, side), torch.uint8), torso)
 
 
 @pytest.mark.parametrize("torso", ["none", "small"])

@@ -7,7 +7,7 @@ import torch
 from exactness import one_thread as one_thread
 from recurrent_references import assert_close, leaves, random, reference, remembered
 
-from agentpod.models.factory import Blueprint
+from agentpod.models.factory import NetworkFactory
 from agentpod.models.gru import GatedRecurrentUnit, RecurrentNetwork
 from agentpod.models.mlp import Sequences, element_count, flat_views
 from agentpod.models.policy import NetworkSpec
@@ -46,7 +46,7 @@ def test_a_unit_and_its_gradients_are_those_of_torch() -> None:
 @pytest.mark.parametrize("torso", ["none", "small"])
 def test_a_network_along_sequences_and_its_gradients_are_those_of_torch(torso: str) -> None:
     space = SCREEN if torso == "small" else Space("continuous", (INPUTS,), torch.float32)
-    plan = Blueprint(space, (6,), "tanh", torso, SIZE)
+    plan = NetworkFactory(space, (6,), "tanh", torso, SIZE)
     shapes = plan.shapes("net", 2)
     flat = 0.4 * random(element_count(shapes))
     gradient = torch.full_like(flat, math.nan)
@@ -57,16 +57,16 @@ def test_a_network_along_sequences_and_its_gradients_are_those_of_torch(torso: s
     expected = reference(plan, parameters, inputs, along)
     direction = random(STEPS * LANES, 2, seed=2)
     found = torch.autograd.grad((expected * direction).sum(), list(parameters.values()))
-    unrolled = network.along(along)
-    trace = unrolled.trace(inputs)
+    along = network.unrolled(along)
+    trace = along.trace(inputs)
     assert_close(trace[-1], expected)
-    unrolled.backward(direction, trace, twin)
+    along.backward(direction, trace, twin)
     for name, gradient_of in zip(parameters, found, strict=True):
         assert_close(flat_views(gradient, shapes)[name], gradient_of)
 
 
 def random_network(seed: int = 0) -> RecurrentNetwork:
-    plan = Blueprint(Space("continuous", (INPUTS,), torch.float32), (6,), "tanh", recurrent_size=SIZE)
+    plan = NetworkFactory(Space("continuous", (INPUTS,), torch.float32), (6,), "tanh", recurrent_size=SIZE)
     shapes = plan.shapes("net", 2)
     network = plan.make("net", flat_views(random(element_count(shapes), seed=seed), shapes))
     assert isinstance(network, RecurrentNetwork)
@@ -77,7 +77,7 @@ def test_going_step_by_step_is_going_along_the_sequence() -> None:
     network, along = random_network(), sequences()
     inputs = random(STEPS, LANES, INPUTS, seed=1)
     outputs, states = network.unroll(inputs.flatten(0, 1), along)
-    assert_close(network.along(along).trace(inputs.flatten(0, 1))[-1], outputs)
+    assert_close(network.unrolled(along).trace(inputs.flatten(0, 1))[-1], outputs)
     state = along.state
     for t in range(STEPS):
         said, state = network.advance(inputs[t], state * along.keep[t])
@@ -90,7 +90,7 @@ def test_a_network_that_is_asked_without_a_past_has_none() -> None:
     expected = network.advance(inputs, torch.zeros(LANES, SIZE, dtype=torch.float64))[0]
     assert torch.equal(network.forward(inputs), expected)
     with pytest.raises(ValueError, match="trained along sequences"):
-        network.along(None)
+        network.unrolled(None)
 
 
 def test_every_gate_of_a_new_unit_is_orthogonal() -> None:

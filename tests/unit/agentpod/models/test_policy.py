@@ -18,7 +18,7 @@ ACTIONS = pytest.mark.parametrize("action_space", [CONTINUOUS, DISCRETE], ids=la
 def new_policy(action_space: Space, *, seed: int = 0, normalize: bool = True) -> Policy:
     policy = Policy(OBSERVED, action_space, NetworkSpec((8, 8), "tanh", normalize))
     policy.initialize(torch.Generator().manual_seed(seed))
-    policy.set_number("log_std", -0.5)
+    policy.set_head_parameter("log_std", -0.5)
     # A fresh actor hardly looks at what it sees; these do.
     policy.actor.weights[-1].mul_(100.0)
     if normalize:

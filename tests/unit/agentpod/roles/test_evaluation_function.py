@@ -25,8 +25,8 @@ class Still:
     def act(self, observation: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(observation), dtype=torch.int64)
 
-    def forget(self, ended: torch.Tensor) -> None:
-        self.forgotten += int(ended.sum())
+    def reset(self, done: torch.Tensor) -> None:
+        self.forgotten += int(done.sum())
 
 
 def constant(simulator, actor, episodes, seed):
@@ -46,7 +46,7 @@ def test_the_lengths_are_those_of_the_episodes_that_ended():
     for _ in range(25):
         step = watched.step(actor.act(observation))
         observation = step.observation
-        actor.forget(step.terminated)
+        actor.reset(step.terminated)
     assert len(watched.lengths) == actor.forgotten > 3
     # A pole that is always pushed to one side falls within a dozen steps.
     assert set(watched.lengths) <= set(range(7, 13))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentpod.compute_thread import Compute
+from agentpod.compute_thread import ComputeThread
 from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec
 from agentpod.roles.evaluator import EvaluatorServicer
@@ -39,7 +39,7 @@ class Role:
     """A worker or an evaluator without a server."""
 
     def __init__(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.kind, self.plane, self.compute = kind, MemoryPlane(), Compute()
+        self.kind, self.plane, self.compute = kind, MemoryPlane(), ComputeThread()
         self.servicer: Any = {"worker": WorkerServicer, "evaluator": EvaluatorServicer}[kind](
             Planes(self.plane), self.compute
         )

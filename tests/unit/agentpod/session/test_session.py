@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agentpod.config import PodConfig
-from agentpod.experience.memory_spec import Memory
+from agentpod.experience.memory_spec import MemorySpec
 from agentpod.models.policy import NetworkSpec
 from agentpod.session.role_client import RoleClient, SessionSpec
 from agentpod.session.session import Roles
@@ -70,7 +70,7 @@ class Connected(Roles):
 
 async def opened(roles: Connected, environment: str = "CartPole-v1") -> None:
     environments = EnvironmentSpec(id=environment), EnvironmentSpec(id=environment)
-    session = SessionSpec("1.1", *environments, NetworkSpec(), Memory(8), seed=3, rollouts=0)
+    session = SessionSpec("1.1", *environments, NetworkSpec(), MemorySpec(8), seed=3, rollouts=0)
     await roles._open_on_a_plane(session)
 
 
