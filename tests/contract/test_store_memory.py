@@ -15,7 +15,7 @@ ROOM_BYTES = 128 * MEGABYTE
 REPLAY_PROGRAM = """
 import resource, sys
 import torch
-from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.learner.replay_files import restore_replay, store_replay
 from podrace.checkpoint_store import open_store
 
@@ -41,7 +41,7 @@ def data_bytes():
 store = open_store(uri)
 memory = new_memory()
 memory["observation"].copy_(torch.arange(rows).view(-1, 1, 1).expand(rows, lanes, width))
-replay = Replay(memory, segment)
+replay = ReplayBuffer(memory, segment)
 for _ in range(rows // segment):
     replay.receive(replay.grant())
 limit = data_bytes() + room_bytes
@@ -49,7 +49,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 parts = store_replay(store, replay)
 for tensor in memory.values():
     tensor.zero_()
-again = Replay(memory, segment)
+again = ReplayBuffer(memory, segment)
 restored = restore_replay(store, parts, again)
 sound = bool((memory["observation"][:, 3, 7] == torch.arange(rows)).all())
 print(restored, sound, sum(part.size_bytes for part in parts) > 0.9 * memory_bytes)

@@ -9,7 +9,7 @@ from google.protobuf import json_format
 from released import HOMES, ReleasedHome, name
 
 from agentpod.algorithms import Algorithm, make
-from agentpod.experience.replay_buffer import Replay
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields, replay_rows
 from agentpod.learner.checkpoint_files import Counters, freeze, restore
 from agentpod.learner.replay_files import PREFIX, restore_replay, store_replay
@@ -52,12 +52,12 @@ def memory_parts(manifest: Manifest) -> list[Part]:
     return [part for part in manifest.parts if part.name.startswith(PREFIX)]
 
 
-def empty_replay(algorithm: Algorithm, simulator: Simulator) -> Replay:
+def empty_replay(algorithm: Algorithm, simulator: Simulator) -> ReplayBuffer:
     memory = algorithm.memory
     rows = replay_rows(memory.replay_capacity, memory.horizon, simulator.count)
     fields = replay_fields(simulator.observation_space, simulator.action_space, rows, simulator.count)
     tensors = {name: torch.zeros(field.shape, dtype=field.dtype) for name, field in fields.items()}
-    return Replay(tensors, memory.horizon, prioritized=memory.prioritized)
+    return ReplayBuffer(tensors, memory.horizon, prioritized=memory.prioritized)
 
 
 def test_an_agent_restored_from_a_released_checkpoint_has_every_tensor_of_it(store: FolderStore) -> None:
