@@ -24,7 +24,8 @@ from podrace.mesh.service_process import ServiceCommand, listens
 
 SERVICE = """
 import asyncio, pathlib, sys
-from podrace import lifeline, rpc
+from podrace import rpc
+from podrace.processes import lifeline
 
 async def main(address, life, diary):
     server = await rpc.Server.start(rpc.ServerConfig(listen=address, grace_seconds=0.0), [])

@@ -10,8 +10,8 @@ import pytest
 
 PROGRAM = """
 import os, signal, subprocess
-from podrace import sweeper
-sweeper.sweep_after_this_process()
+from podrace.processes import group_reaper
+group_reaper.sweep_after_this_process()
 try:
     os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:

@@ -32,7 +32,7 @@ async def test_it_is_lost_when_the_block_ends(path):
 async def test_a_kill_is_noticed_by_all_who_hold_on(path):
     script = f"""
 import pathlib, signal
-from podrace import lifeline
+from podrace.processes import lifeline
 with lifeline.hold(pathlib.Path({str(path)!r})):
     print(flush=True)
     signal.pause()
