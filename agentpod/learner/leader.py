@@ -51,6 +51,8 @@ _log = structlog.get_logger(__name__)
 ACQUIRE_WAIT_SECONDS = 10.0
 RETRY_SECONDS = 0.5
 REFUSED_SECONDS = 5.0
+UNKNOWN_ANSWER_SECONDS = 1.0
+"""Pause after an answer that this build does not know."""
 GIVEN_UP_SECONDS = 1.0
 EXIT_DONE = 0
 EXIT_ROLE_LOST = 3
@@ -138,7 +140,10 @@ class Leader:
             if kind == "drain":
                 _log.info("drained", reason=answer.drain)
                 return None
-            await self._pause(answer.retry_after.ToTimedelta().total_seconds(), stop)
+            known = kind == "retry_after"
+            await self._pause(
+                answer.retry_after.ToTimedelta().total_seconds() if known else UNKNOWN_ANSWER_SECONDS, stop
+            )
         return None
 
     async def _ask(self) -> orchestrator_pb.AcquireAssignmentResponse:
@@ -174,12 +179,20 @@ class Leader:
             async with lease:
                 self.lease = lease
                 try:
-                    if assignment.WhichOneof("work") == "evaluate":
+                    work = assignment.WhichOneof("work")
+                    if work == "evaluate":
                         return await self._evaluate(lease)
-                    return await self._train(lease)
+                    return await (self._train(lease) if work == "train" else self._give_back(lease))
                 finally:
                     stop.remove_done_callback(on_stop)
                     self.lease = self.training = None
+
+    async def _give_back(self, lease: Lease) -> int | None:
+        """Completes an assignment whose kind of work this build does not know."""
+        ending = Ending(orchestrator_pb.OUTCOME_DRAINED, "this pod does not know this kind of work")
+        _log.error("assignment given back", assignment_id=lease.assignment.assignment_id, reason=ending.message)
+        await self._complete(lease, ending)
+        return ending.exit_code
 
     async def _train(self, lease: Lease) -> int | None:
         agent, epoch = lease.assignment.train, lease.assignment.lease_epoch

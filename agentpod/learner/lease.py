@@ -137,10 +137,11 @@ class Lease:
             self._lease_seconds = response.lease_duration.ToTimedelta().total_seconds()
             if response.HasField("running_duration"):
                 self._ran = _seconds(response.running_duration), self._clock()
-            if response.directive == pb.DIRECTIVE_DRAIN:
-                self.request_stop(response.reason or "told to drain")
-            elif response.directive == pb.DIRECTIVE_CANCEL:
-                self.request_stop(response.reason or "told to cancel", ours=False)
+            if response.directive == pb.DIRECTIVE_CANCEL:
+                self.request_stop(response.reason or "the orchestrator cancelled the assignment", ours=False)
+            elif response.directive != pb.DIRECTIVE_CONTINUE:
+                # DRAIN, and every value that this build does not know: the contract requires it, and no work is lost.
+                self.request_stop(response.reason or "the orchestrator drains this pod")
 
 
 def _seconds(duration: Duration) -> float:

@@ -7,6 +7,7 @@ from datetime import datetime
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from podrace.client.enum_values import state_of
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -98,7 +99,7 @@ def seconds(length: Duration) -> float:
 
 def state(tournament: tournament_pb2.Tournament) -> str:
     """Name of a tournament's state: RUNNING, COMPLETED."""
-    return tournament_pb2.TournamentState.Name(tournament.state).removeprefix("TOURNAMENT_STATE_")
+    return tournament_pb2.TournamentState.Name(state_of(tournament)).removeprefix("TOURNAMENT_STATE_")
 
 
 def short(name: str, tournament_id: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from podrace.cli.terminal import formats
+from podrace.client.enum_values import word_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, Origin
 from podrace.specification.files import whole
 
@@ -109,7 +110,7 @@ def _generated(agent: Agent, entries: Sequence[Candidate], start_steps: int, hom
         name=formats.short(agent.agent_id, home),
         algorithm=agent.algorithm or next((entry.algorithm for entry in entries), ""),
         parent_id=agent.parent_agent_ids[0] if agent.parent_agent_ids else "",
-        origin=Origin.Name(agent.origin).removeprefix("ORIGIN_").lower() if agent.origin else "",
+        origin=word_of(Origin.DESCRIPTOR, agent.origin) if agent.origin else "",
         reason=agent.reason,
         hyperparameters=whole(json_format.MessageToDict(agent.hyperparameters)),
         best=max(entries, key=lambda entry: entry.score, default=None),

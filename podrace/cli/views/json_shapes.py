@@ -10,6 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.cli.terminal import formats
 from podrace.cli.views.progress import objectives
+from podrace.client.enum_values import word_of
 from podrace.client.plugin_fallbacks import PluginFallbacks
 from podrace.client.scores import standard_error
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate, Origin
@@ -86,9 +87,9 @@ def pod(entry: Pod) -> dict[str, Any]:
     """A pod and what it does."""
     return {
         "pod_id": entry.pod_id,
-        "activity": PodActivity.Name(entry.activity).removeprefix("POD_ACTIVITY_").lower(),
+        "activity": word_of(PodActivity.DESCRIPTOR, entry.activity),
         "agent_id": entry.agent_id or None,
-        "layout": Layout.Name(entry.layout).removeprefix("LAYOUT_").lower(),
+        "layout": word_of(Layout.DESCRIPTOR, entry.layout),
         "environment_steps": entry.progress.environment_steps,
         "steps_per_second": entry.progress.steps_per_second,
         "policy_version": entry.progress.policy_version,
@@ -134,7 +135,7 @@ def agent(entry: Agent) -> dict[str, Any]:
         "agent_id": entry.agent_id,
         "number": entry.number,
         "algorithm": entry.algorithm,
-        "origin": Origin.Name(entry.origin).removeprefix("ORIGIN_").lower(),
+        "origin": word_of(Origin.DESCRIPTOR, entry.origin),
         "parent_agent_ids": list(entry.parent_agent_ids),
         "hyperparameters": whole(json_format.MessageToDict(entry.hyperparameters)),
         "seed": entry.seed,

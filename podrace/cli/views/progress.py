@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from podrace.cli.terminal import formats
+from podrace.client.enum_values import state_of
 from podrace.tournament.v1.tournament_pb2 import TOURNAMENT_STATE_RUNNING, Tournament
 
 
@@ -19,7 +20,7 @@ class Progress:
 
 def elapsed_seconds(tournament: Tournament, since_heard_seconds: float) -> float:
     """Time it has been running; goes on between two messages."""
-    running = tournament.state == TOURNAMENT_STATE_RUNNING
+    running = state_of(tournament) == TOURNAMENT_STATE_RUNNING
     return formats.seconds(tournament.running_duration) + (since_heard_seconds if running else 0.0)
 
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podrace.cli.terminal import formats
+from podrace.client.enum_values import UNSPECIFIED, word_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -62,11 +63,11 @@ def pods_table(pods: Iterable[Pod], tournament_id: str, *, title: str = "") -> T
     numbers = "steps", "steps/s", "policy lag"
     table = plain_table("pod", "does", "agent", *numbers, "plane", title=title, right=numbers)
     for pod in pods:
-        activity = PodActivity.Name(pod.activity).removeprefix("POD_ACTIVITY_").lower()
+        activity = word_of(PodActivity.DESCRIPTOR, pod.activity)
         held = pod.progress if pod.agent_id else None
         table.add_row(
             formats.short(pod.pod_id, tournament_id),
-            Text(activity if pod.activity else NOTHING, style=_ACTIVITY_STYLES.get(activity, "dim")),
+            Text(NOTHING if activity == UNSPECIFIED else activity, style=_ACTIVITY_STYLES.get(activity, "dim")),
             formats.short(pod.agent_id, tournament_id) or NOTHING,
             formats.count(held.environment_steps) if held else NOTHING,
             formats.count(held.steps_per_second) if held else NOTHING,

@@ -1,0 +1,44 @@
+"""What a pod does with the answer to a renewal."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from agentpod.learner.lease import Lease
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+UNKNOWN = 99
+
+
+async def lease_after(directive: int, reason: str = "") -> Lease:
+    """A lease that was renewed once and got this directive."""
+
+    async def renew(request: pb.RenewAssignmentRequest, timeout: float) -> pb.RenewAssignmentResponse:
+        return pb.RenewAssignmentResponse(directive=directive, reason=reason)
+
+    lease = Lease(SimpleNamespace(RenewAssignment=renew), pb.Assignment(assignment_id="t-a0.1"), orphan_seconds=60.0)
+    await lease.renew()
+    return lease
+
+
+async def test_a_pod_that_is_to_continue_continues():
+    lease = await lease_after(pb.DIRECTIVE_CONTINUE)
+    assert not lease.stop.done()
+
+
+@pytest.mark.parametrize("directive", [pb.DIRECTIVE_DRAIN, UNKNOWN, pb.DIRECTIVE_UNSPECIFIED])
+async def test_a_pod_drains_on_drain_and_on_every_directive_that_it_does_not_know(directive):
+    lease = await lease_after(directive, "the pool shrinks")
+    assert lease.stop.result() == "the pool shrinks"
+    assert lease.ours, "it publishes and completes its assignment"
+
+
+@pytest.mark.parametrize("directive", [pb.DIRECTIVE_DRAIN, UNKNOWN])
+async def test_a_pod_that_drains_has_a_reason_even_without_one_from_the_orchestrator(directive):
+    assert (await lease_after(directive)).stop.result()
+
+
+async def test_a_pod_whose_assignment_is_cancelled_publishes_nothing():
+    lease = await lease_after(pb.DIRECTIVE_CANCEL)
+    assert lease.stop.done()
+    assert not lease.ours
