@@ -3,7 +3,7 @@
 import pytest
 
 from agentpod.learner import leader
-from agentpod.process.wiring import run_head
+from agentpod.process.wiring import run_leader
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import fetch_latest
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -22,7 +22,7 @@ async def run(mesh, *assignments: pb.Assignment | None) -> pb.CompleteAssignment
     mesh.orchestrator.assignments.extend(assignments)
     config = mesh.pod_config("fused")
     config.folder.mkdir(exist_ok=True)
-    assert await run_head(config) == 0
+    assert await run_leader(config) == 0
     (completed,) = mesh.orchestrator.completed
     return completed
 

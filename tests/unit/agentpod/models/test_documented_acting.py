@@ -44,7 +44,7 @@ def random_policy(space: Space, network: NetworkSpec, dtype: torch.dtype) -> Pol
     tensors = policy.tensors()
     if policy.normalizes:
         policy.set_statistics(tensors["observation_mean"], tensors["observation_variance"].abs())
-    policy.set_number("exploration", 0.3)
+    policy.set_head_parameter("exploration", 0.3)
     return policy
 
 
@@ -72,7 +72,7 @@ def test_the_documented_program_takes_the_actions_of_the_policy(
     network = NetworkSpec((7, 8), activation, normalizes, head, recurrent_size=recurrent_size)
     policy = random_policy(space, network, dtype)
     actor = actor_of(acting, policy, space, network)
-    state = policy.begin(1)
+    state = policy.initial_state(1)
     for observation in observations(dtype, steps=4):
         outputs, state = policy.advance(observation, state)
         expected = policy.to_environment(policy.head.mode(outputs))[0]
