@@ -183,7 +183,7 @@ def release(repository: Path, version: Version, gate: Sequence[str], day: dateti
         The folder with its artifacts.
     """
     target = repository / "dist" / str(version)
-    with restored_on_failure(repository):
+    with restored_on_failure(repository, target):
         prepare(repository, version, day)
         for goal in gate:
             run("make", goal, cwd=repository)
@@ -216,12 +216,13 @@ def set_image_tag(repository: Path, tag: str) -> None:
 
 
 @contextmanager
-def restored_on_failure(repository: Path) -> Iterator[None]:
-    """Restores the files that a release changes if it fails or is interrupted."""
+def restored_on_failure(repository: Path, target: Path) -> Iterator[None]:
+    """Restores the files that a release changes, and removes its artifacts, if it fails or is interrupted."""
     try:
         yield
     except BaseException:
         run("git", "restore", "--staged", "--worktree", "--", *CHANGED, cwd=repository)
+        shutil.rmtree(target, ignore_errors=True)
         raise
 
 
@@ -279,10 +280,13 @@ def build_images(repository: Path, version: Version) -> str:
         subprocess.run(["docker", "version"], check=True, capture_output=True, timeout=ENGINE_SECONDS)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         return f"no Docker Engine answers at {os.environ.get('DOCKER_HOST') or 'the default address (DOCKER_HOST)'}"
+    command = ("docker", "compose", "--file", COMPOSE, "--profile", "fixed", "--profile", "docker", "build")
     with exported(repository, version.tag) as source:
         for image in IMAGES:
-            command = ("docker", "compose", "--file", COMPOSE, "--profile", "fixed", "--profile", "docker")
-            run(*command, "build", image, cwd=source, environment={"PODRACE_VERSION": str(version)})
+            try:
+                run(*command, image, cwd=source, environment={"PODRACE_VERSION": str(version)})
+            except subprocess.CalledProcessError:
+                return f"building the image {image} failed, see above"
     return ""
 
 

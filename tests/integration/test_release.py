@@ -78,9 +78,11 @@ class Project:
         self.git("add", ".")
         self.git("commit", "--quiet", "--message", "A change")
 
-    def release(self, *arguments: str) -> tuple[int, str]:
+    def release(self, *arguments: str, **environment: str) -> tuple[int, str]:
         command = [sys.executable, "deploy/release.py", "--gate", "check", *arguments]
-        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=self.folder, env={**self.environment, **environment}, capture_output=True, text=True
+        )
         return done.returncode, done.stdout + done.stderr
 
 
@@ -116,6 +118,16 @@ def test_without_an_engine_the_release_says_that_it_has_no_images_and_how_to_bui
     assert code == 0
     assert "images were NOT built" in output
     assert "make release-images VERSION=0.2.0" in output
+
+
+def test_images_that_cannot_be_built_do_not_undo_the_release(project, tmp_path_factory):
+    programs = tmp_path_factory.mktemp("programs")
+    (programs / "docker").write_text('#!/bin/sh\ntest "$1" = version\n')
+    (programs / "docker").chmod(0o755)
+    code, output = project.release("0.2.0", PATH=f"{programs}:{os.environ['PATH']}")
+    assert code == 0, output
+    assert "images were NOT built: building the image leaderboard failed" in output
+    assert project.git("tag") == "v0.2.0"
 
 
 def test_a_release_that_fails_its_gate_changes_nothing(project):
