@@ -43,7 +43,7 @@ def test_an_invocation_without_a_known_command_imports_only_click(arguments: lis
 
 
 def complete(words: str) -> tuple[int, str, str, set[str]]:
-    """Completes the last word, as a shell does for `podrace`."""
+    """Asks for completions of a command line, as a shell does."""
     number = str(len(words.split(" ")) - 1)
     return run(COMP_WORDS=words, COMP_CWORD=number, _PODRACE_COMPLETE="bash_complete")
 
