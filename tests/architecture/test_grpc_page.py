@@ -27,14 +27,18 @@ def rows_of(service: str) -> dict[str, list[str]]:
     return {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
 
 
-def deadline_of(service: str, method: str) -> str:
-    """The first deadline in a method's comment: a number of seconds, another text, or `none`."""
+def comment_of(service: str, method: str) -> str:
+    """A method's comment in the contract, on one line."""
     paths = [REPOSITORY / "protos" / file.DESCRIPTOR.name for file in FILES]
     text = next(text for path in paths if f"service {service} " in (text := path.read_text()))
     comment = re.search(rf"((?:  //[^\n]*\n)+)  rpc {method}\(", text)
     assert comment is not None
-    words = " ".join(comment[1].replace("//", " ").split())
-    stated = re.search(r"\bDeadline.*?([\d,]+ s\b|`wait_duration`)", words)
+    return " ".join(comment[1].replace("//", " ").split())
+
+
+def deadline_of(comment: str) -> str:
+    """The first deadline in a method's comment: a number of seconds, another text, or `none`."""
+    stated = re.search(r"\bDeadline.*?([\d,]+ s\b|`wait_duration`)", comment)
     return stated[1] if stated else "none"
 
 
@@ -43,7 +47,13 @@ def test_the_page_lists_the_methods_of_a_service_with_their_deadlines(service):
     rows = rows_of(service.name)
     assert list(rows) == [method.name for method in service.methods]
     for method, (_, _, _, deadline, _) in rows.items():
-        assert deadline_of(service.name, method) in deadline, f"{service.name}.{method}: {deadline}"
+        assert deadline_of(comment_of(service.name, method)) in deadline, f"{service.name}.{method}: {deadline}"
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
+def test_the_contract_states_who_calls_each_method(service):
+    for method in service.methods:
+        assert "Called by" in comment_of(service.name, method.name), method.full_name
 
 
 def test_the_page_lists_the_reasons_of_errors():

@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class WorkerServiceStub:
-    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
-    called by the learner that the worker belongs to.
+    """Collects rollouts: steps one batch of environments with the policy it is given. A pod is a group of processes that
+    trains one agent at a time: learners update the policy, workers collect rollouts, an evaluator scores policies.
+    Served by each worker of a pod, called by the learner that the worker belongs to.
     """
 
     def __init__(self, channel):
@@ -54,35 +55,38 @@ class WorkerServiceStub:
 
 
 class WorkerServiceServicer:
-    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
-    called by the learner that the worker belongs to.
+    """Collects rollouts: steps one batch of environments with the policy it is given. A pod is a group of processes that
+    trains one agent at a time: learners update the policy, workers collect rollouts, an evaluator scores policies.
+    Served by each worker of a pod, called by the learner that the worker belongs to.
     """
 
     def OpenWorker(self, request, context):
-        """Opens a session: makes the environments and the policy network, and answers with the spaces. A session that was
-        open before is closed, so this call also recovers from any failure. Blocks until the environments exist.
-        INVALID_ARGUMENT for an environment that cannot be made, with the reason UNSUITABLE_SPACE for one whose
-        observations or actions do not suit the policy. UNIMPLEMENTED if a package is missing. FAILED_PRECONDITION
-        (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a simulator may have to compile.
+        """Opens a session: makes the environments and the policy network, and answers with the spaces. Called by the learner
+        of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
+        until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
+        UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
+        missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a
+        simulator may have to compile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CollectRollout(self, request, context):
-        """Fills one slot with one rollout of one policy version. Blocks until the slot is full; until then only this worker
-        may access the slot. Callers have at most two calls in flight, which are served in order. FAILED_PRECONDITION
-        (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS (NON_FINITE) names the environment
-        and the step that gave a value that is not finite. After any other failure the content of the slot is undefined,
-        and the learner opens the worker again before it uses that memory. Not idempotent: never retry this call
-        automatically. Deadline: 600 s.
+        """Fills one slot with one rollout of one policy version. Called by the learner of the worker. Blocks until the slot
+        is full; until then only this worker may access the slot. Callers have at most two calls in flight, which are
+        served in order. FAILED_PRECONDITION (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS
+        (NON_FINITE) names the environment and the step that gave a value that is not finite. After any other failure the
+        content of the slot is undefined, and the learner opens the worker again before it uses that memory. Not
+        idempotent: never retry this call automatically. Deadline: 600 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseWorker(self, request, context):
-        """Closes a session and its environments. Has no effect on another session. Deadline: 10 s.
+        """Closes a session and its environments. Called by the learner of the worker. Has no effect on another session.
+        Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,8 +119,9 @@ def add_WorkerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class WorkerService:
-    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
-    called by the learner that the worker belongs to.
+    """Collects rollouts: steps one batch of environments with the policy it is given. A pod is a group of processes that
+    trains one agent at a time: learners update the policy, workers collect rollouts, an evaluator scores policies.
+    Served by each worker of a pod, called by the learner that the worker belongs to.
     """
 
     @staticmethod
@@ -204,7 +209,7 @@ class WorkerService:
 class EvaluatorServiceStub:
     """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
-    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+    pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 
     What a plugin must know:
     - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several
@@ -243,7 +248,7 @@ class EvaluatorServiceStub:
 class EvaluatorServiceServicer:
     """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
-    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+    pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 
     What a plugin must know:
     - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several
@@ -257,26 +262,26 @@ class EvaluatorServiceServicer:
     """
 
     def OpenEvaluator(self, request, context):
-        """Opens a session: makes the environments and the policy network. Blocks until they exist. Same errors as OpenWorker.
-        Deadline: 120 s.
+        """Opens a session: makes the environments and the policy network. Called by the leader of a pod. Blocks until they
+        exist. Same errors as OpenWorker. Deadline: 120 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EvaluatePolicy(self, request, context):
-        """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Blocks
-        until the episodes are finished. A caller has one call in flight for each session. FAILED_PRECONDITION (NOT_OPEN)
-        if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite. Deadline: 1,800 s; for a plugin
-        `evaluation.answer_duration`.
+        """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Called
+        by the leader of a pod. Blocks until the episodes are finished. A caller has one call in flight for each session.
+        FAILED_PRECONDITION (NOT_OPEN) if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite.
+        Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloseEvaluator(self, request, context):
-        """Closes a session and its environments. Has no effect on another session. Deadline: 10 s; pods wait 2 s for a
-        plugin.
+        """Closes a session and its environments. Called by the leader of a pod. Has no effect on another session. Deadline:
+        10 s; pods wait 2 s for a plugin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -311,7 +316,7 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
 class EvaluatorService:
     """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
-    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+    pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 
     What a plugin must know:
     - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several

@@ -27,8 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class WorkerServiceStub:
-    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
-    called by the learner that the worker belongs to.
+    """Collects rollouts: steps one batch of environments with the policy it is given. A pod is a group of processes that
+    trains one agent at a time: learners update the policy, workers collect rollouts, an evaluator scores policies.
+    Served by each worker of a pod, called by the learner that the worker belongs to.
     """
 
     @_typing.overload
@@ -36,51 +37,59 @@ class WorkerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerServiceAsyncStub: ...
     OpenWorker: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.OpenWorkerRequest, _agentpod_pb2.OpenWorkerResponse]
-    """Opens a session: makes the environments and the policy network, and answers with the spaces. A session that was
-    open before is closed, so this call also recovers from any failure. Blocks until the environments exist.
-    INVALID_ARGUMENT for an environment that cannot be made, with the reason UNSUITABLE_SPACE for one whose
-    observations or actions do not suit the policy. UNIMPLEMENTED if a package is missing. FAILED_PRECONDITION
-    (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a simulator may have to compile.
+    """Opens a session: makes the environments and the policy network, and answers with the spaces. Called by the learner
+    of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
+    until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
+    UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
+    missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a
+    simulator may have to compile.
     """
     CollectRollout: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CollectRolloutRequest, _agentpod_pb2.CollectRolloutResponse]
-    """Fills one slot with one rollout of one policy version. Blocks until the slot is full; until then only this worker
-    may access the slot. Callers have at most two calls in flight, which are served in order. FAILED_PRECONDITION
-    (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS (NON_FINITE) names the environment
-    and the step that gave a value that is not finite. After any other failure the content of the slot is undefined,
-    and the learner opens the worker again before it uses that memory. Not idempotent: never retry this call
-    automatically. Deadline: 600 s.
+    """Fills one slot with one rollout of one policy version. Called by the learner of the worker. Blocks until the slot
+    is full; until then only this worker may access the slot. Callers have at most two calls in flight, which are
+    served in order. FAILED_PRECONDITION (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS
+    (NON_FINITE) names the environment and the step that gave a value that is not finite. After any other failure the
+    content of the slot is undefined, and the learner opens the worker again before it uses that memory. Not
+    idempotent: never retry this call automatically. Deadline: 600 s.
     """
     CloseWorker: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CloseWorkerRequest, _agentpod_pb2.CloseWorkerResponse]
-    """Closes a session and its environments. Has no effect on another session. Deadline: 10 s."""
+    """Closes a session and its environments. Called by the learner of the worker. Has no effect on another session.
+    Deadline: 10 s.
+    """
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
-    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
-    called by the learner that the worker belongs to.
+    """Collects rollouts: steps one batch of environments with the policy it is given. A pod is a group of processes that
+    trains one agent at a time: learners update the policy, workers collect rollouts, an evaluator scores policies.
+    Served by each worker of a pod, called by the learner that the worker belongs to.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenWorker: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.OpenWorkerRequest, _agentpod_pb2.OpenWorkerResponse]  # type: ignore[assignment]
-    """Opens a session: makes the environments and the policy network, and answers with the spaces. A session that was
-    open before is closed, so this call also recovers from any failure. Blocks until the environments exist.
-    INVALID_ARGUMENT for an environment that cannot be made, with the reason UNSUITABLE_SPACE for one whose
-    observations or actions do not suit the policy. UNIMPLEMENTED if a package is missing. FAILED_PRECONDITION
-    (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a simulator may have to compile.
+    """Opens a session: makes the environments and the policy network, and answers with the spaces. Called by the learner
+    of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
+    until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
+    UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
+    missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a
+    simulator may have to compile.
     """
     CollectRollout: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CollectRolloutRequest, _agentpod_pb2.CollectRolloutResponse]  # type: ignore[assignment]
-    """Fills one slot with one rollout of one policy version. Blocks until the slot is full; until then only this worker
-    may access the slot. Callers have at most two calls in flight, which are served in order. FAILED_PRECONDITION
-    (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS (NON_FINITE) names the environment
-    and the step that gave a value that is not finite. After any other failure the content of the slot is undefined,
-    and the learner opens the worker again before it uses that memory. Not idempotent: never retry this call
-    automatically. Deadline: 600 s.
+    """Fills one slot with one rollout of one policy version. Called by the learner of the worker. Blocks until the slot
+    is full; until then only this worker may access the slot. Callers have at most two calls in flight, which are
+    served in order. FAILED_PRECONDITION (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS
+    (NON_FINITE) names the environment and the step that gave a value that is not finite. After any other failure the
+    content of the slot is undefined, and the learner opens the worker again before it uses that memory. Not
+    idempotent: never retry this call automatically. Deadline: 600 s.
     """
     CloseWorker: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CloseWorkerRequest, _agentpod_pb2.CloseWorkerResponse]  # type: ignore[assignment]
-    """Closes a session and its environments. Has no effect on another session. Deadline: 10 s."""
+    """Closes a session and its environments. Called by the learner of the worker. Has no effect on another session.
+    Deadline: 10 s.
+    """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Collects rollouts: steps one batch of environments with the policy it is given. Served by each worker of a pod,
-    called by the learner that the worker belongs to.
+    """Collects rollouts: steps one batch of environments with the policy it is given. A pod is a group of processes that
+    trains one agent at a time: learners update the policy, workers collect rollouts, an evaluator scores policies.
+    Served by each worker of a pod, called by the learner that the worker belongs to.
     """
 
     @_abc_1.abstractmethod
@@ -89,11 +98,12 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.OpenWorkerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.OpenWorkerResponse, _abc.Awaitable[_agentpod_pb2.OpenWorkerResponse]]:
-        """Opens a session: makes the environments and the policy network, and answers with the spaces. A session that was
-        open before is closed, so this call also recovers from any failure. Blocks until the environments exist.
-        INVALID_ARGUMENT for an environment that cannot be made, with the reason UNSUITABLE_SPACE for one whose
-        observations or actions do not suit the policy. UNIMPLEMENTED if a package is missing. FAILED_PRECONDITION
-        (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a simulator may have to compile.
+        """Opens a session: makes the environments and the policy network, and answers with the spaces. Called by the learner
+        of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
+        until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
+        UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
+        missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a
+        simulator may have to compile.
         """
 
     @_abc_1.abstractmethod
@@ -102,12 +112,12 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.CollectRolloutRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.CollectRolloutResponse, _abc.Awaitable[_agentpod_pb2.CollectRolloutResponse]]:
-        """Fills one slot with one rollout of one policy version. Blocks until the slot is full; until then only this worker
-        may access the slot. Callers have at most two calls in flight, which are served in order. FAILED_PRECONDITION
-        (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS (NON_FINITE) names the environment
-        and the step that gave a value that is not finite. After any other failure the content of the slot is undefined,
-        and the learner opens the worker again before it uses that memory. Not idempotent: never retry this call
-        automatically. Deadline: 600 s.
+        """Fills one slot with one rollout of one policy version. Called by the learner of the worker. Blocks until the slot
+        is full; until then only this worker may access the slot. Callers have at most two calls in flight, which are
+        served in order. FAILED_PRECONDITION (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS
+        (NON_FINITE) names the environment and the step that gave a value that is not finite. After any other failure the
+        content of the slot is undefined, and the learner opens the worker again before it uses that memory. Not
+        idempotent: never retry this call automatically. Deadline: 600 s.
         """
 
     @_abc_1.abstractmethod
@@ -116,14 +126,16 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.CloseWorkerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.CloseWorkerResponse, _abc.Awaitable[_agentpod_pb2.CloseWorkerResponse]]:
-        """Closes a session and its environments. Has no effect on another session. Deadline: 10 s."""
+        """Closes a session and its environments. Called by the learner of the worker. Has no effect on another session.
+        Deadline: 10 s.
+        """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class EvaluatorServiceStub:
     """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
-    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+    pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 
     What a plugin must know:
     - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several
@@ -141,25 +153,25 @@ class EvaluatorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EvaluatorServiceAsyncStub: ...
     OpenEvaluator: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.OpenEvaluatorRequest, _agentpod_pb2.OpenEvaluatorResponse]
-    """Opens a session: makes the environments and the policy network. Blocks until they exist. Same errors as OpenWorker.
-    Deadline: 120 s.
+    """Opens a session: makes the environments and the policy network. Called by the leader of a pod. Blocks until they
+    exist. Same errors as OpenWorker. Deadline: 120 s.
     """
     EvaluatePolicy: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.EvaluatePolicyRequest, _agentpod_pb2.EvaluatePolicyResponse]
-    """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Blocks
-    until the episodes are finished. A caller has one call in flight for each session. FAILED_PRECONDITION (NOT_OPEN)
-    if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite. Deadline: 1,800 s; for a plugin
-    `evaluation.answer_duration`.
+    """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Called
+    by the leader of a pod. Blocks until the episodes are finished. A caller has one call in flight for each session.
+    FAILED_PRECONDITION (NOT_OPEN) if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite.
+    Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
     """
     CloseEvaluator: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CloseEvaluatorRequest, _agentpod_pb2.CloseEvaluatorResponse]
-    """Closes a session and its environments. Has no effect on another session. Deadline: 10 s; pods wait 2 s for a
-    plugin.
+    """Closes a session and its environments. Called by the leader of a pod. Has no effect on another session. Deadline:
+    10 s; pods wait 2 s for a plugin.
     """
 
 @_typing.type_check_only
 class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
-    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+    pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 
     What a plugin must know:
     - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several
@@ -174,24 +186,24 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenEvaluator: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.OpenEvaluatorRequest, _agentpod_pb2.OpenEvaluatorResponse]  # type: ignore[assignment]
-    """Opens a session: makes the environments and the policy network. Blocks until they exist. Same errors as OpenWorker.
-    Deadline: 120 s.
+    """Opens a session: makes the environments and the policy network. Called by the leader of a pod. Blocks until they
+    exist. Same errors as OpenWorker. Deadline: 120 s.
     """
     EvaluatePolicy: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.EvaluatePolicyRequest, _agentpod_pb2.EvaluatePolicyResponse]  # type: ignore[assignment]
-    """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Blocks
-    until the episodes are finished. A caller has one call in flight for each session. FAILED_PRECONDITION (NOT_OPEN)
-    if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite. Deadline: 1,800 s; for a plugin
-    `evaluation.answer_duration`.
+    """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Called
+    by the leader of a pod. Blocks until the episodes are finished. A caller has one call in flight for each session.
+    FAILED_PRECONDITION (NOT_OPEN) if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite.
+    Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
     """
     CloseEvaluator: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CloseEvaluatorRequest, _agentpod_pb2.CloseEvaluatorResponse]  # type: ignore[assignment]
-    """Closes a session and its environments. Has no effect on another session. Deadline: 10 s; pods wait 2 s for a
-    plugin.
+    """Closes a session and its environments. Called by the leader of a pod. Has no effect on another session. Deadline:
+    10 s; pods wait 2 s for a plugin.
     """
 
 class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
-    pod, the learner that speaks for it; the leaders of all pods of a tournament call the same plugin.
+    pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 
     What a plugin must know:
     - Sessions. Pods choose unique session names. Opening a session must not affect the others, and calls of several
@@ -210,8 +222,8 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.OpenEvaluatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.OpenEvaluatorResponse, _abc.Awaitable[_agentpod_pb2.OpenEvaluatorResponse]]:
-        """Opens a session: makes the environments and the policy network. Blocks until they exist. Same errors as OpenWorker.
-        Deadline: 120 s.
+        """Opens a session: makes the environments and the policy network. Called by the leader of a pod. Blocks until they
+        exist. Same errors as OpenWorker. Deadline: 120 s.
         """
 
     @_abc_1.abstractmethod
@@ -220,10 +232,10 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.EvaluatePolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.EvaluatePolicyResponse, _abc.Awaitable[_agentpod_pb2.EvaluatePolicyResponse]]:
-        """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Blocks
-        until the episodes are finished. A caller has one call in flight for each session. FAILED_PRECONDITION (NOT_OPEN)
-        if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite. Deadline: 1,800 s; for a plugin
-        `evaluation.answer_duration`.
+        """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Called
+        by the leader of a pod. Blocks until the episodes are finished. A caller has one call in flight for each session.
+        FAILED_PRECONDITION (NOT_OPEN) if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite.
+        Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
         """
 
     @_abc_1.abstractmethod
@@ -232,8 +244,8 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.CloseEvaluatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.CloseEvaluatorResponse, _abc.Awaitable[_agentpod_pb2.CloseEvaluatorResponse]]:
-        """Closes a session and its environments. Has no effect on another session. Deadline: 10 s; pods wait 2 s for a
-        plugin.
+        """Closes a session and its environments. Called by the leader of a pod. Has no effect on another session. Deadline:
+        10 s; pods wait 2 s for a plugin.
         """
 
 def add_EvaluatorServiceServicer_to_server(servicer: EvaluatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

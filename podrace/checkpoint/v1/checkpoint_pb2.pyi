@@ -22,7 +22,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Part(_message.Message):
-    """One immutable object of a checkpoint, named by its content."""
+    """One immutable object of a checkpoint in the checkpoint store, the folder or S3 bucket that all pods and the
+    leaderboard share. Objects are named by the digest of their content.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

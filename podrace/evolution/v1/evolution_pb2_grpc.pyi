@@ -29,10 +29,10 @@ GRPC_VERSION: str
 class EvolutionServiceStub:
     """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
     candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
-    a service of a third party in any language (`grpc://HOST:PORT`), or a user's function
-    (`python:module:function`), which the leaderboard runs in a process of its own. `evolution.generator` of the
-    specification names the plugin that ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called
-    by the leaderboard only. A plugin may answer the method that it is not named for with UNIMPLEMENTED.
+    a service of a third party in any language (`grpc://HOST:PORT`), or a user's function (`python:module:function`),
+    which the leaderboard runs in a process of its own. `evolution.generator` of the specification names the plugin that
+    ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called by the leaderboard only. A plugin
+    may answer the method that it is not named for with UNIMPLEMENTED.
 
     Order. The leaderboard makes one call at a time of each method: the next follows after the answer or the deadline.
     Calls for several tournaments may alternate. Each request contains everything that is known.
@@ -67,10 +67,10 @@ class EvolutionServiceStub:
 class EvolutionServiceAsyncStub(EvolutionServiceStub):
     """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
     candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
-    a service of a third party in any language (`grpc://HOST:PORT`), or a user's function
-    (`python:module:function`), which the leaderboard runs in a process of its own. `evolution.generator` of the
-    specification names the plugin that ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called
-    by the leaderboard only. A plugin may answer the method that it is not named for with UNIMPLEMENTED.
+    a service of a third party in any language (`grpc://HOST:PORT`), or a user's function (`python:module:function`),
+    which the leaderboard runs in a process of its own. `evolution.generator` of the specification names the plugin that
+    ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called by the leaderboard only. A plugin
+    may answer the method that it is not named for with UNIMPLEMENTED.
 
     Order. The leaderboard makes one call at a time of each method: the next follows after the answer or the deadline.
     Calls for several tournaments may alternate. Each request contains everything that is known.
@@ -101,10 +101,10 @@ class EvolutionServiceAsyncStub(EvolutionServiceStub):
 class EvolutionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
     candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
-    a service of a third party in any language (`grpc://HOST:PORT`), or a user's function
-    (`python:module:function`), which the leaderboard runs in a process of its own. `evolution.generator` of the
-    specification names the plugin that ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called
-    by the leaderboard only. A plugin may answer the method that it is not named for with UNIMPLEMENTED.
+    a service of a third party in any language (`grpc://HOST:PORT`), or a user's function (`python:module:function`),
+    which the leaderboard runs in a process of its own. `evolution.generator` of the specification names the plugin that
+    ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called by the leaderboard only. A plugin
+    may answer the method that it is not named for with UNIMPLEMENTED.
 
     Order. The leaderboard makes one call at a time of each method: the next follows after the answer or the deadline.
     Calls for several tournaments may alternate. Each request contains everything that is known.

@@ -33,8 +33,8 @@ class _OriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Origin.ValueTy
     ORIGIN_UNSPECIFIED: _Origin.ValueType  # 0
     """Never stored."""
     ORIGIN_FRESH: _Origin.ValueType  # 1
-    """With new networks. The built-in hyperparameters depend on the seed, the agent's number, and which algorithms have
-    left the draw.
+    """With new networks. Unless a generator plugin chose them, algorithm and hyperparameters depend only on the
+    tournament's seed, the agent's number, and the algorithms that still get new agents.
     """
     ORIGIN_CLONE: _Origin.ValueType  # 2
     """From the checkpoint files of one parent, with the same hyperparameters."""
@@ -47,8 +47,8 @@ class Origin(_Origin, metaclass=_OriginEnumTypeWrapper):
 ORIGIN_UNSPECIFIED: Origin.ValueType  # 0
 """Never stored."""
 ORIGIN_FRESH: Origin.ValueType  # 1
-"""With new networks. The built-in hyperparameters depend on the seed, the agent's number, and which algorithms have
-left the draw.
+"""With new networks. Unless a generator plugin chose them, algorithm and hyperparameters depend only on the
+tournament's seed, the agent's number, and the algorithms that still get new agents.
 """
 ORIGIN_CLONE: Origin.ValueType  # 2
 """From the checkpoint files of one parent, with the same hyperparameters."""
@@ -196,7 +196,7 @@ class Agent(_message.Message):
     @_builtins.property
     def left_algorithms(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Algorithms that had left the draw when this agent was generated, each with the reason: their agents fail, or
-        successive halving removed them. They get no new agents, and their candidates no children.
+        successive halving removed them. They get no more agents, and their candidates get no more children.
         """
 
     def __init__(

@@ -1177,7 +1177,7 @@ class Progress(_message.Message):
     until the processes are connected.
     """
     evaluator_fault: _builtins.str
-    """Why the pod's built-in evaluator produced the last score in place of the evaluator plugin (`evaluation.evaluator`);
+    """Why the pod's built-in evaluator produced the last score instead of the evaluator plugin (`evaluation.evaluator`);
     empty if it did not.
     """
     def __init__(

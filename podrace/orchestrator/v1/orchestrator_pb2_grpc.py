@@ -26,9 +26,11 @@ if _version_not_supported:
 
 
 class OrchestratorServiceStub:
-    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
-    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
-    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
+    """Runs tournaments: decides which pod trains which agent. A pod is a group of processes (learners, workers and an
+    evaluator) that trains one agent at a time; its leader, the first learner, makes the calls of the pod. Called by user
+    clients (the command `podrace`, dashboards, scripts) and by the leaders of pods. The orchestrator never calls a pod.
+    Pods call the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews
+    it.
 
     The calls of a pod, in order:
     AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.
@@ -127,9 +129,11 @@ class OrchestratorServiceStub:
 
 
 class OrchestratorServiceServicer:
-    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
-    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
-    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
+    """Runs tournaments: decides which pod trains which agent. A pod is a group of processes (learners, workers and an
+    evaluator) that trains one agent at a time; its leader, the first learner, makes the calls of the pod. Called by user
+    clients (the command `podrace`, dashboards, scripts) and by the leaders of pods. The orchestrator never calls a pod.
+    Pods call the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews
+    it.
 
     The calls of a pod, in order:
     AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.
@@ -171,8 +175,8 @@ class OrchestratorServiceServicer:
     def WatchTournament(self, request, context):
         """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
         user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
-        receives fewer messages, but never outdated ones and no event is skipped. The stream ends after the message with an
-        end state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
+        receives fewer messages; none is outdated, and no event is skipped. The stream ends after the message with an end
+        state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
         shuts down: call again with the last `resume_token`. No deadline.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -365,9 +369,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OrchestratorService:
-    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
-    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
-    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
+    """Runs tournaments: decides which pod trains which agent. A pod is a group of processes (learners, workers and an
+    evaluator) that trains one agent at a time; its leader, the first learner, makes the calls of the pod. Called by user
+    clients (the command `podrace`, dashboards, scripts) and by the leaders of pods. The orchestrator never calls a pod.
+    Pods call the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews
+    it.
 
     The calls of a pod, in order:
     AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.

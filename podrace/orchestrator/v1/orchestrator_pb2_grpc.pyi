@@ -27,9 +27,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OrchestratorServiceStub:
-    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
-    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
-    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
+    """Runs tournaments: decides which pod trains which agent. A pod is a group of processes (learners, workers and an
+    evaluator) that trains one agent at a time; its leader, the first learner, makes the calls of the pod. Called by user
+    clients (the command `podrace`, dashboards, scripts) and by the leaders of pods. The orchestrator never calls a pod.
+    Pods call the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews
+    it.
 
     The calls of a pod, in order:
       AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.
@@ -62,8 +64,8 @@ class OrchestratorServiceStub:
     WatchTournament: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTournamentRequest, _orchestrator_pb2.WatchTournamentResponse]
     """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
     user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
-    receives fewer messages, but never outdated ones and no event is skipped. The stream ends after the message with an
-    end state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
+    receives fewer messages; none is outdated, and no event is skipped. The stream ends after the message with an end
+    state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
     shuts down: call again with the last `resume_token`. No deadline.
     """
     UpdateTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]
@@ -123,9 +125,11 @@ class OrchestratorServiceStub:
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
-    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
-    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
-    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
+    """Runs tournaments: decides which pod trains which agent. A pod is a group of processes (learners, workers and an
+    evaluator) that trains one agent at a time; its leader, the first learner, makes the calls of the pod. Called by user
+    clients (the command `podrace`, dashboards, scripts) and by the leaders of pods. The orchestrator never calls a pod.
+    Pods call the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews
+    it.
 
     The calls of a pod, in order:
       AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.
@@ -155,8 +159,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     WatchTournament: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTournamentRequest, _orchestrator_pb2.WatchTournamentResponse]  # type: ignore[assignment]
     """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
     user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
-    receives fewer messages, but never outdated ones and no event is skipped. The stream ends after the message with an
-    end state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
+    receives fewer messages; none is outdated, and no event is skipped. The stream ends after the message with an end
+    state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
     shuts down: call again with the last `resume_token`. No deadline.
     """
     UpdateTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]  # type: ignore[assignment]
@@ -215,9 +219,11 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Runs tournaments: decides which pod trains which agent. Called by user clients (the command `podrace`, dashboards,
-    scripts) and by the leader of each pod, the learner that speaks for it. The orchestrator never calls a pod. Pods call
-    the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews it.
+    """Runs tournaments: decides which pod trains which agent. A pod is a group of processes (learners, workers and an
+    evaluator) that trains one agent at a time; its leader, the first learner, makes the calls of the pod. Called by user
+    clients (the command `podrace`, dashboards, scripts) and by the leaders of pods. The orchestrator never calls a pod.
+    Pods call the orchestrator, and each holds its work, an assignment, under a lease that expires unless the pod renews
+    it.
 
     The calls of a pod, in order:
       AcquireAssignment -> (train) -> RenewAssignment ... -> CompleteAssignment, then AcquireAssignment again.
@@ -269,8 +275,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_orchestrator_pb2.WatchTournamentResponse], _abc.AsyncIterator[_orchestrator_pb2.WatchTournamentResponse]]:
         """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
         user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
-        receives fewer messages, but never outdated ones and no event is skipped. The stream ends after the message with an
-        end state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
+        receives fewer messages; none is outdated, and no event is skipped. The stream ends after the message with an end
+        state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
         shuts down: call again with the last `resume_token`. No deadline.
         """
 

@@ -118,8 +118,10 @@ Global___TournamentState: _TypeAlias = TournamentState  # noqa: Y015
 
 @_typing.final
 class TournamentSpec(_message.Message):
-    """Specification of a tournament: a population of agents trains on one task, the best are kept on a board (the
-    leaderboard of the tournament), and new agents descend from them.
+    """Specification of a tournament: a population of agents learns one environment, the best are kept on a board (the
+    leaderboard of the tournament), and new agents descend from them. An agent is one member of the population: an
+    algorithm with its hyperparameters, and the networks that it trains. A pod is a group of processes that trains one
+    agent at a time: learners update the policy, workers collect experience with it, and an evaluator scores it.
 
     Optional fields have a default, stated beside each. CreateTournament fills in every default, and GetTournament
     returns the filled-in specification, which is called resolved. A TOML specification has exactly this shape, with the
@@ -888,8 +890,8 @@ class EvolutionSpec(_message.Message):
     """`dexpbt`: lead that a donor must have, as a share of its own score. Default 0.05."""
     allocation: _builtins.str
     """How algorithms are allocated to fresh agents and seats. `ratio`: always in the ratios of the specification.
-    `halving`: successive halving; repeatedly the worse half of the algorithms leaves the draw, gets no new agents, and
-    its candidates get no more children. Default `ratio`.
+    `halving`: successive halving; repeatedly the worse half of the algorithms leaves the draw: it gets no more agents,
+    and its candidates get no more children. Default `ratio`.
     """
     halving_agents: _builtins.int
     """`allocation = "halving"`: number of scored agents of each algorithm before each halving. Default 4."""
