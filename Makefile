@@ -7,7 +7,7 @@ SOURCES := podrace orchestrator leaderboard agentpod simulators
 PROTOS := $(shell find protos -name '*.proto')
 TESTS ?=
 
-.PHONY: install run test check docs manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image release release-images format clean
+.PHONY: install run test test-docs check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image release release-images format clean
 
 install: $(STAMP)
 
@@ -29,6 +29,10 @@ test-slow: install
 
 test-gpu: install
 	$(BIN)/python -m pytest -m gpu --timeout 600 $(TESTS)
+
+# Runs the commands and examples of README and docs that are marked `run`.
+test-docs: install
+	$(BIN)/python -m pytest -m docs --timeout 600 tests/docs
 
 # On the Docker Engine that DOCKER_HOST names; builds the images first.
 test-compose: install
@@ -63,6 +67,10 @@ manifests: install
 # The documentation site, in build/docs. A link that leads nowhere is an error.
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# Writes docs/specification.md, docs/simulators.md and docs/configuration.md from the sources.
+reference: install
+	$(BIN)/python docs/tools/reference.py
 
 bench: install
 	for benchmark in planes store simulators stocks leaderboard training fusion startup; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done

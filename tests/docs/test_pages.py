@@ -1,0 +1,59 @@
+"""The documents agree with the repository: paths, links, quoted errors, and the generated pages."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doc_blocks import REPOSITORY, documents
+
+PACKAGES = ("podrace", "orchestrator", "leaderboard", "agentpod", "simulators")
+FOLDERS = (*PACKAGES, "protos", "examples", "benchmarks", "deploy", "tests", "docs")
+_PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
+_LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)")
+_FENCED = re.compile(r"^( *)```.*?^\1```", re.DOTALL | re.MULTILINE)
+TO_BE_WRITTEN = ("agentpod/algorithms/spo.py", "examples/spo.toml", "leaderboard/evolution/greedy.py")
+"""Files that a reader is asked to make."""
+
+
+def prose(path: Path) -> str:
+    return _FENCED.sub("", path.read_text())
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_paths_that_a_document_names_exist(path: Path):
+    named = set(_PATH.findall(prose(path))) - set(TO_BE_WRITTEN)
+    assert not [name for name in named if not (REPOSITORY / name).exists() and "<" not in name]
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_links_of_a_document_lead_somewhere(path: Path):
+    links = set(_LINK.findall(prose(path)))
+    assert not [link for link in links if not (path.parent / link).exists()]
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """Yields the strings of a source file; what an f-string fills in is left out."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_errors_that_troubleshooting_quotes_are_in_the_sources():
+    page = (REPOSITORY / "docs" / "troubleshooting.md").read_text()
+    quoted = re.findall(r"^### `(.+)`$", page, re.MULTILINE)
+    assert len(quoted) > 20
+    sources = (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py") if "_pb2" not in path.name)
+    texts = "\n".join(text for path in sources for text in texts_of(path))
+    assert not [text for text in quoted if text not in texts]
+
+
+def test_generated_pages_are_up_to_date():
+    command = [sys.executable, "docs/tools/reference.py", "--check"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
