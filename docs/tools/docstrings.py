@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import itertools
 from textwrap import dedent
 
 
@@ -13,7 +14,7 @@ def attribute_texts(kind: type) -> dict[str, str]:
         if dataclasses.is_dataclass(base):
             tree = ast.parse(dedent(inspect.getsource(base))).body[0]
             body = tree.body if isinstance(tree, ast.ClassDef) else []
-            for entry, following in zip(body, body[1:], strict=False):
+            for entry, following in itertools.pairwise(body):
                 if isinstance(entry, ast.AnnAssign) and isinstance(following, ast.Expr):
                     texts[ast.unparse(entry.target)] = ast.literal_eval(following.value)
     return texts

@@ -1,6 +1,6 @@
 """Checks of code blocks that run nothing: what each language's parser, or a dry run, can tell.
 
-    problem = CHECKS[block.language](block.text)    # None, or a line that says what is wrong
+problem = CHECKS[block.language](block.text)    # None, or a line that says what is wrong
 """
 
 import ast
@@ -27,7 +27,11 @@ Problem = str | None
 
 _BASE = {"environment": {"id": "cartpole"}, "objective": {"target_return": 475.0}, "algorithms": {"ppo": {}}}
 """What a fragment of a specification is completed with: tables that it does not have itself."""
-_SERVICES = {"orchestrator": "orchestrator.config", "leaderboard": "leaderboard.config", "simulators": "simulators.config"}
+_SERVICES = {
+    "orchestrator": "orchestrator.config",
+    "leaderboard": "leaderboard.config",
+    "simulators": "simulators.config",
+}
 _SEPARATORS = {"|", "&&", "||", ";", "&"}
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
 
@@ -69,7 +73,9 @@ def check_python(text: str) -> Problem:
 
 def _importable(module: str, name: str) -> bool:
     try:
-        return hasattr(importlib.import_module(module), name) or importlib.util.find_spec(f"{module}.{name}") is not None
+        return (
+            hasattr(importlib.import_module(module), name) or importlib.util.find_spec(f"{module}.{name}") is not None
+        )
     except ModuleNotFoundError:
         return False
 
@@ -240,4 +246,3 @@ CHECKS: Mapping[str, Callable[[str], Problem]] = {
     "text": lambda text: None,
 }
 """Checks of a block, by its language. `text` is output, a folder tree or a diagram."""
-
