@@ -66,7 +66,7 @@ manifests: install
 
 # The documentation site, in build/docs. A link that leads nowhere is an error.
 docs: install
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Writes docs/specification.md, docs/simulators.md and docs/configuration.md from the sources.
 reference: install

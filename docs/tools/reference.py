@@ -1,7 +1,7 @@
 """Writes the generated pages of the documentation: the references of specification, simulators and configuration.
 
-Usage: `make reference` writes the pages; `python docs/tools/reference.py --check` exits with 1 if one of them is not what
-would be written. The text of a page is its template in `docs/tools/templates/`; a line `<!-- table: NAME -->` in it is
+Usage: `make reference` writes the pages; `python docs/tools/reference.py --check` exits with 1 if one of them is not
+up to date. The text of a page is its template in `docs/tools/templates/`; a line `<!-- table: NAME -->` in it is
 replaced by the table of that name.
 """
 

@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGES = {
     "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
+    "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
 """Page of the site by the path of its source in the repository, for sources outside `docs/`."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from podrace import rpc
@@ -12,16 +11,13 @@ from podrace.cli.terminal.options import Settings
 from podrace.cli.terminal.output import tell
 from podrace.client import Client, resolve
 from podrace.errors import Cancelled, DeadlineExceeded, NotFound, Unavailable
-from podrace.mesh import embedded
 from podrace.mesh.home import Folders
-from podrace.mesh.home_lock import Use, claim
-from podrace.mesh.store_choice import settle
+from podrace.mesh.home_lock import Use
+from podrace.mesh.session import open_mesh
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 REMOTE_SECONDS = 5.0
 """How long an orchestrator named by its address may take to answer."""
-CLAIM_SECONDS = 30.0
-"""How long another command's mesh may take to come or to go."""
 QUERY_ATTEMPTS = 3
 
 
@@ -77,6 +73,7 @@ async def open_client(
         async with Client(settings.orchestrator) as client:
             yield client
         return
+<<<<<<< HEAD
     folders = Folders.of(settings.home)
     folders.make_home()
     async with claim(folders, use, deadline_seconds=CLAIM_SECONDS) as owned, contextlib.AsyncExitStack() as stack:
@@ -89,6 +86,13 @@ async def open_client(
             running = embedded.running(folders, commands, tell=notify, hurried=interrupts.ordered)
             await stack.enter_async_context(running)
         yield await stack.enter_async_context(Client(f"unix:{folders.orchestrator_socket}"))
+=======
+    mesh = open_mesh(
+        settings.home, use, store=settings.store, debug=settings.debug, tell=notify, hurried=interrupts.ordered
+    )
+    async with mesh as address, Clients(address) as clients:
+        yield clients
+>>>>>>> 1f25372 (Documents by task: concepts, running, clusters, extending, troubleshooting, results, benchmarks; generated references; every block is checked; README on one page; podrace.client and open_mesh for Python programs)
 
 
 def has_tournaments(settings: Settings) -> bool:

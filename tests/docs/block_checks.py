@@ -135,17 +135,19 @@ def _check_command(command: Sequence[str]) -> Problem:
 
 def _check_podrace(arguments: Sequence[str]) -> Problem:
     """Parses a command line of podrace as click would, and resolves the specification that it names."""
+    command: click.Command | None = application
+    name, rest = "podrace", list(arguments)
     try:
-        group = application.make_context("podrace", list(arguments))
-        context = group
-        while isinstance(context.command, click.Group):
-            name, command, rest = context.command.resolve_command(context, [*context.protected_args, *context.args])
-            context = command.make_context(name, rest, parent=context)
+        while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+            name = rest.pop(0)
+            command = command.get_command(click.Context(command), name)
+        if command is None:
+            return f"there is no command {name!r}"
+        return _check_specification(command.make_context(name, rest))
     except click.exceptions.Exit:
         return None
     except click.ClickException as error:
         return error.format_message()
-    return _check_specification(context)
 
 
 def _check_specification(context: click.Context) -> Problem:

@@ -2,11 +2,12 @@
 
 A mark is an HTML comment on the line above a fence, which readers of the page do not see:
 
-    <!-- docs-test: run -->                 executed by `make test-docs`, in the order of the page
-    <!-- docs-test: skip needs a cluster --> not checked; the reason is required
+- `<!-- docs-test: run -->`: `make test-docs` runs the block, in the order of the page.
+- `<!-- docs-test: file NAME -->`: the block is a file that later blocks of the page use.
+- `<!-- docs-test: skip REASON -->`: the block is not checked, for this reason.
 
-A block without a mark is checked by its language (`block_checks.py`). A fence without a language is an error: output and
-diagrams have the language `text`.
+A block without a mark is checked by its language (`block_checks.py`). A fence without a language is an error: output
+and diagrams have the language `text`.
 """
 
 import re
@@ -23,7 +24,7 @@ EXCLUDED = ("docs/log/2", "docs/tools/", "CHANGELOG.md")
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w+-]*)[ \t]*\n(?P<text>.*?)^(?P=indent)```[ \t]*$", re.DOTALL | re.MULTILINE
 )
-_MARK = re.compile(r"<!-- docs-test: (?P<action>\w+)(?: (?P<reason>[^>]+?))? -->\s*\Z")
+_MARK = re.compile(r"<!-- docs-test: (?P<action>\w+)(?: (?P<argument>[^>]+?))? -->\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class Block:
     text: str
     """What is between the fences, without their indent."""
     action: str = ""
-    """`run`, `skip`, or empty without a mark."""
-    reason: str = ""
-    """Why it is skipped."""
+    """`run`, `file`, `skip`, or empty without a mark."""
+    argument: str = ""
+    """What the mark says after its action: the name of the file, or the reason."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}"
@@ -64,7 +65,7 @@ def blocks_of(path: Path) -> Iterator[Block]:
             language=fence["language"],
             text=dedent(fence["text"]),
             action=mark["action"] if mark else "",
-            reason=(mark["reason"] or "") if mark else "",
+            argument=(mark["argument"] or "") if mark else "",
         )
 
 

@@ -1,6 +1,7 @@
 """Runs the blocks of the documents that are marked `run`: `make test-docs`.
 
-The blocks of one page run one after another in a folder of their own, which has `examples/` as the repository has it.
+The blocks of one page run one after another in a folder of their own, which has the `examples/` of the repository.
+Blocks marked `file` are written there.
 """
 
 import os
@@ -14,8 +15,8 @@ from doc_blocks import REPOSITORY, Block, all_blocks
 pytestmark = pytest.mark.docs
 
 DEADLINE_SECONDS = 120
-RUN = [block for block in all_blocks() if block.action == "run"]
-PAGES = sorted({block.path for block in RUN})
+BLOCKS = [block for block in all_blocks() if block.action in ("run", "file")]
+PAGES = sorted({block.path for block in BLOCKS})
 
 
 def run(block: Block, folder: Path) -> None:
@@ -38,6 +39,8 @@ def run(block: Block, folder: Path) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_run_one_after_another(page: str, tmp_path: Path):
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
-    for block in RUN:
-        if block.path == page:
+    for block in BLOCKS:
+        if block.path == page and block.action == "file":
+            (tmp_path / block.argument).write_text(block.text)
+        elif block.path == page:
             run(block, tmp_path)

@@ -1,0 +1,66 @@
+"""Opens the embedded mesh of a home: starts one for the length of a block, or joins the one that is running.
+
+async with open_mesh(Path("podrace-home")) as address, Clients(address) as clients:
+await clients.create_tournament(specification)
+"""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from podrace.mesh import embedded
+from podrace.mesh.home import Folders
+from podrace.mesh.home_lock import Use, claim
+from podrace.mesh.store_choice import settle
+
+CLAIM_SECONDS = 30.0
+"""How long another process's mesh may take to start or to stop."""
+
+
+def _ignore(line: str) -> None:
+    pass
+
+
+def _never() -> bool:
+    return False
+
+
+@contextlib.asynccontextmanager
+async def open_mesh(
+    home: Path,
+    use: Use = Use.TRAIN,
+    *,
+    store: str = "",
+    debug: bool = False,
+    tell: Callable[[str], None] = _ignore,
+    hurried: Callable[[], bool] = _never,
+) -> AsyncIterator[str]:
+    """Starts the mesh of a home, or joins the one that is running there, and stops it again if it was started here.
+
+    Args:
+        home: Folder of the mesh; created if it does not exist.
+        use: What the mesh is for; it decides whether pods are started and whether a running mesh can be joined.
+        store: URI of the checkpoint store of a new home; empty: a folder in the home.
+        debug: Whether the services write debug logs.
+        tell: Receives lines for a person, for instance what is being waited for.
+        hurried: Asked when the block ends: whether to kill the processes instead of waiting for them.
+
+    Yields:
+        The address of the orchestrator.
+
+    Raises:
+        PodraceError: There is a mesh that cannot be joined, or the services do not start.
+    """
+    folders = Folders.of(home)
+    folders.make_home()
+    async with claim(folders, use, deadline_seconds=CLAIM_SECONDS) as owned, contextlib.AsyncExitStack() as stack:
+        if owned:
+            start_pods, mesh_id = use is not Use.QUERY, uuid.uuid4().hex[:8]
+            chosen = await asyncio.to_thread(settle, folders, store, writes=start_pods)
+            commands = embedded.service_commands(
+                folders, store=chosen, mesh_id=mesh_id, start_pods=start_pods, debug=debug
+            )
+            await stack.enter_async_context(embedded.running(folders, commands, tell=tell, hurried=hurried))
+        yield f"unix:{folders.orchestrator_socket}"
