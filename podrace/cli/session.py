@@ -73,26 +73,11 @@ async def open_client(
         async with Client(settings.orchestrator) as client:
             yield client
         return
-<<<<<<< HEAD
-    folders = Folders.of(settings.home)
-    folders.make_home()
-    async with claim(folders, use, deadline_seconds=CLAIM_SECONDS) as owned, contextlib.AsyncExitStack() as stack:
-        if owned:
-            start_pods, mesh_id = use is not Use.QUERY, uuid.uuid4().hex[:8]
-            store = await asyncio.to_thread(settle, folders, settings.store, writes=start_pods)
-            commands = embedded.service_commands(
-                folders, store=store, mesh_id=mesh_id, start_pods=start_pods, debug=settings.debug
-            )
-            running = embedded.running(folders, commands, tell=notify, hurried=interrupts.ordered)
-            await stack.enter_async_context(running)
-        yield await stack.enter_async_context(Client(f"unix:{folders.orchestrator_socket}"))
-=======
     mesh = open_mesh(
-        settings.home, use, store=settings.store, debug=settings.debug, tell=notify, hurried=interrupts.ordered
+        settings.home, use, store=settings.store, debug=settings.debug, notify=notify, hurried=interrupts.ordered
     )
-    async with mesh as address, Clients(address) as clients:
-        yield clients
->>>>>>> 1f25372 (Documents by task: concepts, running, clusters, extending, troubleshooting, results, benchmarks; generated references; every block is checked; README on one page; podrace.client and open_mesh for Python programs)
+    async with mesh as address, Client(address) as client:
+        yield client
 
 
 def has_tournaments(settings: Settings) -> bool:

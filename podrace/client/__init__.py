@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 """Provides the Python client of a podrace mesh, for scripts, notebooks and the `podrace` command.
 
     from pathlib import Path
@@ -20,17 +19,3 @@ Messages are those of `protos/`. The package imports neither click nor rich.
 from podrace.client.client import Client
 
 __all__ = ["Client"]
-=======
-"""The Python client of the API, used by the command, notebooks and the dashboard. Imports neither click nor rich.
-
-async with Clients("127.0.0.1:50051") as clients:
-tournament = await clients.create_tournament(specification)
-finished = await wait_until_finished(clients, tournament)
-board = await clients.list_candidates(finished)
-"""
-
-from podrace.client.calls import Clients
-from podrace.client.follow import wait_until_finished
-
-__all__ = ["Clients", "wait_until_finished"]
->>>>>>> 1f25372 (Documents by task: concepts, running, clusters, extending, troubleshooting, results, benchmarks; generated references; every block is checked; README on one page; podrace.client and open_mesh for Python programs)

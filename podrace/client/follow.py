@@ -66,24 +66,8 @@ async def follow_to_end(
     draw(view)
 
 
-<<<<<<< HEAD
 async def _until_first_returns(*coroutines: Coroutine[Any, Any, None]) -> None:
     """Runs coroutines concurrently until one returns or raises, and raises its error."""
-=======
-async def wait_until_finished(clients: Clients, tournament: Tournament) -> Tournament:
-    """Waits until a tournament has reached its end state, and returns it; reconnects when a service restarts.
-
-    Raises:
-        PodraceError: A call failed for a reason that waiting does not change.
-    """
-    view = View(tournament)
-    await _follow_tournament(clients, view)
-    return view.tournament
-
-
-async def _until_first_ends(*coroutines: Coroutine[Any, Any, None]) -> None:
-    """Runs them together until one ends; what it raised is raised."""
->>>>>>> 1f25372 (Documents by task: concepts, running, clusters, extending, troubleshooting, results, benchmarks; generated references; every block is checked; README on one page; podrace.client and open_mesh for Python programs)
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

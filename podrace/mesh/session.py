@@ -1,7 +1,7 @@
 """Opens the embedded mesh of a home: starts one for the length of a block, or joins the one that is running.
 
-async with open_mesh(Path("podrace-home")) as address, Clients(address) as clients:
-await clients.create_tournament(specification)
+async with open_mesh(Path("podrace-home")) as address, Client(address) as client:
+await client.create_tournament(specification)
 """
 
 import asyncio
@@ -34,7 +34,7 @@ async def open_mesh(
     *,
     store: str = "",
     debug: bool = False,
-    tell: Callable[[str], None] = _ignore,
+    notify: Callable[[str], None] = _ignore,
     hurried: Callable[[], bool] = _never,
 ) -> AsyncIterator[str]:
     """Starts the mesh of a home, or joins the one that is running there, and stops it again if it was started here.
@@ -44,7 +44,7 @@ async def open_mesh(
         use: What the mesh is for; it decides whether pods are started and whether a running mesh can be joined.
         store: URI of the checkpoint store of a new home; empty: a folder in the home.
         debug: Whether the services write debug logs.
-        tell: Receives lines for a person, for instance what is being waited for.
+        notify: Receives lines for a person, for instance what is being waited for.
         hurried: Asked when the block ends: whether to kill the processes instead of waiting for them.
 
     Yields:
@@ -62,5 +62,5 @@ async def open_mesh(
             commands = embedded.service_commands(
                 folders, store=chosen, mesh_id=mesh_id, start_pods=start_pods, debug=debug
             )
-            await stack.enter_async_context(embedded.running(folders, commands, tell=tell, hurried=hurried))
+            await stack.enter_async_context(embedded.running(folders, commands, tell=notify, hurried=hurried))
         yield f"unix:{folders.orchestrator_socket}"
