@@ -1,4 +1,5 @@
-"""The evaluator: scores policies on environments and seeds of its own, and signs the score with the policy's digest.
+"""The evaluator: scores policies on environments and seeds of its own, and returns each score with the digest of
+the policy that earned it.
 
 `EvaluationSession` computes, on the compute thread; `EvaluatorServicer` only translates.
 """

@@ -65,7 +65,7 @@ class ClumsyEvaluator(pb_grpc.EvaluatorServiceServicer):
         return pb.CloseEvaluatorResponse()
 
     def EvaluatePolicy(self, request: Any, context: Any) -> pb.EvaluatePolicyResponse:
-        """Fetches the policy, plays, and signs the score with the digest of what played."""
+        """Fetches the policy, plays, and answers with the score and the digest of the policy that played."""
         if request.session not in self.opened:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not open")
         specs, flat = self.opened[request.session].policy.tensors, read(request.policy.tensor, np.float32)
