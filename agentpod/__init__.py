@@ -1,1 +1,1 @@
-"""Trains one agent at a time: the worker collects, the learner updates, the evaluator scores."""
+"""Trains one agent at a time: workers collect experience, learners update the policy, an evaluator scores it."""

@@ -1,7 +1,7 @@
-"""The one thread of a process that does tensor work, so that its event loop answers heartbeats during a long update.
+"""Runs all tensor work of a process on one thread, so that its event loop answers heartbeats during a long update.
 
-One thread and not a pool: in a fused pod, rollouts, updates and evaluations take turns on it, in the order they were
-asked for.
+There is one thread and not a pool: in a fused pod, rollouts, updates and evaluations run one after another, in the
+order in which they were submitted.
 """
 
 import asyncio
@@ -14,21 +14,31 @@ Result = TypeVar("Result")
 
 
 class ComputeThread:
-    """Runs functions one after the other on its thread."""
+    """Runs functions one after another on a dedicated thread, which is started by the first call."""
 
     def __init__(self) -> None:
-        """Starts no thread until it is needed."""
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
 
     async def run(
         self, function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result:
-        """Queues a call and waits for its result; whoever stops waiting does not stop the call."""
+        """Runs a function on the thread and waits for its result.
+
+        Cancelling the caller does not interrupt a function that is already queued or running.
+
+        Args:
+            function: Called on the thread.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            What the function returned; an exception that it raised is raised here.
+        """
         future = asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
-        # Whoever stopped waiting does not want to hear of its error either.
+        # Retrieves the exception, so that asyncio does not log it as unhandled when the caller was cancelled.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(future)
 
     def close(self) -> None:
-        """Drops what is queued; what runs is left to end by itself, or with the process."""
+        """Discards queued calls. A running call is not interrupted; it ends by itself or with the process."""
         self._executor.shutdown(wait=False, cancel_futures=True)

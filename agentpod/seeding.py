@@ -1,7 +1,7 @@
-"""Owns how every stream of random numbers of a pod is derived from one seed and counters.
+"""Derives every random stream of a pod from one seed and a path of purposes and counters.
 
-Nothing keeps the state of a generator: a stream is named by what it is for and counted by what it has done. A seed and
-counters are therefore all that a checkpoint must hold for an exact resume, and no two streams overlap.
+No generator state is stored. A stream is named by its purpose and by how often it was used, so a checkpoint needs only
+the seed and the counters for an exact resume, and no two streams overlap.
 """
 
 import hashlib
@@ -11,13 +11,13 @@ import torch
 
 
 def derive_seed(seed: int, *path: str | int) -> int:
-    """Names a stream of random numbers.
+    """Derives the seed of a named random stream.
 
-    The rule, for any language to follow: write the JSON array `[seed, path...]` in ASCII without spaces, take its
-    SHA-256, read the first 8 bytes as a big-endian unsigned integer, and drop the lowest bit.
+    The rule, for implementations in any language: encode the JSON array `[seed, path...]` in ASCII without spaces,
+    compute its SHA-256, read the first 8 bytes as a big-endian unsigned integer, and drop the lowest bit.
 
     Args:
-        seed: The seed of the agent.
+        seed: The agent's seed.
         *path: Purpose and counters, for example `"act", worker, rollout_number`.
 
     Returns:
@@ -28,5 +28,5 @@ def derive_seed(seed: int, *path: str | int) -> int:
 
 
 def derive_generator(device: torch.device | str, seed: int, *path: str | int) -> torch.Generator:
-    """A generator on `device`, at the start of the stream that `derive_seed(seed, *path)` names."""
+    """Returns a generator on `device` at the start of the stream that `derive_seed(seed, *path)` names."""
     return torch.Generator(device).manual_seed(derive_seed(seed, *path))

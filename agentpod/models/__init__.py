@@ -1,1 +1,1 @@
-"""Networks, distributions and policies."""
+"""Networks, action heads, distributions and policies."""

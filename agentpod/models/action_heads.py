@@ -1,8 +1,8 @@
-"""Owns the heads of an actor: how its outputs become actions, for algorithms that learn from a replay memory.
+"""Defines how the outputs of an actor network become actions.
 
-Those of on-policy algorithms, whose log-probabilities are trained on, are in agentpod.models.distributions. Nothing
-here keeps
-the state of a random number generator: noise is an argument, so a whole rollout draws its noise in one call.
+The heads in this module serve off-policy algorithms. Those of on-policy algorithms, which differentiate the
+log-probability of an action, are in agentpod.models.distributions. No head keeps random state: noise is an argument, so
+the noise of a whole rollout is drawn in one call.
 """
 
 import math
@@ -18,57 +18,62 @@ from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from simulators.base import Space
 
 MINIMUM_LOG_STD, MAXIMUM_LOG_STD = -20.0, 2.0
-"""Where the logarithm of a standard deviation is clamped (Haarnoja et al. 2018, the authors' implementation)."""
+"""Bounds of the log standard deviation (Haarnoja et al. 2018, the authors' implementation)."""
 _LOG_TWO = math.log(2.0)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class Head(Protocol):
-    """What a policy acts by.
+    """Turns the outputs of an actor into actions.
 
         noise = head.noise((horizon, count), generator)
         action = head.sample(outputs, noise[t])
 
     Attributes:
-        output_count: Outputs the actor must have.
+        output_count: Number of outputs that the actor must have.
     """
 
     output_count: int
 
     def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draws what `sample` needs: [*leading, ...] float32 on the generator's device."""
+        """Draws the noise that `sample` takes: [*leading, ...] float32 on the generator's device."""
         ...
 
     def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
-        """Actions for outputs [..., output_count] and noise from `noise`."""
+        """Samples actions for outputs [..., output_count] and noise from `noise`."""
         ...
 
     def mode(self, outputs: Tensor) -> Tensor:
-        """What to do without exploring."""
+        """Returns the actions without exploration, for outputs [..., output_count]."""
         ...
 
 
 class SquashedSample(NamedTuple):
-    """Actions of a squashed Gaussian, and what the way back needs. A: dimensions of the action."""
+    """Actions of a squashed Gaussian, with what their gradient needs. A is the number of action dimensions."""
 
     action: Tensor
     """[B, A] in (-1, 1)."""
     log_prob: Tensor
-    """[B], the density of the squashed action."""
+    """[B], log-density of the squashed action."""
     spread: Tensor
     """[B, A], standard deviation times noise."""
     inside: Tensor
-    """[B, A] bool, where the logarithm of the standard deviation was not clamped."""
+    """[B, A] bool, True where the log standard deviation was not clamped."""
 
     def backward(self, action_gradient: Tensor, log_prob_gradient: float | Tensor) -> Tensor:
-        """The gradient with respect to the outputs [B, 2 A], noise held fixed. With u = mean + spread, a = tanh(u):
+        """Computes the gradient with respect to the outputs [B, 2 A], with the noise held fixed.
+
+        With u = mean + spread and a = tanh(u):
 
             d L / d mean    = dL/da (1 - a^2) + dL/dlog_prob 2 a
-            d L / d log_std = (d L / d mean) spread - dL/dlog_prob, 0 where it was clamped
+            d L / d log_std = (d L / d mean) spread - dL/dlog_prob, and 0 where log_std was clamped
 
         Args:
             action_gradient: [B, A], of the loss with respect to the action.
-            log_prob_gradient: [] or a number: of the loss with respect to each log_prob, the same for all.
+            log_prob_gradient: [] or a number: of the loss with respect to each log_prob, the same for all samples.
+
+        Returns:
+            [B, 2 A], gradient with respect to the means, then to the log standard deviations.
         """
         mean_gradient = torch.addcmul(action_gradient, action_gradient * self.action, self.action, value=-1.0)
         mean_gradient += self.action * (2.0 * log_prob_gradient)
@@ -77,77 +82,81 @@ class SquashedSample(NamedTuple):
 
 
 class SquashedGaussian:
-    """tanh of independent normals (Haarnoja et al. 2018, appendix C); the outputs are the means, then the log_stds."""
+    """Samples tanh of independent normals (Haarnoja et al. 2018, arXiv 1801.01290, appendix C).
+
+    The outputs are the means, followed by the log standard deviations.
+    """
 
     def __init__(self, dimensions: int) -> None:
         self.output_count = 2 * dimensions
 
     def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Standard normal noise, [*leading, A]."""
+        """Draws standard normal noise: [*leading, A]."""
         return torch.randn(*leading, self.output_count // 2, generator=generator, device=generator.device)
 
     def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
-        """tanh(mean + std noise)."""
+        """Returns tanh(mean + std noise): [..., A] in (-1, 1)."""
         mean, log_std = outputs.chunk(2, -1)
         return torch.addcmul(mean, log_std.clamp(MINIMUM_LOG_STD, MAXIMUM_LOG_STD).exp_(), noise).tanh_()
 
     def mode(self, outputs: Tensor) -> Tensor:
-        """tanh(mean): the median, and what the authors evaluate."""
+        """Returns tanh(mean), the median, which the authors use for evaluation: [..., A]."""
         return outputs.chunk(2, -1)[0].tanh()
 
     def rsample(self, outputs: Tensor, noise: Tensor) -> SquashedSample:
-        """Samples with their log-probabilities.
+        """Samples actions with their log-probabilities, by reparameterization.
 
             log pi(a) = sum_i log N(u_i; mean_i, std_i) - log(1 - tanh(u_i)^2)
 
-        where log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)) loses no digits at large |u|.
+        The second term is computed as log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which loses no digits at
+        large |u|.
 
         Args:
             outputs: [B, 2 A].
-            noise: [B, A].
+            noise: [B, A], standard normal.
         """
         mean, log_std = outputs.chunk(2, -1)
         clamped = log_std.clamp(MINIMUM_LOG_STD, MAXIMUM_LOG_STD)
         spread = clamped.exp().mul_(noise)
         latent = mean + spread
         squash = torch.nn.functional.softplus(latent * -2.0).add_(latent).mul_(2.0)
-        # Constants of all A dimensions are added once, after the sum.
+        # The constants of all A dimensions are added once, after the sum.
         log_prob = torch.addcmul(squash, noise, noise, value=-0.5).sub_(clamped).sum(-1)
         log_prob -= mean.shape[-1] * (2.0 * _LOG_TWO + _HALF_LOG_TWO_PI)
         return SquashedSample(latent.tanh(), log_prob, spread, clamped == log_std)
 
 
 class Deterministic:
-    """One action, tanh of the outputs; explores by adding normal noise (Fujimoto et al. 2018, algorithm 1).
+    """Returns one action, tanh of the outputs, and explores with normal noise (Fujimoto et al. 2018, algorithm 1).
 
     Attributes:
-        exploration: [1], standard deviation of that noise, a view of the caller's buffer.
+        exploration: [1], standard deviation of the noise; a view of the caller's buffer.
     """
 
     def __init__(self, dimensions: int, exploration: Tensor) -> None:
         self.output_count, self.exploration = dimensions, exploration
 
     def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Standard normal noise, [*leading, A]."""
+        """Draws standard normal noise: [*leading, A]."""
         return torch.randn(*leading, self.output_count, generator=generator, device=generator.device)
 
     def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
-        """tanh(outputs) + exploration noise, within [-1, 1]."""
+        """Returns tanh(outputs) plus exploration noise, clamped to [-1, 1]: [..., A]."""
         return torch.addcmul(outputs.tanh(), self.exploration, noise).clamp_(-1.0, 1.0)
 
     def mode(self, outputs: Tensor) -> Tensor:
-        """tanh(outputs)."""
+        """Returns tanh(outputs): [..., A]."""
         return outputs.tanh()
 
 
 class GreedyValues:
-    """The choice of the largest action value; explores by taking any choice now and then (epsilon-greedy).
+    """Chooses the action of the largest value, and explores by epsilon-greedy.
 
-    The outputs are the values Q(s, .) of n choices, or, dueling (Wang et al. 2016), V(s) and then the n advantages,
-    which order the choices as the values do.
+    The outputs are the action values Q(s, .) of n choices. With `dueling` (Wang et al. 2016) they are V(s) followed by
+    n advantages, which rank the choices as the action values do.
 
     Attributes:
-        exploration: [1], epsilon: the share of steps that take any choice, a view of the caller's buffer.
+        exploration: [1], epsilon, the fraction of steps with a random choice; a view of the caller's buffer.
     """
 
     def __init__(self, n: int, exploration: Tensor, *, dueling: bool) -> None:
@@ -155,32 +164,45 @@ class GreedyValues:
         self.output_count = n + self._first
 
     def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Uniform on [0, 1): [*leading, 2], whether to explore and where to."""
+        """Draws uniform noise on [0, 1): [*leading, 2], for whether to explore and for which choice."""
         return torch.rand(*leading, 2, generator=generator, device=generator.device)
 
     def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
-        """A choice drawn evenly where the first noise is below epsilon, else the best."""
+        """Returns a uniformly random choice where the first noise is below epsilon, else the best one: int64 [...]."""
         coin, place = noise.unbind(-1)
         n = self.output_count - self._first
-        # The greatest float32 below 1, times n, is still rounded to a number below n.
+        # The largest float32 below 1, times n, still rounds to a number below n.
         anything = (place * n).long()
         return torch.where(coin < self.exploration, anything, self.mode(outputs))
 
     def mode(self, outputs: Tensor) -> Tensor:
-        """The best choice."""
+        """Returns the choice of the largest value: int64 [...]."""
         return outputs[..., self._first :].argmax(-1)
 
 
 def dueling_values(outputs: Tensor) -> Tensor:
-    """Q = V + A - mean A (Wang et al. 2016, equation 9) from outputs [..., 1 + n]: [..., n]."""
+    """Computes Q = V + A - mean A (Wang et al. 2016, arXiv 1511.06581, equation 9).
+
+    Args:
+        outputs: [..., 1 + n]: V(s), then the advantages of n choices.
+
+    Returns:
+        Q: [..., n].
+    """
     value, advantage = outputs[..., :1], outputs[..., 1:]
     return advantage + (value - advantage.mean(-1, keepdim=True))
 
 
 def dueling_backward(value_gradient: Tensor) -> Tensor:
-    """The gradient with respect to the outputs [..., 1 + n], given that with respect to Q [..., n].
+    """Computes the gradient of `dueling_values` with respect to its outputs.
 
-    d L / d V = sum_i dL/dQ_i;  d L / d A_i = dL/dQ_i - (sum_j dL/dQ_j) / n
+        d L / d V = sum_i dL/dQ_i;  d L / d A_i = dL/dQ_i - (sum_j dL/dQ_j) / n
+
+    Args:
+        value_gradient: [..., n], of the loss with respect to Q.
+
+    Returns:
+        [..., 1 + n].
     """
     total = value_gradient.sum(-1, keepdim=True)
     return torch.cat((total, value_gradient - total / value_gradient.shape[-1]), -1)
@@ -190,11 +212,11 @@ _EXPLORATION: Shapes = {"exploration": (1,)}
 
 
 class HeadKind(NamedTuple):
-    """A kind of head: for which action spaces, with which numbers beside the network, and how it is made."""
+    """Describes a kind of head: supported action spaces, parameters beside the network, constructor."""
 
     action_kinds: frozenset[str]
     extra: Callable[[Space], Shapes]
-    """Names and shapes of the numbers that follow the actor's in the buffer of a policy."""
+    """Names and shapes of the parameters that follow the actor's in a policy's buffer."""
     make: Callable[[Space, Mapping[str, Tensor]], Head]
 
 
@@ -229,14 +251,14 @@ HEADS: Mapping[str, HeadKind] = {
         lambda space, views: GreedyValues(space.n, views["exploration"], dueling=True),
     ),
 }
-"""By the name that a NetworkSpec gives."""
+"""By the name that a NetworkSpec uses."""
 
 
 def head_kind(head: str, action_space: Space) -> HeadKind:
-    """The kind of head of that name.
+    """Returns the kind of head with the given name.
 
     Raises:
-        InvalidArgument: There is none, or it cannot act in this space.
+        InvalidArgument: The name is unknown, or the head does not support the action space.
     """
     if head not in HEADS:
         raise InvalidArgument(f"head {head!r} is unknown: choose one of {', '.join(HEADS)}")
@@ -250,14 +272,14 @@ def head_kind(head: str, action_space: Space) -> HeadKind:
     bounds = (*(action_space.low or (-math.inf,)), *(action_space.high or (math.inf,)))
     if action_space.kind == "continuous" and head != "stochastic" and not all(map(math.isfinite, bounds)):
         raise InvalidArgument(
-            f"head {head!r} acts within bounds, but the simulator's actions are open-ended: give the action space "
-            "finite low and high, or choose an algorithm with a Gaussian policy (ppo, a2c)",
+            f"head {head!r} needs bounded actions, but the simulator's action space is unbounded: give it "
+            "a finite low and high, or choose an algorithm with a Gaussian policy (ppo, a2c)",
             reason=UNSUITABLE_SPACE,
         )
     return kind
 
 
 def head_outputs(head: str, action_space: Space) -> int:
-    """Outputs an actor with this head must have; raises as `head_kind` does."""
+    """Returns how many outputs an actor with this head must have; raises as `head_kind` does."""
     extra = {name: torch.empty(shape) for name, shape in head_kind(head, action_space).extra(action_space).items()}
     return HEADS[head].make(action_space, extra).output_count

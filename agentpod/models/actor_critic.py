@@ -1,4 +1,4 @@
-"""Owns the memory of an actor and its critic: everything that is trained is one slice of one buffer."""
+"""Allocates an actor and its critic in one buffer, so that everything that is trained is one slice of it."""
 
 import torch
 
@@ -11,7 +11,7 @@ CRITIC_OUTPUT_GAIN = 1.0
 
 
 class ActorCritic:
-    """A policy, a critic of the same hidden layers, and a gradient for each number that is trained.
+    """A policy, a critic with the same hidden layers, and the gradient of every trained parameter.
 
     The buffer is laid out as
 
@@ -19,27 +19,28 @@ class ActorCritic:
         |<-------------- policy ---------------->|
                                  |<----- parameters ----->|
 
-    so that publishing copies its head, and the optimizer steps its tail.
+    Publishing copies its first part, the policy; the optimizer steps its last part, the parameters.
 
     Attributes:
-        policy: What acts, over the head of the buffer.
+        policy: The acting part, over the first part of the buffer.
         distribution: The policy's head.
-        critic: Observations as the policy normalizes them [B, D] -> values [B, 1]; it remembers on its own.
+        critic: Maps observations as the policy normalizes them [B, D] to values [B, 1]. A recurrent critic has a state
+            of its own.
         critic_tensors: Views of the critic's weights and biases, by name.
-        parameters: [P] float32, what is trained.
+        parameters: [P] float32, the trained parameters.
         gradient: [P] float32, of the loss with respect to `parameters`.
         gradients: Views of the gradient, by name.
-        actor_gradient: Where the actor's backward pass writes.
-        critic_gradient: Where the critic's does.
+        actor_gradient: The network that the actor's backward pass writes into.
+        critic_gradient: The network that the critic's backward pass writes into.
     """
 
     def __init__(
         self, observation_space: Space, action_space: Space, network: NetworkSpec, device: torch.device | str = "cpu"
     ) -> None:
-        """Lays the tensors out; all weights are zero until `initialize`.
+        """Allocates the tensors; all weights are zero until `initialize`.
 
         Raises:
-            InvalidArgument: A space cannot be observed or acted in.
+            InvalidArgument: The observation space or the action space is not supported.
         """
         network_factory = network.network_factory(observation_space)
         policy_layout = policy_shapes(observation_space, action_space, network)
@@ -62,7 +63,7 @@ class ActorCritic:
         self.critic_gradient = network_factory.make("critic", self.gradients)
 
     def initialize(self, generator: torch.Generator, initial_log_std: float) -> None:
-        """Draws a new actor and a new critic."""
+        """Initializes actor and critic with random weights, and log_std with `initial_log_std`."""
         self.policy.initialize(generator)
         self.policy.set_head_parameter("log_std", initial_log_std)
         self.critic.initialize(generator, CRITIC_OUTPUT_GAIN)

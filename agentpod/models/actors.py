@@ -1,4 +1,4 @@
-"""Acts in the lanes of a simulator outside training: one policy alone, or several that decide together."""
+"""Acts in a simulator outside training: with one policy, or with an ensemble of several."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from agentpod.models.policy import Policy
 
 
 class Actor(Protocol):
-    """Decides for N lanes, step after step.
+    """Chooses actions for N lanes (environments of one simulator), step by step.
 
     observation = simulator.reset(seed)
     while True:
@@ -20,24 +20,31 @@ class Actor(Protocol):
     """
 
     def act(self, observation: Tensor) -> Tensor:
-        """Actions in the environment's units for observations [N, *shape]."""
+        """Returns actions in the environment's units for observations [N, *shape]."""
         ...
 
     def reset(self, done: Tensor) -> None:
-        """The episodes of some lanes have done: [N] bool."""
+        """Clears the recurrent state of the lanes whose episode is done: [N] bool."""
         ...
 
 
 class PolicyActor:
-    """One policy, with what it remembers of each lane."""
+    """Acts with one policy, and keeps its recurrent state for each lane."""
 
     def __init__(self, policy: Policy, lanes: int, generator: torch.Generator, *, greedy: bool) -> None:
-        """Begins an episode in each of `lanes`; `greedy` takes the likeliest action instead of drawing one."""
+        """Starts an episode in each lane.
+
+        Args:
+            policy: Chooses the actions.
+            lanes: N.
+            generator: Source of the sampling noise.
+            greedy: Whether to take the most likely action instead of sampling one.
+        """
         self._policy, self._lanes, self._generator, self._greedy = policy, lanes, generator, greedy
         self._state = policy.initial_state(lanes)
 
     def act(self, observation: Tensor) -> Tensor:
-        """See Actor."""
+        """See Actor.act."""
         policy = self._policy
         outputs, self._state = policy.advance(observation, self._state)
         if self._greedy:
@@ -47,34 +54,34 @@ class PolicyActor:
         return policy.to_environment(action)
 
     def reset(self, done: Tensor) -> None:
-        """See Actor."""
+        """See Actor.reset."""
         self._policy.reset_state(self._state, done)
 
 
 class EnsembleActor:
-    """Several policies: the mean of what they would do, or, between choices, what most of them would.
+    """Combines several actors: the mean of continuous actions, or the majority vote of discrete ones.
 
-    Equal votes go to the choice of the lowest number. Averaging agents that were trained apart is the bagging of
-    Breiman 1996, "Bagging Predictors", section 1; FinRL's ensemble takes the best alone.
+    A tie goes to the choice with the lowest number. Averaging agents that were trained independently is bagging
+    (Breiman 1996, "Bagging Predictors", section 1). FinRL's ensemble instead uses the best agent alone.
     """
 
     def __init__(self, members: Sequence[Actor], choices: int) -> None:
-        """Unites some actors.
+        """Combines the given actors.
 
         Args:
-            members: At least one, all of one action space.
-            choices: Of a discrete action space; 0 for a continuous one.
+            members: At least one, all for the same action space.
+            choices: Number of choices of a discrete action space; 0 for a continuous one.
         """
         self._members, self._choices = members, choices
 
     def act(self, observation: Tensor) -> Tensor:
-        """See Actor."""
+        """See Actor.act."""
         proposals = torch.stack([member.act(observation) for member in self._members])
         if not self._choices:
             return proposals.mean(0)
         return torch.nn.functional.one_hot(proposals, self._choices).sum(0).argmax(1)
 
     def reset(self, done: Tensor) -> None:
-        """See Actor."""
+        """See Actor.reset."""
         for member in self._members:
             member.reset(done)

@@ -1,6 +1,7 @@
-"""Owns networks that look at pictures: convolutions, then a perceptron, with a hand-written way back.
+"""Implements networks for images: convolutions followed by a perceptron, with a hand-written backward pass.
 
-Gradients of single convolutions are torch's own operator; everything lies in flat buffers as in agentpod.models.mlp.
+The gradient of a single convolution is torch's own operator. All tensors are views of flat buffers, as in
+agentpod.models.mlp.
 """
 
 import math
@@ -18,16 +19,17 @@ from simulators.base import Space
 NO_TORSO = "none"
 PIXEL_SCALE = 1.0 / 255.0
 FORWARD_ROWS = 1024
-"""Pictures looked at together where no way back is needed: what lies between the layers is many times their size."""
+"""Images per forward pass where no gradient is needed. It bounds memory: the activations are many times larger than the
+images."""
 
 
 class ConvolutionSpec(NamedTuple):
     """One convolution without padding."""
 
     channels: int
-    """It gives."""
+    """Output channels."""
     kernel: int
-    """Rows, and columns, that each output sees."""
+    """Height and width of the kernel, in pixels."""
     stride: int
     """Rows, and columns, from one output to the next."""
 
@@ -37,12 +39,13 @@ TORSOS: Mapping[str, tuple[ConvolutionSpec, ...]] = {
     "nature": (ConvolutionSpec(32, 8, 4), ConvolutionSpec(64, 4, 2), ConvolutionSpec(64, 3, 1)),
     "small": (ConvolutionSpec(16, 4, 2), ConvolutionSpec(32, 3, 1)),
 }
-"""By the name that a NetworkSpec gives. `nature` (Mnih et al. 2015, methods) needs 36 x 36 pixels, `small` 8 x 8."""
+"""By the name that a NetworkSpec uses. `nature` (Mnih et al. 2015, methods) needs at least 36 x 36 pixels, `small` 8 x
+8."""
 
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """How a picture lies in an observation."""
+    """Describes the memory layout of an image observation."""
 
     channels: int
     height: int
@@ -52,22 +55,23 @@ class ImageLayout:
 
     @property
     def elements(self) -> int:
-        """Of one picture."""
+        """Elements of one image."""
         return self.channels * self.height * self.width
 
 
 def image_layout(space: Space, torso: str) -> ImageLayout:
-    """How the pictures of an observation space are to be read, for a torso that is to look at them.
+    """Determines the layout of the images of an observation space, for a torso.
 
-    The channels are the first dimension where that is less than both others, or the last where that is.
+    The channels are the first dimension if it is smaller than both others, or the last one if that is.
 
     Raises:
-        InvalidArgument: These are no pictures, their channels cannot be told, or they are too small.
+        InvalidArgument: The observations are not images, their channel dimension is ambiguous, or they are too small
+            for the torso.
     """
     shape = list(space.shape)
     if len(shape) != 3 or space.dtype != torch.uint8:
         raise _unsuitable(
-            torso, f"looks at pictures, uint8 of three dimensions, but observations are {space.dtype} {shape}"
+            torso, f"needs images of dtype uint8 with three dimensions, but observations are {space.dtype} {shape}"
         )
     if shape[0] < min(shape[1:]):
         pictures = ImageLayout(shape[0], shape[1], shape[2], channels_last=False)
@@ -75,10 +79,10 @@ def image_layout(space: Space, torso: str) -> ImageLayout:
         pictures = ImageLayout(shape[2], shape[0], shape[1], channels_last=True)
     else:
         raise _unsuitable(
-            torso, f"cannot tell the channels of pictures {shape}: have fewer than rows and columns, first or last"
+            torso, f"cannot determine the channel dimension of {shape}: it must come first or last and be the smallest"
         )
     if min(feature_shape(pictures, TORSOS[torso])[1:]) < 1:
-        raise _unsuitable(torso, f"needs larger pictures than {pictures.height} x {pictures.width} pixels")
+        raise _unsuitable(torso, f"needs larger images than {pictures.height} x {pictures.width} pixels")
     return pictures
 
 
@@ -87,7 +91,10 @@ def _unsuitable(torso: str, what: str) -> InvalidArgument:
 
 
 def feature_shape(pictures: ImageLayout, layers: tuple[ConvolutionSpec, ...]) -> tuple[int, int, int]:
-    """Channels, rows and columns after the last convolution; rows or columns below 1 where pictures are too small."""
+    """Computes channels, rows and columns after the last convolution.
+
+    Rows or columns are below 1 if the images are too small.
+    """
     channels, height, width = pictures.channels, pictures.height, pictures.width
     for layer in layers:
         channels = layer.channels
@@ -101,18 +108,25 @@ class _Convolution:
     """A convolution of one network."""
 
     weight: Tensor
-    """[channels, channels before, kernel, kernel]."""
+    """[channels, input channels, kernel, kernel]."""
     bias: Tensor
     """[channels]."""
     stride: int
 
     def apply(self, picture: Tensor) -> Tensor:
-        """[B, channels before, h, w] -> [B, channels, h', w']."""
+        """Maps [B, input channels, h, w] to [B, channels, h', w']."""
         return torch.conv2d(picture, self.weight, self.bias, self.stride)
 
     def backward(self, gradient: Tensor, picture: Tensor, wanted: tuple[bool, bool, bool]) -> tuple[Tensor, ...]:
-        """Of a scalar loss with respect to the picture, the weight and the bias, where `wanted`, given that with
-        respect to what `apply` returned.
+        """Computes the gradients of a scalar loss with respect to the input, the weight and the bias.
+
+        Args:
+            gradient: [B, channels, h', w'], of the loss with respect to what `apply` returned.
+            picture: [B, input channels, h, w], the input of `apply`.
+            wanted: Which of the three gradients to compute.
+
+        Returns:
+            The three gradients; those that are not wanted are undefined.
         """
         found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
             gradient,
@@ -131,16 +145,17 @@ class _Convolution:
 
 
 class ConvolutionalNetwork:
-    """Convolutions with an activation after each, then a perceptron that sees what they found.
+    """Convolutions with an activation after each, followed by a perceptron over their outputs.
 
-    Inputs are the elements of pictures in the order of the observation, 0 to 255 in any dtype, and after them what the
-    perceptron alone sees (an action, say): [B, pictures.elements + extra]. They are divided by 255 here.
+    The inputs are [B, pictures.elements + extra]: the elements of the images in the order of the observation, with
+    values from 0 to 255 in any dtype, then further inputs (such as an action) that only the perceptron receives. The
+    images are divided by 255 here.
 
-    In an *ensemble* of C networks every member looks with convolutions of its own. Members are convolved one after the
-    other: grouped convolutions took 0.7 to 1.5 times as long on a CPU, mostly longer.
+    In an *ensemble* of C networks every member has convolutions of its own. They are computed one member after another:
+    grouped convolutions took 0.7 to 1.5 times as long on a CPU, mostly longer.
 
     Attributes:
-        perceptron: What follows the convolutions.
+        perceptron: The network after the convolutions.
     """
 
     state_size: int = 0
@@ -153,14 +168,14 @@ class ConvolutionalNetwork:
         layers: tuple[ConvolutionSpec, ...],
         activation: str,
     ) -> None:
-        """Picks its layers out of `tensors` by the names that `shapes(name, ...)` gives.
+        """Picks its layers from `tensors` by the names that `shapes(name, ...)` returns.
 
         Args:
             name: For example "actor".
-            tensors: Views of a flat buffer; others than its own are ignored.
-            pictures: How inputs are to be read.
+            tensors: Views of a flat buffer; other names are ignored.
+            pictures: Layout of the images.
             layers: The convolutions.
-            activation: Key of ACTIVATIONS, after convolutions and between the layers of the perceptron.
+            activation: Key of ACTIVATIONS, after each convolution and between the layers of the perceptron.
         """
         self.perceptron = MultilayerPerceptron(name, tensors, activation)
         self._name, self._pictures, self._layers = name, pictures, layers
@@ -188,14 +203,14 @@ class ConvolutionalNetwork:
         extra: int = 0,
         members: int = 0,
     ) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the tensors of such a network.
+        """Returns names and shapes of the tensors of such a network.
 
         Args:
             name: Of the network.
-            pictures: What it looks at.
+            pictures: Layout of the images.
             layers: The convolutions.
-            sizes: Of the layers of the perceptron after its inputs, output included.
-            extra: Inputs that the perceptron alone sees.
+            sizes: Units of each layer of the perceptron after its inputs, the output layer included.
+            extra: Number of inputs that only the perceptron receives.
             members: C of an ensemble; 0 = a single network.
         """
         leading = (members,) if members else ()
@@ -209,7 +224,7 @@ class ConvolutionalNetwork:
         return shapes | MultilayerPerceptron.shapes(name, (features + extra, *sizes), members)
 
     def member(self, index: int) -> "ConvolutionalNetwork":
-        """One member of an ensemble by itself, over the same memory."""
+        """Returns one member of an ensemble as a network over the same memory."""
         name = self._name
         tensors = {f"{name}.torso.{layer}.weight": weight[index] for layer, weight in enumerate(self._weights)}
         tensors |= {f"{name}.torso.{layer}.bias": bias[index] for layer, bias in enumerate(self._biases)}
@@ -218,7 +233,7 @@ class ConvolutionalNetwork:
         return ConvolutionalNetwork(name, tensors, self._pictures, self._layers, self._activation_name)
 
     def initialize(self, generator: torch.Generator, output_gain: float) -> None:
-        """As a perceptron: orthogonal weights, each filter of a convolution being a row; zero biases."""
+        """Draws orthogonal weights, with each filter of a convolution as a row, and sets biases to 0."""
         for filters in self._filters:
             for convolution in filters:
                 nn.init.orthogonal_(convolution.weight, HIDDEN_GAIN, generator=generator)
@@ -226,13 +241,13 @@ class ConvolutionalNetwork:
         self.perceptron.initialize(generator, output_gain)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs [B, outputs] for inputs [B, elements + extra]; with a leading [C] of an ensemble."""
+        """Computes outputs [B, outputs] for inputs [B, elements + extra]; an ensemble adds a leading [C]."""
         if len(inputs) <= FORWARD_ROWS:
             return self.trace(inputs)[-1]
         return torch.cat([self.trace(piece)[-1] for piece in torch.split(inputs, FORWARD_ROWS)], -2)
 
     def trace(self, inputs: Tensor) -> list[Tensor]:
-        """The pictures, what each convolution made of them (member by member), then the trace of the perceptron."""
+        """Returns the images, the outputs of each convolution (member by member), then the perceptron's trace."""
         trace = [self._picture(inputs[:, : self._pictures.elements])]
         found = []
         for filters in self._filters:
@@ -248,8 +263,10 @@ class ConvolutionalNetwork:
         return trace + self.perceptron.trace(features)
 
     def _picture(self, elements: Tensor) -> Tensor:
-        """[B, elements] -> [B, channels, height, width], 0 to 1, channels innermost in memory: convolutions on a CPU
-        were measured 1.2 to 1.8 times as fast that way.
+        """Converts [B, elements] to images [B, channels, height, width] with values from 0 to 1.
+
+        The channels are innermost in memory: convolutions on a CPU were measured to be 1.2 to 1.8 times as fast that
+        way.
         """
         pictures = self._pictures
         if pictures.channels_last:
@@ -259,7 +276,7 @@ class ConvolutionalNetwork:
         return picture.to(dtype=self._weights[0].dtype, memory_format=torch.channels_last) * PIXEL_SCALE
 
     def _split(self, trace: list[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
-        """What each member's convolutions saw and gave, the picture first; and the trace of the perceptron."""
+        """Splits a trace into the activations of each member's convolutions, image first, and the perceptron's."""
         depth = len(self._layers)
         ends = [1 + depth * (member + 1) for member in range(len(self._filters))]
         return [[trace[0], *trace[end - depth : end]] for end in ends], trace[ends[-1] :]
@@ -268,7 +285,7 @@ class ConvolutionalNetwork:
         """Overwrites the tensors of `into` with the gradient of a scalar loss.
 
         Args:
-            output_gradient: [B, outputs] ([C, B, outputs]), of the loss with respect to trace[-1].
+            output_gradient: [B, outputs] or [C, B, outputs], of the loss with respect to trace[-1].
             trace: What `trace` returned.
             into: A network of the same sizes, over the gradient buffer.
         """
@@ -287,15 +304,15 @@ class ConvolutionalNetwork:
                 into._filters[member][index].bias.copy_(bias_gradient)
 
     def input_gradient(self, output_gradient: Tensor, trace: list[Tensor], inputs: slice = slice(None)) -> Tensor:
-        """The gradient of a scalar loss with respect to what went in, and nothing of what the weights would get.
+        """Computes the gradient of a scalar loss with respect to the inputs; the weights' gradients are not computed.
 
         Args:
             output_gradient: As for `backward`.
             trace: What `trace` returned.
-            inputs: Which inputs; if all of them come after the pictures, no convolution is gone back through.
+            inputs: Which inputs. If all of them follow the images, the convolutions are skipped.
 
         Returns:
-            [B, inputs], or [C, B, inputs] with the part of each member of an ensemble.
+            [B, inputs], or [C, B, inputs] with the gradient through each member of an ensemble.
         """
         seen, perceptron_trace = self._split(trace)
         elements, features = self._pictures.elements, self._features
@@ -313,7 +330,7 @@ class ConvolutionalNetwork:
         return torch.cat((looked_at, gradient[..., features:]), -1)[..., begin:end]
 
     def _picture_gradient(self, member: int, gradient: Tensor, pictures: list[Tensor]) -> Tensor:
-        """From that with respect to the features of one member to that with respect to its inputs: [B, elements]."""
+        """Propagates the gradient with respect to one member's features to its inputs: [B, elements]."""
         gradient = gradient.reshape(pictures[-1].shape)
         for index in reversed(range(len(self._layers))):
             gradient = self._activation.backward_(gradient, pictures[index + 1])
@@ -322,9 +339,9 @@ class ConvolutionalNetwork:
         return in_order.reshape(len(gradient), -1) * PIXEL_SCALE
 
     def advance(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The outputs; the state, [N, 0], stays."""
+        """Returns the outputs and the unchanged state [N, 0]."""
         return self.forward(inputs), state
 
     def unrolled(self, sequences: Sequences | None) -> "ConvolutionalNetwork":
-        """Itself: one picture has nothing to do with another."""
+        """Returns itself: rows are independent of each other."""
         return self

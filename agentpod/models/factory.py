@@ -1,4 +1,4 @@
-"""Owns which network an actor or a critic is: the one place that knows every kind."""
+"""Builds the networks of actors and critics: the only module that selects between perceptron, convolutions and GRU."""
 
 import math
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from simulators.base import Space
 
 @dataclass(frozen=True)
 class NetworkFactory:
-    """How networks over one observation space are built, whatever they are called and say.
+    """Builds networks over one observation space.
 
-        shapes = blueprint.shapes("critic", outputs=1)
-        network = blueprint.make("critic", flat_views(flat, shapes))
+        shapes = factory.shapes("critic", outputs=1)
+        network = factory.make("critic", flat_views(flat, shapes))
 
-    Tensors lie in the order in which inputs pass them: `<name>.torso.<i>.weight` and `.bias` of convolutions,
-    `<name>.<i>.weight` and `.bias` of linear layers, and where the network remembers `<name>.recurrent.*`, which
-    agentpod.models.gru lists, and `<name>.output.0.weight` and `.bias`.
+    Tensors are stored in forward order: `<name>.torso.<i>.weight` and `.bias` of convolutions, then `<name>.<i>.weight`
+    and `.bias` of linear layers. A recurrent network also has `<name>.recurrent.*` (see agentpod.models.gru), and
+    `<name>.output.0.weight` and `.bias`.
     """
 
     observation_space: Space
-    """What goes in."""
+    """Space of the inputs."""
     hidden_sizes: tuple[int, ...]
     """Units of each hidden layer."""
     activation: str
@@ -33,19 +33,19 @@ class NetworkFactory:
     torso: str = NO_TORSO
     """Key of agentpod.models.cnn.TORSOS: the convolutions before the hidden layers."""
     recurrent_size: int = 0
-    """Numbers remembered between the hidden layers and the output; 0 = nothing."""
+    """Size of the GRU between the hidden layers and the output; 0 = no recurrence."""
 
     def shapes(self, name: str, outputs: int, *, extra: int = 0, members: int = 0) -> Shapes:
-        """Names and shapes of a network's tensors.
+        """Returns names and shapes of a network's tensors.
 
         Args:
             name: Of the network.
-            outputs: It gives.
-            extra: Inputs after those of the observation (an action, say).
-            members: C of an ensemble, which cannot remember; 0 = a single network.
+            outputs: Number of outputs.
+            extra: Number of inputs after those of the observation (an action, for example).
+            members: C of an ensemble, which must not be recurrent; 0 = a single network.
 
         Raises:
-            InvalidArgument: The torso cannot look at these observations.
+            InvalidArgument: The torso does not support these observations.
         """
         if not self.recurrent_size:
             return self._feedforward_shapes(name, (*self.hidden_sizes, outputs), extra, members)
@@ -61,12 +61,12 @@ class NetworkFactory:
         return ConvolutionalNetwork.shapes(name, pictures, TORSOS[self.torso], sizes, extra=extra, members=members)
 
     def make(self, name: str, tensors: Mapping[str, Tensor]) -> Network:
-        """The network of that name over views of a flat buffer, which are found by the names of `shapes`."""
+        """Builds the network of that name over views of a flat buffer, which have the names that `shapes` returns."""
         body = self.make_feedforward(name, tensors)
         return RecurrentNetwork(name, body, tensors, self.activation) if self.recurrent_size else body
 
     def make_feedforward(self, name: str, tensors: Mapping[str, Tensor]) -> FeedForward:
-        """The same without what remembers: an ensemble may be made of it."""
+        """Builds the same network without its recurrent part; it may be an ensemble."""
         if self.torso == NO_TORSO:
             return MultilayerPerceptron(name, tensors, self.activation)
         pictures = image_layout(self.observation_space, self.torso)

@@ -1,7 +1,7 @@
-"""Owns networks that remember: a gated recurrent unit between hidden layers and output, with a hand-written way back.
+"""Implements recurrent networks: a GRU between hidden layers and output, with a hand-written backward pass.
 
-Backpropagation through time needs four small operations a step, because all that does not depend on later steps is
-computed for all steps at once; automatic differentiation took 1.5 to 2.7 times as long on a CPU.
+Everything that does not depend on later steps is computed for all steps at once, so backpropagation through time needs
+only four small operations per step. Automatic differentiation took 1.5 to 2.7 times as long on a CPU.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from agentpod.models.mlp import ACTIVATIONS, HIDDEN_GAIN, Activation, FeedForwar
 GATES = 3
 """Reset, update and candidate, in this order in every tensor of a unit."""
 UNIT_TRACE, OUTPUT_TRACE = 6, 2
-"""Tensors in the traces of a unit and of a linear layer."""
+"""Number of tensors in the traces of a GRU and of a linear layer."""
 
 
 class GatedRecurrentUnit:
-    """Remembers by gates (Cho et al. 2014, arXiv 1406.1078, in the form of cuDNN and torch.nn.GRU).
+    """A gated recurrent unit (Cho et al. 2014, arXiv 1406.1078, in the form of cuDNN and torch.nn.GRU).
 
         r  = sigmoid(W_r x + b_r + V_r h + c_r)             reset
         z  = sigmoid(W_z x + b_z + V_z h + c_z)             update
@@ -34,14 +34,14 @@ class GatedRecurrentUnit:
     """
 
     def __init__(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Picks its tensors by the names that `shapes(name, ...)` gives."""
+        """Picks its tensors by the names that `shapes(name, ...)` returns."""
         self.input_weight, self.input_bias = tensors[f"{name}.input_weight"], tensors[f"{name}.input_bias"]
         self.state_weight, self.state_bias = tensors[f"{name}.state_weight"], tensors[f"{name}.state_bias"]
         self.size = self.state_weight.shape[1]
 
     @staticmethod
     def shapes(name: str, inputs: int, size: int) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the tensors of a unit that remembers `size` numbers, H."""
+        """Returns names and shapes of the tensors of a unit with a state of size H = `size`."""
         return {
             f"{name}.input_weight": (GATES * size, inputs),
             f"{name}.input_bias": (GATES * size,),
@@ -50,7 +50,7 @@ class GatedRecurrentUnit:
         }
 
     def initialize(self, generator: torch.Generator) -> None:
-        """Orthogonal weights, each gate's drawn by itself, and zero biases."""
+        """Draws orthogonal weights, separately for each gate, and sets biases to 0."""
         for weight in (self.input_weight, self.state_weight):
             for gate in weight.chunk(GATES):
                 nn.init.orthogonal_(gate, generator=generator)
@@ -58,27 +58,27 @@ class GatedRecurrentUnit:
         self.state_bias.zero_()
 
     def advance(self, inputs: Tensor, state: Tensor) -> Tensor:
-        """One step without a way back: [N, H] for inputs [N, inputs] and a state [N, H]."""
+        """Computes one step without a trace: the next state [N, H] for inputs [N, inputs] and a state [N, H]."""
         weights = self.input_weight, self.state_weight, self.input_bias, self.state_bias
         following: Tensor = torch.gru_cell(inputs, state, *weights)
         return following
 
     def trace(self, inputs: Tensor, sequences: Sequences) -> list[Tensor]:
-        """Runs along sequences.
+        """Runs the unit over sequences and keeps what `backward` needs.
 
         Args:
             inputs: [T L, inputs].
             sequences: T steps of L lanes.
 
         Returns:
-            The inputs; before each step what was remembered [T, L, H], the gates r and z [T, L, 2 H], V h + c
-            [T, L, 3 H], n [T, L, H]; and what is remembered after each step: [T L, H].
+            Six tensors: the inputs; the state before each step [T, L, H]; the gates r and z [T, L, 2 H]; V h + c [T, L,
+            3 H]; n [T, L, H]; and the state after each step [T L, H].
         """
         (steps, lanes, _), size = sequences.keep.shape, self.size
         sums = torch.addmm(self.input_bias, inputs, self.input_weight.t()).view(steps, lanes, GATES * size)
         before, candidate, after = inputs.new_empty(3, steps, lanes, size).unbind()
         gates, inner = inputs.new_empty(steps, lanes, 2 * size), torch.empty_like(sums)
-        # Cutting all rows beforehand costs a third of indexing them one by one.
+        # Unbinding all rows beforehand costs a third of indexing them one by one.
         rows = zip(
             *(tensor.unbind() for tensor in (sequences.keep, before, inner, gates, candidate, after)),
             *(part.unbind() for part in _parts(sums, size)),
@@ -98,18 +98,18 @@ class GatedRecurrentUnit:
     def backward(
         self, state_gradient: Tensor, trace: list[Tensor], sequences: Sequences, into: "GatedRecurrentUnit"
     ) -> Tensor:
-        """Overwrites the tensors of `into` with the gradient of a scalar loss, and returns that of the inputs.
+        """Overwrites the tensors of `into` with the gradient of a scalar loss, and returns the gradient of the inputs.
 
-        Nothing flows back past an episode's beginning, nor past the first step.
+        No gradient crosses the beginning of an episode or the first step.
 
-            d L / d h'_t is what step t itself gives, plus what comes back from step t + 1:  g
+            d L / d h'_t is the gradient of step t itself plus what step t + 1 propagates back:  g
             d n = g (1 - z) (1 - n^2)      d z = g (h - n) z (1 - z)      d r = d n (V_n h + c_n) r (1 - r)
             d L / d h_t = g z + V_r^T d r + V_z^T d z + V_n^T (d n r)
 
-        where d r, d z, d n are with respect to what is inside sigmoid and tanh.
+        Here d r, d z and d n are with respect to the arguments of sigmoid and tanh.
 
         Args:
-            state_gradient: [T L, H], of the loss with respect to trace[-1], each step's own part.
+            state_gradient: [T L, H], direct gradient of the loss with respect to trace[-1], without later steps.
             trace: What `trace` returned.
             sequences: As for `trace`.
             into: A unit of the same size, over the gradient buffer.
@@ -129,7 +129,7 @@ class GatedRecurrentUnit:
 
         torch.mm(sums_gradient.t(), before.view(-1, size), out=into.state_weight)
         torch.sum(sums_gradient, 0, out=into.state_bias)
-        # The candidate's own sum is not behind the reset gate.
+        # The reset gate does not scale the candidate's input sum, W_n x + b_n.
         torch.mul(gradient, new_slope.view(-1, size), out=sums_gradient[:, 2 * size :])
         torch.mm(sums_gradient.t(), inputs, out=into.input_weight)
         torch.sum(sums_gradient, 0, out=into.input_bias)
@@ -138,8 +138,10 @@ class GatedRecurrentUnit:
     def _through_time(
         self, state_gradient: Tensor, slopes: Tensor, update: Tensor, keep: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The recurrence: gradients with respect to each state [T L, H], all steps' parts together, and with respect
-        to V h + c [T L, 3 H].
+        """Computes the recurrence of the gradient over steps.
+
+        Returns:
+            Gradients with respect to each state [T L, H], later steps included, and to V h + c [T L, 3 H].
         """
         steps, lanes, _, size = slopes.shape
         total, sums_gradient = state_gradient.clone().view(steps, lanes, size), torch.empty_like(slopes)
@@ -154,25 +156,25 @@ class GatedRecurrentUnit:
 
 
 def _parts(sums: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Those of reset and update together, and those of the candidate."""
+    """Splits [..., 3 H] into the columns of reset and update, [..., 2 H], and those of the candidate, [..., H]."""
     return sums[..., : 2 * size], sums[..., 2 * size :]
 
 
 class RecurrentNetwork:
-    """Hidden layers, a gated recurrent unit, and a linear layer; the state is what the unit remembers.
+    """Hidden layers, a GRU, and a linear output layer. Its state is the state of the GRU.
 
     Attributes:
         state_size: H.
     """
 
     def __init__(self, name: str, body: FeedForward, tensors: Mapping[str, Tensor], activation: str) -> None:
-        """Picks its layers by the names that `shapes(name, ...)` gives.
+        """Picks its layers by the names that `shapes(name, ...)` returns.
 
         Args:
             name: For example "actor".
             body: The hidden layers; the last of them has no activation of its own.
-            tensors: Views of a flat buffer; others than its own are ignored.
-            activation: Key of ACTIVATIONS, of the last hidden layer.
+            tensors: Views of a flat buffer; other names are ignored.
+            activation: Key of ACTIVATIONS, after the last hidden layer.
         """
         self._body, self._activation = body, ACTIVATIONS[activation]
         self._unit = GatedRecurrentUnit(f"{name}.recurrent", tensors)
@@ -181,54 +183,58 @@ class RecurrentNetwork:
 
     @property
     def parts(self) -> "tuple[FeedForward, Activation, GatedRecurrentUnit, MultilayerPerceptron]":
-        """Hidden layers, the activation after the last of them, unit and output layer."""
+        """Hidden layers, the activation after the last of them, the GRU and the output layer."""
         return self._body, self._activation, self._unit, self._output
 
     @staticmethod
     def shapes(name: str, body_outputs: int, size: int, outputs: int) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of what follows the body."""
+        """Returns names and shapes of the tensors after the body."""
         output = MultilayerPerceptron.shapes(f"{name}.output", (size, outputs))
         return GatedRecurrentUnit.shapes(f"{name}.recurrent", body_outputs, size) | output
 
     def initialize(self, generator: torch.Generator, output_gain: float) -> None:
-        """Draws body, unit and output layer."""
+        """Draws the weights of body, GRU and output layer."""
         self._body.initialize(generator, HIDDEN_GAIN)
         self._unit.initialize(generator)
         self._output.initialize(generator, output_gain)
 
     def advance(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One step: outputs [N, outputs] and the next state [N, H]; see agentpod.models.mlp.Network."""
+        """Computes one step: outputs [N, outputs] and the next state [N, H]; see agentpod.models.mlp.Network."""
         following = self._unit.advance(self._features(inputs), state)
         return self._output.forward(following), following
 
     def unroll(self, inputs: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """Outputs [T L, outputs], and what is remembered after each step [T, L, H], without a way back."""
+        """Computes outputs [T L, outputs] and the states after each step [T, L, H], without keeping a trace."""
         states = self._unit.trace(self._features(inputs), sequences)[-1]
         return self._output.forward(states), states.view(*sequences.keep.shape[:2], -1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs [B, outputs] of a first step, with nothing remembered."""
+        """Computes outputs [B, outputs] of the first step of an episode, from a zero state."""
         return self.advance(inputs, self._unit.input_bias.new_zeros(len(inputs), self.state_size))[0]
 
     def _features(self, inputs: Tensor) -> Tensor:
         return self._activation.apply_(self._body.forward(inputs))
 
     def unrolled(self, sequences: Sequences | None) -> "UnrolledNetwork":
-        """The network over sequences, for training; they must be given."""
+        """Returns the network unrolled over `sequences`, for training.
+
+        Raises:
+            ValueError: `sequences` is None.
+        """
         if sequences is None:
-            raise ValueError("a network that remembers is trained along sequences")
+            raise ValueError("a recurrent network can only be trained over sequences")
         return UnrolledNetwork(self, sequences)
 
 
 @dataclass(frozen=True)
 class UnrolledNetwork:
-    """A recurrent network along sequences; see agentpod.models.mlp.Differentiable."""
+    """A recurrent network unrolled over sequences; see agentpod.models.mlp.Differentiable."""
 
     network: RecurrentNetwork
     sequences: Sequences
 
     def trace(self, inputs: Tensor) -> list[Tensor]:
-        """The traces of body, unit and output layer, one after the other; for inputs [T L, inputs]."""
+        """Returns the traces of body, GRU and output layer, concatenated, for inputs [T L, inputs]."""
         body, activation, unit, output = self.network.parts
         trace = body.trace(inputs)
         activation.apply_(trace[-1])

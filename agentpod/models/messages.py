@@ -1,4 +1,4 @@
-"""Translates between messages and what the room computes with: spaces, networks, environments."""
+"""Converts network specifications to and from their protobuf messages."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from podrace.tensor_transport.codec import spec_of
 
 
 def network_spec(message: pb.PolicySpec) -> NetworkSpec:
-    """The network a message describes."""
+    """Reads a network specification from a message; an empty head or torso means its default."""
     return NetworkSpec(
         hidden_sizes=tuple(message.hidden_sizes),
         activation=message.activation,
@@ -24,7 +24,7 @@ def network_spec(message: pb.PolicySpec) -> NetworkSpec:
 
 
 def policy_message(network: NetworkSpec, tensors: Mapping[str, Tensor] | None = None) -> pb.PolicySpec:
-    """A network as it travels, with the table of its tensors once they are known."""
+    """Writes a network specification as a message, with names, shapes and dtypes of `tensors` where they are given."""
     return pb.PolicySpec(
         hidden_sizes=network.hidden_sizes,
         activation=network.activation,

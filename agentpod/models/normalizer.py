@@ -1,4 +1,4 @@
-"""Owns running means and variances, as sufficient statistics: what several learners saw merges exactly."""
+"""Maintains running means and variances as sufficient statistics, which learners merge exactly."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,12 +11,12 @@ from torch import Tensor
 from agentpod.returns import discounted_returns
 
 VARIANCE_FLOOR = 1e-8
-"""Added to a variance before dividing by its root, so that a constant quantity stays finite."""
+"""Added to a variance before its square root is divided by, so that a constant quantity stays finite."""
 
 
 @dataclass(frozen=True)
 class RunningMoments:
-    """How many samples were seen, their mean and their summed squared deviations; immutable.
+    """Number of samples, their mean and their sum of squared deviations; immutable.
 
     Attributes:
         count: [] float64, number of samples.
@@ -30,20 +30,20 @@ class RunningMoments:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], device: torch.device | str = "cpu") -> "RunningMoments":
-        """No samples yet."""
+        """Returns the moments of no samples."""
         zeros = torch.zeros(shape, dtype=torch.float64, device=device)
         return cls(torch.zeros((), dtype=torch.float64, device=device), zeros, zeros.clone())
 
     @classmethod
     def of(cls, samples: Tensor) -> "RunningMoments":
-        """The moments of `samples`: [B, *shape], any floating dtype; summed in float64."""
+        """Computes the moments of `samples` [B, *shape], any floating dtype, in float64."""
         samples = samples.double()
         mean = samples.mean(0)
         count = torch.tensor(float(len(samples)), dtype=torch.float64, device=samples.device)
         return cls(count, mean, (samples - mean).square_().sum(0))
 
     def merge(self, other: "RunningMoments") -> "RunningMoments":
-        """The moments of both sets of samples together (Chan, Golub and LeVeque 1979, equation 2.1)."""
+        """Combines the moments of two sets of samples (Chan, Golub and LeVeque 1979, equation 2.1)."""
         count = self.count + other.count
         share = other.count / count.clamp(min=1.0)
         delta = other.mean - self.mean
@@ -55,26 +55,26 @@ class RunningMoments:
 
     @property
     def variance(self) -> Tensor:
-        """Population variance [*shape] float64; 1 while there are no samples, so that it can be divided by."""
+        """Population variance [*shape] float64; 1 without samples, so that it can be divided by."""
         return torch.where(self.count > 0, self.squared_deviation / self.count.clamp(min=1.0), 1.0)
 
     def flat(self) -> Tensor:
-        """Count, means and deviations in one row, [1 + 2 D] float64, for D = prod(shape)."""
+        """Returns count, means and squared deviations as one row [1 + 2 D] float64, with D = prod(shape)."""
         return torch.cat([self.count.view(1), self.mean.flatten(), self.squared_deviation.flatten()])
 
     @classmethod
     def from_flat(cls, row: Tensor, shape: tuple[int, ...]) -> "RunningMoments":
-        """Reads back what `flat` wrote, copying."""
+        """Reads back what `flat` returned; copies."""
         count, mean, squared_deviation = row.clone().split_with_sizes([1, *2 * [math.prod(shape)]])
         return cls(count.view(()), mean.view(shape), squared_deviation.view(shape))
 
     def state_dict(self, prefix: str) -> dict[str, Tensor]:
-        """Copies of the three tensors, named `prefix.count`, `prefix.mean`, `prefix.squared_deviation`."""
+        """Returns copies of the three tensors, named `prefix.count`, `prefix.mean` and `prefix.squared_deviation`."""
         return {f"{prefix}.{name}": tensor.clone() for name, tensor in vars(self).items()}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Tensor], prefix: str, device: torch.device | str) -> "RunningMoments":
-        """Reads back what `state_dict` wrote.
+        """Reads back what `state_dict` returned.
 
         Raises:
             KeyError: A name is missing.
@@ -84,47 +84,48 @@ class RunningMoments:
 
 
 class SharedMoments:
-    """The moments of what several learners saw, of whom each knows only its own samples since they last agreed.
+    """Moments of the samples of several learners. Between fusion rounds each learner adds only its own samples.
 
-        statistics.add(RunningMoments.of(samples))
-        normalize_by(statistics.total)
-        ...  # when the learners meet, each with what all of them bring, in the order of their ranks:
-        statistics.agree(statistics.merged(fresh_of_all))
+        moments.add(RunningMoments.of(samples))
+        normalize_by(moments.total)
+        ...  # in a fusion round, on every learner, with the fresh moments of all in rank order:
+        moments.commit(moments.merged(fresh_of_all))
 
-    Every sample is in exactly one learner's `fresh` until it is in everybody's `common`: nothing is counted twice.
+    Every sample is in the `fresh` moments of exactly one learner until it is in the `common` moments of all: no sample
+    is counted twice.
 
     Attributes:
-        common: Of the samples that all learners have agreed on: the same bits at each of them.
-        fresh: Of this learner's own samples since.
+        common: Of the samples merged in fusion rounds; identical to the bit on all learners.
+        fresh: Of this learner's samples since the last round.
     """
 
     def __init__(self, shape: tuple[int, ...], device: torch.device | str = "cpu") -> None:
-        """No samples yet."""
+        """Starts without samples."""
         self.common = self.fresh = self._empty = RunningMoments.empty(shape, device)
 
     @property
     def total(self) -> RunningMoments:
-        """Of all samples this learner knows of."""
+        """Moments of all samples that this learner has: common and fresh."""
         return self.common.merge(self.fresh)
 
     def add(self, moments: RunningMoments) -> None:
-        """Adds samples of this learner's own."""
+        """Adds samples of this learner."""
         self.fresh = self.fresh.merge(moments)
 
     def merged(self, fresh: Iterable[RunningMoments]) -> RunningMoments:
-        """What is common once the fresh samples of all learners, in the order of their ranks, are."""
+        """Merges the common moments with the fresh ones of all learners, which are given in rank order."""
         return reduce(RunningMoments.merge, fresh, self.common)
 
     def commit(self, common: RunningMoments) -> None:
-        """Goes on from what all learners have agreed on, which the own fresh samples are part of."""
+        """Replaces the common moments by the result of a round; it includes the fresh ones, which are cleared."""
         self.common, self.fresh = common, self._empty
 
     def state_dict(self, prefix: str) -> dict[str, Tensor]:
-        """Copies of both, named `prefix.common.*` and `prefix.fresh.*`."""
+        """Returns copies of both, named `prefix.common.*` and `prefix.fresh.*`."""
         return {**self.common.state_dict(f"{prefix}.common"), **self.fresh.state_dict(f"{prefix}.fresh")}
 
     def load_state_dict(self, state: Mapping[str, Tensor], prefix: str) -> None:
-        """Goes on from what `state_dict` wrote.
+        """Restores what `state_dict` returned.
 
         Raises:
             KeyError: A name is missing.
@@ -136,14 +137,14 @@ class SharedMoments:
 
 @dataclass(frozen=True)
 class RewardScale:
-    """What rewards are divided by: the deviation of the running discounted returns; immutable.
+    """The divisor of rewards: the standard deviation of the running discounted returns; immutable.
 
-    The mean is not subtracted: that would change which behaviour is best (Engstrom et al. 2020, section 3).
+    The mean is not subtracted, because that would change the optimal policy (Engstrom et al. 2020, section 3).
 
     Attributes:
-        moments: Of the running discounted return over all steps seen.
+        moments: Of the running discounted return over all steps so far.
         carry: [N] float64, running discounted returns of the unfinished episodes.
-        fresh: The part of `moments` that the last `advance` has added.
+        fresh: The part of `moments` that the last `advance` added.
     """
 
     moments: RunningMoments
@@ -152,13 +153,13 @@ class RewardScale:
 
     @classmethod
     def empty(cls, device: torch.device | str = "cpu") -> "RewardScale":
-        """No rewards yet; the first rollout says how many lanes there are."""
+        """Returns the scale before any reward; the first rollout determines the number of lanes."""
         return cls(RunningMoments.empty((), device), torch.zeros(0, dtype=torch.float64, device=device))
 
     def advance(self, reward: Tensor, done: Tensor, discount: float) -> "RewardScale":
-        """The scale after one more rollout: reward [T, N], done [T, N] bool.
+        """Returns the scale after one more rollout: reward [T, N], done [T, N] bool.
 
-        Where the number of lanes changed, nothing tells which episode goes on where: all running returns begin at zero.
+        If the number of lanes changed, episodes cannot be matched to lanes, so all running returns restart at 0.
         """
         lanes = reward.shape[1]
         carry = self.carry if len(self.carry) == lanes else self.carry.new_zeros(lanes)
@@ -168,5 +169,5 @@ class RewardScale:
 
     @property
     def deviation(self) -> Tensor:
-        """[] float32, to divide rewards by; 1 while there are none."""
+        """[] float32, the divisor of rewards; 1 before any reward."""
         return (self.moments.variance + VARIANCE_FLOOR).sqrt().float()

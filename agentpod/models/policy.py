@@ -1,6 +1,6 @@
-"""Owns what acts: an observation normalizer, an actor network and a head, all in one flat buffer.
+"""Implements policies: an observation normalizer, an actor network and an action head in one flat buffer.
 
-A worker and an evaluator hold a policy and nothing else of an agent; learners publish one by copying one buffer.
+Workers and evaluators hold only the policy of an agent. A learner publishes a policy by copying its buffer.
 """
 
 import math
@@ -24,21 +24,21 @@ ACTOR_OUTPUT_GAIN = 0.01
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """What a policy is made of, beside the spaces of its simulator."""
+    """The structure of a policy, apart from the spaces of its simulator."""
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Units of each hidden layer of the actor."""
     activation: str = "tanh"
     """Key of agentpod.models.mlp.ACTIVATIONS."""
     normalize_observations: bool = True
-    """Whether observations are shifted by their running mean and divided by their running deviation; those of dtype
-    uint8 never are, but divided by 255 instead."""
+    """Whether observations are normalized by their running mean and standard deviation. Observations of dtype uint8 are
+    divided by 255 instead."""
     head: str = DEFAULT_HEAD
     """Key of agentpod.models.action_heads.HEADS: how the actor's outputs become actions."""
     torso: str = NO_TORSO
-    """Key of agentpod.models.cnn.TORSOS: the convolutions that look at pictures before the hidden layers do."""
+    """Key of agentpod.models.cnn.TORSOS: the convolutions before the hidden layers, for image observations."""
     recurrent_size: int = 0
-    """Numbers that the actor remembers from step to step, between its hidden layers and its head; 0 = nothing."""
+    """Size of the actor's GRU, between its hidden layers and its head; 0 = no recurrence."""
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -49,27 +49,27 @@ class NetworkSpec:
             raise InvalidArgument(f"torso {self.torso!r} is unknown: choose one of {', '.join(TORSOS)}")
         if self.recurrent_size and not self.hidden_sizes:
             raise InvalidArgument(
-                f"recurrent_size {self.recurrent_size} needs a hidden layer before it: give hidden_sizes one"
+                f"recurrent_size {self.recurrent_size} needs a hidden layer before it: add one to hidden_sizes"
             )
 
     def network_factory(self, observation_space: Space) -> NetworkFactory:
-        """How its networks are built."""
+        """Returns the factory of its networks, over `observation_space`."""
         return NetworkFactory(observation_space, self.hidden_sizes, self.activation, self.torso, self.recurrent_size)
 
     def normalizes(self, observation_space: Space) -> bool:
-        """Whether these observations are seen in running standard units; bytes have a scale of their own."""
+        """Whether observations of this space are normalized by running statistics; uint8 observations are not."""
         return self.normalize_observations and observation_space.dtype != torch.uint8
 
 
 def policy_shapes(observation_space: Space, action_space: Space, network: NetworkSpec) -> Shapes:
-    """Names and shapes of a policy's tensors as they lie in its buffer: statistics, actor, what the head needs.
+    """Returns names and shapes of a policy's tensors in buffer order: statistics, actor, parameters of the head.
 
     Raises:
-        InvalidArgument: A space cannot be observed or acted in.
+        InvalidArgument: The observation space or the action space is not supported.
     """
     if observation_space.kind != "continuous":
         raise InvalidArgument(
-            "a perceptron cannot see discrete observations: let the simulator encode them one-hot",
+            "discrete observations are not supported: let the simulator encode them one-hot",
             reason=UNSUITABLE_SPACE,
         )
     inputs, outputs = math.prod(observation_space.shape), head_outputs(network.head, action_space)
@@ -82,7 +82,7 @@ def policy_shapes(observation_space: Space, action_space: Space, network: Networ
 
 
 class Policy:
-    """What acts.
+    """Chooses actions for observations.
 
         policy = Policy(simulator.observation_space, simulator.action_space, NetworkSpec())
         policy.load(published)
@@ -90,26 +90,26 @@ class Policy:
         action = policy.act(observation, noise)
         step = simulator.step(policy.to_environment(action))
 
-    and whether it remembers anything or not:
+    The general loop, which also works for recurrent policies:
 
-        state = policy.begin(count)
+        state = policy.initial_state(count)
         outputs, state = policy.advance(observation, state)
         action = policy.head.sample(outputs, noise)
         step = simulator.step(policy.to_environment(action))
         policy.reset_state(state, step.terminated | step.truncated)
 
-    Actions are the head's own: int64 [N] if discrete, float32 [N, A] if continuous (A: the elements of
-    action_space.shape), unbounded or within [-1, 1]. Not meant for autograd: nothing here requires a gradient.
+    Actions are in the head's units: int64 [N] if discrete; float32 [N, A] if continuous (A: the elements of
+    action_space.shape), unbounded or within [-1, 1]. No tensor requires a gradient.
 
     Attributes:
-        flat: [P] float32, everything the policy knows.
+        flat: [P] float32, all tensors of the policy.
         head: Turns outputs of the actor into actions.
         actor: The network, over views of `flat`.
-        actor_flat: [P_a] float32, the part of `flat` that the actor's tensors lie in.
-        state_size: S, numbers that the actor remembers from step to step.
-        normalizes: Whether observations are seen in running standard units.
-        to_environment: Maps actions to the environment's units: clipped to [-1, 1] and spread over [low, high] where
-            bounded.
+        actor_flat: [P_a] float32, the part of `flat` that holds the actor's tensors.
+        state_size: S, size of the actor's recurrent state; 0 = none.
+        normalizes: Whether observations are normalized by running statistics.
+        to_environment: Maps actions to the environment's units: clamped to [-1, 1] and scaled to [low, high] where both
+            bounds are finite.
     """
 
     def __init__(
@@ -121,17 +121,17 @@ class Policy:
         flat: Tensor | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Lays the tensors out; all are zero (the variance one) until `initialize` or `load`.
+        """Allocates the tensors; all are 0 (the variance 1) until `initialize` or `load`.
 
         Args:
-            observation_space: Continuous; without a torso a shape of rank above 1 is flattened.
+            observation_space: Continuous; without a torso, observations of rank above 1 are flattened.
             action_space: Continuous or discrete.
-            network: Layers and activation.
-            flat: Where to live, [P] float32 (a part of a larger buffer, say); its own buffer by default.
-            device: Of its own buffer.
+            network: Structure of the policy.
+            flat: [P] float32, the memory to use, such as a slice of a larger buffer; by default a new buffer.
+            device: Of a new buffer.
 
         Raises:
-            InvalidArgument: A space cannot be observed or acted in.
+            InvalidArgument: The observation space or the action space is not supported.
         """
         shapes = policy_shapes(observation_space, action_space, network)
         self.flat = torch.zeros(element_count(shapes), device=device) if flat is None else flat
@@ -151,49 +151,48 @@ class Policy:
         self._refresh()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Named views of `flat`, in order: a checkpoint's parts and the table a third party reads the buffer by."""
+        """Returns named views of `flat` in order, as checkpoints store them and PolicySpec lists them."""
         return dict(self._views)
 
     def initialize(self, generator: torch.Generator, output_gain: float = ACTOR_OUTPUT_GAIN) -> None:
-        """Draws a new actor: near-uniform choices or means near zero, at the default gain."""
+        """Draws new actor weights. At the default gain, choices are nearly uniform or means near 0."""
         self.actor.initialize(generator, output_gain)
 
     def set_head_parameter(self, name: str, value: float) -> None:
-        """Sets what the head needs beside the network: all elements of `log_std`, or `exploration`.
-
-        Heads that have no such number are left as they are.
-        """
+        """Sets all elements of the head's parameter `name` (`log_std` or `exploration`), if the head has it."""
         if name in self._views:
             self._views[name].fill_(value)
 
     def load(self, flat: Tensor) -> None:
-        """Becomes the policy that was published as `flat` [P] float32.
+        """Replaces all tensors by those of a published policy, `flat` [P] float32.
 
         Raises:
-            InvalidArgument: The length differs: it was published by a policy of other spaces or layers.
+            InvalidArgument: The length differs, because the policy has other spaces or layers.
         """
         if flat.shape != self.flat.shape:
             raise InvalidArgument(
-                f"a policy of {self.flat.numel()} numbers cannot load one of {flat.numel()}: "
+                f"a policy of {self.flat.numel()} parameters cannot load one of {flat.numel()}: "
                 "it was published for other spaces or hidden_sizes"
             )
         self.flat.copy_(flat)
         self._refresh()
 
     def set_statistics(self, mean: Tensor, variance: Tensor) -> None:
-        """Normalizes by these from now on: [D] each, any floating dtype."""
+        """Sets the mean and variance that observations are normalized by: [D] each, any floating dtype."""
         self._views["observation_mean"].copy_(mean)
         self._views["observation_variance"].copy_(variance)
         self._refresh()
 
     def _refresh(self) -> None:
-        """Derives from `flat` what acting would otherwise compute at every step."""
+        """Precomputes from `flat` what every step would otherwise compute again."""
         if "observation_variance" in self._views:
             self._inverse_deviation = (self._views["observation_variance"] + VARIANCE_FLOOR).rsqrt()
 
     def normalize(self, observation: Tensor) -> Tensor:
-        """Observations [B, *shape] as the networks see them: [B, D] float32, within +-10 deviations of the mean where
-        they are normalized, within [0, 1] if they are bytes; as bytes for a torso, which scales them itself.
+        """Returns observations [B, *shape] as the networks receive them: [B, D].
+
+        They are float32: standardized and clamped to [-10, 10] if `normalizes`, divided by 255 if uint8, else
+        unchanged. For a torso, uint8 observations stay uint8, because the torso scales them itself.
         """
         flattened = observation.flatten(1)
         if self._torso_sees_bytes:
@@ -204,35 +203,35 @@ class Policy:
         return centred.mul_(self._inverse_deviation).clamp_(-OBSERVATION_CLIP, OBSERVATION_CLIP)
 
     def outputs(self, observation: Tensor) -> Tensor:
-        """What the actor says of observations [N, *shape]: [N, outputs], to be read by `head`.
+        """Returns the actor's outputs [N, outputs] for observations [N, *shape]; `head` interprets them.
 
-        One that remembers says what it would at the beginning of an episode; see `advance`.
+        A recurrent actor starts from a zero state, as at the beginning of an episode; see `advance`.
         """
         return self.actor.forward(self.normalize(observation))
 
     def initial_state(self, count: int) -> Tensor:
-        """The state [N, S] of N lanes at the beginning of their episodes: zeros."""
+        """Returns the recurrent state [N, S] of N lanes at the beginning of their episodes: zeros."""
         return self.flat.new_zeros(count, self.state_size)
 
     def advance(self, observation: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """`outputs` for observations [N, *shape] of lanes in the midst of their episodes, and their next state.
+        """Returns the actor's outputs and the next recurrent state.
 
         Args:
             observation: [N, *shape].
-            state: [N, S] float32, from `begin` or from the step before.
+            state: [N, S] float32, from `initial_state` or from the previous step.
 
         Returns:
-            [N, outputs]; the next state [N, S], in memory of its own.
+            [N, outputs]; the next state [N, S], in new memory.
         """
         return self.actor.advance(self.normalize(observation), state)
 
     def reset_state(self, state: Tensor, done: Tensor) -> None:
-        """Zeroes the state [N, S], in place, of the lanes whose episode is done: [N] bool."""
+        """Zeroes the recurrent state [N, S], in place, of the lanes whose episode is done: [N] bool."""
         if self.state_size:
             state.masked_fill_(done.unsqueeze(1), 0.0)
 
     def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Draws the randomness of `leading` acts at once: [*leading, ...]."""
+        """Draws the noise of `leading` actions at once: [*leading, ...]."""
         return self.head.noise(leading, generator)
 
     def act(self, observation: Tensor, noise: Tensor) -> Tensor:
@@ -240,7 +239,7 @@ class Policy:
         return self.head.sample(self.outputs(observation), noise)
 
     def act_greedily(self, observation: Tensor) -> Tensor:
-        """What to do without exploring, for observations [N, *shape]."""
+        """Returns actions without exploration for observations [N, *shape]."""
         return self.head.mode(self.outputs(observation))
 
 
@@ -249,10 +248,11 @@ def _named(shapes: Shapes, prefix: str) -> Shapes:
 
 
 def _action_map(action_space: Space, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """The map from a head's actions to the environment's units.
+    """Returns the map from a head's actions to the environment's units.
 
-    Discrete: the identity. Continuous, [N, A] -> [N, *shape]: a dimension with finite bounds is clipped to [-1, 1],
-    which then spans [low, high]; one with an open end is passed on as it is, clipped at the end it has.
+    For a discrete space it is the identity. For a continuous space it maps [N, A] to [N, *shape]. A dimension with two
+    finite bounds is clamped to [-1, 1] and scaled so that [-1, 1] spans [low, high]. A dimension with an infinite bound
+    is not scaled, only clamped at its finite bound, if it has one.
     """
     if action_space.kind == "discrete":
         return lambda action: action

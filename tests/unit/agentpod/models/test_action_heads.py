@@ -1,4 +1,4 @@
-"""The heads that act off-policy: what they draw, what they say of it, and for which spaces there is none."""
+"""Tests the action heads of off-policy algorithms: samples, log-probabilities, gradients and supported spaces."""
 
 import dataclasses
 import math
@@ -55,7 +55,7 @@ def new_head(name: str, kind: str) -> Head:
 
 
 @pytest.mark.parametrize(("name", "kind"), SUITABLE)
-def test_noise_of_a_whole_rollout_is_as_good_as_that_of_its_rows(name: str, kind: str) -> None:
+def test_noise_of_a_whole_rollout_gives_the_same_actions_as_that_of_its_rows(name: str, kind: str) -> None:
     head, space = new_head(name, kind), SPACES[kind]
     assert head.output_count == head_outputs(name, space)
     noise = head.noise((6, 5), generator())
@@ -73,7 +73,7 @@ def test_noise_of_a_whole_rollout_is_as_good_as_that_of_its_rows(name: str, kind
 
 
 @pytest.mark.parametrize(("name", "kind"), SUITABLE)
-def test_acting_leaves_the_outputs_as_they_were(name: str, kind: str) -> None:
+def test_acting_does_not_modify_the_outputs(name: str, kind: str) -> None:
     head = new_head(name, kind)
     outputs, noise = torch.randn(5, head.output_count, generator=generator()), head.noise((5,), generator())
     before = outputs.clone(), noise.clone()
@@ -105,7 +105,7 @@ def test_exploration_is_set_for_acting_and_published_with_the_policy(name: str) 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6, 1.0])
 @pytest.mark.parametrize("dueling", [False, True])
-def test_epsilon_is_the_share_of_steps_that_take_any_choice(epsilon: float, dueling: bool) -> None:
+def test_epsilon_is_the_fraction_of_random_choices(epsilon: float, dueling: bool) -> None:
     steps, n = 40_000, 5
     head = GreedyValues(n, number(epsilon), dueling=dueling)
     values = torch.tensor([0.0, 0.5, 9.0, -3.0, 1.0])
@@ -114,18 +114,18 @@ def test_epsilon_is_the_share_of_steps_that_take_any_choice(epsilon: float, duel
     share = action.bincount(minlength=n) / steps
     expected = torch.full((n,), epsilon / n)
     expected[2] += 1.0 - epsilon
-    # Five deviations.
+    # Five standard deviations.
     assert (share - expected).abs().le(5.0 * (expected * (1.0 - expected) / steps).sqrt()).all()
     assert head.mode(outputs.expand(steps, -1)).eq(2).all()
 
 
-def test_a_greedy_step_takes_the_best_choice_of_its_own_row() -> None:
+def test_a_greedy_step_takes_the_best_choice_of_its_row() -> None:
     head = GreedyValues(4, number(0.0), dueling=False)
     assert torch.equal(head.sample(NUMBERS, head.noise((64,), generator())), NUMBERS.argmax(1))
     assert NUMBERS.argmax(1).unique().numel() == 4
 
 
-def test_whether_to_explore_says_nothing_of_where_to() -> None:
+def test_whether_to_explore_is_independent_of_the_random_choice() -> None:
     head = GreedyValues(4, number(0.3), dueling=False)
     noise = head.noise((40_000,), generator())
     assert noise.shape == (40_000, 2)
@@ -135,8 +135,8 @@ def test_whether_to_explore_says_nothing_of_where_to() -> None:
     assert (share - 0.25).abs().max() < 0.02
 
 
-def test_no_choice_is_out_of_range_wherever_rounding_goes() -> None:
-    # torch draws multiples of 2^-24.
+def test_rounding_never_gives_a_choice_out_of_range() -> None:
+    # torch.rand returns multiples of 2^-24.
     place = torch.tensor([0.0, 1.0 - 2.0**-24])
     noise = torch.stack((torch.zeros(2), place), -1)
     for n in (*range(1, 1000), 2**20 - 1, 2**20, 2**20 + 1):
@@ -144,14 +144,14 @@ def test_no_choice_is_out_of_range_wherever_rounding_goes() -> None:
         assert head.sample(torch.zeros(2, 1).expand(2, n), noise).tolist() == [0, n - 1]
 
 
-def test_dueling_outputs_order_choices_as_their_values_do() -> None:
+def test_dueling_outputs_rank_choices_as_their_values_do() -> None:
     head = GreedyValues(3, number(0.0), dueling=True)
     values = dueling_values(NUMBERS)
     assert torch.equal(head.mode(NUMBERS), values.argmax(1))
     assert values.argmax(1).unique().numel() == 3
 
 
-def test_dueling_values_and_the_way_back_are_the_papers() -> None:
+def test_dueling_values_and_their_gradient_equal_those_of_the_paper() -> None:
     outputs = NUMBERS.double().requires_grad_()
     expected = references.dueling(outputs)
     torch.testing.assert_close(dueling_values(NUMBERS).double(), expected.detach(), rtol=1e-5, atol=1e-5)
@@ -163,7 +163,7 @@ def test_dueling_values_and_the_way_back_are_the_papers() -> None:
 # --- deterministic ----------------------------------------------------------------------------------------------------
 
 
-def test_a_deterministic_action_is_a_tangent_disturbed_and_clipped() -> None:
+def test_a_deterministic_action_is_tanh_plus_noise_clamped() -> None:
     head = Deterministic(4, number(0.5))
     noise = head.noise((64,), generator())
     assert noise.shape == (64, 4)
@@ -174,7 +174,7 @@ def test_a_deterministic_action_is_a_tangent_disturbed_and_clipped() -> None:
     torch.testing.assert_close(head.mode(NUMBERS), NUMBERS.tanh())
 
 
-def test_exploration_is_the_deviation_of_a_deterministic_action() -> None:
+def test_exploration_is_the_standard_deviation_of_a_deterministic_action() -> None:
     head = Deterministic(2, number(0.1))
     action = head.sample(torch.zeros(20_000, 2), head.noise((20_000,), generator()))
     assert action.std().item() == pytest.approx(0.1, rel=0.02)
@@ -185,15 +185,15 @@ def test_exploration_is_the_deviation_of_a_deterministic_action() -> None:
 
 
 def squashed_outputs() -> tuple[Tensor, Tensor]:
-    """Means and log_stds of two dimensions, clamped at both ends here and there; and noise."""
+    """Returns means and log_stds of two dimensions, some clamped at either bound, and noise."""
     outputs = NUMBERS.clone()
     outputs[:8, 2:], outputs[8:16, 3] = -25.0, 4.0
-    # Where it is just clamped, and just not.
+    # Values just outside and just inside the clamping bounds.
     outputs[16, 2:], outputs[17, 2:] = MAXIMUM_LOG_STD, MINIMUM_LOG_STD
     return outputs, torch.randn(64, 2, generator=generator(3))
 
 
-def test_what_is_drawn_is_what_is_sampled_and_its_density_is_the_papers() -> None:
+def test_rsample_equals_sample_and_its_density_equals_that_of_the_paper() -> None:
     outputs, noise = squashed_outputs()
     head = SquashedGaussian(2)
     assert head.noise((7, 5), generator()).shape == (7, 5, 2)
@@ -222,7 +222,7 @@ def test_a_squashed_density_integrates_to_one(mean: float, log_std: float) -> No
     assert samples.mean().item() == pytest.approx(expected, abs=0.03)
 
 
-def test_a_density_stays_finite_where_the_action_rounds_to_its_bound() -> None:
+def test_the_density_stays_finite_where_the_action_rounds_to_its_bound() -> None:
     outputs = torch.tensor([[40.0, 0.0], [-40.0, 0.0], [1000.0, 2.0]])
     drawn = SquashedGaussian(1).rsample(outputs, torch.tensor([[0.5], [0.5], [-3.0]]))
     assert drawn.action.abs().eq(1.0).all()
@@ -233,7 +233,7 @@ def test_a_density_stays_finite_where_the_action_rounds_to_its_bound() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
-def test_the_way_back_through_a_draw_is_that_of_automatic_differentiation(alpha: float) -> None:
+def test_the_gradient_of_rsample_equals_that_of_autograd(alpha: float) -> None:
     outputs, noise = squashed_outputs()
     slope = torch.randn(64, 2, generator=generator(4))
     leaf = outputs.double().requires_grad_()
@@ -251,7 +251,7 @@ def test_the_way_back_through_a_draw_is_that_of_automatic_differentiation(alpha:
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_refuses_the_other_kind_of_actions(name: str) -> None:
+def test_a_head_refuses_unsupported_kinds_of_action_space(name: str) -> None:
     refused = {"continuous", "discrete"} - HEADS[name].action_kinds
     for kind in refused:
         with pytest.raises(InvalidArgument, match=rf"head '{name}' needs \w+ actions.* are {kind}") as caught:
@@ -264,8 +264,8 @@ def test_a_head_refuses_the_other_kind_of_actions(name: str) -> None:
 
 @pytest.mark.parametrize("space", WITH_OPEN_ENDS)
 @pytest.mark.parametrize("name", ["squashed", "deterministic"])
-def test_a_head_that_acts_within_bounds_refuses_open_ends(name: str, space: Space) -> None:
-    with pytest.raises(InvalidArgument, match=f"head '{name}' acts within bounds.* open-ended") as caught:
+def test_a_bounded_head_refuses_unbounded_spaces(name: str, space: Space) -> None:
+    with pytest.raises(InvalidArgument, match=f"head '{name}' needs bounded actions") as caught:
         head_kind(name, space)
     assert caught.value.reason == UNSUITABLE_SPACE
     assert head_kind("stochastic", space) is HEADS["stochastic"]
@@ -277,9 +277,7 @@ def test_an_unknown_head_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), OFF_POLICY)
-def test_an_algorithm_refuses_spaces_that_its_head_cannot_act_in_and_says_that_it_is_the_space(
-    name: str, kind: str
-) -> None:
+def test_an_algorithm_refuses_unsupported_spaces_with_the_reason_unsuitable_space(name: str, kind: str) -> None:
     other = "discrete" if kind == "continuous" else "continuous"
     unsuitable: list[Any] = [SPACES[other], *(WITH_OPEN_ENDS if kind == "continuous" else ())]
     for space in unsuitable:

@@ -1,4 +1,4 @@
-"""Who acts outside training: one policy with its memory, and several that decide together."""
+"""Tests acting outside training: with one policy and its recurrent state, and with an ensemble."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ LANES = 6
 
 
 class Stubborn:
-    """Always does the same; remembers whose episodes ended."""
+    """Returns constant actions and records which lanes were reset."""
 
     def __init__(self, action: Tensor) -> None:
         self.action, self.ended = action, []
@@ -47,7 +47,7 @@ def test_a_policy_acts_in_the_units_of_the_environment(kind: str) -> None:
     assert torch.equal(actor(acting, greedy=True).act(observation), expected)
 
 
-def test_what_is_drawn_depends_on_the_generator_alone() -> None:
+def test_samples_depend_only_on_the_generator() -> None:
     observation = torch.randn(LANES, 3, generator=torch.Generator().manual_seed(1))
     first, again, other = (actor(policy("discrete", 0), greedy=False, seed=seed) for seed in (1, 1, 2))
     drawn = [[who.act(observation).tolist() for _ in range(5)] for who in (first, again, other)]
@@ -55,7 +55,7 @@ def test_what_is_drawn_depends_on_the_generator_alone() -> None:
     assert drawn[0] != drawn[2]
 
 
-def test_the_memory_of_a_lane_whose_episode_ended_is_gone_and_of_no_other() -> None:
+def test_the_recurrent_state_is_cleared_only_in_lanes_whose_episode_ended() -> None:
     remembering = policy("continuous", 0, recurrent_size=4)
     observation = torch.randn(LANES, 3, generator=torch.Generator().manual_seed(1))
     acting = actor(remembering, greedy=True)
@@ -71,25 +71,25 @@ def test_the_memory_of_a_lane_whose_episode_ended_is_gone_and_of_no_other() -> N
     assert torch.equal(again[~ended], second[~ended])
 
 
-def test_a_committee_does_what_its_members_would_on_average() -> None:
+def test_an_ensemble_averages_continuous_actions() -> None:
     members = [Stubborn(torch.full((LANES, 2), value)) for value in (1.0, 2.0, 6.0)]
     assert torch.equal(EnsembleActor(members, 0).act(torch.zeros(LANES, 3)), torch.full((LANES, 2), 3.0))
 
 
-def test_a_committee_chooses_what_most_would_and_the_lowest_of_equals() -> None:
+def test_an_ensemble_takes_the_majority_vote_and_the_lowest_choice_of_a_tie() -> None:
     votes = [[0, 4, 3], [2, 4, 1], [2, 0, 2]]
     committee = EnsembleActor([Stubborn(torch.tensor(vote)) for vote in votes], 5)
     assert committee.act(torch.zeros(3, 3)).tolist() == [2, 4, 1]
 
 
-def test_every_member_hears_of_the_end_of_an_episode() -> None:
+def test_every_member_is_reset_at_the_end_of_an_episode() -> None:
     members = [Stubborn(torch.zeros(LANES)) for _ in range(2)]
     ended = torch.ones(LANES, dtype=torch.bool)
     EnsembleActor(members, 5).reset(ended)
     assert all(torch.equal(member.ended[0], ended) for member in members)
 
 
-def test_a_committee_of_equals_acts_like_each_of_them() -> None:
+def test_an_ensemble_of_equal_members_acts_like_each_of_them() -> None:
     observation = torch.randn(LANES, 3, generator=torch.Generator().manual_seed(1))
     for kind, space in SPACES.items():
         same = [actor(policy(kind, 0), greedy=True) for _ in range(3)]

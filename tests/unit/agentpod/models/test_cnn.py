@@ -1,4 +1,4 @@
-"""Laws of networks that look at pictures, against torch.nn and autograd in float64."""
+"""Tests convolutional networks against torch.nn and autograd in float64."""
 
 import math
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ def network_factory(torso: str, activation: str = "tanh", *, channels_last: bool
 def new_network(
     plan: NetworkFactory, *, extra: int = 0, members: int = 0
 ) -> tuple[FeedForward, FeedForward, dict[str, Tensor], dict[str, Tensor]]:
-    """A random network in float64, its twin over a gradient buffer, and the tensors of both by name."""
+    """Returns a random float64 network, the same network over a gradient buffer, and both networks' tensors by name."""
     shapes = plan.shapes("net", OUTPUTS, extra=extra, members=members)
     flat = torch.randn(element_count(shapes), dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 0.2
     tensors, gradients = flat_views(flat, shapes), flat_views(torch.full_like(flat, math.nan), shapes)
@@ -71,7 +71,7 @@ def random_inputs(plan: NetworkFactory, extra: int = 0) -> Tensor:
 
 
 def reference(plan: NetworkFactory, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-    """[B, outputs] of a single network, from the description in the contract."""
+    """Returns [B, outputs] of a single network, computed as PolicySpec in the protos describes it."""
     shape, activate = plan.observation_space.shape, MODULES[plan.activation]()
     picture, extra = inputs[:, : math.prod(shape)].view(-1, *shape), inputs[:, math.prod(shape) :]
     hidden = picture.permute(0, 3, 1, 2) / 255 if shape[2] < shape[0] else picture / 255
@@ -115,7 +115,7 @@ def test_outputs_and_gradients_are_those_of_torch(torso: str, channels_last: boo
 
 
 @pytest.mark.parametrize("extra", [0, EXTRA])
-def test_every_member_of_an_ensemble_is_a_network_with_eyes_of_its_own(extra: int) -> None:
+def test_every_member_of_an_ensemble_has_its_own_convolutions(extra: int) -> None:
     plan = network_factory("small")
     network, twin, tensors, gradients = new_network(plan, extra=extra, members=MEMBERS)
     inputs = random_inputs(plan, extra)
@@ -137,7 +137,7 @@ def test_every_member_of_an_ensemble_is_a_network_with_eyes_of_its_own(extra: in
         assert_close(beyond[member], input_gradient[:, inputs.shape[1] - extra :])
 
 
-def test_a_member_lies_in_the_memory_of_its_ensemble() -> None:
+def test_a_member_shares_the_memory_of_its_ensemble() -> None:
     network, _, tensors, _ = new_network(network_factory("small"), members=MEMBERS)
     inputs = random_inputs(network_factory("small"))
     before = network.member(1).forward(inputs)
@@ -145,14 +145,14 @@ def test_a_member_lies_in_the_memory_of_its_ensemble() -> None:
     assert not torch.equal(network.member(1).forward(inputs), before)
 
 
-def test_bytes_are_seen_as_the_numbers_they_are() -> None:
+def test_uint8_inputs_give_the_same_outputs_as_floats() -> None:
     plan = network_factory("small")
     network, inputs = new_network(plan)[0], random_inputs(plan)
     assert torch.equal(network.forward(inputs.to(torch.uint8)), network.forward(inputs))
 
 
 @pytest.mark.parametrize("members", [0, MEMBERS])
-def test_many_pictures_are_looked_at_in_pieces(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_computed_in_pieces(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = network_factory("small")
     network, inputs = new_network(plan, members=members)[0], random_inputs(plan)
     together = network.forward(inputs)
@@ -160,7 +160,7 @@ def test_many_pictures_are_looked_at_in_pieces(members: int, monkeypatch: pytest
     assert_close(network.forward(inputs), together)
 
 
-def test_new_filters_are_orthogonal_and_of_the_hidden_gain() -> None:
+def test_filters_are_initialized_orthogonally_with_the_hidden_gain() -> None:
     network, _, tensors, _ = new_network(network_factory("nature"), members=2)
     network.initialize(torch.Generator().manual_seed(0), 0.01)
     for name, tensor in tensors.items():
@@ -178,7 +178,9 @@ def test_new_filters_are_orthogonal_and_of_the_hidden_gain() -> None:
     ("shape", "channels", "channels_last"),
     [((1, 12, 12), 1, False), ((12, 12, 1), 1, True), ((3, 210, 160), 3, False), ((210, 160, 3), 3, True)],
 )
-def test_channels_are_the_dimension_that_is_least(shape: tuple[int, ...], channels: int, channels_last: bool) -> None:
+def test_the_smallest_dimension_is_taken_as_channels(
+    shape: tuple[int, ...], channels: int, channels_last: bool
+) -> None:
     found = image_layout(Space("continuous", shape, torch.uint8), "small")
     assert (found.channels, found.channels_last) == (channels, channels_last)
     assert found.elements == math.prod(shape)
@@ -187,31 +189,31 @@ def test_channels_are_the_dimension_that_is_least(shape: tuple[int, ...], channe
 @pytest.mark.parametrize(
     ("shape", "dtype", "line"),
     [
-        ((12, 12, 12), torch.uint8, r"torso 'small' cannot tell the channels of pictures \[12, 12, 12\]"),
-        ((16, 12, 12), torch.uint8, "cannot tell the channels"),
+        ((12, 12, 12), torch.uint8, r"torso 'small' cannot determine the channel dimension of \[12, 12, 12\]"),
+        ((16, 12, 12), torch.uint8, "cannot determine the channel"),
         (
             (144,),
             torch.uint8,
-            r"looks at pictures, uint8 of three dimensions, but observations are torch.uint8 \[144\]",
+            r"needs images of dtype uint8 with three dimensions, but observations are torch.uint8 \[144\]",
         ),
-        ((1, 12, 12), torch.float32, "looks at pictures, uint8 of three dimensions"),
-        ((1, 7, 12), torch.uint8, "needs larger pictures than 7 x 12 pixels; or set torso = 'none'"),
+        ((1, 12, 12), torch.float32, "needs images of dtype uint8 with three dimensions"),
+        ((1, 7, 12), torch.uint8, "needs larger images than 7 x 12 pixels; or set torso = 'none'"),
     ],
 )
-def test_what_a_torso_cannot_look_at_is_refused(shape: tuple[int, ...], dtype: torch.dtype, line: str) -> None:
+def test_unsuitable_observations_are_refused(shape: tuple[int, ...], dtype: torch.dtype, line: str) -> None:
     with pytest.raises(InvalidArgument, match=line):
         policy_shapes(Space("continuous", shape, dtype), SPACES["discrete"], NetworkSpec(torso="small"))
 
 
 @pytest.mark.parametrize(("torso", "side"), [("small", 8), ("nature", 36)])
-def test_the_least_side_of_a_picture_is_the_one_that_is_stated(torso: str, side: int) -> None:
+def test_the_minimum_image_size_is_the_documented_one(torso: str, side: int) -> None:
     image_layout(Space("continuous", (1, side, side), torch.uint8), torso)
-    with pytest.raises(InvalidArgument, match="needs larger pictures"):
+    with pytest.raises(InvalidArgument, match="needs larger images"):
         image_layout(Space("continuous", (1, side - 1, side), torch.uint8), torso)
 
 
 @pytest.mark.parametrize("torso", ["none", "small"])
-def test_bytes_are_scaled_and_never_normalized(torso: str) -> None:
+def test_uint8_observations_are_scaled_and_never_normalized(torso: str) -> None:
     space = pictures((1, 12, 12))
     policy = Policy(space, SPACES["discrete"], NetworkSpec((4,), torso=torso, normalize_observations=True))
     policy.initialize(torch.Generator().manual_seed(0))
@@ -224,7 +226,7 @@ def test_bytes_are_scaled_and_never_normalized(torso: str) -> None:
         assert torch.equal(policy.actor.trace(seen)[0], torch.ones(2, 1, 12, 12))  # type: ignore[attr-defined]
 
 
-def test_a_policy_with_a_torso_travels() -> None:
+def test_a_policy_with_a_torso_survives_its_message() -> None:
     network = NetworkSpec((4,), "relu", head="values", torso="nature", recurrent_size=3)
     assert network_spec(policy_message(network)) == network
     plain = policy_message(NetworkSpec())
@@ -232,7 +234,7 @@ def test_a_policy_with_a_torso_travels() -> None:
     assert network_spec(plain) == NetworkSpec()
 
 
-def test_bounds_that_all_elements_share_travel_as_one_number() -> None:
+def test_bounds_shared_by_all_elements_are_sent_as_one_number() -> None:
     elements = 4 * 400 * 400
     screen = Space("continuous", (4, 400, 400), torch.uint8, (0.0,) * elements, (255.0,) * elements)
     message = space_message(screen)
@@ -246,7 +248,7 @@ def test_bounds_that_all_elements_share_travel_as_one_number() -> None:
 
 
 def eyes(algorithm: Any) -> dict[str, Tensor]:
-    """The filters of the first convolution of the actor and, where there are any, of the critics."""
+    """Returns the filters of the first convolution of the actor and, if there are critics, of theirs."""
     found = {"actor": algorithm.policy.tensors()["actor.torso.0.weight"]}
     if "critic.torso.0.weight" in algorithm.state_dict():
         found["critic"] = algorithm.state_dict()["critic.torso.0.weight"]
@@ -257,7 +259,7 @@ def eyes(algorithm: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_every_algorithm_learns_to_see(name: str, kind: str) -> None:
+def test_every_algorithm_trains_its_convolutions(name: str, kind: str) -> None:
     world = "python:small_worlds:" + ("Dot" if kind == "discrete" else "SignedDot")
     settings = {**small(name), "torso": "small"}
     new, old = (eyes(train(name, world, settings, seed=1, steps=steps)) for steps in (1, 500))
@@ -270,6 +272,6 @@ def test_every_algorithm_learns_to_see(name: str, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", SEEING)
-def test_a_dot_is_found(name: str, seed: int) -> None:
+def test_an_agent_learns_to_locate_a_dot_in_an_image(name: str, seed: int) -> None:
     algorithm = train(name, "python:small_worlds:Dot", {**SEEING[name], "torso": "small"}, seed, steps=20_000)
     assert evaluate("python:small_worlds:Dot", algorithm.policy) >= 0.9 * 8

@@ -1,4 +1,4 @@
-"""Laws of the distributions, against torch.distributions and autograd in float64."""
+"""Tests the distributions against torch.distributions and autograd in float64."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ BATCH, OUTPUTS = 7, 3
 
 
 def random_case(kind: str) -> tuple[Distribution, Tensor, Tensor, Tensor]:
-    """A distribution, outputs [B, A], actions, and log_std [A]; all in float64."""
+    """Returns a distribution, outputs [B, A], actions, and log_std [A], all in float64."""
     generator = torch.Generator().manual_seed(5)
     outputs = torch.randn(BATCH, OUTPUTS, dtype=torch.float64, generator=generator)
     log_std = torch.randn(OUTPUTS, dtype=torch.float64, generator=generator) * 0.3
@@ -31,7 +31,7 @@ def reference(kind: str, outputs: Tensor, log_std: Tensor) -> torch.distribution
 
 
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
-def test_log_probabilities_and_entropies_are_those_of_torch(kind: str) -> None:
+def test_log_probabilities_and_entropies_equal_those_of_torch(kind: str) -> None:
     distribution, outputs, action, log_std = random_case(kind)
     expected = reference(kind, outputs, log_std)
     log_prob, entropy, _ = distribution.evaluate(outputs, action)
@@ -43,7 +43,7 @@ def test_log_probabilities_and_entropies_are_those_of_torch(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
-def test_the_way_back_is_that_of_autograd(kind: str) -> None:
+def test_gradients_equal_those_of_autograd(kind: str) -> None:
     distribution, outputs, action, log_std = random_case(kind)
     weight, entropy_weight = torch.randn(BATCH, dtype=torch.float64), -0.7
     outputs_gradient, log_std_gradient = distribution.evaluate(outputs, action)[2](weight, entropy_weight)
@@ -58,7 +58,7 @@ def test_the_way_back_is_that_of_autograd(kind: str) -> None:
         assert log_std_gradient is wanted[1] is None
 
 
-def test_choices_come_as_often_as_their_probabilities() -> None:
+def test_choices_have_their_probabilities() -> None:
     outputs = torch.tensor([2.0, 0.0, -1.0, -30.0])
     distribution = Categorical(4)
     noise = distribution.noise((200_000,), torch.Generator().manual_seed(0))
@@ -74,7 +74,7 @@ def test_gaussian_samples_are_the_mean_plus_scaled_noise() -> None:
     torch.testing.assert_close(distribution.sample(torch.tensor([5.0, -5.0]).expand(3, 2), noise), expected)
 
 
-def test_noise_has_the_distribution_sampling_needs() -> None:
+def test_noise_has_the_distribution_that_sampling_needs() -> None:
     generator = torch.Generator().manual_seed(0)
     normal = DiagonalGaussian(torch.zeros(2)).noise((50_000,), generator)
     gumbel = Categorical(2).noise((50_000,), generator)
@@ -86,14 +86,14 @@ def test_noise_has_the_distribution_sampling_needs() -> None:
     torch.testing.assert_close(gumbel.var(0), torch.full((2,), 1.6449), rtol=0.0, atol=0.08)
 
 
-def test_the_mode_is_the_likeliest_action() -> None:
+def test_the_mode_is_the_most_likely_action() -> None:
     outputs = torch.tensor([[0.1, 0.9, 0.2], [3.0, -1.0, 2.0]])
     assert Categorical(3).mode(outputs).tolist() == [1, 0]
     assert torch.equal(DiagonalGaussian(torch.zeros(3)).mode(outputs), outputs)
 
 
-def test_a_space_with_nothing_to_choose_is_refused() -> None:
+def test_an_empty_action_space_is_refused() -> None:
     assert output_count(Space("discrete", (), torch.int64, n=4)) == 4
     assert output_count(Space("continuous", (2, 3), torch.float32)) == 6
-    with pytest.raises(InvalidArgument, match="nothing to choose"):
+    with pytest.raises(InvalidArgument, match="is empty: set n"):
         output_count(Space("discrete", (), torch.int64))

@@ -1,4 +1,4 @@
-"""Laws of gated recurrent units and the networks around them, against torch.nn.GRUCell and autograd in float64."""
+"""Tests gated recurrent units and recurrent networks against torch.nn.GRUCell and autograd in float64."""
 
 import math
 
@@ -19,13 +19,13 @@ SCREEN = Space("continuous", (1, 9, 9), torch.uint8)
 
 
 def sequences() -> Sequences:
-    """Three lanes, one of which begins no episode, one two, one an episode of a single step."""
+    """Returns three lanes: one without an episode boundary, one with two, one with an episode of a single step."""
     keep = torch.ones(STEPS, LANES, 1, dtype=torch.float64)
     keep[2, 1], keep[5, 1], keep[0, 2], keep[1, 2] = 0, 0, 0, 0
     return Sequences(keep, random(LANES, SIZE, seed=3))
 
 
-def test_a_unit_and_its_gradients_are_those_of_torch() -> None:
+def test_a_unit_and_its_gradients_equal_those_of_torch() -> None:
     shapes = GatedRecurrentUnit.shapes("unit", INPUTS, SIZE)
     flat = 0.5 * random(element_count(shapes))
     gradient = torch.full_like(flat, math.nan)
@@ -44,7 +44,7 @@ def test_a_unit_and_its_gradients_are_those_of_torch() -> None:
 
 
 @pytest.mark.parametrize("torso", ["none", "small"])
-def test_a_network_along_sequences_and_its_gradients_are_those_of_torch(torso: str) -> None:
+def test_an_unrolled_network_and_its_gradients_equal_those_of_torch(torso: str) -> None:
     space = SCREEN if torso == "small" else Space("continuous", (INPUTS,), torch.float32)
     plan = NetworkFactory(space, (6,), "tanh", torso, SIZE)
     shapes = plan.shapes("net", 2)
@@ -73,7 +73,7 @@ def random_network(seed: int = 0) -> RecurrentNetwork:
     return network
 
 
-def test_going_step_by_step_is_going_along_the_sequence() -> None:
+def test_step_by_step_equals_unrolled() -> None:
     network, along = random_network(), sequences()
     inputs = random(STEPS, LANES, INPUTS, seed=1)
     outputs, states = network.unroll(inputs.flatten(0, 1), along)
@@ -85,15 +85,15 @@ def test_going_step_by_step_is_going_along_the_sequence() -> None:
         assert_close(state, states[t])
 
 
-def test_a_network_that_is_asked_without_a_past_has_none() -> None:
+def test_forward_starts_from_a_zero_state() -> None:
     network, inputs = random_network(), random(LANES, INPUTS, seed=1)
     expected = network.advance(inputs, torch.zeros(LANES, SIZE, dtype=torch.float64))[0]
     assert torch.equal(network.forward(inputs), expected)
-    with pytest.raises(ValueError, match="trained along sequences"):
+    with pytest.raises(ValueError, match="trained over sequences"):
         network.unrolled(None)
 
 
-def test_every_gate_of_a_new_unit_is_orthogonal() -> None:
+def test_every_gate_is_initialized_orthogonally() -> None:
     shapes = GatedRecurrentUnit.shapes("unit", 8, SIZE)
     tensors = flat_views(torch.full((element_count(shapes),), 7.0, dtype=torch.float64), shapes)
     GatedRecurrentUnit("unit", tensors).initialize(torch.Generator().manual_seed(0))
@@ -104,6 +104,6 @@ def test_every_gate_of_a_new_unit_is_orthogonal() -> None:
     assert not tensors["unit.state_bias"].any()
 
 
-def test_a_network_that_remembers_needs_a_hidden_layer() -> None:
+def test_a_recurrent_network_needs_a_hidden_layer() -> None:
     with pytest.raises(InvalidArgument, match="recurrent_size 8 needs a hidden layer before it"):
         NetworkSpec((), recurrent_size=8)

@@ -1,4 +1,4 @@
-"""Laws of perceptrons over flat buffers, against torch.nn and autograd in float64."""
+"""Tests perceptrons over flat buffers against torch.nn and autograd in float64."""
 
 import math
 
@@ -63,7 +63,7 @@ def test_gradients_are_those_of_autograd(activation: str) -> None:
     torch.testing.assert_close(gradient_flat, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_inputs_are_left_alone() -> None:
+def test_inputs_are_not_modified() -> None:
     network, inputs = perceptron("tanh", random_flat()), torch.randn(4, SIZES[0], dtype=torch.float64)
     before = inputs.clone()
     network.forward(inputs)
@@ -76,7 +76,7 @@ def test_tanh_is_exact_to_rounding_in_single_precision() -> None:
     torch.testing.assert_close(outputs.double(), inputs.double().tanh(), rtol=0.0, atol=1.2e-7)
 
 
-def test_layers_start_orthogonal_with_their_gains() -> None:
+def test_layers_are_initialized_orthogonally_with_their_gains() -> None:
     network = perceptron("tanh", random_flat())
     network.initialize(torch.Generator().manual_seed(1), output_gain=0.01)
     for weight, gain in zip(network.weights, (math.sqrt(2), math.sqrt(2), 0.01), strict=True):
@@ -86,7 +86,7 @@ def test_layers_start_orthogonal_with_their_gains() -> None:
     assert all(bias.eq(0).all() for bias in network.biases)
 
 
-def test_the_seed_decides_the_weights() -> None:
+def test_the_seed_determines_the_weights() -> None:
     flats = []
     for seed in (1, 1, 2):
         flat = random_flat(seed=seed + 10)

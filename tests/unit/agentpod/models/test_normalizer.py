@@ -1,4 +1,4 @@
-"""Laws of running moments and of the scale of rewards."""
+"""Tests running moments and the scale of rewards."""
 
 import torch
 
@@ -15,7 +15,7 @@ def assert_same(one: RunningMoments, other: RunningMoments) -> None:
         torch.testing.assert_close(tensor, vars(other)[name], rtol=1e-10, atol=1e-10)
 
 
-def test_merging_parts_gives_the_moments_of_the_whole() -> None:
+def test_merging_parts_equals_the_moments_of_the_whole() -> None:
     whole = samples(1000)
     parts = [RunningMoments.of(part) for part in torch.split(whole, [1, 400, 99, 500])]
     merged = RunningMoments.empty((3,))
@@ -31,14 +31,14 @@ def test_merging_does_not_depend_on_order_or_grouping() -> None:
     assert_same(a.merge(b).merge(c), c.merge(b.merge(a)))
 
 
-def test_nothing_seen_changes_nothing() -> None:
+def test_merging_no_samples_changes_nothing() -> None:
     empty, some = RunningMoments.empty((3,)), RunningMoments.of(samples(10))
     assert_same(empty.merge(some), some)
     assert_same(some.merge(empty), some)
     assert torch.equal(empty.merge(empty).variance, torch.ones(3))
 
 
-def test_a_mean_far_from_zero_costs_no_precision() -> None:
+def test_a_mean_far_from_zero_loses_no_precision() -> None:
     merged = RunningMoments.empty((3,))
     for seed in range(20):
         merged = merged.merge(RunningMoments.of(samples(500, seed=seed, offset=1e6)))
@@ -63,7 +63,7 @@ def test_rewards_are_scaled_by_the_deviation_of_running_discounted_returns() -> 
     assert scale.carry.tolist() == [3.0]
 
 
-def test_the_scale_of_rewards_does_not_depend_on_where_rollouts_are_cut() -> None:
+def test_the_scale_of_rewards_does_not_depend_on_rollout_boundaries() -> None:
     generator = torch.Generator().manual_seed(1)
     reward = torch.randn(12, 2, generator=generator)
     done = torch.rand(12, 2, generator=generator) < 0.2
@@ -73,7 +73,7 @@ def test_the_scale_of_rewards_does_not_depend_on_where_rollouts_are_cut() -> Non
     torch.testing.assert_close(cut.carry, whole.carry)
 
 
-def test_other_lanes_start_new_running_returns_but_keep_the_statistics() -> None:
+def test_a_changed_number_of_lanes_restarts_running_returns_but_keeps_the_statistics() -> None:
     still = torch.zeros(1, 2, dtype=torch.bool)
     two = RewardScale.empty().advance(torch.tensor([[1.0, 2.0]]), still, 0.9)
     three = two.advance(torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.bool), 0.9)

@@ -1,4 +1,4 @@
-"""Laws of a policy: one flat buffer, acting, and the map to the environment's units."""
+"""Tests policies: the flat buffer, actions, and the map to the environment's units."""
 
 import math
 
@@ -19,7 +19,7 @@ def new_policy(action_space: Space, *, seed: int = 0, normalize: bool = True) ->
     policy = Policy(OBSERVED, action_space, NetworkSpec((8, 8), "tanh", normalize))
     policy.initialize(torch.Generator().manual_seed(seed))
     policy.set_head_parameter("log_std", -0.5)
-    # A fresh actor hardly looks at what it sees; these do.
+    # The outputs of a new actor hardly depend on the observation; these weights make them depend on it.
     policy.actor.weights[-1].mul_(100.0)
     if normalize:
         policy.set_statistics(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 1.0, 0.25]))
@@ -56,7 +56,7 @@ def test_a_policy_of_another_size_is_refused() -> None:
         new_policy(CONTINUOUS).load(new_policy(DISCRETE).flat)
 
 
-def test_a_policy_lives_in_the_buffer_it_is_given() -> None:
+def test_a_policy_uses_the_buffer_that_it_is_given() -> None:
     own = new_policy(DISCRETE)
     buffer = torch.zeros(own.flat.numel() + 7)
     guest = Policy(OBSERVED, DISCRETE, NetworkSpec((8, 8)), flat=buffer[3:-4])
@@ -66,7 +66,7 @@ def test_a_policy_lives_in_the_buffer_it_is_given() -> None:
 
 
 @ACTIONS
-def test_each_lane_is_acted_on_alone(action_space: Space) -> None:
+def test_the_action_of_a_lane_depends_only_on_that_lane(action_space: Space) -> None:
     policy = new_policy(action_space)
     noise = policy.noise((5,), torch.Generator().manual_seed(0))
     together = policy.act(observations(), noise)
@@ -74,13 +74,13 @@ def test_each_lane_is_acted_on_alone(action_space: Space) -> None:
     torch.testing.assert_close(together, torch.cat(alone))
 
 
-def test_observations_are_seen_in_standard_units_within_ten() -> None:
+def test_observations_are_standardized_and_clamped_to_ten() -> None:
     policy = new_policy(DISCRETE)
     seen = policy.normalize(torch.tensor([[3.0, 2.0, 2.5], [1e9, 2.0, -1e9]]))
     torch.testing.assert_close(seen, torch.tensor([[1.0, 0.0, -1.0], [10.0, 0.0, -10.0]]))
 
 
-def test_without_normalization_observations_are_seen_as_they_are() -> None:
+def test_without_normalization_observations_are_unchanged() -> None:
     policy = new_policy(DISCRETE, normalize=False)
     assert "observation_mean" not in policy.tensors()
     assert torch.equal(policy.normalize(observations() * 1e6), observations() * 1e6)
@@ -96,26 +96,26 @@ def test_observations_of_higher_rank_are_flattened() -> None:
     assert policy.act_greedily(pixels).shape == (4,)
 
 
-def test_bounded_actions_are_clipped_and_span_the_range() -> None:
+def test_bounded_actions_are_clamped_and_scaled_to_the_bounds() -> None:
     to_environment = new_policy(CONTINUOUS).to_environment
     raw = torch.tensor([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [-9.0, 9.0], [0.5, -0.5]])
     expected = torch.tensor([[-2.0, 0.0], [0.0, 5.0], [2.0, 10.0], [-2.0, 10.0], [1.0, 2.5]])
     assert torch.equal(to_environment(raw), expected)
 
 
-def test_open_ends_are_passed_on_and_half_open_ones_clipped() -> None:
+def test_unbounded_actions_are_unchanged_and_half_bounded_ones_are_clamped() -> None:
     half_open = Space("continuous", (2,), torch.float32, low=(-math.inf, 0.5), high=None)
     raw = torch.tensor([[-7.0, 3.0], [7.0, -3.0]])
     assert Policy(OBSERVED, half_open, NetworkSpec((4,))).to_environment(raw).tolist() == [[-7.0, 3.0], [7.0, 0.5]]
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3)])
-def test_actions_reach_the_environment_in_its_shape(shape: tuple[int, ...]) -> None:
+def test_actions_have_the_shape_of_the_action_space(shape: tuple[int, ...]) -> None:
     policy = Policy(OBSERVED, Space("continuous", shape, torch.float32), NetworkSpec((4,)))
     assert policy.to_environment(policy.act_greedily(observations())).shape == (5, *shape)
 
 
-def test_choices_reach_the_environment_as_they_are() -> None:
+def test_discrete_actions_are_unchanged() -> None:
     choices = torch.tensor([3, 0, 1])
     assert new_policy(DISCRETE).to_environment(choices) is choices
 
@@ -127,7 +127,7 @@ def test_choices_reach_the_environment_as_they_are() -> None:
         ({"hidden_sizes": (64, 0)}, r"hidden_sizes \[64, 0\] must all be at least 1"),
     ],
 )
-def test_impossible_networks_are_refused(network: dict[str, object], line: str) -> None:
+def test_invalid_networks_are_refused(network: dict[str, object], line: str) -> None:
     with pytest.raises(InvalidArgument, match=line):
         NetworkSpec(**network)  # type: ignore[arg-type]
 
