@@ -1,4 +1,4 @@
-# What a newcomer types: `make run`, `make test`. Everything else is for those who stay.
+# Start with `make run` and `make test`. The other targets are for development; CONTRIBUTING.md describes them.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

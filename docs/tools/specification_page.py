@@ -115,13 +115,13 @@ def split_default(comment: str) -> tuple[str, str]:
 
 
 def kind_of(field: descriptor_pb2.FieldDescriptorProto) -> str:
-    """Returns the type of a key in words."""
+    """Returns the type of a key as text."""
     name = field.type_name.rpartition(".")[2]
-    words = {"Duration": "duration", "Struct": "table", "Value": "any value", "Layout": "name", "Scale": "name"}
+    names = {"Duration": "duration", "Struct": "table", "Value": "any value", "Layout": "name", "Scale": "name"}
     if field.label == field.LABEL_REPEATED:
-        return "list" if name in words else "tables"
+        return "list" if name in names else "tables"
     types = {field.TYPE_STRING: "text", field.TYPE_BOOL: "true or false", field.TYPE_DOUBLE: "number"}
-    return words.get(name) or types.get(field.type) or ("table" if name else "whole number")
+    return names.get(name) or types.get(field.type) or ("table" if name else "whole number")
 
 
 def choices_of(field: descriptor_pb2.FieldDescriptorProto, key: str) -> str:

@@ -1,9 +1,9 @@
-"""Scores a policy by its bad episodes: the mean return of the worst quarter (conditional value at risk).
+"""Evaluator plugin: scores a policy by the mean return of its worst quarter of episodes (conditional value at risk).
 
     [evaluation]
     evaluator = "python:examples.custom.evaluator:evaluate"
 
-Whoever trades, or walks on expensive legs, does not care for a good mean that a few disasters have paid for.
+Use such a score where a good mean must not hide a few disasters, in trading or on an expensive robot.
 """
 
 from torch import Tensor
@@ -16,7 +16,7 @@ WORST_SHARE = 0.25
 
 
 def evaluate(simulator: Simulator, actor: Actor, episodes: int, seed: int) -> Tensor:
-    """One number for each episode, [E], whose mean is the score.
+    """Returns one number for each episode, [E]; their mean is the score.
 
     The conditional value at risk of a return R at level a is the greatest value of v - E[max(v - R, 0)] / a, and the v
     that makes it so is the a-quantile of R (Rockafellar and Uryasev 2000, theorem 1). So the numbers below have it for

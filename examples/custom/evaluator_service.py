@@ -1,4 +1,4 @@
-"""Scores policies by what they do in clumsy hands; serves all pods of a tournament, with the protos and numpy alone.
+"""Evaluator plugin as a gRPC service, with the protos and numpy only: one action in ten is random when it scores.
 
 python examples/custom/evaluator_service.py 127.0.0.1:50080     # [evaluation] evaluator = "grpc://127.0.0.1:50080"
 """
@@ -30,7 +30,7 @@ def read(ref: Any, kind: type[np.floating[Any]]) -> np.ndarray:
 
 
 def act(policy: dict[str, np.ndarray], x: np.ndarray) -> int:
-    """What a network with tanh between its layers would most likely do in CartPole-v1; one time in ten, anything."""
+    """The most likely action in CartPole-v1 of a network with tanh between its layers; one in ten is random."""
     x = (x - policy["observation_mean"]) / np.sqrt(policy["observation_variance"] + 1e-8)
     for layer in range(last := sum(".weight" in name for name in policy)):
         x = policy[f"actor.{layer}.weight"] @ x + policy[f"actor.{layer}.bias"]

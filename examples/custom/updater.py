@@ -1,12 +1,12 @@
-"""An updater of your own, as a gRPC server: a board ranked by what a candidate surely has, the mean less two errors.
+"""Updater plugin as a gRPC server: ranks the board by a lower bound of the score, the mean minus two standard errors.
 
     python examples/custom/updater.py 127.0.0.1:50070
 
     [evolution]
     updater = "grpc://127.0.0.1:50070"
 
-Prints one line, `serves ADDRESS`. As a function in the leaderboard's own process it would be
-`updater = "python:examples.custom.updater:judge"`.
+Prints one line, `serves ADDRESS`. Without a server, `updater = "python:examples.custom.updater:judge"` calls the same
+function in a child process of the leaderboard.
 """
 
 import sys
@@ -25,18 +25,18 @@ ERRORS = 2.0
 def judge(request: JudgeCandidateRequest) -> JudgeCandidateResponse:
     """Judges a candidate."""
     candidate = request.candidate
-    surely = candidate.score - ERRORS * candidate.standard_error
+    bound = candidate.score - ERRORS * candidate.standard_error
     if candidate.episodes < FEWEST_EPISODES:
-        reason = f"{candidate.episodes} episodes say too little"
-        return JudgeCandidateResponse(opinion=OPINION_REFUSE, rank_score=surely, reason=reason)
-    return JudgeCandidateResponse(opinion=OPINION_BY_RANK, rank_score=surely, reason=f"surely {surely:.4g}")
+        reason = f"{candidate.episodes} episodes are too few"
+        return JudgeCandidateResponse(opinion=OPINION_REFUSE, rank_score=bound, reason=reason)
+    return JudgeCandidateResponse(opinion=OPINION_BY_RANK, rank_score=bound, reason=f"at least {bound:.4g}")
 
 
 class Servicer(evolution_pb2_grpc.EvolutionServiceServicer):
     """Serves JudgeCandidate; ProposeAgent stays UNIMPLEMENTED."""
 
     def JudgeCandidate(self, request: JudgeCandidateRequest, context: grpc.ServicerContext) -> JudgeCandidateResponse:
-        """Judges; see the contract."""
+        """Judges the candidate of the request."""
         return judge(request)
 
 

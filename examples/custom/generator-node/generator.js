@@ -1,5 +1,5 @@
-// A generator for podrace in another language: children of the best alone, each with another discount. Knows only the
-// .proto files.
+// Generator plugin in JavaScript: proposes children of the best candidate, each with another discount. Uses only the
+// .proto files of podrace.
 //
 //     npm install
 //     node generator.js PROTOS [ADDRESS]      (PROTOS: the folder protos/ of podrace; ADDRESS: 127.0.0.1:0)
@@ -33,7 +33,7 @@ const service = {
   ProposeAgent({ request }, callback) {
     const [best] = request.candidates;
     if (!best) {
-      callback(null, { fresh: {}, reason: "nobody was scored yet" });
+      callback(null, { fresh: {}, reason: "no candidate has been scored yet" });
       return;
     }
     // The seed is larger than a number of JavaScript's can be.

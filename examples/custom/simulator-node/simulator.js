@@ -1,5 +1,5 @@
-// A simulator for podrace in another language: a point on a line that is to be brought to rest at 0. Knows only the
-// .proto files.
+// Simulator service in JavaScript: a point on a line has to be brought to rest at 0. Uses only the .proto files of
+// podrace.
 //
 //     npm install
 //     node simulator.js PROTOS [ADDRESS]      (PROTOS: the folder protos/ of podrace; ADDRESS: 127.0.0.1:0)

@@ -120,7 +120,7 @@ async def differences(client: Any) -> list[str]:
 async def test_the_example_of_a_generator_makes_children_of_the_best(serve: Any) -> None:
     client = await serve(evolution={"generator": "python:examples.custom.generator:propose"})
     first = await client.generate(0)
-    assert first.reason.startswith("fresh, python:examples.custom.generator:propose: nobody to go on from")
+    assert first.reason.startswith("fresh, python:examples.custom.generator:propose: no candidate may have another child")
     await client.submit(first, 5.0)
     agents = [await client.generate(number) for number in range(1, 6)]
     children = [agent for agent in agents if agent.parent_agent_ids]
@@ -153,7 +153,7 @@ async def test_the_example_of_an_updater_ranks_by_what_is_sure(serve: Any, monke
         agents = [await client.generate(number) for number in range(2)]
         first = await client.submit(agents[0], 5.0)
         assert (first.rank, first.rank_score) == (1, 4.0)
-        assert first.reason == f"grpc://{address}: surely 4 (ranked by 4); the board has room"
+        assert first.reason == f"grpc://{address}: at least 4 (ranked by 4); the board has room"
         assert (await client.submit(agents[1], 6.0)).rank == 1
         assert [candidate.rank_score for candidate in await client.candidates()] == [5.0, 4.0]
         assert await differences(client) == []
@@ -164,7 +164,7 @@ async def test_the_example_in_another_language_is_asked_as_any_other(serve: Any,
     with serving("node", "generator.js", str(REPOSITORY / "protos"), cwd=folder) as address:
         client = await serve(evolution={"generator": f"grpc://{address}"})
         first = await client.generate(0)
-        assert first.reason == f"fresh, grpc://{address}: nobody was scored yet; values as specified"
+        assert first.reason == f"fresh, grpc://{address}: no candidate has been scored yet; values as specified"
         await client.submit(first, 5.0)
         children = [await client.generate(number) for number in range(1, 9)]
         assert {tuple(child.parent_agent_ids) for child in children} == {(first.agent_id,)}
