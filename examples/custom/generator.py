@@ -23,7 +23,7 @@ def propose(request: ProposeAgentRequest) -> ProposeAgentResponse:
     if best is None or random.random() < FRESH_SHARE:
         # Algorithm and hyperparameters are not set, so the leaderboard draws them.
         answer.fresh.SetInParent()
-        answer.reason = "no candidate may have another child" if best is None else "exploring"
+        answer.reason = "no parent is available" if best is None else "exploring"
         return answer
     algorithm = request.spec.algorithms[best.candidate.algorithm]
     searched = algorithm.hyperparameters["learning_rate"]

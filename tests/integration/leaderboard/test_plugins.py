@@ -120,7 +120,7 @@ async def differences(client: Any) -> list[str]:
 async def test_the_example_of_a_generator_makes_children_of_the_best(serve: Any) -> None:
     client = await serve(evolution={"generator": "python:examples.custom.generator:propose"})
     first = await client.generate(0)
-    assert first.reason.startswith("fresh, python:examples.custom.generator:propose: no candidate may have another child")
+    assert first.reason.startswith("fresh, python:examples.custom.generator:propose: no parent is available")
     await client.submit(first, 5.0)
     agents = [await client.generate(number) for number in range(1, 6)]
     children = [agent for agent in agents if agent.parent_agent_ids]
