@@ -1,1 +1,1 @@
-"""What algorithms learn from: rollouts, the replay buffer, and the slots that workers fill."""
+"""Experience that algorithms learn from: rollouts, the replay buffer, and the memory that workers fill."""

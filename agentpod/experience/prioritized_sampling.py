@@ -1,8 +1,8 @@
-"""Owns priorities over numbered leaves: proportional sampling, and the formulas of prioritized replay.
+"""Implements the priorities of prioritized experience replay (Schaul et al. 2016, arXiv 1511.05952).
 
-Schaul et al. 2016 (arXiv 1511.05952) keep priorities in a binary tree of sums. A tensor operation costs about as much
-for two numbers as for a few hundred, so the tree here is wide and flat: two levels for a million leaves instead of
-twenty. Nothing here knows what a leaf stands for.
+The paper stores priorities in a binary tree of sums. A tensor operation takes about as long for two numbers as for a
+few hundred, so this tree has a fan-out of 64: two levels for a million leaves instead of twenty. Leaves are plain
+numbers; the replay buffer maps them to steps.
 """
 
 from collections.abc import Mapping
@@ -14,25 +14,27 @@ from torch import Tensor
 FAN_OUT = 64
 """Children of a node."""
 MAXIMUM_ROOTS = 32_768
-"""Nodes of the top level, which are summed up anew for every batch: that costs less than one level more."""
+"""Maximum nodes of the top level. Their running sums are recomputed for every batch, which costs less than one more
+level."""
 EPSILON = 1e-6
-"""Added to the size of every error: a step without one can still be sampled (Schaul et al. 2016, section 3.3)."""
+"""Added to the absolute error, so that a step without error can still be sampled (Schaul et al. 2016, section 3.3)."""
 FIRST_PRIORITY = 1.0
-"""Of what enters before any priority was set."""
+"""Priority of the leaves that are admitted before any priority was set."""
 
 
 def importance_weights(probability: Tensor, size: int, beta: float) -> Tensor:
-    """Weights that undo what uneven sampling does to a mean (Schaul et al. 2016, section 3.4).
+    """Computes the weights that correct for non-uniform sampling (Schaul et al. 2016, section 3.4).
 
         w = (size P)^-beta / max over the batch of (size P)^-beta
 
-    The greatest weight of the batch is the divisor, not that of the whole memory: a single step that nobody will ever
-    replay again would otherwise scale down every update, and finding it would need a second tree.
+    The paper divides by the largest weight of the whole memory. This function divides by the largest of the batch:
+    otherwise a single step with a tiny probability would scale down every update, and finding it would need a second
+    tree.
 
     Args:
-        probability: P, [B] float64, positive: of each sample of the batch.
-        size: Steps there are to choose from.
-        beta: 0 corrects nothing, 1 everything.
+        probability: P, [B] float64, positive: sampling probability of each sample of the batch.
+        size: Number of steps that were sampled from.
+        beta: 0 corrects nothing, 1 fully.
 
     Returns:
         w: [B] float32 in (0, 1].
@@ -42,26 +44,25 @@ def importance_weights(probability: Tensor, size: int, beta: float) -> Tensor:
 
 
 class PriorityTree:
-    """Priorities of leaves, and above them sums of FAN_OUT neighbours each until few nodes are left.
+    """Stores priorities as the leaves of a tree whose nodes are sums of FAN_OUT children.
 
-        priorities = Priorities(1_000_000, 0.6)
+        priorities = PriorityTree(1_000_000, 0.6)
         priorities.admit(0, 512)
         index, probability = priorities.sample(256, generator)
         priorities.update(index, error_of(index))
         priorities.exclude(0, 512)
 
-    Every sum is made from all its addends, never by adding a difference, so that errors of rounding do not build up,
-    and in float64, since a float32 could not tell points on a line of a million leaves apart. No verb makes a device
-    wait.
+    Every sum is computed from all its addends and never updated by a difference, so rounding errors do not accumulate.
+    Sums are float64, because float32 cannot resolve points over a million leaves. No method waits for the device.
     """
 
     def __init__(self, count: int, exponent: float, device: torch.device | str = "cpu") -> None:
-        """Makes leaves of priority 0.
+        """Allocates leaves of priority 0.
 
         Args:
-            count: Of leaves.
+            count: Number of leaves.
             exponent: Alpha: 0 makes all priorities equal, 1 proportional to the errors.
-            device: Where they are.
+            device: Device of the tree.
         """
         sizes = _level_sizes(count)
         self._exponent = exponent
@@ -71,47 +72,49 @@ class PriorityTree:
 
     @staticmethod
     def size_bytes(count: int) -> int:
-        """Bytes of `count` leaves and the sums above them."""
+        """Returns the size in bytes of a tree with `count` leaves."""
         return torch.float64.itemsize * sum(_level_sizes(count))
 
     def update(self, index: Tensor, error: Tensor) -> None:
-        """Proportional prioritization (Schaul et al. 2016, section 3.3): p = (|error| + EPSILON)^exponent.
+        """Sets priorities from errors by proportional prioritization (Schaul et al. 2016, section 3.3).
 
-        Excluded leaves stay excluded, and an error that is not finite changes nothing.
+            p = (|error| + EPSILON)^exponent
+
+        Excluded leaves stay excluded, and errors that are not finite are ignored.
 
         Args:
-            index: [B] int64; of a leaf that is there more than once, the greatest priority counts.
-            error: [B], temporal-difference errors or their sizes.
+            index: [B] int64, leaves; if a leaf occurs more than once, its largest priority counts.
+            error: [B], temporal-difference errors or their absolute values.
         """
         priority, before = error.double().abs().add_(EPSILON).pow_(self._exponent), self.get(index)
         self.set(index, torch.where((before > 0.0) & priority.isfinite(), priority, before))
 
     def set(self, index: Tensor, priority: Tensor) -> None:
-        """Gives leaves new priorities.
+        """Sets priorities.
 
         Args:
-            index: [B] int64; of a leaf that is there more than once, the greatest priority counts.
-            priority: [B] float64, finite, not negative.
+            index: [B] int64, leaves; if a leaf occurs more than once, its largest priority counts.
+            priority: [B] float64, finite and not negative.
         """
         torch.maximum(self._maximum, priority.amax(), out=self._maximum)
         leaves = self._levels[0]
         leaves.index_fill_(0, index, 0.0).scatter_reduce_(0, index, priority, "amax")
         for children, parents in pairwise(self._levels):
             index = index // FAN_OUT
-            # Whoever has two changed children is summed up twice, to the same number: cheaper than finding out.
+            # A parent of several changed children is computed several times, which is cheaper than removing duplicates.
             parents.index_copy_(0, index, children.view(-1, FAN_OUT).index_select(0, index).sum(1))
 
     def get(self, index: Tensor) -> Tensor:
-        """The priorities of leaves [B]: [B] float64."""
+        """Returns the priorities of leaves `index` [B]: [B] float64."""
         priority: Tensor = self._levels[0].index_select(0, index)
         return priority
 
     def admit(self, first: int, count: int) -> None:
-        """Gives `count` leaves from `first` on the greatest priority ever set (Schaul et al. 2016, algorithm 1)."""
+        """Sets `count` leaves from `first` to the largest priority set so far (Schaul et al. 2016, algorithm 1)."""
         self._fill(first, count, self._maximum)
 
     def exclude(self, first: int, count: int) -> None:
-        """Gives `count` leaves from `first` on the priority 0: they are not sampled."""
+        """Sets `count` leaves from `first` to priority 0, so that they are not sampled."""
         self._fill(first, count, torch.zeros_like(self._maximum))
 
     def _fill(self, first: int, count: int, priority: Tensor) -> None:
@@ -122,15 +125,18 @@ class PriorityTree:
             parents[first:end].copy_(children.view(-1, FAN_OUT)[first:end].sum(1))
 
     def sample(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draws leaves in proportion to their priorities, one from each of `batch_size` equal shares of their sum
-        (Schaul et al. 2016, section 3.3); at least one priority must be positive.
+        """Samples leaves in proportion to their priorities, by stratified sampling (Schaul et al. 2016, section 3.3).
+
+        The sum of priorities is divided into `batch_size` equal ranges, and one leaf is drawn from each. At least one
+        priority must be positive.
 
         Args:
             batch_size: B.
-            generator: On the device of the priorities.
+            generator: On the device of the tree.
 
         Returns:
-            index: [B] int64, ascending; probability: [B] float64, of each leaf in a single draw.
+            index: [B] int64, ascending.
+            probability: [B] float64, of each leaf in a single draw.
         """
         roots = self._levels[-1]
         sums = roots.cumsum(0)
@@ -149,12 +155,18 @@ class PriorityTree:
         return index, priority / sums[-1]
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """All there is to keep, live. The sums are kept too: a device may sum up in another order when it rebuilds."""
+        """Returns the live state: leaves, sums and the largest priority.
+
+        The sums are saved too, because another device may add in a different order and so rebuild different sums.
+        """
         return {"nodes": self._nodes, "maximum": self._maximum}
 
 
 def _level_sizes(count: int) -> list[int]:
-    """Nodes of each level above `count` leaves, the leaves first; multiples of FAN_OUT, except at the top."""
+    """Returns the number of nodes of each level for `count` leaves, leaves first.
+
+    All levels except the top one are padded to multiples of FAN_OUT.
+    """
     sizes = [count]
     while sizes[-1] > MAXIMUM_ROOTS:
         parents = -(-sizes[-1] // FAN_OUT)
@@ -164,7 +176,7 @@ def _level_sizes(count: int) -> list[int]:
 
 
 def _step_down(values: Tensor, sums: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
-    """Finds in each row the value that a point falls on when they are laid end to end.
+    """Finds the value of each row whose range of the running sum contains a point.
 
     Args:
         values: [M, F], not negative.
@@ -172,9 +184,9 @@ def _step_down(values: Tensor, sums: Tensor, point: Tensor) -> tuple[Tensor, Ten
         point: [M, Q], not negative.
 
     Returns:
-        Columns: [M, Q], each of a positive value; how far into it the point lies: [M, Q].
+        Columns [M, Q], each of a positive value; and the offset of the point within that value's range [M, Q].
     """
-    # Rounding can put a point at or past the end of its row; it belongs to the last positive value then.
+    # Rounding can put a point at or beyond the end of its row; it then belongs to the last positive value.
     end = sums[:, -1:]
     point = torch.minimum(point, torch.nextafter(end, torch.zeros_like(end)))
     column = torch.searchsorted(sums, point, right=True)
@@ -183,17 +195,17 @@ def _step_down(values: Tensor, sums: Tensor, point: Tensor) -> tuple[Tensor, Ten
 
 
 def replace_zero_priorities(index: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
-    """Replaces leaves of priority 0 by the most probable one of the batch.
+    """Replaces leaves of priority 0 by the most probable leaf of the batch.
 
-    A GPU sums up in parallel, so its running sums can grow by a rounding error over a leaf of 0, and a point can, once
-    in some 10^15 draws, fall into that gap.
+    A GPU computes running sums in parallel, so that they can grow by a rounding error over a leaf of priority 0. About
+    once in 10^15 draws a point falls into that gap.
 
     Args:
         index: [B] int64.
         priority: [B] float64, at least one positive.
 
     Returns:
-        Both, without zeros.
+        Both, without zero priorities.
     """
     best = priority.argmax(0, keepdim=True)
     empty = priority == 0.0

@@ -1,7 +1,7 @@
-"""Owns the layout of a replay memory: its fields and rows, the bytes that they take, and copies of whole segments.
+"""Defines the layout of a replay buffer: its fields and rows, its size in bytes, and copies of whole segments.
 
-A final observation is written where an episode was truncated and where a segment ends. The others are never touched,
-not even to be copied: memory that was never written has no pages.
+A final observation is written only where an episode was truncated and in the last row of a segment. The other rows of
+final_observation are never touched, not even to copy them, because memory that was never written has no pages.
 """
 
 from collections.abc import Mapping
@@ -19,31 +19,32 @@ FINAL = "final_observation"
 
 
 def replay_rows(capacity_steps: int, horizon: int, count: int) -> int:
-    """Rows of a ring for at least `capacity_steps` steps of `count` environments.
+    """Returns the rows of a ring for at least `capacity_steps` steps of `count` environments.
 
-    Whole segments of `horizon` rows, so that none wraps around, and at least two: one to learn from and one to fill.
+    The ring consists of whole segments of `horizon` rows, so that none wraps around, and of at least two: one to learn
+    from and one to fill.
     """
     return horizon * max(2, -(-capacity_steps // (horizon * count)))
 
 
 def replay_fields(observation_space: Space, action_space: Space, rows: int, count: int) -> dict[str, Field]:
-    """The layout of a replay memory.
+    """Returns the layout of a replay buffer.
 
     | field | shape | meaning |
     |---|---|---|
-    | observation | [R, N, *shape] | what was acted on |
-    | action | [R, N] or [R, N, A] | as the policy chose it |
-    | reward | [R, N] | as the simulator gave it |
-    | terminated | [R, N] | the step ended the episode for good: nothing follows |
-    | truncated | [R, N] | the step was the last that was allowed: bootstrap from final_observation |
-    | final_observation | [R, N, *shape] | written where truncated, and in the whole last row of every segment: what |
-    | | | that step left behind |
+    | observation | [R, N, *shape] | observation that was acted on |
+    | action | [R, N] or [R, N, A] | action of the policy, before it is scaled to the environment's bounds |
+    | reward | [R, N] | reward of the simulator |
+    | terminated | [R, N] | the episode terminated with this step: nothing follows |
+    | truncated | [R, N] | the episode was cut off after this step: bootstrap from final_observation |
+    | final_observation | [R, N, *shape] | the observation after the step; written where truncated, and in the whole |
+    | | | last row of every segment |
 
     Args:
         observation_space: Of the simulator.
         action_space: Of the simulator.
-        rows: R, as `replay_rows` gives it.
-        count: N, environments, those of all workers side by side.
+        rows: R, from `replay_rows`.
+        count: N, environments of all workers.
     """
     fields = rollout_fields(observation_space, action_space, rows, count)
     del fields["log_prob"]
@@ -51,23 +52,28 @@ def replay_fields(observation_space: Space, action_space: Space, rows: int, coun
 
 
 def replay_bytes(fields: Mapping[str, Field], *, prioritized: bool = False) -> int:
-    """Bytes of a memory of this layout once all of it was written, and of its priorities if there are any."""
+    """Returns the bytes of a completely written replay buffer, and of its priority tree if there is one."""
     sizes = (torch.Size(field.shape).numel() * field.dtype.itemsize for field in fields.values())
     return sum(sizes) + (PriorityTree.size_bytes(torch.Size(fields["reward"].shape).numel()) if prioritized else 0)
 
 
 def check_memory(fields: Mapping[str, Field], available_bytes: int, *, prioritized: bool = False) -> None:
-    """Raises ResourceExhausted where a memory of this layout would not fit into `available_bytes`."""
+    """Checks that a replay buffer of this layout fits into `available_bytes`.
+
+    Raises:
+        ResourceExhausted: It does not fit.
+    """
     needed_bytes, steps = replay_bytes(fields, prioritized=prioritized), torch.Size(fields["reward"].shape).numel()
     if needed_bytes > available_bytes:
         raise ResourceExhausted(
-            f"hyperparameter replay_capacity: a replay memory of {steps} steps needs {needed_bytes} bytes, there are "
-            f"{available_bytes}: at most {steps * available_bytes // needed_bytes} steps fit; lower it or add memory"
+            f"hyperparameter replay_capacity: a replay buffer of {steps} steps needs {needed_bytes} bytes, but only "
+            f"{available_bytes} are available: lower it to at most {steps * available_bytes // needed_bytes} steps "
+            "or request more memory"
         )
 
 
 def pack(rings: Mapping[str, Tensor], rows: Tensor, horizon: int) -> dict[str, Tensor]:
-    """Copies whole segments out of a ring: `rows` [L] int64, the fields, and the final observations that they hold."""
+    """Copies whole segments out of a ring: `rows` [L] int64, the fields, and the final observations written there."""
     here = rows.to(rings[FINAL].device)
     tensors = {name: ring.index_select(0, here) for name, ring in rings.items() if name != FINAL}
     written = _written(here, tensors["truncated"], horizon)
@@ -84,7 +90,13 @@ def unpack(rings: Mapping[str, Tensor], tensors: Mapping[str, Tensor], horizon: 
 
 
 def _written(rows: Tensor, truncated: Tensor, horizon: int) -> Tensor:
-    """Indices of the final observations that the rows [L] of whole segments hold, by their `truncated` [L, N]."""
+    """Returns the indices of the final observations that were written in the rows [L] of whole segments.
+
+    Args:
+        rows: [L] int64.
+        truncated: [L, N] bool, of these rows.
+        horizon: Rows of a segment.
+    """
     written = truncated.clone()
     written[horizon - 1 :: horizon] = True
     count = truncated.shape[1]

@@ -1,7 +1,8 @@
-"""Owns rollouts: how a batch of steps is laid out in memory, and the loop that fills one in place.
+"""Defines the memory layout of rollouts, and the loop that collects one in place.
 
-Where the memory lies, and who may touch it when, is decided elsewhere: here a rollout is a mapping of names to tensors.
-On-policy algorithms train on one rollout and forget it; for the others it is a few rows of a replay memory.
+A rollout is a mapping from names to tensors. Who allocates the memory and who may access it when is decided by
+agentpod.experience.slots. On-policy algorithms train on one rollout and discard it; for off-policy algorithms it is a
+segment of the replay buffer.
 """
 
 import math
@@ -27,7 +28,7 @@ class Field:
 
     Attributes:
         name: Its key.
-        shape: [T, N, ...] ([T + 1, N, ...] for observations), T steps of N environments.
+        shape: [T, N, ...], or [T + 1, N, ...] for observations: T steps of N environments.
         dtype: Of its elements.
     """
 
@@ -39,29 +40,29 @@ class Field:
 def rollout_fields(
     observation_space: Space, action_space: Space, horizon: int, count: int, state_size: int = 0
 ) -> dict[str, Field]:
-    """The layout of one on-policy rollout.
+    """Returns the layout of one on-policy rollout.
 
     | field | shape | meaning |
     |---|---|---|
-    | observation | [T + 1, N, *shape] | what was acted on; the last row is what the last step left behind |
-    | action | [T, N] or [T, N, A] | as the distribution drew it, before clipping to the environment's bounds |
-    | log_prob | [T, N] | of that action, under the policy that drew it |
-    | reward | [T, N] | as the simulator gave it |
-    | terminated | [T, N] | the step ended the episode for good: nothing follows |
-    | truncated | [T, N] | the step was the last that was allowed: bootstrap from final_observation |
-    | final_observation | [T, N, *shape] | written only where truncated; other rows hold anything |
-    | state | [1, N, S] | what the policy remembered before the first step; only where it remembers |
+    | observation | [T + 1, N, *shape] | observation that was acted on; the last row follows the last step |
+    | action | [T, N] or [T, N, A] | action as the distribution sampled it, before it is clamped to the bounds |
+    | log_prob | [T, N] | log-probability of that action under the policy that sampled it |
+    | reward | [T, N] | reward of the simulator |
+    | terminated | [T, N] | the episode terminated with this step: nothing follows |
+    | truncated | [T, N] | the episode was cut off after this step: bootstrap from final_observation |
+    | final_observation | [T, N, *shape] | written only where truncated; the content of other rows is undefined |
+    | state | [1, N, S] | recurrent state before the first step; only for recurrent policies |
 
-    Where an episode ended at step t, row t + 1 of `observation` is the first of the next episode: what was remembered
-    is forgotten, so that before row t + 1 the state is zero. Before the first step it is what the rollout before this
-    one left behind, zero where an episode ended there.
+    If an episode ended at step t, row t + 1 of `observation` is the first of the next episode, and the recurrent state
+    before row t + 1 is zero. The state before the first step is the one after the previous rollout, zero where an
+    episode ended there.
 
     Args:
         observation_space: Of the simulator.
         action_space: Of the simulator.
         horizon: T, steps of each environment.
-        count: N, environments, those of all workers side by side.
-        state_size: S, numbers that the policy remembers.
+        count: N, environments of all workers.
+        state_size: S, size of the policy's recurrent state.
     """
     lanes = (horizon, count)
     discrete = action_space.kind == "discrete"
@@ -81,13 +82,13 @@ def rollout_fields(
 
 @dataclass(frozen=True)
 class Lanes:
-    """What one rollout hands on to the next.
+    """State of the lanes (environments of one simulator) between two rollouts.
 
     Attributes:
-        observation: [N, *shape], what to act on next.
+        observation: [N, *shape], observation to act on next.
         episode_return: [N] float64, undiscounted return of the unfinished episodes.
-        episode_length: [N] float64, their steps.
-        state: [N, S] float32, what the policy remembers.
+        episode_length: [N] float64, steps of the unfinished episodes.
+        state: [N, S] float32, recurrent state of the policy.
     """
 
     observation: Tensor
@@ -97,8 +98,11 @@ class Lanes:
 
     @classmethod
     def start(cls, observation: Tensor, state_size: int = 0) -> "Lanes":
-        """Lanes whose simulator has just been reset to `observation` [N, *shape], for a policy that remembers S
-        numbers.
+        """Returns the state after the simulator was reset.
+
+        Args:
+            observation: [N, *shape], what `reset` returned.
+            state_size: S, size of the policy's recurrent state.
         """
         zeros = torch.zeros(len(observation), dtype=torch.float64, device=observation.device)
         state = torch.zeros(len(observation), state_size, device=observation.device)
@@ -107,13 +111,13 @@ class Lanes:
 
 @dataclass(frozen=True)
 class CollectResult:
-    """What `collect` reports beside the tensors it filled.
+    """What `collect` returns beside the tensors that it filled.
 
     Attributes:
         lanes: For the next call.
         steps: Environment steps taken, over all environments: T N.
-        episode_returns: [E] float64, undiscounted, of the episodes that ended, in order of time, then of lane.
-        episode_lengths: [E] int64, their steps.
+        episode_returns: [E] float64, undiscounted returns of the episodes that ended, by time, then by lane.
+        episode_lengths: [E] int64, steps of these episodes.
     """
 
     lanes: Lanes
@@ -140,17 +144,17 @@ def collect(
 
     Args:
         simulator: N environments.
-        policy: What acts, for the whole rollout.
-        rollout: Tensors as `rollout_fields` lays them out, or T rows of those of
-            `agentpod.experience.replay_layout.replay_fields`, which have no log_prob and keep what the last step
-            left behind in
-            the last row of final_observation; often views of N lanes of wider ones in shared memory.
+        policy: Chooses the actions of the whole rollout.
+        rollout: Tensors with the layout of `rollout_fields`, or T rows of
+            `agentpod.experience.replay_layout.replay_fields`, which have no log_prob and hold the observation after the
+            last step in the last row of final_observation. They are often views of N lanes of wider tensors in shared
+            memory.
         lanes: What the previous call returned.
         generator: The noise of the whole rollout is drawn from it in one call.
-        cancelled: Looked at before each step.
+        cancelled: Checked before each step.
 
     Returns:
-        Where the lanes stand, and the episodes that ended.
+        The new state of the lanes, and the episodes that ended.
 
     Raises:
         DataLoss: An observation or a reward is not finite; the rollout must not be trained on.
@@ -164,7 +168,7 @@ def collect(
         rollout["state"][0].copy_(lanes.state)
     lanes = _step_through(simulator, policy, rollout, lanes, noise, outputs, cancelled or threading.Event())
     if "log_prob" in rollout:
-        # One pass over the whole rollout costs less than T small ones.
+        # One pass over the whole rollout takes less time than T small ones.
         rollout["log_prob"].copy_(require_distribution(policy.head).log_prob(outputs, rollout["action"]))
     _check_finite(rollout)
     return _count_episodes(rollout, lanes)
@@ -179,11 +183,12 @@ def _step_through(
     outputs: Tensor,
     cancelled: threading.Event,
 ) -> Lanes:
-    """The hot loop: fills everything but log_prob and the first row, and keeps the actor's outputs.
+    """Runs the hot loop: fills everything except log_prob and the first row, and stores the actor's outputs.
 
-    Returns the lanes with what the last step left behind, episodes still to be counted.
+    Returns:
+        The state of the lanes after the last step, without updated episode counters.
     """
-    # Cutting all rows beforehand costs a third of indexing them one by one.
+    # Unbinding all rows beforehand costs a third of indexing them one by one.
     names = ("action", "reward", "terminated", "truncated", "final_observation")
     rows = zip(*(rollout[name].unbind() for name in names), noise.unbind(), outputs.unbind(), strict=True)
     observations = rollout["observation"].unbind()
@@ -191,7 +196,7 @@ def _step_through(
     state = lanes.state
     for t, (action, reward, terminated, truncated, final_observation, noise_row, outputs_row) in enumerate(rows):
         if cancelled.is_set():
-            raise Cancelled(f"the rollout was called off at step {t}")
+            raise Cancelled(f"the rollout was cancelled at step {t}")
         said, state = policy.advance(observations[t], state)
         outputs_row.copy_(said)
         action.copy_(sample(outputs_row, noise_row))
@@ -204,20 +209,20 @@ def _step_through(
         if t + 1 < len(observations):
             observations[t + 1].copy_(step.observation)
         else:
-            # The last row of a replay segment: whoever samples it finds here what comes next.
+            # In a replay segment, final_observation of the last row holds the observation that follows.
             final_observation.copy_(step.observation)
         _keep_final(final_observation, truncated, step.final_observation)
     return replace(lanes, observation=step.observation.clone(), state=state)
 
 
 def _keep_final(final_observation: Tensor, truncated: Tensor, found: Tensor) -> None:
-    """Writes the rows of truncated lanes."""
+    """Writes the final observations of truncated lanes."""
     if truncated.is_cuda:
-        # Asking whether there are any would make the device wait at every step.
+        # Testing whether there are any would synchronize with the device at every step.
         mask = truncated.view(-1, *(1,) * (found.dim() - 1))
         final_observation.copy_(torch.where(mask, found, final_observation))
     elif truncated.any():
-        # Sparse: memory that no truncation touches is never backed by pages.
+        # Only these rows are written: memory without truncations is never backed by pages.
         final_observation[truncated] = found[truncated]
 
 
@@ -225,12 +230,12 @@ def _check_finite(rollout: Rollout) -> None:
     for name in ("observation", "reward"):
         if not rollout[name].is_floating_point():
             continue
-        # Not-a-number spreads through minimum and maximum, so two numbers tell of all.
+        # NaN propagates through minimum and maximum, so two numbers suffice.
         if not all(bound.isfinite() for bound in rollout[name].aminmax()):
             t, lane, *_ = (~rollout[name].isfinite()).nonzero()[0].tolist()
             raise DataLoss(
-                f"environment {lane} gave a {name} that is not finite at row {t} of the rollout: "
-                "look for a division by zero or an unbounded action in the simulator",
+                f"environment {lane} returned a {name} that is not finite at row {t} of the rollout: "
+                "check the simulator for a division by zero or an unbounded action",
                 reason="ERROR_REASON_NON_FINITE",
             )
 

@@ -1,8 +1,9 @@
-"""The memory a learner hands out: slots that a worker fills, and a small ring of policies that others copy.
+"""Allocates the memory that a learner shares with workers: slots for experience, and a ring of published policies.
 
-Ownership passes only by message. A slot is FREE (the learner's), FILLING (a worker's, from CollectRollout to its
-reply), then READY and TRAINING (the learner's again). When a call fails, nobody knows who still writes: the slot is
-LOST until every worker is open again, for whoever opens a session has ended what it did in the one before.
+Access passes only by messages. A slot is FREE (accessed by the learner), FILLING (accessed by workers, from
+CollectRollout to its reply), then READY and TRAINING (accessed by the learner again). After a failed call it is unknown
+whether a worker still writes: the slot is LOST until all workers were opened again, because opening a session ends
+whatever the worker did in the previous one.
 """
 
 from collections import deque
@@ -23,11 +24,11 @@ from podrace.tensor_transport.codec import DATA_TYPES, LAYOUT_VERSION
 from podrace.tensor_transport.plane import Plane, Region
 
 POLICY = "policy"
-"""Name of the one tensor of a policy slot."""
+"""Name of the single tensor of a policy slot."""
 
 
 def tensor_spec(field: Field) -> TensorSpec:
-    """A field of a rollout as the plane wants it."""
+    """Returns the tensor specification of a rollout field."""
     return TensorSpec(
         name=field.name, data_type=DATA_TYPES[field.dtype], shape=field.shape, layout_version=LAYOUT_VERSION
     )
@@ -35,54 +36,54 @@ def tensor_spec(field: Field) -> TensorSpec:
 
 @dataclass(frozen=True)
 class Grant:
-    """A slot on its way to the workers and back."""
+    """A slot that is given to the workers to fill."""
 
     region: Region
     first_row: int = 0
 
 
 class ExperienceSlots(Protocol):
-    """Where experience lies, and whose it is.
+    """Memory of experience that the learner and the workers access in turn.
 
-    grant = experience.grant()
-    await collect(grant.region.refs(), grant.first_row)   # the workers', until they have all replied
-    algorithm.update(experience.receive(grant))
-    experience.release(grant)
+    grant = slots.grant()
+    await collect(grant.region.refs(), grant.first_row)   # until all workers have replied
+    algorithm.update(slots.receive(grant))
+    slots.release(grant)
     """
 
     def grant(self) -> Grant:
         """Takes a free slot.
 
         Raises:
-            ResourceExhausted: All are out; the caller grants more than there is.
+            ResourceExhausted: All slots are in use; the caller grants more than there are.
         """
         ...
 
     def receive(self, grant: Grant) -> Any:
-        """Takes a full slot back; returns what an algorithm learns from."""
+        """Takes back a filled slot; returns the experience that an algorithm learns from."""
         ...
 
     def release(self, grant: Grant) -> None:
-        """Frees a slot that was trained on."""
+        """Frees a slot after training on it."""
         ...
 
     def reclaim(self) -> None:
-        """Takes back every grant whose rollout never came: all workers are open anew, nobody writes any more.
+        """Takes back all LOST slots, after all workers were opened again and none can still write.
 
-        References given before are refused from now on.
+        References handed out before are refused from now on.
         """
         ...
 
     def close(self) -> None:
-        """Gives the memory up."""
+        """Frees the memory."""
         ...
 
 
 class RolloutSlots:
-    """A fixed number of equal rollouts, each trained on as a whole and forgotten."""
+    """A fixed number of rollouts of equal size; each is trained on as a whole and then overwritten."""
 
     def __init__(self, plane: Plane, name: str, fields: Mapping[str, Field], count: int) -> None:
-        """Allocates them; raises as Plane.create does."""
+        """Allocates the rollouts; raises as Plane.create does."""
         specs = [tensor_spec(field) for field in fields.values()]
         self._grants: list[Grant] = []
         try:
@@ -93,52 +94,52 @@ class RolloutSlots:
         self._free = deque(self._grants)
 
     def grant(self) -> Grant:
-        """See Experience."""
+        """See ExperienceSlots.grant."""
         if not self._free:
-            raise ResourceExhausted(f"all {len(self._grants)} rollout slots are out")
+            raise ResourceExhausted(f"all {len(self._grants)} rollout slots are in use")
         grant = self._free.popleft()
         grant.region.renew()
         return grant
 
     def receive(self, grant: Grant) -> Rollout:
-        """See Experience: the rollout itself."""
+        """See ExperienceSlots.receive; returns the rollout."""
         return grant.region
 
     def release(self, grant: Grant) -> None:
-        """See Experience."""
+        """See ExperienceSlots.release."""
         self._free.append(grant)
 
     def reclaim(self) -> None:
-        """See Experience."""
+        """See ExperienceSlots.reclaim."""
         self._free = deque(self._grants)
 
     def close(self) -> None:
-        """See Experience."""
+        """See ExperienceSlots.close."""
         for grant in self._grants:
             grant.region.close()
 
 
 class ReplaySlots:
-    """A replay memory whose oldest segment is handed out to be written over.
+    """A replay buffer whose oldest segment is granted to be overwritten.
 
     Attributes:
-        replay: What is learned from.
+        replay: The replay buffer.
     """
 
     def __init__(
         self, plane: Plane, name: str, fields: Mapping[str, Field], memory: MemorySpec, device: torch.device | str
     ) -> None:
-        """Allocates it.
+        """Allocates the replay buffer.
 
         Args:
-            plane: On which the workers see it.
-            name: Free on that plane.
-            fields: As `agentpod.experience.replay_layout.replay_fields` lays them out.
-            memory: What the algorithm wants.
-            device: Where it is trained on.
+            plane: Shares the memory with the workers.
+            name: Unused name on that plane.
+            fields: Layout, from `agentpod.experience.replay_layout.replay_fields`.
+            memory: Requirements of the algorithm.
+            device: Where batches are sampled.
 
         Raises:
-            ResourceExhausted: There is no room for it.
+            ResourceExhausted: There is not enough memory.
         """
         self._region = plane.create(f"{name}_replay", [tensor_spec(field) for field in fields.values()])
         self.replay = ReplayBuffer(
@@ -150,55 +151,55 @@ class ReplaySlots:
         )
 
     def grant(self) -> Grant:
-        """See Experience."""
+        """See ExperienceSlots.grant."""
         return Grant(self._region, self.replay.grant())
 
     def receive(self, grant: Grant) -> ReplayBuffer:
-        """See Experience: the whole memory, with one more segment."""
+        """See ExperienceSlots.receive; returns the whole buffer, with one more segment."""
         self.replay.receive(grant.first_row)
         return self.replay
 
     def release(self, grant: Grant) -> None:
-        """See Experience: what was received stays."""
+        """See ExperienceSlots.release; the received segment stays in the buffer."""
 
     def reclaim(self) -> None:
-        """See Experience; episodes under way end here."""
+        """See ExperienceSlots.reclaim; unfinished episodes are truncated."""
         self._region.renew()
         self.replay.reclaim()
 
     def close(self) -> None:
-        """See Experience."""
+        """See ExperienceSlots.close."""
         self._region.close()
 
 
 @dataclass
 class PolicySlot:
-    """One policy version in the ring, and how many still read it."""
+    """A policy version in the ring, and the number of its readers."""
 
     region: Region
     version: int = 0
     readers: int = 0
 
     def ref(self) -> pb.PolicyRef:
-        """What an rpc carries."""
+        """Returns the reference that an rpc carries."""
         return pb.PolicyRef(policy_version=self.version, tensor=self.region.refs()[0])
 
     def release(self) -> None:
-        """One reader less."""
+        """Ends one read."""
         self.readers -= 1
 
 
 class PolicyRing:
-    """Published policy versions; a slot is written only while nobody reads it.
+    """Ring of published policy versions; a slot is written only while it has no reader.
 
     ring.publish(policy.flat, version)
-    slot = ring.hold()               # the newest
-    await collect(slot.ref())        # the reader copies it out before it answers
+    slot = ring.hold()               # the newest version
+    await collect(slot.ref())        # the reader copies it before it replies
     slot.release()
     """
 
     SLOTS = 4
-    """The newest, one that a worker still reads, one that the evaluator still reads, and the one being written."""
+    """The newest version, one that a worker still reads, one that the evaluator still reads, and one being written."""
 
     def __init__(self, plane: Plane, name: str, parameter_count: int) -> None:
         """Allocates the slots; raises as Plane.create does."""
@@ -213,10 +214,10 @@ class PolicyRing:
             raise
 
     def publish(self, flat: Tensor, version: int) -> None:
-        """Copies [P] float32 into a slot that nobody reads and makes it the newest.
+        """Copies `flat` [P] float32 into a slot without readers and makes it the newest version.
 
         Raises:
-            ResourceExhausted: Every slot is being read; more readers were let in than the ring is made for.
+            ResourceExhausted: Every slot is being read; there are more readers than the ring is made for.
         """
         slot = next((slot for slot in self._slots if slot is not self._newest and not slot.readers), None)
         if slot is None:
@@ -227,13 +228,17 @@ class PolicyRing:
         self._newest = slot
 
     def hold(self) -> PolicySlot:
-        """The newest slot, kept from being written until `release`."""
+        """Returns the newest slot, which is not overwritten until its `release`.
+
+        Raises:
+            ResourceExhausted: No policy was published yet.
+        """
         if self._newest is None:
             raise ResourceExhausted("no policy was published yet")
         self._newest.readers += 1
         return self._newest
 
     def close(self) -> None:
-        """Gives the memory up."""
+        """Frees the memory."""
         for slot in self._slots:
             slot.region.close()

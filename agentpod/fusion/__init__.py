@@ -1,1 +1,1 @@
-"""Learners that train one agent together and average what they learned."""
+"""Fusion: several learners train one agent and average their state in rounds."""

@@ -1,7 +1,7 @@
-"""One learner's part in the fusion of its agent: when it is due, who is there, and what comes of it.
+"""Takes part in fusion rounds on behalf of one learner: decides when a round is due, joins, averages and commits.
 
-agentpod.fusion.averaging computes, agentpod.fusion.rendezvous says with whom; here the two meet, on every learner
-alike.
+agentpod.fusion.averaging computes the average and agentpod.fusion.rendezvous determines the members. This module
+combines both in the same way on the leader and on followers.
 """
 
 import uuid
@@ -23,11 +23,11 @@ from podrace.tournament.v1.tournament_pb2 import FusionSpec
 
 _log = structlog.get_logger(__name__)
 COLLECTIVE_SECONDS = 20.0
-"""Longest time a collective may take, stragglers included: they have all arrived when it begins."""
+"""Timeout of a collective, in seconds, including stragglers: all members have arrived when it starts."""
 
 
 def fusion_options(spec: FusionSpec) -> FusionOptions:
-    """The part of a specification that decides how learners are fused."""
+    """Reads the fusion options from a specification."""
     return FusionOptions(
         mode=spec.mode, outer_learning_rate=spec.outer_learning_rate, outer_momentum=spec.outer_momentum
     )
@@ -35,7 +35,7 @@ def fusion_options(spec: FusionSpec) -> FusionOptions:
 
 @dataclass
 class LocalProgress:
-    """What a learner has done since the last round it applied."""
+    """What a learner has done since the last round that it applied."""
 
     updates: int = 0
     environment_steps: int = 0
@@ -47,16 +47,16 @@ class FusionMember:
         member = FusionMember(rendezvous, compute, algorithm, session, index, spec, device)
         loop.regroup = member.fuse
         while training:
-            learned = await loop.step(...)
-            member.count(learned.environment_steps)
+            result = await loop.step(...)
+            member.count(result.environment_steps)
             if member.due:
                 await member.fuse()
         await member.close()
 
     Attributes:
         environment_steps: Of all learners, in all committed rounds of the session.
-        since: Of this learner, since the last of them.
-        size: Members of the last round.
+        local_progress: Of this learner, since the last committed round.
+        size: Number of members in the last round.
     """
 
     def __init__(
@@ -71,29 +71,40 @@ class FusionMember:
         *,
         host: str = "127.0.0.1",
     ) -> None:
-        """Is in no group yet; `host` is an address of this machine that the other learners can reach."""
+        """Starts without a group.
+
+        Args:
+            rendezvous: Where the learners meet.
+            compute: Runs tensor work.
+            algorithm: Whose state is averaged.
+            session: Of the training that the learners share.
+            index: Of this learner; 0 is the leader.
+            spec: Fusion settings of the tournament.
+            device: Of the collectives.
+            host: Address of this machine, reachable from all learners.
+        """
         self._rendezvous, self._compute, self._algorithm = rendezvous, compute, algorithm
         self._session, self._index, self._device, self._host = session, index, device, host
         self._every_updates = spec.every_updates
-        self._fusion = StateAverager(algorithm.fusible(), fusion_options(spec))
+        self._averager = StateAverager(algorithm.fusible(), fusion_options(spec))
         self._incarnation = uuid.uuid4().hex
         self._epoch = self._round = 0
         self.environment_steps, self.local_progress, self.size = 0, LocalProgress(), 1
         if spec.mode == "allreduce":
-            algorithm.share_gradients(self._fusion.reduce)
+            algorithm.share_gradients(self._averager.reduce)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must keep beside the algorithm, live."""
-        return {f"fusion.{name}": tensor for name, tensor in self._fusion.tensors().items() if tensor.numel()}
+        """Returns the live tensors that a checkpoint must contain beside the algorithm's."""
+        return {f"fusion.{name}": tensor for name, tensor in self._averager.tensors().items() if tensor.numel()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on from such tensors, where there are any that fit."""
+        """Restores the tensors of a checkpoint that are present and have the right shape."""
         for name, tensor in self.tensors().items():
             if name in state and state[name].shape == tensor.shape:
                 tensor.copy_(state[name])
 
     def count(self, environment_steps: int) -> None:
-        """One more update, with so many steps."""
+        """Counts one update with the given number of environment steps."""
         self.local_progress.updates += 1
         self.local_progress.environment_steps += environment_steps
 
@@ -106,31 +117,31 @@ class FusionMember:
         """Takes part in rounds until one is committed.
 
         Raises:
-            FailedPrecondition: The session is over (NOT_OPEN), or this learner was expelled.
-            Unavailable: The head is gone.
+            FailedPrecondition: The session has ended (NOT_OPEN), or this learner was expelled.
+            Unavailable: The leader has exited.
         """
         while not await self._try_round():
             pass
 
     async def close(self) -> None:
         """Leaves the group, if it is in one."""
-        group, self._fusion.group = self._fusion.group, None
+        group, self._averager.group = self._averager.group, None
         if group:
             await self._compute.run(group.close)
 
     async def _try_round(self) -> bool:
-        """One round; whether it was committed."""
+        """Takes part in one round; returns whether it was committed."""
         formed = await self._rendezvous.join(
             pb.JoinFusionRequest(
                 session=self._session,
                 learner_index=self._index,
                 incarnation=self._incarnation,
                 applied_round=self._round,
-                epoch=self._epoch if self._fusion.group else 0,
+                epoch=self._epoch if self._averager.group else 0,
                 environment_steps=self.local_progress.environment_steps,
             )
         )
-        scratch, digest, failure = await self._compute.run(self._prepare, formed)
+        pending, digest, failure = await self._compute.run(self._prepare, formed)
         report = pb.CommitFusionRequest(
             session=self._session,
             learner_index=self._index,
@@ -143,12 +154,12 @@ class FusionMember:
         try:
             outcome = await self._rendezvous.commit(report)
         except Aborted as error:
-            _log.warning("too late for the round", round=formed.round, error=error.message)
+            _log.warning("fusion round missed", round=formed.round, error=error.message)
             return False
-        if not outcome.committed or scratch is None:
+        if not outcome.committed or pending is None:
             _log.warning("fusion round aborted", round=formed.round, reason=outcome.reason)
             return False
-        await self._compute.run(self._apply, scratch)
+        await self._compute.run(self._apply, pending)
         if formed.size != self.size or formed.joiner_ranks:
             _log.info("fused", round=formed.round, learners=formed.size, reason=formed.reason)
         self._round, self.size = formed.round, formed.size
@@ -156,27 +167,27 @@ class FusionMember:
         return True
 
     def _prepare(self, formed: pb.JoinFusionResponse) -> tuple[PendingAverage | None, str, str]:
-        """The average and its digest, or what went wrong."""
-        fusion = self._fusion
+        """Returns the average, its digest and an empty string, or no average, no digest and the failure."""
+        averager = self._averager
         try:
-            if formed.epoch != self._epoch or fusion.group is None:
+            if formed.epoch != self._epoch or averager.group is None:
                 self._regroup(formed)
             if formed.joiner_ranks:
-                fusion.broadcast_leader_state(joining=formed.rank in formed.joiner_ranks)
+                averager.broadcast_leader_state(joining=formed.rank in formed.joiner_ranks)
                 self._algorithm.refresh()
-            scratch = fusion.prepare(first_round=formed.round == 1)
-            return scratch, scratch.digest(), ""
+            pending = averager.prepare(first_round=formed.round == 1)
+            return pending, pending.digest(), ""
         except MemberLost as error:
-            if fusion.group:
-                fusion.group.close()
-                fusion.group = None
+            if averager.group:
+                averager.group.close()
+                averager.group = None
             return None, "", error.message
 
     def _regroup(self, formed: pb.JoinFusionResponse) -> None:
-        if self._fusion.group:
-            self._fusion.group.close()
-            self._fusion.group = None
-        self._fusion.group = Group.join(
+        if self._averager.group:
+            self._averager.group.close()
+            self._averager.group = None
+        self._averager.group = Group.join(
             formed.store_address,
             formed.prefix,
             formed.rank,
@@ -187,6 +198,6 @@ class FusionMember:
         )
         self._epoch = formed.epoch
 
-    def _apply(self, scratch: PendingAverage) -> None:
-        self._fusion.apply(scratch)
+    def _apply(self, pending: PendingAverage) -> None:
+        self._averager.apply(pending)
         self._algorithm.refresh()

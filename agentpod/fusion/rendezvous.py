@@ -1,4 +1,4 @@
-"""Where the learners of a pod meet for a fusion round: at the head, which keeps the record; from elsewhere, by rpc."""
+"""Lets the learners of a pod meet for fusion rounds: in process on the leader, and by rpc on followers."""
 
 import asyncio
 import math
@@ -19,51 +19,54 @@ from podrace.tensor_transport.group import GroupStore
 
 _log = structlog.get_logger(__name__)
 DEADLINE_SECONDS = 120.0
+"""Deadline of one JoinFusion or CommitFusion rpc; the rpc is repeated after it."""
 
 
 class Rendezvous(Protocol):
-    """A round, as a learner sees it.
+    """A fusion round from a learner's point of view.
 
-    formed = await rendezvous.join(request)
-    ...                                         # average aside
+    membership = await rendezvous.join(request)
+    ...                                         # compute the average
     outcome = await rendezvous.commit(request)
     """
 
     async def join(self, request: pb.JoinFusionRequest) -> pb.JoinFusionResponse:
-        """See JoinFusion in the contract."""
+        """See JoinFusion in protos/podrace/agentpod/v1/agentpod.proto."""
         ...
 
     async def commit(self, request: pb.CommitFusionRequest) -> pb.CommitFusionResponse:
-        """See CommitFusion in the contract."""
+        """See CommitFusion in protos/podrace/agentpod/v1/agentpod.proto."""
         ...
 
 
 class RemoteRendezvous:
-    """The head's, called from another process."""
+    """Calls the leader's rendezvous from another process."""
 
     def __init__(self, stub: Any) -> None:
-        """Calls a LearnerService."""
+        """Takes the stub of the leader's LearnerService."""
         self._stub = stub
 
     async def join(self, request: pb.JoinFusionRequest) -> pb.JoinFusionResponse:
-        """See Rendezvous."""
+        """See Rendezvous.join."""
         response: pb.JoinFusionResponse = await self._repeated(self._stub.JoinFusion, request)
         return response
 
     async def commit(self, request: pb.CommitFusionRequest) -> pb.CommitFusionResponse:
-        """See Rendezvous."""
+        """See Rendezvous.commit."""
         response: pb.CommitFusionResponse = await self._repeated(self._stub.CommitFusion, request)
         return response
 
     async def _repeated(self, method: Any, request: Any) -> Any:
-        """Calls until there is an answer: another learner may take longer for its updates than any deadline."""
+        """Repeats the call until it is answered: updates on the other side may take longer than any deadline."""
         while True:
             with suppress(DeadlineExceeded):
                 return await rpc.call(method, request, deadline_seconds=DEADLINE_SECONDS)
 
 
 class LeaderRendezvous:
-    """The head's own, for one session: agentpod.fusion.rounds decides, this waits.
+    """Serves the rendezvous of one session on the leader.
+
+    agentpod.fusion.rounds decides; this class waits for the decisions.
 
     Attributes:
         session: Of the training that the learners share.
@@ -79,15 +82,16 @@ class LeaderRendezvous:
         *,
         host: str = "127.0.0.1",
     ) -> None:
-        """Expects all learners.
+        """Expects all learners of the agent.
 
         Args:
             session: Of the training.
-            learners: How many there are, the head among them.
-            options: How they are fused.
-            lifeline_of: Where a learner, by index, holds its lifeline; None on another host, for which there is `miss`.
-            clock: Seconds.
-            host: Address of this machine that the learners can reach.
+            learners: Number of learners, including the leader.
+            options: Fusion options.
+            lifeline_of: Returns the lifeline of a learner, by index; None for a learner on another host, which is
+                reported by `learner_disconnected`.
+            clock: Returns seconds, monotonic.
+            host: Address of this machine, reachable from all learners.
         """
         self.session = session
         self._rounds = FusionRounds(learners, options)
@@ -99,7 +103,7 @@ class LeaderRendezvous:
         self._closed = False
 
     async def join(self, request: pb.JoinFusionRequest) -> pb.JoinFusionResponse:
-        """See Rendezvous."""
+        """See Rendezvous.join."""
         self._check_session(request.session)
         member = request.learner_index, request.incarnation
         self._start_watch(member)
@@ -126,7 +130,7 @@ class LeaderRendezvous:
         )
 
     async def commit(self, request: pb.CommitFusionRequest) -> pb.CommitFusionResponse:
-        """See Rendezvous."""
+        """See Rendezvous.commit."""
         self._check_session(request.session)
         self._rounds.report(
             RoundReport(
@@ -144,15 +148,15 @@ class LeaderRendezvous:
         )
 
     def learner_disconnected(self, learner: int) -> None:
-        """A learner of another host may be gone: nobody waits for it until it arrives again."""
+        """Stops waiting for a learner of another host, which may have exited, until it arrives again."""
         member = self._elsewhere.get(learner)
         if member is not None:
-            _log.warning("a learner of another host has broken off", learner=learner)
+            _log.warning("learner on another host disconnected", learner=learner)
             self._rounds.leave(member)
             self._notify()
 
     async def close(self) -> None:
-        """Ends the session: whoever waits is told."""
+        """Ends the session; waiting calls fail with FailedPrecondition (NOT_OPEN)."""
         self._closed = True
         self._changed.set()
         for watch in self._watches.values():
@@ -161,12 +165,12 @@ class LeaderRendezvous:
         self._store.close()
 
     async def _wait_for(self, ready: Callable[[], Any]) -> Any:
-        """Waits for what others, or the passing of time, bring about."""
+        """Waits until `ready` returns a result, which calls of the others or a timeout bring about."""
         self._notify()
         while True:
             due = self._rounds.advance(self._clock())
             if (found := ready()) is not None:
-                # What was decided just now is news to the others that wait.
+                # The decision may also release other waiting calls.
                 self._notify()
                 return found
             self._check_session(self.session)
@@ -182,7 +186,7 @@ class LeaderRendezvous:
 
     def _check_session(self, session: str) -> None:
         if self._closed or session != self.session:
-            raise FailedPrecondition(f"session {session!r} is over", reason=NOT_OPEN)
+            raise FailedPrecondition(f"session {session!r} has ended", reason=NOT_OPEN)
 
     def _start_watch(self, member: tuple[int, str]) -> None:
         if member[0] == LEADER or member in self._watches:
@@ -195,6 +199,6 @@ class LeaderRendezvous:
 
     async def _watch_lifeline(self, member: tuple[int, str], path: Path) -> None:
         reason = await lifeline.lost(path)
-        _log.warning("a learner is gone", learner=member[0], reason=reason)
+        _log.warning("learner exited", learner=member[0], reason=reason)
         self._rounds.leave(member)
         self._notify()

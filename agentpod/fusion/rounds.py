@@ -1,18 +1,19 @@
-"""Decides who takes part in a fusion round and whether it counts: the head's memory, without a clock or a tensor.
+"""Decides who takes part in a fusion round and whether the round is committed, without a clock or a tensor.
 
-The order of events, for every learner and the head alike:
+The order of events is the same for every learner, the leader included:
 
-1. It *arrives* (`JoinFusion`) and waits until the round *forms*: all who are expected have arrived, or the head has and
-   the first who did has waited `straggler_seconds`. Whoever is missing is dropped, and may arrive for a later round.
-2. If the *epoch* is new to it, it joins a new group under the formation's prefix; if there are *joiners*, the head
-   sends its state and they take it.
-3. All compute the average aside and *report* (`CommitFusion`) its digest, or what went wrong.
-4. If every member reports the same digest, the round is committed and all apply it. Otherwise it is aborted: all keep
-   what they have, and those who reported arrive again at once. Whoever has not reported `report_seconds` after the
-   first who did is dropped.
+1. It *arrives* (`JoinFusion`) and waits until the round *forms*. That is when all expected learners have arrived, or
+   when the leader has arrived and the first arrival has waited `straggler_seconds`. Missing learners are dropped and
+   may arrive for a later round.
+2. If the *epoch* is new to it, it joins a new group under the round's prefix. If there are *joiners*, the leader sends
+   its state and they take it.
+3. All members compute the average without applying it, and *report* (`CommitFusion`) its digest, or what failed.
+4. If all members report the same digest, the round is committed and all apply it. Otherwise it is aborted: all keep
+   their state, and those that reported arrive again at once. A member that has not reported `report_seconds` after the
+   first report is dropped.
 
-A learner repeats its report until it is answered, or until the head is dead and everything with it: only the outcome
-tells it whether its samples and steps have been counted.
+A learner repeats its report until it is answered or the leader has exited, because only the outcome shows whether its
+samples and steps were counted.
 """
 
 import math
@@ -23,8 +24,9 @@ from podrace.errors import Aborted, FailedPrecondition, InvalidArgument
 
 MODES = ("average", "allreduce", "diloco")
 LEADER = 0
-"""Index of the head among the learners."""
+"""Index of the leader among the learners."""
 REMEMBERED_OUTCOMES = 16
+"""Outcomes kept to answer repeated reports."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +34,18 @@ class FusionOptions:
     """How the learners of an agent are fused."""
 
     mode: str = "average"
-    """Key of MODES."""
+    """One of MODES."""
     straggler_seconds: float = 30.0
-    """How long the first who arrives waits for the others."""
+    """How long the first learner to arrive waits for the others."""
     report_seconds: float = 5.0
-    """How long the first who reports waits for the others; more than a digest takes."""
+    """How long the first member to report waits for the others; computing a digest must take less."""
     outer_learning_rate: float = 0.7
-    """Of the outer step of `diloco`."""
+    """Learning rate of the outer step of `diloco`."""
     outer_momentum: float = 0.9
-    """Of the outer step of `diloco`."""
+    """Momentum of the outer step of `diloco`."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot work.
+        """Validates the options.
 
         Raises:
             InvalidArgument: A value is out of its range.
@@ -57,7 +59,7 @@ class FusionOptions:
             raise InvalidArgument(f"fusion.outer_momentum = {self.outer_momentum} must be at least 0 and less than 1")
 
 
-# --- what is known ---------------------------------------------------------------------------------------------------
+# --- state -----------------------------------------------------------------------------------------------------------
 
 MemberId = tuple[int, str]
 """Index and incarnation of a learner."""
@@ -68,63 +70,63 @@ class Arrival:
     """A learner that wants to take part in the next round."""
 
     index: int
-    """Of the learner; HEAD is the head's."""
+    """Of the learner; LEADER is the leader's."""
     incarnation: str
-    """Of its process."""
+    """Identifies its process."""
     applied_round: int
-    """The last round it applied; 0 = none."""
+    """The last round that it applied; 0 = none."""
     epoch: int
-    """Of the group it still holds; 0 = none."""
+    """Epoch of the group that it still holds; 0 = none."""
     environment_steps: int
-    """Its own since the last round it applied."""
+    """Its own steps since the last round that it applied."""
     time: float
-    """When it arrived."""
+    """Time of arrival, in seconds."""
 
     @property
     def member(self) -> MemberId:
-        """Who it is."""
+        """Identity of the learner process."""
         return self.index, self.incarnation
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """How a member fared in a round."""
+    """The result of a round at one member."""
 
     member: MemberId
     epoch: int
-    """Of the formation it reports on."""
+    """Epoch of the round that it reports on."""
     round: int
-    """Of the formation it reports on."""
+    """Number of the round that it reports on."""
     digest: str
-    """Of the average; of no meaning if there is a failure."""
+    """Digest of the average; meaningless after a failure."""
     failure: str
-    """What went wrong; empty if nothing did."""
+    """What failed; empty if nothing did."""
     time: float
-    """When it reported."""
+    """Time of the report, in seconds."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """The members of a round: what `JoinFusion` answers."""
+    """The members of a round: the answer to `JoinFusion`."""
 
     round: int
-    """Its number, from 1; that of an aborted round is used again."""
+    """Number of the round, from 1. The number of an aborted round is used again."""
     epoch: int
-    """Of the group: it grows with every change of members and with every abort."""
+    """Epoch of the group; it increases with every change of members and with every aborted round."""
     members: tuple[MemberId, ...]
-    """In the order of the ranks; the head is rank 0."""
+    """In rank order; the leader has rank 0."""
     joiners: frozenset[int]
-    """Ranks that take the head's state first."""
+    """Ranks that take the leader's state first."""
     reason: str
     """For the log."""
 
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """The end of a round: what `CommitFusion` answers."""
+    """The end of a round: the answer to `CommitFusion`."""
 
     committed: bool
-    """Whether the average is to be applied; if not, everything stays as it is."""
+    """Whether the average is applied; if not, all state stays unchanged."""
     environment_steps: int
     """Of all learners, in all committed rounds."""
     reason: str
@@ -133,32 +135,32 @@ class RoundOutcome:
 
 @dataclass(frozen=True)
 class RoundState:
-    """What the head knows."""
+    """Everything that the decisions depend on; immutable."""
 
     expected: frozenset[int]
-    """Learners that are waited for."""
+    """Indices of the learners that are waited for."""
     arrived: Mapping[int, Arrival] = field(default_factory=dict)
-    """For the next round, by index."""
+    """Arrivals for the next round, by index."""
     formed: Membership | None = None
-    """The round under way."""
+    """The round in progress."""
     steps: Mapping[int, int] = field(default_factory=dict)
-    """Environment steps that each of its members brings, by index."""
+    """Environment steps that each of its members contributes, by index."""
     reported: Mapping[int, RoundReport] = field(default_factory=dict)
-    """How its members fared, by index."""
+    """Reports of its members, by index."""
     lost: frozenset[int] = frozenset()
-    """Its members that are known to be gone."""
+    """Indices of its members that have exited."""
     last_members: tuple[MemberId, ...] = ()
-    """Of the last round, under way or not."""
+    """Members of the last round, in progress or not."""
     aborted: bool = False
-    """Whether that was aborted."""
+    """Whether the last round was aborted."""
     deviating: frozenset[int] = frozenset()
-    """Its members that had another digest than the head."""
+    """Indices of its members whose digest differed from the leader's."""
     expelled: frozenset[MemberId] = frozenset()
-    """Those that had one even after they took the head's state."""
+    """Members whose digest differed even after they took the leader's state."""
     epoch: int = 0
-    """Of the last round."""
+    """Epoch of the last round."""
     committed_rounds: int = 0
-    """How many."""
+    """Number of committed rounds."""
     environment_steps: int = 0
     """Of the committed rounds."""
 
@@ -167,7 +169,7 @@ class RoundState:
 
 
 def decide_round(now: float, state: RoundState, options: FusionOptions) -> Membership | float:
-    """Who takes part in the next round; or until when to wait for an arrival (infinity: there is no hurry)."""
+    """Returns the members of the next round, or the time until which to wait for arrivals (infinity: no limit)."""
     arrived = state.arrived
     if LEADER not in arrived:
         return math.inf
@@ -178,24 +180,24 @@ def decide_round(now: float, state: RoundState, options: FusionOptions) -> Membe
     members = tuple(arrived[index].member for index in sorted(arrived))
     kept = members == state.last_members and not state.aborted
     kept = kept and all(arrival.epoch == state.epoch for arrival in arrived.values())
-    # Where gradients are shared and a group broke, some have made the last step and others not.
+    # In allreduce mode, when a group broke, some members have made the last step and others have not.
     torn = options.mode == "allreduce" and not kept
     joiners = frozenset(
         rank
         for rank, (index, _) in enumerate(members)
         if index != LEADER and (torn or index in state.deviating or not _up_to_date(arrived[index], state))
     )
-    reason = f"without {_listed(missing)}, who did not arrive in time" if missing else "all arrived"
+    reason = f"without learners {_listed(missing)}, which did not arrive in time" if missing else "all arrived"
     return Membership(state.committed_rounds + 1, state.epoch + (not kept), members, joiners, reason)
 
 
 def _up_to_date(arrival: Arrival, state: RoundState) -> bool:
-    """Whether its state is the outcome of the last committed round and what it learned since."""
+    """Whether the learner's state is the outcome of the last committed round plus its own updates since then."""
     return arrival.applied_round == state.committed_rounds > 0
 
 
 def decide_outcome(now: float, formed: Membership, state: RoundState, options: FusionOptions) -> RoundOutcome | float:
-    """Whether a round counts; or until when to wait for a report (infinity: there is no hurry)."""
+    """Returns whether the round is committed, or the time until which to wait for reports (infinity: no limit)."""
     reported = state.reported
     silent = frozenset(index for index, _ in formed.members) - reported.keys()
     give_up_time = min((report.time for report in reported.values()), default=math.inf) + options.report_seconds
@@ -209,12 +211,12 @@ def decide_outcome(now: float, formed: Membership, state: RoundState, options: F
         return RoundOutcome(False, before, f"learner {failed[0]} failed: {reported[failed[0]].failure}")
     deviating = deviating_members(state)
     if deviating:
-        return RoundOutcome(False, before, f"learner {_listed(deviating)} has another average than the head")
+        return RoundOutcome(False, before, f"learner {_listed(deviating)} has another average than the leader")
     return RoundOutcome(True, before + sum(state.steps.values()), f"{len(reported)} learners agree")
 
 
 def deviating_members(state: RoundState) -> frozenset[int]:
-    """Indices of those whose digest is another than the head's."""
+    """Returns the indices of the members whose digest differs from the leader's."""
     digests = {index: report.digest for index, report in state.reported.items() if not report.failure}
     return frozenset(index for index, digest in digests.items() if digest != digests.get(LEADER, digest))
 
@@ -223,16 +225,16 @@ def _listed(indices: frozenset[int]) -> str:
     return ", ".join(str(index) for index in sorted(indices))
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
+# --- record of arrivals and reports ----------------------------------------------------------------------------------
 
 
 class FusionRounds:
-    """The head's record of arrivals and reports. It waits for nobody: servicers do, and ask it.
+    """Records arrivals and reports, and forms and ends rounds. It never blocks; its callers wait.
 
     JoinFusion:
 
         rounds.arrive(arrival)
-        while (formation := rounds.formation(arrival.member)) is None:
+        while (membership := rounds.membership(arrival.member)) is None:
             await changed_or_at(rounds.advance(time.monotonic()))
 
     CommitFusion:
@@ -241,28 +243,28 @@ class FusionRounds:
         while (outcome := rounds.outcome(report.epoch, report.round)) is None:
             await changed_or_at(rounds.advance(time.monotonic()))
 
-    Whoever sees the end of a learner's process calls `leave`, so that nobody waits for it.
+    When a learner's process exits, `leave` must be called, so that the others stop waiting for it.
 
     Attributes:
-        state: What is known; immutable.
+        state: The present state; immutable.
     """
 
     def __init__(self, learners: int, options: FusionOptions) -> None:
-        """Expects all learners of an agent, the head among them."""
+        """Expects all `learners` of an agent, including the leader."""
         self.state = RoundState(frozenset(range(learners)))
         self._options = options
         self._outcomes: dict[tuple[int, int], RoundOutcome] = {}
 
     def arrive(self, arrival: Arrival) -> None:
-        """Notes that a learner is ready for the next round; repeating is harmless.
+        """Records that a learner is ready for the next round; idempotent.
 
         Raises:
-            FailedPrecondition: This process computes other averages than the head.
+            FailedPrecondition: The process was expelled because it computes other averages than the leader.
         """
         index, member = arrival.index, arrival.member
         if member in self.state.expelled:
             raise FailedPrecondition(
-                f"learner {index} computed another average than the head, even from the head's own state: look at its"
+                f"learner {index} computed another average than the leader, even from the leader's own state: check its"
                 " machine and build, and restart it"
             )
         before = self.state.arrived.get(index)
@@ -274,7 +276,7 @@ class FusionRounds:
         self.state = replace(self.state, arrived={**self.state.arrived, index: arrival})
 
     def leave(self, member: MemberId) -> None:
-        """Notes that a process is gone; another one of the same index may be there already."""
+        """Records that a process has exited; a new one with the same index may have arrived already."""
         state, index = self.state, member[0]
         arrived = {key: arrival for key, arrival in state.arrived.items() if arrival.member != member}
         expected = state.expected if index in arrived else state.expected - {index}
@@ -282,22 +284,27 @@ class FusionRounds:
         self.state = replace(state, arrived=arrived, expected=expected, lost=lost)
 
     def report(self, report: RoundReport) -> None:
-        """Notes how a member fared; repeating is harmless.
+        """Records a member's report; idempotent.
 
         Raises:
-            Aborted: This process is no member of that round, or the round is long over.
+            Aborted: The process is not a member of that round, or the round ended long ago.
         """
         if (report.epoch, report.round) in self._outcomes:
             return
         formed, index = self.membership(report.member), report.member[0]
         if formed is None or (formed.epoch, formed.round) != (report.epoch, report.round):
             raise Aborted(
-                f"learner {index} is no member of fusion round {report.round}, epoch {report.epoch}: it has to arrive"
+                f"learner {index} is not a member of fusion round {report.round}, epoch {report.epoch}: "
+                "it must arrive again"
             )
         self.state = replace(self.state, reported={index: report, **self.state.reported})
 
     def advance(self, now: float) -> float:
-        """Decides what is due; returns when to look again if nothing happens before (infinity: not at all)."""
+        """Makes all decisions that are due.
+
+        Returns:
+            When to call again if nothing changes before (infinity: not at all).
+        """
         while True:
             state = self.state
             if state.formed is None:
@@ -312,12 +319,12 @@ class FusionRounds:
                 self._end(state.formed, outcome)
 
     def membership(self, member: MemberId) -> Membership | None:
-        """The round under way, if this process takes part in it."""
+        """Returns the round in progress if this process takes part in it."""
         formed = self.state.formed
         return formed if formed and member in formed.members else None
 
     def outcome(self, epoch: int, round_number: int) -> RoundOutcome | None:
-        """How a round ended; None while it has not."""
+        """Returns how a round ended; None if it has not ended."""
         return self._outcomes.get((epoch, round_number))
 
     def _begin(self, membership: Membership) -> None:
@@ -340,7 +347,7 @@ class FusionRounds:
         for forgotten in list(self._outcomes)[:-REMEMBERED_OUTCOMES]:
             del self._outcomes[forgotten]
         deviating = deviating_members(state)
-        # Its own state may have drifted; the head's cannot have.
+        # A member that kept its own state may have drifted; one that just took the leader's cannot have.
         expelled = {formed.members[rank] for rank in formed.joiners if formed.members[rank][0] in deviating}
         stay = (state.reported.keys() - {index for index, _ in expelled}) | state.arrived.keys()
         self.state = replace(

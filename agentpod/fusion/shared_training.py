@@ -1,4 +1,4 @@
-"""Where the other learners of a pod learn what the head trains."""
+"""Announces to followers which training the leader shares, if any."""
 
 import asyncio
 from contextlib import suppress
@@ -9,43 +9,42 @@ from podrace.errors import NOT_OPEN, FailedPrecondition
 
 
 class SharedTraining:
-    """The training that is shared at present, or none.
+    """The training that the leader shares at present, or none.
 
     Attributes:
-        training: What GetTraining answers; without a session while nothing is shared.
+        training: The answer to GetTraining; its session is empty while nothing is shared.
     """
 
     def __init__(self) -> None:
-        """Nothing is shared."""
         self.training = pb.GetTrainingResponse()
         self._rendezvous: LeaderRendezvous | None = None
         self._changed = asyncio.Event()
         self._ended = False
 
     def share(self, training: pb.GetTrainingResponse, rendezvous: LeaderRendezvous) -> None:
-        """Invites the other learners."""
+        """Shares a training with the followers."""
         self.training, self._rendezvous = training, rendezvous
         self._notify()
 
     def withdraw(self) -> None:
-        """Sends everybody home."""
+        """Stops sharing."""
         self.training, self._rendezvous = pb.GetTrainingResponse(), None
         self._notify()
 
     def end(self) -> None:
-        """Nothing will be shared any more: whoever waits is told."""
+        """Stops sharing for good, and wakes all waiting calls."""
         self._ended = True
         self.withdraw()
         self.training.ending = True
 
     def learner_disconnected(self, learner: int) -> None:
-        """A learner has broken off its call; the lifeline tells more of those of this host."""
+        """Handles a learner's cancelled call; for learners on this host, the lifeline is more reliable."""
         if self._rendezvous is not None:
             self._rendezvous.learner_disconnected(learner)
 
     @property
     def rendezvous(self) -> LeaderRendezvous:
-        """Where the learners meet.
+        """Rendezvous of the shared training.
 
         Raises:
             FailedPrecondition: Nothing is shared (NOT_OPEN).
@@ -55,7 +54,7 @@ class SharedTraining:
         return self._rendezvous
 
     async def wait_for_change(self, session: str, wait_seconds: float) -> pb.GetTrainingResponse:
-        """What is shared, as soon as it is something else than the caller knows, or after a while."""
+        """Returns what is shared as soon as its session differs from `session`, or after `wait_seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
                 while self.training.session == session and not self._ended:

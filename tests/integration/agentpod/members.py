@@ -1,6 +1,6 @@
-"""Processes for tests of groups: each does what it is sent, keeps a state between calls, and can be killed.
+"""Starts processes for tests of groups: each executes functions, keeps state between calls, and can be killed.
 
-They are forked from a server that has imported torch once, so that one costs a tenth of a second.
+They are forked from a server that has imported torch once, so that starting one takes a tenth of a second.
 """
 
 import multiprocessing
@@ -54,14 +54,14 @@ class Member:
 
 
 def everywhere(members: list[Member], function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Calls function(state, rank, *arguments) in all at once; returns what came back, in order."""
+    """Calls function(state, rank, *arguments) in all members concurrently; returns their results in order."""
     for rank, member in enumerate(members):
         member.send(function, rank, *arguments)
     return [member.result() for member in members]
 
 
 def _serve(connection: Connection, root: str) -> None:
-    # Test modules are sent by name.
+    # Functions of test modules are sent by name, so the module path must be importable.
     sys.path.insert(0, root)
     import torch
 
@@ -79,7 +79,7 @@ def _serve(connection: Connection, root: str) -> None:
 
 
 def _put(connection: Connection, message: object) -> None:
-    """Sends by value: Connection.send would share the memory of tensors, which go on changing."""
+    """Sends by value: Connection.send would share the memory of tensors, which keep changing."""
     connection.send_bytes(pickle.dumps(message))
 
 

@@ -1,4 +1,4 @@
-"""Laws of fusion between processes: they arrive at a head, form groups over gloo, average, are killed and join."""
+"""Tests fusion between processes: they arrive at a leader, form groups over gloo, average, are killed and join."""
 
 import threading
 import time
@@ -21,11 +21,11 @@ from podrace.tensor_transport.group import Group, GroupStore, MemberLost
 SIZE = 5
 SOON_SECONDS = 5.0
 TIMEOUT_SECONDS = 20.0
-"""Longer than any test waits: what is over sooner was not waited for."""
+"""Longer than any test waits: a test that finishes sooner did not wait for a timeout."""
 
 
-class Head:
-    """Answers JoinFusion and CommitFusion over pipes, and notices when a learner's process ends."""
+class Leader:
+    """Answers JoinFusion and CommitFusion over pipes, and detects when a learner's process exits."""
 
     def __init__(self, learners: int, options: FusionOptions) -> None:
         self.rounds = FusionRounds(learners, options)
@@ -55,7 +55,7 @@ class Head:
         while not self._closed.is_set():
             for ready in connection.wait(list(self._members), timeout=0.01):
                 assert isinstance(ready, connection.Connection)
-                self._hear(ready)
+                self._receive(ready)
             self.rounds.advance(time.monotonic())
             with self._changed:
                 self._changed.notify_all()
@@ -66,7 +66,7 @@ class Head:
                     with suppress(BrokenPipeError):
                         asker.send(answer)
 
-    def _hear(self, speaker: connection.Connection) -> None:
+    def _receive(self, speaker: connection.Connection) -> None:
         member = self._members[speaker]
         try:
             verb, (epoch, round_number), rest = speaker.recv()
@@ -84,11 +84,11 @@ class Head:
 
 
 class Learner:
-    """One learner in its own process, with a state that tells whose it is."""
+    """One learner in its own process, with a state that is unique to its index."""
 
-    def __init__(self, index: int, incarnation: str, head: str, store: str, options: FusionOptions) -> None:
+    def __init__(self, index: int, incarnation: str, leader: str, store: str, options: FusionOptions) -> None:
         self.me, self._store = (index, incarnation), store
-        self._head = connection.Client(head)
+        self._leader = connection.Client(leader)
         self.parameters, self.gradient = draw(index, SIZE), torch.zeros(SIZE)
         self.adam = FlatAdam(self.parameters, self.gradient, learning_rate=0.05, epsilon=1e-8, maximum_norm=0.0)
         self.target, self.rate = draw(index + 10, SIZE), torch.tensor(1e-3 * (1 + index), dtype=torch.float64)
@@ -109,9 +109,9 @@ class Learner:
         self.digest = ""
 
     def arrive(self) -> Membership:
-        """Waits until the round forms, and joins its group if that is another one."""
-        self._head.send(("join", (self.epoch, self.applied_round), 100))
-        membership: Membership = self._head.recv()
+        """Waits until the round forms, and joins its group if that is new."""
+        self._leader.send(("join", (self.epoch, self.applied_round), 100))
+        membership: Membership = self._leader.recv()
         rank, size = membership.members.index(self.me), len(membership.members)
         if membership.epoch != self.epoch:
             prefix = f"epoch-{membership.epoch}"
@@ -122,15 +122,15 @@ class Learner:
         return membership
 
     def finish(self, membership: Membership) -> bool:
-        """Averages, reports, and applies what is committed."""
+        """Averages, reports, and applies the result if it is committed."""
         failure = ""
         try:
             scratch = self.fusion.prepare()
             self.digest = scratch.digest()
         except MemberLost as error:
             failure = error.message
-        self._head.send(("commit", (membership.epoch, membership.round), (self.digest, failure)))
-        outcome = self._head.recv()
+        self._leader.send(("commit", (membership.epoch, membership.round), (self.digest, failure)))
+        outcome = self._leader.recv()
         if outcome.committed:
             self.fusion.apply(scratch)
             self.applied_round = membership.round
@@ -148,7 +148,7 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-# --- what learners do ------------------------------------------------------------------------------------------------
+# --- actions of learners ---------------------------------------------------------------------------------------------
 
 
 def begin(state: Any, *arguments: Any) -> None:
@@ -156,7 +156,7 @@ def begin(state: Any, *arguments: Any) -> None:
 
 
 def fuse(state: Any, rank: int, changes: bool = True) -> tuple[dict[str, torch.Tensor], str, dict[str, torch.Tensor]]:
-    """Goes its own way and takes part in a round; returns the state before, the digest and the state after."""
+    """Changes its state and takes part in a round; returns the state before, the digest and the state after."""
     learner: Learner = state.learner
     if changes:
         for number, tensor in enumerate((learner.parameters, learner.target)):
@@ -168,7 +168,7 @@ def fuse(state: Any, rank: int, changes: bool = True) -> tuple[dict[str, torch.T
 
 
 def fuse_until_committed(state: Any, rank: int) -> tuple[list[float], dict[str, torch.Tensor], Membership]:
-    """Takes part in rounds until one counts; returns how long each took."""
+    """Takes part in rounds until one is committed; returns the duration of each, the state and the membership."""
     learner: Learner = state.learner
     durations: list[float] = []
     while True:
@@ -184,7 +184,7 @@ def arrive_and_stop(state: Any) -> None:
 
 
 def share_gradients(state: Any, rank: int, size: int, steps: int) -> int:
-    """Descends the mean squared error over its part of a batch; returns how many steps it made."""
+    """Minimizes the mean squared error over its part of a batch; returns how many steps it made."""
     learner: Learner = state.learner
     inputs, outputs = draw(50, 16, SIZE), draw(51, 16)
     mine = slice(rank * 16 // size, (rank + 1) * 16 // size)
@@ -207,11 +207,11 @@ def state_of(state: Any, rank: int) -> dict[str, torch.Tensor]:
 
 
 class Mesh:
-    """A head and its learners."""
+    """A leader and its learners."""
 
     def __init__(self, learners: int, mode: str) -> None:
         self.options = FusionOptions(mode=mode, straggler_seconds=TIMEOUT_SECONDS, report_seconds=TIMEOUT_SECONDS)
-        self.head = Head(learners, self.options)
+        self.leader = Leader(learners, self.options)
         self.members: list[Member] = []
         for index in range(learners):
             self.add(index, "first")
@@ -219,15 +219,15 @@ class Mesh:
     def add(self, index: int, incarnation: str) -> Member:
         member = Member()
         self.members.append(member)
-        member.send(begin, index, incarnation, self.head.address, self.head.store.address, self.options)
-        self.head.admit((index, incarnation))
+        member.send(begin, index, incarnation, self.leader.address, self.leader.store.address, self.options)
+        self.leader.admit((index, incarnation))
         member.result()
         return member
 
     def close(self) -> None:
         for member in self.members:
             member.kill()
-        self.head.close()
+        self.leader.close()
 
 
 @pytest.fixture
@@ -248,10 +248,10 @@ def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], *
         assert torch.equal(one[name], other[name]), name
 
 
-# --- laws ------------------------------------------------------------------------------------------------------------
+# --- tests -----------------------------------------------------------------------------------------------------------
 
 
-def test_learners_agree_on_the_float64_mean_to_the_bit(mesh: Callable[..., Mesh]) -> None:
+def test_learners_compute_the_float64_mean_bitwise_equally(mesh: Callable[..., Mesh]) -> None:
     members = mesh(3, "average").members
     everywhere(members, fuse)
     results = everywhere(members, fuse)
@@ -267,42 +267,42 @@ def test_learners_agree_on_the_float64_mean_to_the_bit(mesh: Callable[..., Mesh]
     torch.testing.assert_close(common["common.squared_deviation"], samples.squared_deviation)
 
 
-def test_the_others_finish_the_next_round_without_a_member_killed_in_a_collective(mesh: Callable[..., Mesh]) -> None:
+def test_after_a_member_is_killed_in_a_collective_the_others_finish_the_next_round(mesh: Callable[..., Mesh]) -> None:
     fused = mesh(3, "average")
-    head, other, victim = fused.members
+    leader, other, victim = fused.members
     everywhere(fused.members, fuse)
-    head.send(fuse_until_committed, 0)
+    leader.send(fuse_until_committed, 0)
     other.send(fuse_until_committed, 1)
     victim.send(arrive_and_stop).result()
     victim.kill()
-    for member in (head, other):
+    for member in (leader, other):
         durations, _, membership = member.result()
         assert len(durations) == 2
         assert sum(durations) < SOON_SECONDS
         assert membership.members == ((0, "first"), (1, "first"))
         assert not membership.joiners
-    assert fused.head.rounds.state.environment_steps == 100 * (3 + 2)
+    assert fused.leader.rounds.state.environment_steps == 100 * (3 + 2)
 
 
 @pytest.mark.parametrize("mode", ["average", "diloco"])
-def test_a_restarted_learner_gets_the_state_of_the_head(mesh: Callable[..., Mesh], mode: str) -> None:
+def test_a_restarted_learner_gets_the_state_of_the_leader(mesh: Callable[..., Mesh], mode: str) -> None:
     fused = mesh(2, mode)
-    head, other = fused.members
-    everywhere([head, other], fuse)
-    head.send(share_gradients, 0, 1, 3).result()
+    leader, other = fused.members
+    everywhere([leader, other], fuse)
+    leader.send(share_gradients, 0, 1, 3).result()
     other.kill()
     again = fused.add(1, "second").send(fuse, 1, False)
-    fused.head.wait_for_arrival(1)
-    head.send(fuse, 0, False)
+    fused.leader.wait_for_arrival(1)
+    leader.send(fuse, 0, False)
     _, _, joined = again.result()
-    before, _, after = head.result()
-    # With two equal members, the mean is what the head was; the outer step goes on from there.
+    before, _, after = leader.result()
+    # With two equal members, the mean is the leader's state, from which the outer step starts.
     assert_equal(joined, after)
     assert_equal(after, before, but=("parameters",) if mode == "diloco" else ())
     assert before["step"] == 3
 
 
-def test_diloco_follows_its_outer_optimizer(mesh: Callable[..., Mesh]) -> None:
+def test_diloco_applies_its_outer_optimizer(mesh: Callable[..., Mesh]) -> None:
     members = mesh(2, "diloco").members
     results = [everywhere(members, fuse, False)]
     anchor, velocity = results[0][0][2]["parameters"].double(), torch.zeros(SIZE, dtype=torch.float64)
@@ -317,7 +317,7 @@ def test_diloco_follows_its_outer_optimizer(mesh: Callable[..., Mesh]) -> None:
         assert digest == other_digest
 
 
-def test_shared_gradients_over_half_batches_are_one_learner_with_the_whole_batch(mesh: Callable[..., Mesh]) -> None:
+def test_shared_gradients_over_half_batches_equal_one_learner_with_the_whole_batch(mesh: Callable[..., Mesh]) -> None:
     together, alone = mesh(2, "allreduce").members, mesh(1, "allreduce").members
     everywhere(together, fuse, False)
     everywhere(alone, fuse, False)
@@ -332,18 +332,18 @@ def test_shared_gradients_over_half_batches_are_one_learner_with_the_whole_batch
     assert not torch.allclose(whole["parameters"], draw(0, SIZE), atol=0.1)
 
 
-def test_where_gradients_are_shared_the_others_go_on_from_the_head_without_a_killed_member(
+def test_in_allreduce_the_others_continue_from_the_leaders_state_after_a_member_is_killed(
     mesh: Callable[..., Mesh],
 ) -> None:
     fused = mesh(3, "allreduce")
-    head, other, victim = fused.members
+    leader, other, victim = fused.members
     everywhere(fused.members, fuse, False)
     everywhere(fused.members, share_gradients, 3, 5)
-    head.send(share_gradients, 0, 3, 5)
+    leader.send(share_gradients, 0, 3, 5)
     other.send(share_gradients, 1, 3, 5)
     victim.kill()
-    assert (head.result(), other.result()) == (0, 0)
-    (durations, first, membership), (_, second, _) = everywhere([head, other], fuse_until_committed)
+    assert (leader.result(), other.result()) == (0, 0)
+    (durations, first, membership), (_, second, _) = everywhere([leader, other], fuse_until_committed)
     assert len(durations) == 1
     assert membership.joiners == {1}
     assert_equal(first, second)

@@ -1,4 +1,4 @@
-"""Laws of priorities, against a list of numbers that is searched from its beginning."""
+"""Tests the priority tree against a plain list that is searched linearly."""
 
 import math
 
@@ -16,7 +16,7 @@ from agentpod.experience.prioritized_sampling import (
 )
 
 SHAPES = [(2, 2), (3, 4), (64, 32_768)]
-"""Fan-out and greatest number of roots: many levels, some, and the one level that few leaves need."""
+"""Fan-out and maximum number of roots, for many levels, several, and a single one."""
 
 
 @pytest.fixture(params=SHAPES, ids=str)
@@ -33,7 +33,7 @@ def tree_of(values: list[float]) -> PriorityTree:
 
 
 def searched(values: list[float], points: list[float]) -> list[int]:
-    """The leaf that each point falls on when the values are laid end to end."""
+    """Returns the leaf whose range of the running sum contains each point."""
     found = []
     for point in points:
         leaf = 0
@@ -45,7 +45,7 @@ def searched(values: list[float], points: list[float]) -> list[int]:
 
 
 def churned(count: int, seed: int) -> tuple[PriorityTree, list[float]]:
-    """A tree after random changes of every kind, and what its leaves must be."""
+    """Returns a tree after random changes of every kind, and the expected leaves."""
     generator = torch.Generator().manual_seed(seed)
     tree, values, greatest = PriorityTree(count, 0.6), [0.0] * count, FIRST_PRIORITY
     for _ in range(30):
@@ -67,7 +67,7 @@ def churned(count: int, seed: int) -> tuple[PriorityTree, list[float]]:
 
 @pytest.mark.usefixtures("tree_shape")
 @pytest.mark.parametrize("count", [9, 64, 100])
-def test_leaves_hold_what_was_set_last_and_draws_fall_where_a_search_finds_them(count: int) -> None:
+def test_leaves_hold_the_last_values_and_samples_agree_with_a_linear_search(count: int) -> None:
     for seed in range(5):
         tree, values = churned(count, seed)
         assert tree.get(torch.arange(count)).tolist() == values
@@ -81,11 +81,11 @@ def test_leaves_hold_what_was_set_last_and_draws_fall_where_a_search_finds_them(
 
 
 @pytest.mark.usefixtures("tree_shape")
-def test_draws_are_in_proportion_to_priorities() -> None:
+def test_samples_are_proportional_to_priorities() -> None:
     generator = torch.Generator().manual_seed(0)
     values = (torch.rand(40, generator=generator) * 10).tolist()
     values[3] = values[39] = 0.0
-    # Batches of one, so that the shares of a batch have no part in it.
+    # Batches of one, so that stratification has no effect.
     drawn = torch.cat([tree_of(values).sample(1, generator)[0] for _ in range(4000)])
     expected = torch.tensor(values) / sum(values) * 4000
     count = drawn.bincount(minlength=40).float()
@@ -96,14 +96,14 @@ def test_draws_are_in_proportion_to_priorities() -> None:
 
 
 @pytest.mark.usefixtures("tree_shape")
-def test_of_equal_priorities_a_batch_as_large_as_the_tree_draws_every_leaf_once() -> None:
+def test_with_equal_priorities_a_batch_as_large_as_the_tree_draws_every_leaf_once() -> None:
     index, probability = tree_of([0.3] * 96).sample(96, torch.Generator().manual_seed(1))
     assert index.tolist() == list(range(96))
     torch.testing.assert_close(probability, torch.full((96,), 1 / 96, dtype=torch.float64))
 
 
 @pytest.mark.usefixtures("tree_shape")
-def test_the_only_positive_leaf_is_drawn_wherever_it_is() -> None:
+def test_the_only_positive_leaf_is_always_drawn() -> None:
     for leaf in range(33):
         index, probability = tree_of([1e-300 * (i == leaf) for i in range(33)]).sample(5, torch.Generator())
         assert index.tolist() == [leaf] * 5
@@ -111,7 +111,7 @@ def test_the_only_positive_leaf_is_drawn_wherever_it_is() -> None:
 
 
 @pytest.mark.usefixtures("tree_shape")
-def test_a_point_that_rounding_moves_past_the_end_belongs_to_the_last_positive_leaf(
+def test_a_point_rounded_past_the_end_belongs_to_the_last_positive_leaf(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tree = tree_of([0.1] * 20 + [0.0] * 20)
@@ -122,13 +122,13 @@ def test_a_point_that_rounding_moves_past_the_end_belongs_to_the_last_positive_l
 
 
 @pytest.mark.usefixtures("tree_shape")
-def test_a_point_on_a_border_belongs_to_the_leaf_that_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_on_a_boundary_belongs_to_the_leaf_that_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "rand", lambda size, **_: torch.zeros(size, dtype=torch.float64))
     index, _ = tree_of([0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0]).sample(4, torch.Generator())
     assert index.tolist() == [1, 4, 5, 7]
 
 
-def test_a_border_that_rounding_moves_past_its_point_leads_to_no_empty_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boundary_rounded_past_its_point_selects_no_zero_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prioritized_sampling, "FAN_OUT", 2)
     monkeypatch.setattr(prioritized_sampling, "MAXIMUM_ROOTS", 2)
     tree = tree_of([0.0, 0.1, 0.0, 0.2])
@@ -137,7 +137,7 @@ def test_a_border_that_rounding_moves_past_its_point_leads_to_no_empty_leaf(monk
     assert tree.sample(1, torch.Generator())[0].tolist() == [3]
 
 
-def test_what_is_excluded_is_never_drawn_whatever_the_others_are() -> None:
+def test_excluded_leaves_are_never_drawn() -> None:
     generator = torch.Generator().manual_seed(0)
     values = 10.0 ** torch.randint(-30, 30, (5000,), generator=generator).double()
     tree = PriorityTree(5000, 0.6)
@@ -149,7 +149,7 @@ def test_what_is_excluded_is_never_drawn_whatever_the_others_are() -> None:
         assert float(probability.min()) > 0
 
 
-def test_an_error_becomes_its_size_plus_epsilon_to_the_exponent() -> None:
+def test_the_priority_of_an_error_is_its_size_plus_epsilon_to_the_exponent() -> None:
     tree = PriorityTree(4, 0.7)
     tree.admit(0, 4)
     tree.update(torch.arange(3), torch.tensor([-2.0, 0.0, 0.5]))
@@ -157,7 +157,7 @@ def test_an_error_becomes_its_size_plus_epsilon_to_the_exponent() -> None:
     assert tree.get(torch.arange(4)).tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def test_what_enters_has_the_greatest_priority_so_far_even_if_nothing_has_it_any_more() -> None:
+def test_new_leaves_get_the_largest_priority_ever_set() -> None:
     tree = PriorityTree(4, 1.0)
     tree.admit(0, 2)
     assert tree.get(torch.arange(4)).tolist() == [FIRST_PRIORITY, FIRST_PRIORITY, 0.0, 0.0]
@@ -167,7 +167,7 @@ def test_what_enters_has_the_greatest_priority_so_far_even_if_nothing_has_it_any
     assert tree.get(torch.tensor([2])).item() == pytest.approx(9.0 + EPSILON)
 
 
-def test_an_error_that_is_not_finite_changes_nothing() -> None:
+def test_errors_that_are_not_finite_are_ignored() -> None:
     tree = PriorityTree(4, 0.6)
     tree.admit(0, 4)
     tree.update(torch.arange(4), torch.tensor([math.nan, math.inf, -math.inf, 3.0]))
@@ -176,7 +176,7 @@ def test_an_error_that_is_not_finite_changes_nothing() -> None:
     assert tree.get(torch.tensor([0])).item() == pytest.approx((3 + EPSILON) ** 0.6)
 
 
-def test_an_error_does_not_bring_back_what_is_excluded() -> None:
+def test_an_error_does_not_readmit_an_excluded_leaf() -> None:
     tree = PriorityTree(4, 0.6)
     tree.admit(0, 4)
     tree.exclude(1, 2)
@@ -185,13 +185,13 @@ def test_an_error_does_not_bring_back_what_is_excluded() -> None:
     assert set(tree.sample(100, torch.Generator())[0].tolist()) == {0, 3}
 
 
-def test_leaves_of_no_priority_give_way_to_the_most_probable_of_the_batch() -> None:
+def test_zero_priorities_are_replaced_by_the_most_probable_leaf_of_the_batch() -> None:
     index, priority = replace_zero_priorities(torch.tensor([4, 5, 6, 7]), torch.tensor([0.0, 1.0, 3.0, 0.0]))
     assert index.tolist() == [6, 5, 6, 6]
     assert priority.tolist() == [3.0, 1.0, 3.0, 3.0]
 
 
-def test_weights_undo_uneven_sampling_and_the_greatest_is_one() -> None:
+def test_weights_correct_nonuniform_sampling_and_the_largest_is_one() -> None:
     probability = torch.tensor([0.5, 0.25, 0.125], dtype=torch.float64)
     weight = importance_weights(probability, 10, 0.5)
     expected = [(10 * p) ** -0.5 / (10 * 0.125) ** -0.5 for p in (0.5, 0.25, 0.125)]
@@ -200,7 +200,7 @@ def test_weights_undo_uneven_sampling_and_the_greatest_is_one() -> None:
     assert importance_weights(probability, 10, 0.0).tolist() == [1.0] * 3
 
 
-def test_with_full_correction_the_weighted_mean_is_that_of_even_sampling() -> None:
+def test_with_beta_1_the_weighted_mean_equals_that_of_uniform_sampling() -> None:
     generator = torch.Generator().manual_seed(3)
     values = torch.rand(200, generator=generator, dtype=torch.float64) + 0.1
     tree, measured = tree_of(values.tolist()), torch.arange(200.0)
@@ -210,7 +210,7 @@ def test_with_full_correction_the_weighted_mean_is_that_of_even_sampling() -> No
     assert float(mean) == pytest.approx(float(measured.mean()), rel=5e-3)
 
 
-def test_sums_do_not_drift() -> None:
+def test_sums_accumulate_no_rounding_error() -> None:
     generator = torch.Generator().manual_seed(0)
     tree = PriorityTree(10_000, 1.0)
     tree.admit(0, 10_000)
@@ -234,7 +234,7 @@ def test_a_copy_of_the_tensors_is_a_copy_of_the_tree() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 64, 32_768, 32_769, 1_000_000])
-def test_the_size_is_told_before_the_tree_is_made(count: int) -> None:
+def test_size_bytes_equals_the_size_of_the_tree(count: int) -> None:
     assert PriorityTree.size_bytes(count) == PriorityTree(count, 0.6).tensors()["nodes"].nbytes
     assert PriorityTree.size_bytes(count) < 8 * count * 1.02 + 600
 

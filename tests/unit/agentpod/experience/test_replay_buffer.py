@@ -1,7 +1,7 @@
-"""Laws of the replay memory, against a history of single transitions that knows no ring.
+"""Tests the replay buffer against a history of single transitions that is not a ring.
 
-Memory is poisoned (not-a-number, random flags) wherever nobody should look, so that whoever looks shows it.
-Observations are numbered, so that each says where it is from.
+Memory that must not be read is poisoned (NaN, random flags), so that reading it changes results. Observations are
+numbered, so that each identifies its step.
 """
 
 import itertools
@@ -30,12 +30,12 @@ OBSERVED = Space("continuous", (2,), torch.float32)
 DISCRETE = Space("discrete", (), torch.int64, n=3)
 CONTINUOUS = Space("continuous", (2,), torch.float32, low=(-1.0, -1.0), high=(1.0, 1.0))
 COPY = "cpu:0"
-"""Equal to the memory's device in all but the name: the replay keeps a copy, as it does on another device."""
+"""The memory's device under another name: the replay buffer keeps a copy, as it does on another device."""
 
 
 @dataclass
 class Transition:
-    """One step of one lane, and what it left behind: the last observation of an episode that ended there."""
+    """One step of one lane, and the final observation of an episode that ended there."""
 
     observation: list[float]
     action: list[float]
@@ -47,7 +47,7 @@ class Transition:
 
 @dataclass
 class World:
-    """Lanes of random episodes, written into a memory as a worker writes them, and remembered one by one."""
+    """Lanes of random episodes, written into the buffer as a worker writes them, and recorded one by one."""
 
     horizon: int
     count: int
@@ -107,7 +107,7 @@ class World:
             self.memory[FINAL][row, lane] = torch.tensor(self.now[lane])
 
     def restart(self) -> None:
-        """The environments begin anew: what was written last is followed by something else."""
+        """Resets the environments: the last written steps have no successor."""
         for step in self.history[-1]:
             step.truncated |= not step.terminated
         self.now = [self.observe() for _ in range(self.count)]
@@ -115,7 +115,7 @@ class World:
     def expected(
         self, row: int, lane: int, n_step: int, discount: float
     ) -> tuple[Transition, float, float, list[float]]:
-        """The first step, the sum of rewards, the discount and what follows, by the definition."""
+        """Returns the first step, the sum of rewards, the discount and the next observation, by definition."""
         time, total, power = self.row_time[row], 0.0, 1.0
         for step in (steps[lane] for steps in self.history[time : time + n_step]):
             total += power * step.reward
@@ -151,7 +151,7 @@ def advance(world: World, replay: ReplayBuffer, segments: int) -> None:
 
 
 def ready_indices(world: World, replay: ReplayBuffer) -> Tensor:
-    """All that can be sampled: the newest steps of the history."""
+    """Returns all steps that can be sampled: the newest steps of the history."""
     rows = [row for row, time in world.row_time.items() if time >= len(world.history) - replay.size // world.count]
     return (torch.tensor(rows).unsqueeze(1) * world.count + torch.arange(world.count)).flatten()
 
@@ -162,7 +162,7 @@ WORLDS = [(1, 1, 2), (1, 3, 7), (4, 2, 2), (3, 2, 3), (5, 3, 4), (16, 1, 3), (2,
 @pytest.mark.parametrize("action_space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("device", [None, COPY])
 @pytest.mark.parametrize("layout", WORLDS, ids=str)
-def test_every_transition_is_what_its_history_says(
+def test_every_transition_agrees_with_the_history(
     layout: tuple[int, int, int], device: str | None, action_space: Space
 ) -> None:
     for seed, n_step in itertools.product(range(2), (1, 2, 3, 7)):
@@ -174,12 +174,12 @@ def test_every_transition_is_what_its_history_says(
                 if outstanding:
                     world.poison(replay.grant(), world.horizon)
                 check(world, replay.gather(ready_indices(world, replay), n_step, 0.9), n_step, 0.9)
-            # Nobody was lost, nothing was reset: the segments come after all.
+            # No worker was lost and nothing was reset: the granted segments still arrive.
             replay._granted = 0
 
 
 @pytest.mark.parametrize("device", [None, COPY])
-def test_after_a_loss_windows_end_where_the_environments_were_reset(device: str | None) -> None:
+def test_windows_end_where_the_environments_were_reset_after_a_loss(device: str | None) -> None:
     for seed in range(5):
         world = World(3, 2, 5, seed=seed)
         replay = ReplayBuffer(world.memory, world.horizon, device=device)
@@ -208,7 +208,7 @@ def test_a_copy_on_another_device_does_not_change_with_the_memory() -> None:
 
 @dataclass
 class Example:
-    """One lane, rows of two: written by hand below."""
+    """One lane with segments of two rows, filled by the tests below."""
 
     terminated: tuple[int, ...] = ()
     truncated: tuple[int, ...] = ()
@@ -245,7 +245,7 @@ class Example:
     ],
     ids=str,
 )
-def test_windows_worked_out_by_hand(
+def test_hand_computed_windows(
     example: Example, row: int, n_step: int, reward: float, discount: float, following: float | None
 ) -> None:
     batch = example.replay().gather(torch.tensor([row]), n_step, 0.5)
@@ -253,7 +253,7 @@ def test_windows_worked_out_by_hand(
     assert following is None or batch.next_observation.item() == following
 
 
-def test_a_break_is_marked_once_and_not_on_what_terminated() -> None:
+def test_mark_truncated_is_idempotent_and_skips_terminated_steps() -> None:
     world = World(2, 50, 3, end_probability=0.3)
     replay = ReplayBuffer(world.memory, 2)
     replay.mark_truncated()
@@ -267,7 +267,7 @@ def test_a_break_is_marked_once_and_not_on_what_terminated() -> None:
     assert torch.equal(newest["truncated"][1], ~newest["terminated"][1])
 
 
-def test_steps_are_drawn_evenly_and_no_filling_one_among_them() -> None:
+def test_ready_steps_are_sampled_uniformly_and_filling_ones_never() -> None:
     world = World(2, 3, 8)
     replay = ReplayBuffer(world.memory, 2)
     advance(world, replay, 13)
@@ -284,7 +284,7 @@ def test_steps_are_drawn_evenly_and_no_filling_one_among_them() -> None:
 
 @pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_what_is_sampled_is_what_is_gathered(prioritized: bool, n_step: int) -> None:
+def test_sample_and_gather_agree(prioritized: bool, n_step: int) -> None:
     world = World(4, 3, 5)
     replay = ReplayBuffer(world.memory, 4, prioritized=prioritized)
     advance(world, replay, 7)
@@ -295,7 +295,7 @@ def test_what_is_sampled_is_what_is_gathered(prioritized: bool, n_step: int) -> 
 
 
 class Watched(TorchDispatchMode):
-    """Refuses to read memory anywhere but at given steps."""
+    """Fails when memory is read outside the given steps."""
 
     def __init__(self, replay: ReplayBuffer, allowed: Tensor) -> None:
         super().__init__()
@@ -311,7 +311,7 @@ class Watched(TorchDispatchMode):
 
 @pytest.mark.parametrize("on_host", [True, False])
 @pytest.mark.parametrize("n_step", [1, 5])
-def test_nobody_reads_what_is_being_filled(n_step: int, on_host: bool) -> None:
+def test_filling_memory_is_never_read(n_step: int, on_host: bool) -> None:
     world = World(2, 3, 6, end_probability=0.02)
     replay = ReplayBuffer(world.memory, 2)
     advance(world, replay, 8)
@@ -325,7 +325,7 @@ def test_nobody_reads_what_is_being_filled(n_step: int, on_host: bool) -> None:
 
 
 @pytest.mark.parametrize("gather_bytes", [1, 5000, 2**22])
-def test_many_batches_are_one_large_one_cut(gather_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_many_splits_one_large_batch(gather_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GATHER_BYTES", gather_bytes)
     world = World(4, 3, 5)
     replay = ReplayBuffer(world.memory, 4)
@@ -340,7 +340,7 @@ def test_many_batches_are_one_large_one_cut(gather_bytes: int, monkeypatch: pyte
             assert torch.equal(torch.cat([getattr(batch, name) for batch in batches]), getattr(whole, name))
 
 
-def test_many_batches_by_priority_know_of_the_priorities_set_meanwhile() -> None:
+def test_sample_many_by_priority_uses_priorities_set_between_batches() -> None:
     world = World(4, 3, 5)
     replay = ReplayBuffer(world.memory, 4, prioritized=True)
     advance(world, replay, 5)
@@ -352,20 +352,20 @@ def test_many_batches_by_priority_know_of_the_priorities_set_meanwhile() -> None
     assert next(batches, None) is None
 
 
-def test_steps_are_drawn_in_proportion_to_their_errors_and_weighted_against_it() -> None:
+def test_steps_are_sampled_in_proportion_to_their_errors_and_weighted_inversely() -> None:
     world = World(4, 2, 3)
     replay = ReplayBuffer(world.memory, 4, prioritized=True, priority_exponent=1.0)
     advance(world, replay, 3)
     errors = torch.arange(24.0)
     replay.update_priorities(torch.arange(24), errors)
-    # Of 276,000 equal shares of the sum, error e gets 1000 e.
+    # Of 276,000 equal ranges of the sum, error e gets 1000 e.
     batch = replay.sample(276_000, 1, 0.9, torch.Generator().manual_seed(0), beta=0.5)
     assert batch.index.bincount(minlength=24).tolist() == pytest.approx((1000 * errors).tolist(), abs=2)
     drawn = errors[batch.index]
     torch.testing.assert_close(batch.weight, (drawn / drawn.min()).pow(-0.5), rtol=1e-4, atol=0)
 
 
-def test_new_steps_have_the_greatest_priority_and_steps_given_away_have_none() -> None:
+def test_new_steps_have_the_largest_priority_and_granted_ones_have_none() -> None:
     world = World(4, 2, 3)
     replay = ReplayBuffer(world.memory, 4, prioritized=True, priority_exponent=1.0)
     advance(world, replay, 3)
@@ -380,7 +380,7 @@ def test_new_steps_have_the_greatest_priority_and_steps_given_away_have_none() -
     assert counts.tolist() == pytest.approx([100] * 24, abs=2)
 
 
-def test_what_is_lost_has_no_priority_until_it_is_received() -> None:
+def test_lost_steps_have_no_priority_until_they_are_received() -> None:
     world = World(4, 2, 3)
     replay = ReplayBuffer(world.memory, 4, prioritized=True)
     advance(world, replay, 3)
@@ -392,7 +392,7 @@ def test_what_is_lost_has_no_priority_until_it_is_received() -> None:
     assert set(replay.sample(100, 1, 0.9, generator).index.tolist()) == set(range(24))
 
 
-def test_the_ring_goes_round_and_counts_what_it_holds() -> None:
+def test_the_ring_wraps_around_and_counts_its_steps() -> None:
     world = World(4, 3, 5)
     replay = ReplayBuffer(world.memory, 4)
     assert (replay.size, replay.newest_row, replay.steps, replay.capacity, replay.segment_steps) == (0, -1, 0, 60, 12)
@@ -408,7 +408,7 @@ def test_the_ring_goes_round_and_counts_what_it_holds() -> None:
     assert first_rows == [0, 4, 8, 12, 16, 0, 4, 8, 12, 16, 0]
 
 
-def test_segments_come_back_in_the_order_in_which_they_went() -> None:
+def test_segments_are_received_in_the_order_of_their_grants() -> None:
     replay = ReplayBuffer(World(4, 2, 4).memory, 4)
     with pytest.raises(FailedPrecondition, match="row 0"):
         replay.receive(0)
@@ -421,7 +421,7 @@ def test_segments_come_back_in_the_order_in_which_they_went() -> None:
     assert replay.grant() == 8
 
 
-def test_with_nothing_ready_there_is_nothing_to_sample() -> None:
+def test_an_empty_buffer_cannot_be_sampled() -> None:
     world = World(4, 2, 2)
     replay = ReplayBuffer(world.memory, 4)
     generator = torch.Generator()
@@ -437,7 +437,7 @@ def test_with_nothing_ready_there_is_nothing_to_sample() -> None:
 def restored(
     world: World, pieces: dict[int, dict[str, Tensor]], state: dict[str, Tensor], **options: Any
 ) -> ReplayBuffer:
-    """A second memory, poisoned where nothing is restored."""
+    """Returns a second buffer, poisoned where nothing is restored."""
     twin = World(world.horizon, world.count, world.segments, seed=99)
     replay = ReplayBuffer(twin.memory, world.horizon, **options)
     for tensors in pieces.values():
@@ -450,7 +450,7 @@ def restored(
 @pytest.mark.parametrize("device", [None, COPY])
 @pytest.mark.parametrize("layout", [(4, 3, 5), (1, 2, 300), (3, 1, 2)], ids=str)
 @pytest.mark.parametrize("granted", [0, 1])
-def test_a_restored_memory_goes_on_bit_for_bit(
+def test_a_restored_buffer_continues_bitwise_equal(
     layout: tuple[int, int, int], device: str | None, prioritized: bool, granted: int
 ) -> None:
     for received in (0, 1, layout[2] - 1, layout[2] + 2):
@@ -486,7 +486,7 @@ def test_a_restored_memory_goes_on_bit_for_bit(
 
 
 @pytest.mark.parametrize("most_pieces", [64, 1000])
-def test_pieces_that_did_not_change_need_not_be_saved_again(most_pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_pieces_are_not_saved_again(most_pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAXIMUM_PIECES", most_pieces)
     world = World(2, 3, 200)
     replay = ReplayBuffer(world.memory, 2)
@@ -498,7 +498,7 @@ def test_pieces_that_did_not_change_need_not_be_saved_again(most_pieces: int, mo
         assert len(changed) <= segments * min(most_pieces, 200) // 200 + 2
         pieces |= changed
         saved_steps = replay.steps
-        # What breaks after a visit is saved at the next one.
+        # A mark after a save is saved with the next one.
         replay.mark_truncated()
         world.restart()
     pieces |= dict(replay.segments(saved_steps))
@@ -508,7 +508,7 @@ def test_pieces_that_did_not_change_need_not_be_saved_again(most_pieces: int, mo
     check(world, twin.gather(ready_indices(world, twin), 5, 0.9), 5, 0.9)
 
 
-def test_a_missing_piece_is_told_and_nothing_is_sampled() -> None:
+def test_a_missing_piece_is_reported_and_nothing_is_sampled() -> None:
     world = World(4, 2, 5)
     replay = ReplayBuffer(world.memory, 4)
     advance(world, replay, 4)
@@ -522,7 +522,7 @@ def test_a_missing_piece_is_told_and_nothing_is_sampled() -> None:
     assert twin.size == 0
 
 
-def test_a_memory_of_another_layout_is_refused() -> None:
+def test_a_state_with_another_layout_is_refused() -> None:
     world = World(4, 2, 6)
     replay = ReplayBuffer(world.memory, 4)
     advance(world, replay, 2)
@@ -532,14 +532,14 @@ def test_a_memory_of_another_layout_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="prioritized"):
         ReplayBuffer(world.memory, 4, prioritized=True).load_state_dict(replay.state_dict())
     for other in (World(4, 3, 6), World(8, 2, 3), World(4, 2, 6, action_space=CONTINUOUS)):
-        with pytest.raises(InvalidArgument, match="the environments"):
+        with pytest.raises(InvalidArgument, match="environments and their number"):
             ReplayBuffer(other.memory, other.horizon).restore(dict(replay.segments())[0])
     piece = dict(replay.segments())[0]
-    with pytest.raises(InvalidArgument, match="the environments"):
+    with pytest.raises(InvalidArgument, match="environments and their number"):
         ReplayBuffer(World(4, 2, 6).memory, 4).restore(piece | {"observation": piece["observation"].double()})
 
 
-def test_rows_are_whole_segments_and_two_at_least() -> None:
+def test_a_ring_has_at_least_two_whole_segments() -> None:
     for capacity, horizon, count in itertools.product((1, 7, 100, 1000), (1, 3, 16), (1, 4)):
         rows = replay_rows(capacity, horizon, count)
         assert rows % horizon == 0
@@ -556,7 +556,7 @@ def test_rows_that_are_not_whole_segments_are_refused(rows: int) -> None:
         ReplayBuffer(memory, 4)
 
 
-def test_the_layout_is_that_of_the_spaces() -> None:
+def test_the_layout_follows_the_spaces() -> None:
     pixels = Space("continuous", (3, 8, 8), torch.uint8)
     fields = replay_fields(pixels, CONTINUOUS, 12, 5)
     assert {name: (each.shape, each.dtype) for name, each in fields.items()} == {
@@ -571,13 +571,15 @@ def test_the_layout_is_that_of_the_spaces() -> None:
     assert replay_fields(pixels, DISCRETE, 12, 5)["action"].shape == (12, 5)
 
 
-def test_a_memory_that_does_not_fit_is_refused_with_what_would() -> None:
+def test_a_buffer_that_does_not_fit_is_refused_with_the_capacity_that_would() -> None:
     fields = replay_fields(OBSERVED, DISCRETE, 50, 2)
-    # 2 x 2 numbers observed, one action of 8 bytes, one reward, two flags; a priority takes 8 bytes.
+    # Per step: 2 x 2 float32 observations, an action of 8 bytes, a reward, two flags; a priority takes 8 bytes.
     assert replay_bytes(fields) == 100 * (2 * 2 * 4 + 8 + 4 + 2)
     assert replay_bytes(fields, prioritized=True) == 3000 + 800
     check_memory(fields, 3000)
-    with pytest.raises(ResourceExhausted, match=r"replay_capacity.* 100 steps needs 3000 bytes.* 2999: at most 99 "):
+    with pytest.raises(
+        ResourceExhausted, match=r"replay_capacity.* 100 steps needs 3000 bytes.* 2999 are.* at most 99 "
+    ):
         check_memory(fields, 2999)
     with pytest.raises(ResourceExhausted, match="3800 bytes"):
         check_memory(fields, 3000, prioritized=True)
@@ -603,7 +605,7 @@ def test_observations_of_any_shape_are_gathered(n_step: int) -> None:
 
 
 class Unasked(TorchDispatchMode):
-    """Refuses every operation whose answer the host would have to wait for, were the tensors on a device."""
+    """Fails on every operation that would synchronize with the device if the tensors were on one."""
 
     WAITING = ("_local_scalar_dense", "is_nonzero", "item", "nonzero", "masked_select", "unique", "equal")
 
@@ -617,12 +619,12 @@ class Unasked(TorchDispatchMode):
 
 @pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_a_device_is_not_made_to_wait(n_step: int, prioritized: bool) -> None:
+def test_sampling_never_synchronizes_with_the_device(n_step: int, prioritized: bool) -> None:
     world = World(4, 3, 5)
     replay = ReplayBuffer(world.memory, 4, prioritized=prioritized)
     advance(world, replay, 7)
     first_row = replay.grant()
-    # Takes the way of a device, which the numbers must not show.
+    # Uses the code path of a device, which must not change the results.
     replay._on_host = False
     generator = torch.Generator().manual_seed(0)
     with Unasked():
@@ -638,7 +640,7 @@ def test_a_device_is_not_made_to_wait(n_step: int, prioritized: bool) -> None:
 
 @pytest.fixture
 def mapped_final() -> Iterator[tuple[int, Tensor]]:
-    """Memory of a file: 60 x 2 observations of a page each, and the descriptor that tells how many are backed."""
+    """Maps a file with 60 x 2 observations of one page each; its descriptor shows how many pages are backed."""
     descriptor = os.memfd_create("final_observation")
     os.ftruncate(descriptor, 120 * mmap.PAGESIZE)
     memory = torch.frombuffer(mmap.mmap(descriptor, 120 * mmap.PAGESIZE), dtype=torch.uint8)
@@ -686,7 +688,7 @@ def test_final_observations_that_were_never_written_are_never_touched(
     assert final_observation[[3, 19, 59], [1, 0, 1], -1].tolist() == [1, 2, 6]
 
 
-def test_what_collect_writes_is_what_the_memory_reads() -> None:
+def test_the_buffer_returns_what_collect_wrote() -> None:
     simulator = make("CartPole-v1", 3)
     fields = replay_fields(simulator.observation_space, simulator.action_space, replay_rows(300, 20, 3), 3)
     memory = {name: torch.zeros(each.shape, dtype=each.dtype) for name, each in fields.items()}
@@ -702,7 +704,7 @@ def test_what_collect_writes_is_what_the_memory_reads() -> None:
     batch = replay.gather(torch.arange(300), 1, 0.99)
     assert batch.discount.eq(0).any()
     going_on = batch.discount > 0
-    # A cart goes on where it was with the speed that it had: x' = x + 0.02 v.
+    # The dynamics of the cart: x' = x + 0.02 v.
     x, speed = batch.observation[:, 0], batch.observation[:, 1]
     torch.testing.assert_close(batch.next_observation[going_on, 0], (x + 0.02 * speed)[going_on], rtol=0, atol=1e-6)
     simulator.close()

@@ -1,4 +1,4 @@
-"""Laws of collecting: where everything a simulator says ends up. The data names the step it comes from."""
+"""Tests where `collect` writes everything that a simulator returns. The data identifies the step it comes from."""
 
 import math
 
@@ -19,7 +19,7 @@ UNTOUCHED = -77.0
 class Countdown:
     """Episodes of fixed lengths; an observation is [lane, episode, step of the episode], a reward lane + 1.
 
-    Odd lanes terminate, even lanes are truncated. Keeps the actions it was given.
+    Odd lanes terminate, even lanes are truncated. Records the actions that it receives.
     """
 
     observation_space = Space("continuous", (3,), torch.float32)
@@ -87,7 +87,7 @@ def test_all_steps_are_counted_over_all_environments() -> None:
     assert result.steps == 21
 
 
-def test_every_observation_stands_in_the_row_it_was_acted_on() -> None:
+def test_every_observation_is_in_the_row_of_its_action() -> None:
     rollout, result, _ = filled()
     for lane, length in enumerate((3, 4)):
         expected = [[lane, t // length, t % length] for t in range(11)]
@@ -95,27 +95,27 @@ def test_every_observation_stands_in_the_row_it_was_acted_on() -> None:
     assert torch.equal(result.lanes.observation, rollout["observation"][-1])
 
 
-def test_endings_are_kept_apart() -> None:
+def test_terminations_and_truncations_are_distinguished() -> None:
     rollout, _, _ = filled()
     assert rollout["truncated"].nonzero().tolist() == [[2, 0], [5, 0], [8, 0]]
     assert rollout["terminated"].nonzero().tolist() == [[3, 1], [7, 1]]
     assert rollout["reward"].eq(torch.tensor([1.0, 2.0])).all()
 
 
-def test_final_observations_are_written_where_truncated_and_nowhere_else() -> None:
+def test_final_observations_are_written_only_where_truncated() -> None:
     rollout, _, _ = filled()
     final_observation, truncated = rollout["final_observation"], rollout["truncated"]
     assert final_observation[truncated].tolist() == [[0, 0, 3], [0, 1, 3], [0, 2, 3]]
     assert final_observation[~truncated].eq(UNTOUCHED).all()
 
 
-def test_finished_episodes_are_told_in_order_with_their_return_and_length() -> None:
+def test_finished_episodes_are_reported_in_order_with_return_and_length() -> None:
     _, result, _ = filled()
     assert result.episode_returns.tolist() == [3.0, 8.0, 3.0, 8.0, 3.0]
     assert result.episode_lengths.tolist() == [3, 4, 3, 4, 3]
 
 
-def test_episodes_run_on_over_rollouts() -> None:
+def test_episodes_continue_across_rollouts() -> None:
     simulator, policy = Countdown((5, 7), DISCRETE), new_policy(DISCRETE)
     lanes, lengths = Lanes.start(simulator.reset(0)), []
     for k in range(8):
@@ -129,7 +129,7 @@ def test_episodes_run_on_over_rollouts() -> None:
 
 
 @pytest.mark.parametrize("action_space", [DISCRETE, CONTINUOUS], ids=lambda space: space.kind)
-def test_actions_and_log_probabilities_are_those_of_acting_step_by_step(action_space: Space) -> None:
+def test_actions_and_log_probabilities_equal_those_of_single_steps(action_space: Space) -> None:
     rollout, _, _ = filled(action_space=action_space)
     policy = new_policy(action_space)
     noise = policy.noise((10, 2), torch.Generator().manual_seed(0))
@@ -141,7 +141,7 @@ def test_actions_and_log_probabilities_are_those_of_acting_step_by_step(action_s
         torch.testing.assert_close(rollout["log_prob"][t], log_prob)
 
 
-def test_the_environment_gets_bounded_actions_and_the_rollout_what_was_drawn() -> None:
+def test_the_environment_gets_bounded_actions_and_the_rollout_the_sampled_ones() -> None:
     rollout, _, simulator = filled(action_space=CONTINUOUS)
     given = torch.stack(simulator.actions)
     assert given.abs().max() <= 0.1
@@ -149,7 +149,7 @@ def test_the_environment_gets_bounded_actions_and_the_rollout_what_was_drawn() -
     torch.testing.assert_close(given, rollout["action"].clamp(-1, 1) * 0.1)
 
 
-def test_workers_side_by_side_write_their_own_lanes_only() -> None:
+def test_workers_write_only_their_own_lanes() -> None:
     policy, wide = new_policy(DISCRETE), new_rollout(DISCRETE, 6, 5)
     pieces = {0: (3, 4), 2: (5, 2)}
     for first, lengths in pieces.items():
@@ -163,7 +163,7 @@ def test_workers_side_by_side_write_their_own_lanes_only() -> None:
     assert wide["log_prob"][:, 4].eq(UNTOUCHED).all()
 
 
-def test_the_seed_decides_the_rollout() -> None:
+def test_the_seed_determines_the_rollout() -> None:
     def actions(seed: int) -> Tensor:
         simulator, rollout = Countdown((3, 4), DISCRETE), new_rollout(DISCRETE, 16, 2)
         lanes = Lanes.start(simulator.reset(0))
@@ -175,7 +175,7 @@ def test_the_seed_decides_the_rollout() -> None:
 
 
 class Broken(Countdown):
-    """Says something that is not finite in lane 1 at its fourth step."""
+    """Returns a value that is not finite in lane 1 at the fourth step."""
 
     def __init__(self, field: str, value: float) -> None:
         super().__init__((50, 50), DISCRETE)
@@ -190,14 +190,14 @@ class Broken(Countdown):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(("field", "row"), [("observation", 4), ("reward", 3)])
-def test_what_is_not_finite_is_refused_naming_field_lane_and_row(field: str, row: int, value: float) -> None:
+def test_values_that_are_not_finite_are_refused_with_field_lane_and_row(field: str, row: int, value: float) -> None:
     simulator, rollout = Broken(field, value), new_rollout(DISCRETE, 8, 2)
     lanes = Lanes.start(simulator.reset(0))
-    with pytest.raises(DataLoss, match=f"environment 1 gave a {field} that is not finite at row {row}"):
+    with pytest.raises(DataLoss, match=f"environment 1 returned a {field} that is not finite at row {row}"):
         collect(simulator, new_policy(DISCRETE), rollout, lanes, torch.Generator())
 
 
-def test_fields_have_a_row_more_of_observations_than_of_steps() -> None:
+def test_observations_have_one_more_row_than_steps() -> None:
     fields = rollout_fields(Space("continuous", (4, 5), torch.uint8), CONTINUOUS, horizon=6, count=3)
     assert {name: field.shape for name, field in fields.items()} == {
         "observation": (7, 3, 4, 5),

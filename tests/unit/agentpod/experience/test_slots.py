@@ -1,4 +1,4 @@
-"""Ownership passes by message: a slot is out once, a policy that is being read is not written."""
+"""Tests slots and the policy ring: a slot is granted once, and a policy is not overwritten while it is read."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def plane() -> MemoryPlane:
     return MemoryPlane()
 
 
-def test_a_slot_is_out_once_and_comes_back(plane):
+def test_a_slot_is_granted_once_and_again_after_its_release(plane):
     slots = RolloutSlots(plane, "s", {"reward": Field("reward", (2, 3), torch.float32)}, 2)
     first, second = slots.grant(), slots.grant()
     assert first is not second
@@ -28,7 +28,7 @@ def test_a_slot_is_out_once_and_comes_back(plane):
     slots.close()
 
 
-def test_references_of_an_earlier_use_are_refused(plane):
+def test_references_of_a_previous_grant_are_refused(plane):
     slots = RolloutSlots(plane, "s", {"reward": Field("reward", (2, 3), torch.float32)}, 1)
     grant = slots.grant()
     stale = grant.region.refs()
@@ -39,7 +39,7 @@ def test_references_of_an_earlier_use_are_refused(plane):
     slots.close()
 
 
-def test_lost_slots_come_back(plane):
+def test_lost_slots_are_reclaimed(plane):
     slots = RolloutSlots(plane, "s", {"reward": Field("reward", (2, 3), torch.float32)}, 2)
     slots.grant()
     slots.receive(slots.grant())
@@ -63,7 +63,7 @@ def test_a_worker_writes_where_the_learner_samples(plane):
     slots.close()
 
 
-def test_who_lost_a_segment_can_no_longer_open_it_and_what_was_received_stays(plane):
+def test_references_to_a_lost_segment_are_refused_and_received_segments_stay(plane):
     slots = replay_slots(plane)
     slots.receive(slots.grant())
     lost = slots.grant()
@@ -76,7 +76,7 @@ def test_who_lost_a_segment_can_no_longer_open_it_and_what_was_received_stays(pl
     slots.close()
 
 
-def test_a_policy_that_is_being_read_is_never_written(plane):
+def test_a_policy_is_never_overwritten_while_it_is_read(plane):
     ring = PolicyRing(plane, "s", 3)
     ring.publish(torch.full((3,), 1.0), 1)
     held = ring.hold()
@@ -89,7 +89,7 @@ def test_a_policy_that_is_being_read_is_never_written(plane):
     ring.close()
 
 
-def test_more_readers_than_the_ring_is_made_for_are_told(plane):
+def test_too_many_readers_of_the_ring_are_refused(plane):
     ring = PolicyRing(plane, "s", 1)
     for version in range(PolicyRing.SLOTS):
         ring.publish(torch.zeros(1), version)
@@ -99,7 +99,7 @@ def test_more_readers_than_the_ring_is_made_for_are_told(plane):
     ring.close()
 
 
-def test_a_ring_that_does_not_fit_leaves_nothing_behind(plane, monkeypatch):
+def test_a_ring_that_does_not_fit_frees_its_memory(plane, monkeypatch):
     create, room = plane.create, iter(range(PolicyRing.SLOTS - 1))
 
     def create_while_there_is_room(name, specs):
@@ -113,6 +113,6 @@ def test_a_ring_that_does_not_fit_leaves_nothing_behind(plane, monkeypatch):
     assert not plane._blocks
 
 
-def test_nothing_can_be_held_before_the_first_policy(plane):
+def test_hold_is_refused_before_the_first_policy(plane):
     with pytest.raises(ResourceExhausted):
         PolicyRing(plane, "s", 1).hold()

@@ -1,4 +1,4 @@
-"""Laws of what a fusion round makes of its members; the members are threads that meet at a barrier."""
+"""Tests the averaging of a fusion round; the members are threads that meet at a barrier."""
 
 import threading
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class ThreadGroup(Group):
 
 
 def together(work: Callable[..., Any], *columns: list[Any]) -> list[Any]:
-    """Calls work(group, one of each column) in as many threads as the columns are long."""
+    """Calls work(group, *row) in one thread for each row of the columns; returns the results."""
     size = len(columns[0])
     table, barrier = [torch.empty(0)] * size, threading.Barrier(size)
     groups = [ThreadGroup(rank, size, table, barrier) for rank in range(size)]
@@ -52,7 +52,7 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
 
 
 def make_fusible(seed: int) -> Fusible:
-    """State of two networks; every number tells its learner."""
+    """Returns the state of two networks, whose numbers are unique to the learner `seed`."""
     statistics = {"observation": SharedMoments((2,)), "return": SharedMoments(())}
     statistics["observation"].add(RunningMoments.of(draw(seed + 60, 10 + seed, 2)))
     statistics["return"].add(RunningMoments.of(draw(seed + 70, 20 + seed)))
@@ -67,7 +67,7 @@ def make_fusible(seed: int) -> Fusible:
 
 
 def everything(fusible: Fusible) -> dict[str, torch.Tensor]:
-    """Copies of the whole state."""
+    """Returns copies of the whole state."""
     kinds = ("parameters", "targets", "moments", "counts", "rates")
     tensors = {f"{kind}.{name}": tensor for kind in kinds for name, tensor in getattr(fusible, kind).items()}
     for name, held in fusible.statistics.items():
@@ -77,7 +77,7 @@ def everything(fusible: Fusible) -> dict[str, torch.Tensor]:
 
 @dataclass
 class Learners:
-    """Fusible state and fusions of a few learners."""
+    """Fusible states and averagers of several learners."""
 
     fusibles: list[Fusible]
     fusions: list[StateAverager]
@@ -111,7 +111,7 @@ def learners(mode: str = "average", seeds: tuple[int, ...] = (0, 1, 2), **option
 
 
 def apart(mode: str, **options: float) -> Learners:
-    """Learners that began with the state of one and have gone different ways since."""
+    """Returns learners that started from the same state and have diverged."""
     fused = learners(mode, **options)
     together(_welcome, fused.fusions, [False, True, True])
     for rank, fusible in enumerate(fused.fusibles):
@@ -136,7 +136,7 @@ def mean_of(states: list[dict[str, torch.Tensor]], name: str) -> torch.Tensor:
 # --- average ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_average_follows_the_rule_of_each_kind_of_state() -> None:
+def test_each_kind_of_state_is_averaged_by_its_rule() -> None:
     fused = learners()
     before = fused.states()
     fused.round()
@@ -145,11 +145,11 @@ def test_an_average_follows_the_rule_of_each_kind_of_state() -> None:
             if name.startswith(("parameters", "targets", "moments")):
                 assert torch.equal(after[name], mean_of(before, name)), name
         assert after["counts.step"] == 102.0
-        # The geometric mean of 1, 2 and 4 thousandths.
+        # The geometric mean of 0.001, 0.002 and 0.004.
         assert float(after["rates.rate"]) == pytest.approx(2e-3, rel=1e-7)
 
 
-def test_after_an_average_all_learners_have_the_same_bits() -> None:
+def test_after_an_average_all_learners_are_bitwise_equal() -> None:
     fused = learners()
     scratches = fused.round()
     assert len({scratch.digest() for scratch in scratches}) == 1
@@ -157,14 +157,14 @@ def test_after_an_average_all_learners_have_the_same_bits() -> None:
     assert_equal(fused.states()[0], fused.states()[2])
 
 
-def test_an_average_of_equal_learners_changes_nothing_but_statistics() -> None:
+def test_averaging_equal_learners_changes_only_statistics() -> None:
     fused = learners(seeds=(5, 5, 5))
     before = fused.states()[0]
     fused.round()
     assert_equal(fused.states()[0], before, but=("statistics",))
 
 
-def test_an_average_of_one_learner_is_what_it_was() -> None:
+def test_averaging_one_learner_changes_nothing() -> None:
     fused = learners(seeds=(5,))
     before, total = fused.states()[0], fused.fusibles[0].statistics["observation"].total
     fused.round()
@@ -173,7 +173,7 @@ def test_an_average_of_one_learner_is_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_scratch_that_is_dropped_changes_nothing(mode: str) -> None:
+def test_a_discarded_result_changes_nothing(mode: str) -> None:
     fused = learners(mode)
     before, outer = fused.states(), [fusion.anchor.clone() for fusion in fused.fusions]
     fused.prepare()
@@ -183,7 +183,7 @@ def test_a_scratch_that_is_dropped_changes_nothing(mode: str) -> None:
     assert all(not fusion.velocity.any() for fusion in fused.fusions)
 
 
-def test_a_digest_tells_any_bit() -> None:
+def test_a_digest_depends_on_every_bit() -> None:
     single, double = draw(0, 4), draw(1, 3).double()
     digest = PendingAverage(single, double).digest()
     assert PendingAverage(single.clone(), double.clone()).digest() == digest
@@ -203,7 +203,7 @@ def _prepare_or_fail(group: Group, fusion: StateAverager) -> type | None:
 
 
 @pytest.mark.parametrize(
-    "stranger",
+    "other",
     [
         StateAverager(Fusible({"actor": draw(0, 5)}), FusionOptions(mode="diloco")),
         StateAverager(Fusible({"critic": draw(0, 5)}), FusionOptions()),
@@ -213,16 +213,16 @@ def _prepare_or_fail(group: Group, fusion: StateAverager) -> type | None:
     ],
     ids=["mode", "name", "shape", "target", "statistics"],
 )
-def test_a_learner_that_is_made_otherwise_than_the_head_is_told_so_before_anything_is_averaged(
-    stranger: StateAverager,
+def test_a_learner_with_another_layout_than_the_leader_is_refused_before_averaging(
+    other: StateAverager,
 ) -> None:
     alike = [StateAverager(Fusible({"actor": draw(seed, 5)}), FusionOptions()) for seed in range(2)]
-    errors = together(_prepare_or_fail, [*alike, stranger])
+    errors = together(_prepare_or_fail, [*alike, other])
     assert errors == [MemberLost, MemberLost, FailedPrecondition]
     assert together(_prepare_or_fail, alike) == [None, None]
 
 
-def test_a_geometric_mean_leaves_equal_rates_alone() -> None:
+def test_the_geometric_mean_of_equal_rates_is_exact() -> None:
     rates = torch.tensor([0.1, 3e-4, 7.0], dtype=torch.float64)
     assert torch.equal(geometric_mean(rates.expand(5, 3).clone()), rates)
     mixed = geometric_mean(torch.tensor([[1e-2], [1e-4]], dtype=torch.float64))
@@ -233,7 +233,7 @@ def test_a_geometric_mean_leaves_equal_rates_alone() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_merged_statistics_are_those_of_all_samples_together_round_after_round(mode: str) -> None:
+def test_merged_statistics_equal_those_of_all_samples_in_every_round(mode: str) -> None:
     fused = learners(mode)
     seen = [draw(seed + 60, 10 + seed, 2) for seed in range(LEARNERS)]
     for number in range(4):
@@ -242,7 +242,7 @@ def test_merged_statistics_are_those_of_all_samples_together_round_after_round(m
             if len(samples):
                 fusible.statistics["observation"].add(RunningMoments.of(samples))
                 seen.append(samples)
-        # Every other round is aborted and made again.
+        # Every other round is aborted and repeated.
         if number % 2:
             fused.prepare()
         fused.round()
@@ -259,7 +259,7 @@ def test_merged_statistics_are_those_of_all_samples_together_round_after_round(m
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_joiner_takes_everything_from_the_head_but_its_own_fresh_samples(mode: str) -> None:
+def test_a_joiner_takes_the_leaders_state_and_keeps_its_own_fresh_samples(mode: str) -> None:
     fused = learners(mode)
     fused.round()
     joined = learners(mode, seeds=(8, 9))
@@ -273,11 +273,11 @@ def test_a_joiner_takes_everything_from_the_head_but_its_own_fresh_samples(mode:
     for name, tensor in joined.fusions[0].tensors().items():
         assert torch.equal(joined.fusions[1].tensors()[name], tensor)
     joined.round()
-    # 10, 11 and 12 samples of the first three, 19 of the joiner; those of the head were common already.
+    # 10, 11 and 12 samples of the first three, 19 of the joiner; those of the leader were common already.
     assert joined.fusibles[1].statistics["observation"].total.count == 10 + 11 + 12 + 19
 
 
-def test_a_welcome_changes_nobody_who_does_not_join() -> None:
+def test_broadcasting_the_leaders_state_changes_only_joiners() -> None:
     fused = learners()
     before = fused.states()
     together(_welcome, fused.fusions, [False, True, False])
@@ -286,14 +286,14 @@ def test_a_welcome_changes_nobody_who_does_not_join() -> None:
 
 
 def test_a_learner_without_a_group_cannot_take_part() -> None:
-    with pytest.raises(FailedPrecondition, match="has to join one first"):
+    with pytest.raises(FailedPrecondition, match="must join one first"):
         learners().fusions[0].prepare()
 
 
 # --- diloco ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_outer_step_is_nesterov_momentum_on_how_far_the_learners_went() -> None:
+def test_an_outer_step_is_nesterov_momentum_on_the_mean_movement() -> None:
     anchor, velocity = draw(0, 6), torch.zeros(6)
     reference = torch.nn.Parameter(anchor.double())
     optimizer = torch.optim.SGD([reference], lr=0.7, momentum=0.9, nesterov=True)
@@ -305,7 +305,7 @@ def test_an_outer_step_is_nesterov_momentum_on_how_far_the_learners_went() -> No
         torch.testing.assert_close(anchor.double(), reference.detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_a_full_outer_step_without_momentum_is_the_average() -> None:
+def test_an_outer_step_with_rate_1_and_no_momentum_is_the_average() -> None:
     diloco = apart("diloco", outer_learning_rate=1.0, outer_momentum=0.0)
     average = apart("average")
     diloco.round()
@@ -326,7 +326,7 @@ def test_diloco_keeps_the_moments_and_counters_of_each_learner() -> None:
     assert_equal(fused.states()[0], fused.states()[2], but=("moments", "counts"))
 
 
-def test_the_next_outer_step_begins_where_the_last_one_ended() -> None:
+def test_the_next_outer_step_starts_from_the_result_of_the_last_one() -> None:
     fused = apart("diloco")
     fused.round()
     for fusible, fusion in zip(fused.fusibles, fused.fusions, strict=True):
@@ -334,7 +334,7 @@ def test_the_next_outer_step_begins_where_the_last_one_ended() -> None:
         assert fusion.velocity.any()
 
 
-def test_a_round_that_begins_a_session_makes_no_outer_step() -> None:
+def test_the_first_round_of_a_session_makes_no_outer_step() -> None:
     fused = learners("diloco", seeds=(0,))
     (fusion,), before = fused.fusions, fused.states()[0]
     fusion.group = Group.join("", "", 0, 1, "cpu", timeout_seconds=1.0)
@@ -346,7 +346,7 @@ def test_a_round_that_begins_a_session_makes_no_outer_step() -> None:
     assert not torch.equal(fused.states()[0]["parameters.actor"], before["parameters.actor"])
 
 
-def test_learners_whose_outer_steps_began_apart_do_not_agree() -> None:
+def test_learners_with_different_anchors_get_different_digests() -> None:
     digests = [scratch.digest() for scratch in learners("diloco").prepare()]
     assert len(set(digests)) == LEARNERS
 
@@ -361,7 +361,7 @@ def _reduce(group: Group, fusion: StateAverager, gradient: torch.Tensor) -> torc
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_gradients_are_averaged_in_allreduce_alone(mode: str) -> None:
+def test_gradients_are_averaged_only_in_allreduce(mode: str) -> None:
     gradients = [draw(rank, 9) for rank in range(LEARNERS)]
     reduced = together(_reduce, learners(mode).fusions, [gradient.clone() for gradient in gradients])
     mean = (sum(gradient.double() for gradient in gradients) / LEARNERS).float()
@@ -375,7 +375,7 @@ def test_a_learner_without_a_group_keeps_its_gradients() -> None:
     assert torch.equal(gradient, draw(0, 9))
 
 
-def test_allreduce_changes_statistics_alone_and_its_digests_show_a_learner_that_drifted() -> None:
+def test_allreduce_rounds_change_only_statistics_and_digests_reveal_a_drifted_learner() -> None:
     fused = learners("allreduce", seeds=(4, 4, 4))
     before = fused.states()[0]
     assert len({scratch.digest() for scratch in fused.round()}) == 1

@@ -1,4 +1,4 @@
-"""Laws of the two decisions about a fusion round: who takes part, and whether it counts."""
+"""Tests the two decisions about a fusion round: who takes part, and whether it is committed."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -38,13 +38,13 @@ def arrived(*arrivals: Arrival) -> dict[int, Arrival]:
 SETTLED = RoundState(
     frozenset({0, 1, 2}), last_members=(A, B, C), epoch=7, committed_rounds=4, environment_steps=10_000
 )
-"""After four rounds, between two."""
+"""After four committed rounds, with none in progress."""
 ALL = arrived(arrival(A, 10.0), arrival(B, 11.0), arrival(C, 12.0))
 
 
 @dataclass(frozen=True)
 class Case:
-    """Who has arrived, and what follows: members, epoch and joiners of a round, or until when to wait."""
+    """Arrivals and the expected decision: members, epoch and joiners of a round, or until when to wait."""
 
     name: str
     state: RoundState
@@ -57,21 +57,21 @@ class Case:
 
 
 CASES = [
-    Case("nobody is there", SETTLED, wait=math.inf),
+    Case("no arrivals", SETTLED, wait=math.inf),
     Case(
-        "without the head nothing is decided",
+        "no round forms without the leader",
         replace(SETTLED, arrived=arrived(arrival(B), arrival(C))),
         1e9,
         wait=math.inf,
     ),
-    Case("the head waits for the others", replace(SETTLED, arrived=arrived(arrival(A, 10.0))), wait=40.0),
+    Case("the leader waits for the others", replace(SETTLED, arrived=arrived(arrival(A, 10.0))), wait=40.0),
     Case(
-        "the first who arrived sets the time",
+        "the first arrival sets the deadline",
         replace(SETTLED, arrived=arrived(arrival(A, 20.0), arrival(B, 10.0))),
         39.9,
         wait=40.0,
     ),
-    Case("all are there", replace(SETTLED, arrived=ALL), members=(A, B, C), epoch=7),
+    Case("all have arrived", replace(SETTLED, arrived=ALL), members=(A, B, C), epoch=7),
     Case(
         "stragglers are dropped",
         replace(SETTLED, arrived=arrived(arrival(A, 10.0), arrival(C, 10.0))),
@@ -80,20 +80,20 @@ CASES = [
         epoch=8,
     ),
     Case(
-        "a late head waits no longer",
+        "a leader that arrives after the deadline does not wait",
         replace(SETTLED, arrived=arrived(arrival(A, 50.0), arrival(B, 10.0))),
         50.0,
         members=(A, B),
         epoch=8,
     ),
     Case(
-        "the head goes on alone",
+        "the leader continues alone",
         replace(SETTLED, arrived=arrived(arrival(A, 10.0)), expected=frozenset({0})),
         members=(A,),
         epoch=8,
     ),
     Case(
-        "who is not expected is not waited for",
+        "learners that are not expected are not waited for",
         replace(SETTLED, arrived=arrived(arrival(A), arrival(B)), expected=frozenset({0, 1})),
         members=(A, B),
         epoch=8,
@@ -115,13 +115,13 @@ CASES = [
         joiners={1},
     ),
     Case(
-        "a learner that lost its group brings what it learned to a new one",
+        "a learner that lost its group keeps its state in a new one",
         replace(SETTLED, arrived=arrived(arrival(A), arrival(B, epoch=0), arrival(C))),
         members=(A, B, C),
         epoch=8,
     ),
     Case(
-        "where gradients are shared it may have missed a step: all follow the head",
+        "in allreduce it may have missed a step: all take the leader's state",
         replace(SETTLED, arrived=arrived(arrival(A), arrival(B, epoch=0), arrival(C))),
         options=ALLREDUCE,
         members=(A, B, C),
@@ -129,27 +129,27 @@ CASES = [
         joiners={1, 2},
     ),
     Case(
-        "where gradients are shared and nobody was lost, nobody joins",
+        "in allreduce without lost members there are no joiners",
         replace(SETTLED, arrived=ALL),
         options=ALLREDUCE,
         members=(A, B, C),
         epoch=7,
     ),
     Case(
-        "after an abort the same members form a new epoch, with what they have",
+        "after an aborted round the same members form a new epoch and keep their state",
         replace(SETTLED, arrived=ALL, aborted=True),
         members=(A, B, C),
         epoch=8,
     ),
     Case(
-        "who had another average follows the head",
+        "a deviating member takes the leader's state",
         replace(SETTLED, arrived=ALL, aborted=True, deviating=frozenset({2})),
         members=(A, B, C),
         epoch=8,
         joiners={2},
     ),
     Case(
-        "in the first round all follow the head",
+        "in the first round all take the leader's state",
         RoundState(
             frozenset({0, 1}),
             arrived=arrived(arrival(A, applied_round=0, epoch=0), arrival(B, applied_round=0, epoch=0)),
@@ -194,14 +194,17 @@ def running(*reports: RoundReport, lost: tuple[int, ...] = ()) -> RoundState:
 @pytest.mark.parametrize(
     ("state", "now", "expected"),
     [
-        pytest.param(running(), 1e9, math.inf, id="nobody has reported"),
-        pytest.param(running(report(A), report(B)), 24.9, 25.0, id="one is waited for"),
+        pytest.param(running(), 1e9, math.inf, id="no reports"),
+        pytest.param(running(report(A), report(B)), 24.9, 25.0, id="one report is missing"),
         pytest.param(
             running(report(A), report(B), report(C)), 20.0, (True, 10_600, "3 learners agree"), id="all agree"
         ),
         pytest.param(running(report(A), report(B)), 25.0, (False, 10_000, "learner 2 did not report"), id="silent"),
         pytest.param(
-            running(report(A), lost=(1, 2)), 20.0, (False, 10_000, "learner 1, 2 did not report"), id="gone: no waiting"
+            running(report(A), lost=(1, 2)),
+            20.0,
+            (False, 10_000, "learner 1, 2 did not report"),
+            id="members that exited are not waited for",
         ),
         pytest.param(
             running(report(A), report(B, failure="lost"), report(C)),
@@ -213,23 +216,23 @@ def running(*reports: RoundReport, lost: tuple[int, ...] = ()) -> RoundState:
             running(report(B, failure="lost")),
             20.0,
             25.0,
-            id="a failure waits for the others, who may be about to report",
+            id="a failure still waits for the other reports",
         ),
         pytest.param(
             running(report(A), report(B, "other"), report(C)),
             20.0,
-            (False, 10_000, "learner 1 has another average than the head"),
+            (False, 10_000, "learner 1 has another average than the leader"),
             id="one deviates",
         ),
         pytest.param(
             running(report(A, "other"), report(B), report(C)),
             20.0,
-            (False, 10_000, "learner 1, 2 has another average than the head"),
-            id="the head is right",
+            (False, 10_000, "learner 1, 2 has another average than the leader"),
+            id="the leader's digest decides",
         ),
     ],
 )
-def test_a_round_counts_only_if_every_member_has_the_same_average(
+def test_a_round_is_committed_only_if_all_digests_are_equal(
     state: RoundState, now: float, expected: float | tuple[bool, int, str]
 ) -> None:
     decision = decide_outcome(now, FORMED, state, OPTIONS)
@@ -246,6 +249,6 @@ def test_a_round_counts_only_if_every_member_has_the_same_average(
         ({"outer_momentum": 1.0}, "fusion.outer_momentum = 1.0 must be at least 0 and less than 1"),
     ],
 )
-def test_options_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         FusionOptions(**changes)

@@ -1,4 +1,4 @@
-"""Laws of the head's record of fusion rounds: who may come, who is waited for, what repeats and what is forgotten."""
+"""Tests the leader's record of fusion rounds: arrivals, exits, repeated calls and forgotten outcomes."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def arrival(member: MemberId, time: float = 0.0, *, applied_round: int = 4, epoc
 
 
 class Meeting:
-    """Rounds, and learners that do what they should."""
+    """Runs rounds with learners that follow the protocol."""
 
     def __init__(self, learners: int = 3, options: FusionOptions = OPTIONS) -> None:
         self.rounds = FusionRounds(learners, options)
@@ -64,7 +64,7 @@ class Meeting:
         return membership
 
 
-def test_the_same_members_keep_their_group_and_nobody_joins_twice() -> None:
+def test_unchanged_members_keep_their_group_and_join_once() -> None:
     meeting = Meeting()
     first, second, third = (meeting.commit(A, B, C, now=now) for now in (0.0, 10.0, 20.0))
     assert (first.round, first.epoch, first.joiners) == (1, 1, {1, 2})
@@ -72,7 +72,7 @@ def test_the_same_members_keep_their_group_and_nobody_joins_twice() -> None:
     assert (third.round, third.epoch, third.joiners) == (3, 1, set())
 
 
-def test_environment_steps_are_counted_once_in_committed_rounds_alone() -> None:
+def test_environment_steps_are_counted_once_and_only_in_committed_rounds() -> None:
     meeting = Meeting(2)
     meeting.commit(A, B)
     assert meeting.rounds.state.environment_steps == STEPS + 2 * STEPS
@@ -84,7 +84,7 @@ def test_environment_steps_are_counted_once_in_committed_rounds_alone() -> None:
     assert meeting.rounds.state.environment_steps == 6 * STEPS
 
 
-def test_a_killed_member_aborts_the_round_and_the_others_try_again_without_it() -> None:
+def test_a_killed_member_aborts_the_round_and_the_others_repeat_it_without_that_member() -> None:
     meeting = Meeting()
     meeting.commit(A, B, C)
     meeting.arrive(A, B, C, now=10.0)
@@ -97,7 +97,7 @@ def test_a_killed_member_aborts_the_round_and_the_others_try_again_without_it() 
     assert (again.round, again.epoch, again.members, again.joiners) == (2, 2, (A, B), set())
 
 
-def test_nobody_waits_for_a_process_that_is_proven_dead() -> None:
+def test_a_round_does_not_wait_for_a_process_that_has_exited() -> None:
     meeting = Meeting()
     meeting.commit(A, B, C)
     meeting.arrive(A, B, C, now=10.0)
@@ -110,7 +110,7 @@ def test_nobody_waits_for_a_process_that_is_proven_dead() -> None:
     assert meeting.commit(A, now=12.0).members == (A,)
 
 
-def test_a_process_that_dies_while_it_waits_is_forgotten() -> None:
+def test_a_process_that_exits_while_waiting_is_forgotten() -> None:
     meeting = Meeting()
     meeting.arrive(B, C)
     meeting.rounds.leave(C)
@@ -132,7 +132,7 @@ def test_a_dropped_learner_joins_when_it_arrives() -> None:
     assert (membership.members, membership.epoch, membership.joiners) == ((A, B, C), 3, {2})
 
 
-def test_a_learner_that_arrives_while_a_round_is_under_way_takes_part_in_the_next() -> None:
+def test_a_learner_that_arrives_during_a_round_takes_part_in_the_next() -> None:
     meeting = Meeting(2)
     meeting.arrive(A, B)
     assert meeting.arrive(C) is None
@@ -143,7 +143,7 @@ def test_a_learner_that_arrives_while_a_round_is_under_way_takes_part_in_the_nex
     assert membership.members == (A, B, C)
 
 
-def test_a_restarted_learner_ends_the_round_of_its_former_process_at_once() -> None:
+def test_a_restarted_learner_aborts_the_round_of_its_previous_process_at_once() -> None:
     meeting = Meeting(2)
     meeting.commit(A, B)
     meeting.arrive(A, B)
@@ -177,15 +177,15 @@ def test_repeating_a_call_changes_nothing() -> None:
     assert meeting.rounds.state.arrived[1].time == 10.0
 
 
-def test_a_report_on_a_round_of_others_is_refused() -> None:
+def test_a_report_on_a_round_without_the_reporter_is_refused() -> None:
     meeting = Meeting(2)
     meeting.arrive(A, B)
-    for stranger, epoch, number in ((C, 1, 1), (B2, 1, 1), (B, 2, 1), (B, 1, 2)):
-        with pytest.raises(Aborted, match="it has to arrive"):
-            meeting.rounds.report(RoundReport(stranger, epoch, number, "same", "", 1.0))
+    for other, epoch, number in ((C, 1, 1), (B2, 1, 1), (B, 2, 1), (B, 1, 2)):
+        with pytest.raises(Aborted, match="it must arrive again"):
+            meeting.rounds.report(RoundReport(other, epoch, number, "same", "", 1.0))
 
 
-def test_who_was_too_late_to_report_learns_that_the_round_was_aborted() -> None:
+def test_a_late_report_is_answered_with_the_aborted_outcome() -> None:
     meeting = Meeting(2)
     meeting.arrive(A, B)
     meeting.report(A, now=1.0)
@@ -196,7 +196,7 @@ def test_who_was_too_late_to_report_learns_that_the_round_was_aborted() -> None:
     assert not outcome.committed
 
 
-def test_a_learner_that_deviates_follows_the_head_and_is_expelled_if_it_deviates_again() -> None:
+def test_a_deviating_learner_takes_the_leaders_state_and_is_expelled_if_it_deviates_again() -> None:
     meeting = Meeting(2)
     meeting.commit(A, B)
     meeting.arrive(A, B)
@@ -207,13 +207,13 @@ def test_a_learner_that_deviates_follows_the_head_and_is_expelled_if_it_deviates
     assert membership.joiners == {1}
     meeting.report(A)
     meeting.report(B, digest="other")
-    with pytest.raises(FailedPrecondition, match="learner 1 computed another average than the head"):
+    with pytest.raises(FailedPrecondition, match="learner 1 computed another average than the leader"):
         meeting.arrive(B)
     assert meeting.commit(A).members == (A,)
     assert meeting.arrive(B2, now=10.0) is None
 
 
-def test_an_abort_ends_the_epoch_whatever_members_still_hold() -> None:
+def test_an_aborted_round_ends_the_epoch() -> None:
     meeting = Meeting(2)
     meeting.commit(A, B)
     meeting.arrive(A, B)
@@ -225,7 +225,7 @@ def test_an_abort_ends_the_epoch_whatever_members_still_hold() -> None:
     assert membership.epoch == 2
 
 
-def test_outcomes_are_forgotten_in_the_end() -> None:
+def test_old_outcomes_are_forgotten() -> None:
     meeting = Meeting(1)
     for _ in range(20):
         meeting.commit(A)
@@ -233,7 +233,7 @@ def test_outcomes_are_forgotten_in_the_end() -> None:
     assert meeting.rounds.outcome(1, 20)
 
 
-def test_every_rank_is_the_place_among_the_members_and_the_head_has_the_first() -> None:
+def test_ranks_follow_the_order_of_members_and_the_leader_has_rank_0() -> None:
     membership = Meeting().arrive(C, B, A)
     assert membership
     assert membership.members == (A, B, C)

@@ -1,4 +1,4 @@
-"""Laws of the statistics that learners share, at one learner."""
+"""Tests the moments that learners share, on one learner."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_a_learner_normalises_by_its_own_samples_before_they_are_common() -> None:
+def test_a_learner_normalizes_by_its_own_samples_before_they_are_common() -> None:
     statistics = SharedMoments((2,))
     statistics.add(RunningMoments.of(draw(0, 10, 2)))
     statistics.commit(statistics.merged([statistics.fresh]))
@@ -21,7 +21,7 @@ def test_a_learner_normalises_by_its_own_samples_before_they_are_common() -> Non
     torch.testing.assert_close(statistics.total.variance, whole.variance, rtol=1e-12, atol=0.0)
 
 
-def test_the_statistics_of_a_learner_alone_are_bit_for_bit_those_of_running_moments() -> None:
+def test_a_single_learner_has_exactly_the_running_moments_of_its_samples() -> None:
     statistics, running = SharedMoments((2,)), RunningMoments.empty((2,))
     for seed in range(5):
         moments = RunningMoments.of(draw(seed, 7, 2))
@@ -41,7 +41,7 @@ def test_statistics_survive_their_state_dict() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
-def test_moments_survive_a_row(shape: tuple[int, ...]) -> None:
+def test_moments_survive_flattening(shape: tuple[int, ...]) -> None:
     moments = RunningMoments.of(draw(0, 10, *shape))
     again = RunningMoments.from_flat(moments.flat(), shape)
     assert all(torch.equal(tensor, vars(again)[name]) for name, tensor in vars(moments).items())

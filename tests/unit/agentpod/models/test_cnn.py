@@ -248,7 +248,7 @@ def test_bounds_shared_by_all_elements_are_sent_as_one_number() -> None:
 
 
 def eyes(algorithm: Any) -> dict[str, Tensor]:
-    """Returns the filters of the first convolution of the actor and, if there are critics, of theirs."""
+    """Returns the filters of the first convolution of the actor and of all critics."""
     found = {"actor": algorithm.policy.tensors()["actor.torso.0.weight"]}
     if "critic.torso.0.weight" in algorithm.state_dict():
         found["critic"] = algorithm.state_dict()["critic.torso.0.weight"]
