@@ -7,6 +7,7 @@ from pathlib import Path
 
 from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.options import LauncherOptions
+from podrace.checkpoint_store import check_uri
 from podrace.config import unknown
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.rpc import ServerConfig
@@ -71,6 +72,7 @@ def check(config: Config) -> None:
             f"kill_seconds = {config.kill_seconds:g}:"
             f" expected at least terminate_seconds = {config.terminate_seconds:g}"
         )
+    check_uri(config.store)
     if config.launcher not in (*LAUNCHERS, EXTERNAL):
         raise InvalidArgument(unknown("launcher", "launcher", config.launcher, (*LAUNCHERS, EXTERNAL)))
 

@@ -1,16 +1,16 @@
-"""What a service tells about itself: structured logs that carry the tournament, agent and pod ids, and Prometheus
-metrics.
+"""Sets up the logs and metrics of a process: structured logs with tournament, agent and pod ids, Prometheus metrics.
 
-Logs go to stderr, as lines for people or as JSON. Metrics live in the process-wide registry of prometheus_client; each
-room declares its own beside the code that moves them.
+Logs are written to stderr, either as lines for people or as JSON. Metrics are kept in the process-wide registry of
+prometheus_client; each package declares its own next to the code that updates them.
 """
 
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import prometheus_client
 import structlog
@@ -20,37 +20,39 @@ from podrace.errors import InvalidArgument, Unavailable
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication
 
+    from structlog.typing import ExcInfo
+
 
 @dataclass(frozen=True)
 class TelemetryConfig:
-    """What is told, and where."""
+    """Format and level of the logs, address of the metrics."""
 
     log_format: str = "console"
     """`console` for people, `json` for machines."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
     metrics_listen: str = "127.0.0.1:0"
-    """Address of the Prometheus endpoint (port 0: any free one, told in the log); empty: none."""
+    """Address of the Prometheus endpoint (port 0: any free one, written to the log); empty: no endpoint."""
 
 
 Page = Callable[[], tuple[str, bytes]]
-"""Content type and body; called from a thread of the metrics endpoint."""
+"""Returns content type and body; called from a thread of the metrics endpoint."""
 
 
 def start(config: TelemetryConfig, *, service: str, pages: Mapping[str, Page] | None = None, **ids: str) -> str:
-    """Sets up logging and the metrics endpoint of this process and binds `ids` to every line it logs.
+    """Sets up logging and the metrics endpoint of this process and binds `ids` to every line that it logs.
 
     Args:
-        config: What is told, and where.
-        service: What this process is, for the log.
-        pages: More that the endpoint answers, by path.
+        config: Format and level of the logs, address of the metrics.
+        service: Name of this process in the log.
+        pages: Further pages of the endpoint, by path.
         ids: Bound to every line.
 
     Returns:
         The address of the metrics endpoint, empty if there is none.
 
     Raises:
-        InvalidArgument: The metrics address has no port, or one that cannot be.
+        InvalidArgument: The metrics address has no port, or an impossible one.
         Unavailable: The metrics address cannot be bound.
     """
     configure_logging(config)
@@ -83,6 +85,9 @@ def _with_pages(metrics: "WSGIApplication", pages: Mapping[str, Page]) -> "WSGIA
     return answer
 
 
+# --- logging -----------------------------------------------------------------------------------------------------
+
+
 def configure_logging(config: TelemetryConfig) -> None:
     """Routes structlog and the standard library's warnings to stderr in the chosen format."""
     level = logging.getLevelNamesMapping().get(config.log_level.upper(), logging.INFO)
@@ -94,15 +99,67 @@ def configure_logging(config: TelemetryConfig) -> None:
     final: list[Any] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if config.log_format == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [
+            _escape_values,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_write_traceback),
+        ]
     )
     structlog.configure(
         processors=[*shared, *final],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # Looked up at each line: a test or a forked child may have replaced sys.stderr.
+        # Created for each line: a test or a forked child may have replaced sys.stderr.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(
-        stream=sys.stderr, level=max(level, logging.WARNING), format="%(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_EscapingFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING))
+
+
+def escape(text: str) -> str:
+    r"""Replaces control characters and line breaks by their Python escapes, such as `\x1b` and `\n`.
+
+    Ids and reasons in a log line come from other processes. Written as they are, they could forge further lines or
+    change the reader's terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+class _Quoted:
+    """A string that the renderer writes in quotes, with escapes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return repr(self._text)
+
+
+def _escape_values(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escapes the strings of a line. The renderer writes other values as `repr` does, which escapes as well."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[key] = escape(value) if key == "event" else _Quoted(value)
+    return event
+
+
+def _escape_lines(text: str) -> str:
+    return "\n".join(map(escape, text.split("\n")))
+
+
+def _write_traceback(file: "IO[str]", exc_info: "ExcInfo") -> None:
+    file.write("\n" + _escape_lines("".join(traceback.format_exception(*exc_info)).rstrip("\n")))
+
+
+class _EscapingFormatter(logging.Formatter):
+    """Formats records of the standard library with escaped messages."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Formats the first line."""
+        return escape(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Formats a traceback, which keeps its line breaks."""
+        return _escape_lines(super().formatException(ei))

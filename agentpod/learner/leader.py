@@ -49,6 +49,8 @@ from podrace.tensor_transport.plane import Plane
 
 _log = structlog.get_logger(__name__)
 ACQUIRE_WAIT_SECONDS = 10.0
+LONGEST_WAIT_SECONDS = 30.0
+"""Longest time that a call of GetTraining waits for another session."""
 RETRY_SECONDS = 0.5
 REFUSED_SECONDS = 5.0
 UNKNOWN_ANSWER_SECONDS = 1.0
@@ -309,7 +311,8 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         self, request: pb.GetTrainingRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetTrainingResponse:
         """Tells what is trained; see the contract."""
-        wait_seconds = request.wait_duration.ToTimedelta().total_seconds()
+        wait = request.wait_duration
+        wait_seconds = min(max(0.0, wait.seconds + wait.nanos / 1e9), LONGEST_WAIT_SECONDS)
         try:
             return await self._leader.shared_training.wait_for_change(request.session, wait_seconds)
         except asyncio.CancelledError:

@@ -1,9 +1,13 @@
-"""Training files of agents: immutable objects, manifests that list them, and one pointer an agent. Free of torch."""
+"""Opens checkpoint stores by URI. A store holds immutable objects, manifests that list them, and a pointer per agent.
+
+Works without torch.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from podrace.checkpoint_store.folder import FolderStore
+from podrace.checkpoint_store.minio_address import parse_address
 from podrace.checkpoint_store.store import CheckpointStore, check_store
 from podrace.errors import InvalidArgument, Unimplemented
 
@@ -11,10 +15,14 @@ DEADLINE_SECONDS = 60.0
 
 
 def _open_folder(uri: str, deadline_seconds: float) -> CheckpointStore:
+    return FolderStore(_folder_of(uri))
+
+
+def _folder_of(uri: str) -> Path:
     scheme, _, path = uri.partition("://")
     if not path.startswith("/"):
         raise InvalidArgument(f"checkpoint store {uri!r}: write {scheme}:///absolute/path, or a plain path")
-    return FolderStore(Path(path))
+    return Path(path)
 
 
 def _open_minio(uri: str, deadline_seconds: float) -> CheckpointStore:
@@ -28,7 +36,7 @@ def _open_minio(uri: str, deadline_seconds: float) -> CheckpointStore:
 
 def _require_minio(uri: str) -> None:
     try:
-        import minio  # noqa: F401  # only where it is asked for: most meshes live in a folder
+        import minio  # noqa: F401  # imported only for S3 stores: most meshes use a folder
     except ImportError:
         raise Unimplemented(
             f"checkpoint store {uri!r} needs the package minio: pip install 'minio>=7.2.20,<8' (podrace[minio])"
@@ -40,26 +48,51 @@ STORES: dict[str, Callable[[str, float], CheckpointStore]] = {
     "minio": _open_minio,
     "minio+http": _open_minio,
 }
-"""What opens the URIs of each scheme."""
+"""Opens the URIs of each scheme."""
 
 
 def open_store(uri: str, *, deadline_seconds: float = DEADLINE_SECONDS, only_reading: bool = False) -> CheckpointStore:
-    """Opens a store after checking that it keeps its promises.
+    """Opens a store and checks that it returns what was put and honours conditions on writes.
 
     Args:
         uri: `folder:///absolute/path`, a plain path, or `minio://host/bucket/prefix` (see minio_address.py).
-        deadline_seconds: How long the store, now and later, tries again what may pass by itself: a server that is
-            starting, a lost connection. By default longer than a server takes to restart.
-        only_reading: Skips the check, which writes: who only looks need not be allowed to.
+        deadline_seconds: How long every call on the store retries failures that may pass, such as a server that is
+            starting or a lost connection. The default is longer than a server takes to restart.
+        only_reading: Skips the check, which writes, so that read permission is enough.
 
     Raises:
-        InvalidArgument: The scheme is unknown, or the rest of the URI is not what the scheme wants.
-        FailedPrecondition: The store cannot be written, ignores conditions on writes, or wants credentials.
+        InvalidArgument: The scheme is unknown, or the rest of the URI is malformed.
+        FailedPrecondition: The store cannot be written, ignores conditions on writes, or has no credentials set.
         PermissionDenied: The credentials are not accepted.
         ResourceExhausted: The store is full.
         Unavailable: The store cannot be reached.
         Unimplemented: A package is missing.
     """
+    scheme, uri = _split(uri)
+    store = STORES[scheme](uri, deadline_seconds)
+    if not only_reading:
+        check_store(store)
+    return store
+
+
+def check_uri(uri: str) -> None:
+    """Checks the form of a store's URI without opening the store.
+
+    Args:
+        uri: As for `open_store`.
+
+    Raises:
+        InvalidArgument: The scheme is unknown, or the rest of the URI is malformed.
+    """
+    scheme, uri = _split(uri)
+    if scheme == "folder":
+        _folder_of(uri)
+    else:
+        parse_address(uri)
+
+
+def _split(uri: str) -> tuple[str, str]:
+    """Returns the scheme of a URI and the URI itself, with the scheme `folder` for a plain path."""
     scheme, separator, _ = uri.partition("://")
     if not separator:
         if not uri:
@@ -67,21 +100,18 @@ def open_store(uri: str, *, deadline_seconds: float = DEADLINE_SECONDS, only_rea
         scheme, uri = "folder", f"folder://{Path(uri).absolute()}"
     if scheme not in STORES:
         raise InvalidArgument(f"checkpoint store {uri!r}: unknown scheme {scheme!r}; known are: {', '.join(STORES)}")
-    store = STORES[scheme](uri, deadline_seconds)
-    if not only_reading:
-        check_store(store)
-    return store
+    return scheme, uri
 
 
 def create_store(uri: str, *, deadline_seconds: float = DEADLINE_SECONDS) -> bool:
-    """Makes what a store lies in, if it is not there: a bucket. A folder is made when it is opened.
+    """Creates the bucket of a store if it does not exist. A folder is created when its store is opened.
 
     Args:
         uri: As for `open_store`.
         deadline_seconds: As for `open_store`.
 
     Returns:
-        Whether a bucket was made.
+        Whether a bucket was created.
 
     Raises:
         PodraceError: As `open_store`.

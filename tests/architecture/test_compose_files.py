@@ -8,7 +8,11 @@ import pytest
 import yaml
 
 from agentpod.config import PodConfig
+from leaderboard.config import Config as LeaderboardConfig
 from orchestrator.config import Config as OrchestratorConfig
+from orchestrator.config import check as check_orchestrator
+from podrace.checkpoint_store import check_uri
+from podrace.config import config_from_arguments
 
 COMPOSE = Path(__file__).parents[2] / "deploy/compose"
 BASE = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
@@ -62,6 +66,41 @@ def test_every_setting_of_a_service_is_a_key_that_it_has(service: str, prefix: s
             fields = {name: field.type for name, field in there.__dataclass_fields__.items()}
             assert key in fields, f"{service}: {'.'.join(path)} is no key of {config.__name__}"
             there = fields[key]
+
+
+@pytest.mark.parametrize(
+    ("service", "program", "config"),
+    [
+        ("leaderboard", "leaderboard", LeaderboardConfig),
+        ("orchestrator", "orchestrator", OrchestratorConfig),
+        ("orchestrator-fixed", "orchestrator", OrchestratorConfig),
+        ("agentpod", "agentpod", PodConfig),
+    ],
+)
+def test_every_service_accepts_its_configuration(service: str, program: str, config: type[Any]) -> None:
+    environ = image_environment(program) | {
+        name: defaults_filled_in(str(value)) for name, value in SERVICES[service]["environment"].items()
+    }
+    read = config_from_arguments(config, [], program=program, environ=environ)
+    check_uri(read.store)
+    if program == "orchestrator":
+        check_orchestrator(read)
+
+
+def test_the_bucket_is_created_for_the_store_that_the_services_use() -> None:
+    created = defaults_filled_in(SERVICES["bucket"]["entrypoint"][-1])
+    assert created == defaults_filled_in(SERVICES["orchestrator"]["environment"]["PODRACE_ORCHESTRATOR__STORE"])
+
+
+def image_environment(program: str) -> dict[str, str]:
+    """Returns the settings that the image of a program sets."""
+    text = (COMPOSE.parent / "Dockerfile").read_text()
+    return dict(re.findall(rf"(PODRACE_{program.upper()}__\w+)=(\S+)", text))
+
+
+def defaults_filled_in(value: str) -> str:
+    """Replaces variables by their defaults, as compose does where they are not set."""
+    return re.sub(r"\$\{\w+:?-([^}]*)\}", r"\1", value)
 
 
 def test_images_that_are_not_ours_are_pinned_by_digest() -> None:

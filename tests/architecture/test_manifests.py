@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,10 +16,17 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from agentpod.config import PodConfig
+from leaderboard.config import Config as LeaderboardConfig
+from orchestrator.config import Config as OrchestratorConfig
+from orchestrator.config import check as check_orchestrator
 from orchestrator.launchers.base import NewPod, Surroundings
 from orchestrator.launchers.kubernetes.event_recorder import event_of
 from orchestrator.launchers.kubernetes.jobs import job_of, owner_of
 from orchestrator.launchers.options import KubernetesOptions
+from podrace.checkpoint_store import check_uri
+from podrace.config import config_from_arguments
+from podrace.errors import InvalidArgument
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_FUSED, LAYOUT_SEPARATE, PodSpec
 
@@ -137,21 +145,91 @@ def test_nobody_but_the_orchestrator_is_given_a_token() -> None:
     assert with_token == ["podrace-orchestrator"]
 
 
+def job_on(overlay: str, layout: Any, hosts: int, store: str) -> dict[str, Any]:
+    """Returns the Job that the launcher makes of an overlay's template."""
+    template = named(rendered(KUBERNETES / "overlays" / overlay), "PodTemplate", "podrace-agentpod")
+    spec = PodSpec(layout=layout, workers=1, learners=hosts, cores=2.0, memory_bytes=1 << 30, gpus=hosts, hosts=hosts)
+    around = Surroundings("o:1", "l:2", store, Path(), Path(), "", 60.0, TelemetryConfig())
+    owner = owner_of("podrace", "race")
+    owner["metadata"]["uid"] = "0"
+    return dict(job_of(NewPod("race-p0", "race", spec), around, KubernetesOptions(), template, owner))
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize(("layout", "hosts"), [(LAYOUT_SEPARATE, 1), (LAYOUT_SEPARATE, 2), (LAYOUT_FUSED, 1)])
 def test_the_jobs_that_the_launcher_makes_of_each_template_are_what_kubernetes_takes(
     overlay: str, layout: Any, hosts: int
 ) -> None:
-    template = named(rendered(KUBERNETES / "overlays" / overlay), "PodTemplate", "podrace-agentpod")
-    spec = PodSpec(layout=layout, workers=1, learners=hosts, cores=2.0, memory_bytes=1 << 30, gpus=hosts, hosts=hosts)
-    around = Surroundings("o:1", "l:2", "minio+http://s:9000/p", Path(), Path(), "", 60.0, TelemetryConfig())
+    job = job_on(overlay, layout, hosts, "minio+http://s:9000/podrace")
     owner = owner_of("podrace", "race")
     owner["metadata"]["uid"] = "0"
-    job = job_of(NewPod("race-p0", "race", spec), around, KubernetesOptions(), template, owner)
     validate([job, owner, event_of("pod_started", "race-p0: why", owner, "podrace")])
     (pod,) = [each for _, each in pod_specs([job])]
     assert pod["automountServiceAccountToken"] is False
     assert all(container["securityContext"]["readOnlyRootFilesystem"] for container in pod["containers"])
+
+
+SERVICES: dict[str, type[Any]] = {"orchestrator": OrchestratorConfig, "leaderboard": LeaderboardConfig}
+
+
+def container_environment(objects: list[dict[str, Any]], container: dict[str, Any]) -> dict[str, str]:
+    """Returns the environment of a container; values that Kubernetes fills in are left out."""
+    environ: dict[str, str] = {}
+    for source in container.get("envFrom", ()):
+        environ |= named(objects, "ConfigMap", source["configMapRef"]["name"])["data"]
+    return environ | {entry["name"]: entry["value"] for entry in container.get("env", ()) if "value" in entry}
+
+
+def service_configuration(objects: list[dict[str, Any]], service: str) -> Any:
+    """Reads the configuration of a service as its container does, and checks it as the service does."""
+    spec = named(objects, "StatefulSet", f"podrace-{service}")["spec"]["template"]["spec"]
+    (container,) = [each for each in spec["containers"] if each["name"] == service]
+    environ = container_environment(objects, container)
+    config = config_from_arguments(SERVICES[service], container.get("args", []), program=service, environ=environ)
+    check_uri(config.store)
+    if service == "orchestrator":
+        check_orchestrator(config)
+    return config
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_each_service_accepts_the_configuration_of_every_overlay(overlay: str, service: str) -> None:
+    assert service_configuration(rendered(KUBERNETES / "overlays" / overlay), service).store
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_each_service_accepts_the_configuration_of_every_component(component: str, service: str, scratch: Path) -> None:
+    assert service_configuration(combined(scratch, (component,)), service).store
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_role_of_a_pod_accepts_the_configuration_that_the_launcher_gives_it(overlay: str) -> None:
+    objects = rendered(KUBERNETES / "overlays" / overlay)
+    store = service_configuration(objects, "orchestrator").store
+    for container in job_on(overlay, LAYOUT_SEPARATE, 1, store)["spec"]["template"]["spec"]["containers"]:
+        environ = container_environment(objects, container)
+        config = config_from_arguments(PodConfig, container["args"][1:], program="agentpod", environ=environ)
+        assert config.store == store
+
+
+def test_the_store_that_a_comment_names_is_one_that_the_program_knows() -> None:
+    text = (KUBERNETES / "components" / "external-store" / "kustomization.yaml").read_text()
+    uris = re.findall(r"[a-z+]+://[^\s;]+", text)
+    assert uris
+    for uri in uris:
+        check_uri(uri)
+
+
+def test_a_store_of_an_unknown_scheme_is_refused() -> None:
+    objects = json.loads(json.dumps(rendered(KUBERNETES / "base")))
+    for found in objects:
+        if found["kind"] == "ConfigMap":
+            found["data"] = {key: value.replace("minio+http", "minio+https") for key, value in found["data"].items()}
+    for service in SERVICES:
+        with pytest.raises(InvalidArgument, match=r"unknown scheme 'minio\+https'"):
+            service_configuration(objects, service)
 
 
 def test_the_orchestrator_may_do_what_its_launcher_asks_for_and_no_more() -> None:

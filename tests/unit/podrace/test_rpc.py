@@ -1,4 +1,4 @@
-"""Servers, channels and errors as the mesh uses them, over real sockets."""
+"""Tests servers, channels and the translation of errors over real sockets."""
 
 import asyncio
 import os
@@ -14,10 +14,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from podrace import errors, rpc
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+from podrace.tensor.v1 import tensor_pb2 as tensor_pb
+from podrace.tensor.v1 import tensor_pb2_grpc as tensor_grpc
 
 
 class Board(pb_grpc.LeaderboardServiceServicer):
-    """Raises what it is told to raise; counts calls."""
+    """Raises the given error; counts calls."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -34,6 +36,16 @@ class Board(pb_grpc.LeaderboardServiceServicer):
             yield pb.WatchCandidatesResponse(resume_token=sequence)
         if self.error:
             raise self.error
+
+
+class Tensors(tensor_grpc.TensorServiceServicer):
+    """Counts the chunks that arrive."""
+
+    async def WriteTensors(self, requests, context):
+        count = 0
+        async for _ in requests:
+            count += 1
+        return tensor_pb.WriteTensorsResponse(size_bytes=count)
 
 
 def service(board: Board) -> rpc.Service:
@@ -83,6 +95,64 @@ async def test_a_bug_arrives_as_internal_and_is_logged_with_its_traceback(capsys
     assert "Traceback" in printed.out + printed.err
 
 
+GARBAGE = b"\xff\xff\xff garbage"
+
+
+async def refused(call) -> errors.PodraceError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return rpc.from_rpc_error(caught.value)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "podrace.leaderboard.v1.LeaderboardService/GetAgent",
+        "podrace.leaderboard.v1.LeaderboardService/WatchCandidates",
+        "grpc.health.v1.Health/Check",
+        "grpc.health.v1.Health/Watch",
+    ],
+)
+async def test_a_request_that_cannot_be_decoded_is_an_invalid_argument_without_a_traceback(method, capfd):
+    board = Board()
+    server = await start(board)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        kind = channel.unary_stream if method.endswith(("Watch", "WatchCandidates")) else channel.unary_unary
+        call = kind(f"/{method}")(GARBAGE, timeout=5)
+        error = await refused(call.read() if hasattr(call, "read") else call)
+    await server.drain()
+    assert isinstance(error, errors.InvalidArgument)
+    assert f"/{method}: the {len(GARBAGE)} bytes of the request are not a valid message" in error.message
+    assert board.calls == 0
+    printed = capfd.readouterr()
+    assert "Traceback" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize("sound", [0, 2])
+async def test_a_stream_with_a_message_that_cannot_be_decoded_is_an_invalid_argument(sound, capfd):
+    descriptor = tensor_pb.DESCRIPTOR.services_by_name["TensorService"]
+    tensors = rpc.Service(descriptor, tensor_grpc.add_TensorServiceServicer_to_server, Tensors())
+    server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0), [tensors])
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        write = channel.stream_unary("/podrace.tensor.v1.TensorService/WriteTensors")
+        messages = [tensor_pb.WriteTensorsRequest().SerializeToString()] * sound + [GARBAGE]
+        error = await refused(write(iter(messages), timeout=5))
+        accepted = await write(iter(messages[:sound]), timeout=5)
+    await server.drain()
+    assert isinstance(error, errors.InvalidArgument)
+    assert tensor_pb.WriteTensorsResponse.FromString(accepted).size_bytes == sound
+    printed = capfd.readouterr()
+    assert "Traceback" not in printed.out + printed.err
+
+
+def test_details_of_another_program_do_not_hide_the_error():
+    trailing = grpc.aio.Metadata(("grpc-status-details-bin", b"\xff not a status"))
+    error = grpc.aio.AioRpcError(grpc.StatusCode.NOT_FOUND, grpc.aio.Metadata(), trailing, details="no such agent")
+    translated = rpc.from_rpc_error(error)
+    assert isinstance(translated, errors.NotFound)
+    assert (translated.message, translated.reason) == ("no such agent", "")
+
+
 async def test_a_stream_yields_and_then_raises():
     server = await start(Board(errors.Unavailable("draining")))
     async with rpc.connect(server.address) as channel:
@@ -94,7 +164,7 @@ async def test_a_stream_yields_and_then_raises():
     await server.drain()
 
 
-def test_only_what_the_contract_calls_idempotent_is_retried():
+def test_only_methods_marked_idempotent_are_retried():
     from podrace.agentpod.v1 import agentpod_pb2
 
     (config,) = rpc.service_config([agentpod_pb2.DESCRIPTOR])["methodConfig"]
@@ -107,12 +177,12 @@ def test_only_what_the_contract_calls_idempotent_is_retried():
 async def test_an_idempotent_call_waits_for_a_server_that_restarts(tmp_path):
     address = f"unix:{short(tmp_path)}"
     async with rpc.connect(address, pb.DESCRIPTOR) as channel:
-        asking = asyncio.create_task(
+        waiting = asyncio.create_task(
             rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(agent_id="a"), deadline_seconds=20)
         )
         await asyncio.sleep(0)
         server = await start(Board(), listen=address)
-        assert (await asking).agent.agent_id == "a"
+        assert (await waiting).agent.agent_id == "a"
         await server.drain()
 
 
@@ -126,20 +196,20 @@ async def test_an_idempotent_call_is_repeated_when_unavailable():
     await server.drain()
 
 
-async def test_a_deadline_is_an_error_of_its_own():
+async def test_a_passed_deadline_raises_deadline_exceeded():
     async with rpc.connect("unix:/nonexistent/socket", pb.DESCRIPTOR) as channel:
         with pytest.raises(errors.DeadlineExceeded):
             await rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(), deadline_seconds=0.1)
 
 
-async def test_a_port_in_use_is_refused_by_name():
+async def test_binding_a_port_in_use_fails_and_names_the_address():
     server = await start(Board())
     with pytest.raises(errors.Unavailable, match=server.address):
         await start(Board(), listen=server.address)
     await server.drain()
 
 
-async def test_a_socket_that_a_live_server_listens_on_is_not_taken_from_it(tmp_path):
+async def test_the_socket_of_a_live_server_is_not_replaced(tmp_path):
     address = f"unix:{short(tmp_path)}"
     server = await start(Board(), listen=address)
     for spelling in (address, address.replace("unix:", "unix://")):
@@ -162,12 +232,12 @@ async def test_a_socket_file_of_a_dead_server_is_replaced(tmp_path):
     await server.drain()
 
 
-async def test_a_socket_path_that_is_too_long_is_refused_by_name():
+async def test_a_socket_path_that_is_too_long_is_refused():
     with pytest.raises(errors.Unavailable, match="cannot listen on unix:/tmp/xxx"):
         await start(Board(), listen=f"unix:/tmp/{'x' * 200}")
 
 
-async def test_a_server_that_does_not_serve_yet_is_asked_again():
+async def test_waiting_polls_a_server_that_does_not_serve_yet():
     class Health(health_pb2_grpc.HealthServicer):
         answers = iter([grpc.StatusCode.NOT_FOUND, health_pb2.HealthCheckResponse.NOT_SERVING])
 
@@ -187,8 +257,8 @@ async def test_a_server_that_does_not_serve_yet_is_asked_again():
     await server.stop(None)
 
 
-async def test_health_is_served_and_goes_when_the_server_drains():
-    # Without a grace, the watch is cut off as likely as it is told.
+async def test_health_reports_not_serving_when_the_server_drains():
+    # Without grace time the stream may be cut off before it reports NOT_SERVING.
     server = await start(Board(), grace_seconds=30.0)
     await rpc.wait_until_serving(server.address, deadline_seconds=5)
     async with grpc.aio.insecure_channel(server.address) as channel:
@@ -203,7 +273,7 @@ async def test_health_is_served_and_goes_when_the_server_drains():
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-async def test_reflection_answers_only_when_it_is_switched_on(wanted):
+async def test_reflection_is_served_only_when_it_is_switched_on(wanted):
     server = await start(Board(), reflection=wanted)
     async with grpc.aio.insecure_channel(server.address) as channel:
         ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
@@ -219,14 +289,14 @@ async def test_reflection_answers_only_when_it_is_switched_on(wanted):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_asks_for_shutdown_with_its_name(number):
+async def test_a_signal_requests_shutdown_with_its_name(number):
     waiting = asyncio.create_task(rpc.shutdown_requested())
     await asyncio.sleep(0)
     os.kill(os.getpid(), number)
     assert await waiting == number.name
 
 
-async def test_whatever_comes_first_asks_for_shutdown():
+async def test_the_first_awaitable_that_finishes_requests_shutdown():
     async def lost() -> str:
         return "the lifeline was lost"
 
@@ -234,7 +304,7 @@ async def test_whatever_comes_first_asks_for_shutdown():
 
 
 def short(folder: Path) -> Path:
-    """A socket path below the limit, unlike those below pytest's folders."""
+    """Returns a socket path short enough for the kernel, unlike those in pytest's folders."""
     link = Path(f"/tmp/pr-{os.getpid()}-{folder.name[-12:]}")
     link.unlink(missing_ok=True)
     link.symlink_to(folder)

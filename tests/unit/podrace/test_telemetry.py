@@ -1,6 +1,7 @@
-"""Logs carry their ids; metrics have an address."""
+"""Tests log lines and the metrics endpoint."""
 
 import json
+import logging
 import socket
 import urllib.request
 
@@ -31,6 +32,40 @@ def test_lines_below_the_level_are_left_out(capsys):
     assert "trouble" in printed
 
 
+HOSTILE = "pod\x1b[2J\r\n2026-01-01 [error] forged\x07\x9b\u202e"
+ESCAPED = r"pod\x1b[2J\r\n2026-01-01 [error] forged\x07\x9b\u202e"
+
+
+def test_text_of_other_processes_writes_no_control_characters_to_the_console_log(capsys):
+    telemetry.configure_logging(TelemetryConfig())
+    structlog.get_logger().warning(HOSTILE, pod_id=HOSTILE, agent_id="\x1bx", reasons=[HOSTILE])
+    (line,) = capsys.readouterr().err.removesuffix("\n").split("\n")
+    assert line.isprintable()
+    assert line.count(ESCAPED) == 3
+    assert r"agent_id='\x1bx'" in line
+
+
+def test_a_traceback_keeps_its_line_breaks_and_nothing_else(capsys):
+    telemetry.configure_logging(TelemetryConfig())
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        structlog.get_logger().exception("call failed")
+    lines = capsys.readouterr().err.removesuffix("\n").split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert "Traceback (most recent call last):" in lines
+
+
+def test_messages_of_the_standard_library_are_escaped():
+    record = logging.LogRecord("urllib3", logging.WARNING, "", 0, "retry %s", (HOSTILE,), None)
+    assert telemetry._EscapingFormatter("%(levelname)s %(message)s").format(record) == f"WARNING retry {ESCAPED}"
+
+
+@pytest.mark.parametrize("text", ["", "plain text", "Größe 漢字 → €", r"C:\new"])
+def test_printable_text_is_not_escaped(text):
+    assert telemetry.escape(text) == text
+
+
 def test_metrics_are_served_at_the_address_that_is_returned():
     prometheus_client.Counter("podrace_test_things", "Counted for a test").inc()
     address = telemetry.start(TelemetryConfig(log_level="error"), service="test")
@@ -38,7 +73,7 @@ def test_metrics_are_served_at_the_address_that_is_returned():
         assert b"podrace_test_things_total 1.0" in response.read()
 
 
-def test_other_pages_are_served_beside_the_metrics_as_they_are_now():
+def test_further_pages_are_served_with_their_current_content():
     prometheus_client.Counter("podrace_test_others", "Counted for a test").inc()
     body = [b"[]"]
     pages = {"/pods": lambda: ("application/json", body[-1])}
@@ -50,7 +85,7 @@ def test_other_pages_are_served_beside_the_metrics_as_they_are_now():
         assert b"podrace_test_others_total 1.0" in response.read()
 
 
-def test_a_metrics_port_in_use_is_refused_by_name():
+def test_a_metrics_port_in_use_fails_and_names_the_address():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -60,7 +95,7 @@ def test_a_metrics_port_in_use_is_refused_by_name():
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", "localhost:http", "127.0.0.1:65536", "127.0.0.1:-1"])
-def test_a_metrics_address_without_a_port_that_can_be_is_refused_by_name(address):
+def test_a_metrics_address_without_a_valid_port_is_refused(address):
     with pytest.raises(InvalidArgument) as caught:
         telemetry.start(TelemetryConfig(metrics_listen=address), service="test")
     assert caught.value.message == f"metrics_listen = {address!r}: expected host:port, the port up to 65535"

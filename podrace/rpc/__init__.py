@@ -1,0 +1,25 @@
+"""Wraps gRPC: servers with health checks and graceful shutdown, channels with retries, one error model.
+
+Servicers raise PodraceError and callers catch PodraceError; only this package uses grpc.StatusCode. Every call states
+its deadline.
+"""
+
+from podrace.rpc.channel import call, connect, send, service_config, stream, wait_until_ready, wait_until_serving
+from podrace.rpc.server import Server, ServerConfig, Service, shutdown_requested
+from podrace.rpc.status import LONGEST_MESSAGE_BYTES, from_rpc_error
+
+__all__ = [
+    "LONGEST_MESSAGE_BYTES",
+    "Server",
+    "ServerConfig",
+    "Service",
+    "call",
+    "connect",
+    "from_rpc_error",
+    "send",
+    "service_config",
+    "shutdown_requested",
+    "stream",
+    "wait_until_ready",
+    "wait_until_serving",
+]

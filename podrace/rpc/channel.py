@@ -1,0 +1,165 @@
+"""Opens gRPC channels and makes calls: retries as the protos allow, deadlines, errors as PodraceError."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import grpc
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import MethodOptions
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from podrace import tls
+from podrace.errors import Unavailable
+from podrace.rpc.status import from_rpc_error
+
+SERVING_POLL_SECONDS = 0.05
+
+Request = TypeVar("Request", contravariant=True)
+Response = TypeVar("Response", covariant=True)
+
+
+def connect(address: str, *files: FileDescriptor) -> grpc.aio.Channel:
+    """Opens a channel whose retry policy follows the `idempotency_level` of each method in `files`.
+
+    Methods marked NO_SIDE_EFFECTS or IDEMPOTENT wait for a server that restarts and are retried on UNAVAILABLE. The
+    others are sent once. No call is retried on DEADLINE_EXCEEDED: its effect is unknown and its time is used up.
+
+    Raises:
+        InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used.
+    """
+    options: list[tuple[str, Any]] = [
+        ("grpc.service_config", json.dumps(service_config(files))),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.use_local_subchannel_pool", 1),
+        # Services are never reached through a web proxy.
+        ("grpc.enable_http_proxy", 0),
+    ]
+    identity = tls.identity_for(address)
+    if identity is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, identity.of_channel(), options=[*options, *identity.options])
+
+
+def service_config(files: Sequence[FileDescriptor]) -> dict[str, object]:
+    """Derives the gRPC service config (as a JSON object) from the `idempotency_level` of each method."""
+    retried = [
+        {"service": service.full_name, "method": method.name}
+        for file in files
+        for service in file.services_by_name.values()
+        for method in service.methods
+        if method.GetOptions().idempotency_level != MethodOptions.IDEMPOTENCY_UNKNOWN
+    ]
+    if not retried:
+        return {}
+    policy = {
+        "maxAttempts": 5,
+        "initialBackoff": "0.1s",
+        "maxBackoff": "2s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    }
+    return {"methodConfig": [{"name": retried, "waitForReady": True, "retryPolicy": policy}]}
+
+
+class _Unary(Protocol[Request, Response]):
+    def __call__(self, request: Request, /, *, timeout: float | None = None) -> Awaitable[Response]: ...
+
+
+class _Stream(Protocol[Request, Response]):
+    def __call__(self, request: Request, /, *, timeout: float | None = None) -> Any: ...
+
+
+async def call(method: _Unary[Request, Response], request: Request, *, deadline_seconds: float) -> Response:
+    """Makes one unary call.
+
+    Raises:
+        PodraceError: The error that the server returned, or Unavailable or DeadlineExceeded.
+    """
+    try:
+        return await method(request, timeout=deadline_seconds)
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from None
+
+
+async def stream(
+    method: _Stream[Request, Response], request: Request, *, deadline_seconds: float | None
+) -> AsyncIterator[Response]:
+    """Yields the messages of a server stream until it ends.
+
+    Args:
+        method: The method of a stub.
+        request: The request.
+        deadline_seconds: Limit for the whole stream; None for a stream that lives as long as client and server.
+
+    Raises:
+        PodraceError: As `call`.
+    """
+    responses = method(request, timeout=deadline_seconds)
+    try:
+        async for response in responses:
+            yield response
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from None
+    finally:
+        responses.cancel()
+
+
+async def send(method: Callable[..., Any], requests: Iterable[Message], *, deadline_seconds: float) -> Message:
+    """Makes one call that streams requests, each created when the server is ready for it, and returns the response.
+
+    Raises:
+        PodraceError: As `call`.
+    """
+
+    async def one_by_one() -> AsyncIterator[Message]:
+        for request in requests:
+            yield request
+
+    try:
+        response: Message = await method(one_by_one(), timeout=deadline_seconds)
+        return response
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from None
+
+
+async def wait_until_serving(address: str, *, deadline_seconds: float) -> None:
+    """Polls the health service at `address` until it reports SERVING.
+
+    Raises:
+        Unavailable: It did not report SERVING within the deadline.
+    """
+    async with connect(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_seconds):
+                while not await _is_serving(stub):
+                    await asyncio.sleep(SERVING_POLL_SECONDS)
+                return
+    proven = " with a certificate of this authority" if tls.identity_for(address) else ""
+    raise Unavailable(f"nothing serves at {address}{proven} (waited {deadline_seconds:g} s)")
+
+
+async def wait_until_ready(channel: grpc.aio.Channel, deadline_seconds: float) -> None:
+    """Waits until a channel is connected; the channel may reconnect several times meanwhile.
+
+    Raises:
+        Unavailable: It is not connected within the deadline.
+    """
+    try:
+        await asyncio.wait_for(channel.channel_ready(), deadline_seconds)
+    except TimeoutError:
+        raise Unavailable(f"a channel was not connected within {deadline_seconds:g} s") from None
+
+
+async def _is_serving(stub: health_pb2_grpc.HealthStub) -> bool:
+    try:
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+    except grpc.aio.AioRpcError:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

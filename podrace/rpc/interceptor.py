@@ -1,0 +1,126 @@
+"""Turns exceptions of servicers, and requests that cannot be decoded, into gRPC statuses."""
+
+import inspect
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from podrace.errors import InvalidArgument
+from podrace.rpc.status import abort
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True)
+class _Undecodable:
+    """Replaces a request whose bytes are not a message of the expected type."""
+
+    size_bytes: int
+
+
+class ErrorTranslator(grpc.aio.ServerInterceptor):
+    """Wraps every handler, so that a caller receives the status of what the servicer raised.
+
+    gRPC decodes a request before it calls the handler, and answers UNKNOWN when that fails. So the deserializer is
+    wrapped as well: it returns a marker, for which the wrapped handler answers INVALID_ARGUMENT.
+    """
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wraps the handler of a call."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        name = handler_call_details.method
+        codec: dict[str, Any] = {
+            "request_deserializer": handler.request_deserializer and _marking(handler.request_deserializer),
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.request_streaming and handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream, name), **codec)
+        if handler.request_streaming:
+            return grpc.stream_unary_rpc_method_handler(_unary(handler.stream_unary, name), **codec)
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(_stream(handler.unary_stream, name), **codec)
+        return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, name), **codec)
+
+
+def _marking(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | _Undecodable]:
+    def marked(data: bytes) -> Message | _Undecodable:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return _Undecodable(len(data))
+
+    return marked
+
+
+def _unary(behaviour: Callable[..., Awaitable[Message]], name: str) -> Callable[..., Awaitable[Message]]:
+    async def translated(request: Any, context: Context) -> Message:
+        try:
+            return await behaviour(_decoded(request, name), context)
+        except Exception as error:
+            await abort(context, error)
+            raise  # not reached: abort raises
+
+    return translated
+
+
+def _stream(behaviour: Callable[..., Any], name: str) -> Callable[..., Any]:
+    if not inspect.isasyncgenfunction(behaviour):
+        return _written_stream(behaviour, name)
+
+    async def translated(request: Any, context: Context) -> AsyncIterator[Message]:
+        try:
+            async for message in behaviour(_decoded(request, name), context):
+                yield message
+        except Exception as error:
+            await abort(context, error)
+
+    return translated
+
+
+def _written_stream(behaviour: Callable[..., Awaitable[None]], name: str) -> Callable[..., Awaitable[None]]:
+    """Wraps a coroutine that writes to its context, such as the health watch. gRPC itself handles what it raises."""
+
+    async def checked(request: Any, context: Context) -> None:
+        try:
+            request = _decoded(request, name)
+        except InvalidArgument as error:
+            await abort(context, error)
+        await behaviour(request, context)
+
+    return checked
+
+
+def _decoded(request: Any, name: str) -> Any:
+    """Returns a request, or the requests of a stream, after checking that they could be decoded.
+
+    Raises:
+        InvalidArgument: The request could not be decoded; for a stream, raised when it is reached.
+    """
+    if isinstance(request, _Undecodable):
+        raise _refusal(request, name)
+    if isinstance(request, AsyncIterable):
+        return _decoded_stream(request, name)
+    return request
+
+
+async def _decoded_stream(requests: AsyncIterable[Any], name: str) -> AsyncIterator[Any]:
+    async for request in requests:
+        if isinstance(request, _Undecodable):
+            raise _refusal(request, name)
+        yield request
+
+
+def _refusal(request: _Undecodable, name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{name}: the {request.size_bytes} bytes of the request are not a valid message of this method;"
+        " compare the .proto files of client and server"
+    )

@@ -1,0 +1,169 @@
+"""Runs gRPC servers with health checks, optional reflection and graceful shutdown."""
+
+import asyncio
+import errno
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from podrace import tls
+from podrace.errors import Unavailable
+from podrace.rpc.interceptor import ErrorTranslator
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Addresses and shutdown times of a server."""
+
+    listen: str = "127.0.0.1:0"
+    """Address: `host:port` (port 0: any free one) or `unix:/path`."""
+    reflection: bool = False
+    """Serve gRPC reflection, for grpcurl and similar tools."""
+    drain_seconds: float = 0.0
+    """Time between reporting NOT_SERVING and refusing new calls, for load balancers to notice."""
+    grace_seconds: float = 5.0
+    """Time that running calls may take to finish when the service stops."""
+    health_listen: str = ""
+    """Second address that serves health checks without TLS, because probes of Kubernetes present no certificate."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """One gRPC service of a server."""
+
+    descriptor: ServiceDescriptor
+    add: Callable[[Any, Any], None]
+    """The generated function `add_...Servicer_to_server`."""
+    servicer: object
+
+
+class Server:
+    """A listening gRPC server.
+
+    server = await Server.start(config, [Service(...), ...])
+    reason = await shutdown_requested(...)
+    await server.drain()
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        server: grpc.aio.Server,
+        health_servicer: health.aio.HealthServicer,
+        address: str,
+        health_server: "_Bound | None" = None,
+    ) -> None:
+        self._config = config
+        self._server = server
+        self._health = health_servicer
+        self._health_server = health_server
+        self.address = address
+
+    @classmethod
+    async def start(cls, config: ServerConfig, services: Sequence[Service]) -> "Server":
+        """Binds and serves.
+
+        Raises:
+            Unavailable: The address cannot be bound, or another server listens on it; the message names it.
+            InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used.
+        """
+        server = await _bound(config.listen, tls.identity_for(config.listen))
+        health_servicer = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server.server)
+        names = [service.descriptor.full_name for service in services]
+        for service in services:
+            service.add(service.servicer, server.server)
+        if config.reflection:
+            reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server.server)
+        await server.server.start()
+        health_server = await _bound(config.health_listen, None) if config.health_listen else None
+        if health_server:
+            health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server.server)
+            await health_server.server.start()
+        for name in ["", *names]:
+            await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return cls(config, server.server, health_servicer, server.address, health_server)
+
+    @property
+    def health_address(self) -> str:
+        """Address that serves health checks without TLS; empty if there is no such address."""
+        return self._health_server.address if self._health_server else ""
+
+    async def drain(self) -> None:
+        """Reports NOT_SERVING, waits, refuses new calls, and lets running calls finish within the grace time."""
+        await self._health.enter_graceful_shutdown()
+        if self._config.drain_seconds:
+            await asyncio.sleep(self._config.drain_seconds)
+        await self._server.stop(self._config.grace_seconds)
+        if self._health_server:
+            await self._health_server.server.stop(None)
+
+
+class _Bound(NamedTuple):
+    server: grpc.aio.Server
+    address: str
+
+
+async def _bound(listen: str, identity: tls.Identity | None) -> _Bound:
+    """Creates a server bound to an address; raises as Server.start does."""
+    credentials = identity.of_server() if identity else None
+    if _has_listener(listen):
+        raise Unavailable(f"cannot listen on {listen}: another server does; choose another or stop that one")
+    # so_reuseport would let a second server bind the same port and share its calls: a port in use must be an error.
+    server = grpc.aio.server(interceptors=[ErrorTranslator()], options=[("grpc.so_reuseport", 0)])
+    try:
+        port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
+    except RuntimeError:
+        port = 0
+    if port:
+        return _Bound(server, listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}")
+    await server.stop(None)
+    # The traceback of the error would keep the server alive beyond its event loop.
+    del server
+    raise Unavailable(
+        f"cannot listen on {listen}: the address is in use or does not belong to this machine;"
+        " choose another or stop the process that uses it"
+    )
+
+
+def _has_listener(address: str) -> bool:
+    """Whether a live server listens on a Unix socket. gRPC would silently replace its socket file."""
+    if not address.startswith("unix:"):
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            # EAGAIN: the server listens, but its queue is full.
+            return probe.connect_ex(address.removeprefix("unix:").removeprefix("//")) in (0, errno.EAGAIN)
+        except OSError:
+            # Not a valid socket path: binding it fails as well, and reports why.
+            return False
+
+
+async def shutdown_requested(*others: Awaitable[str]) -> str:
+    """Waits for SIGTERM, SIGINT, or the first of `others` (a lifeline, for example).
+
+    Returns:
+        The reason: the name of the signal, or the result of the awaitable that finished first.
+    """
+    loop = asyncio.get_running_loop()
+    signalled: asyncio.Future[str] = loop.create_future()
+
+    def on_signal(name: str) -> None:
+        if not signalled.done():
+            signalled.set_result(name)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    waiting = [asyncio.ensure_future(other) for other in others]
+    done, pending = await asyncio.wait([signalled, *waiting], return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    return next(iter(done)).result()
