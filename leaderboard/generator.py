@@ -34,7 +34,7 @@ from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import ProposeAgentResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, GenerateAgentRequest, Origin
 from podrace.specification import evolution_settings
-from podrace.specification.resolve import bad
+from podrace.specification.messages import bad_spec
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, TournamentSpec
 
 GENERATED = prometheus_client.Counter("podrace_leaderboard_agents_generated", "Agents generated", ["origin"])
@@ -113,7 +113,7 @@ def check(request: GenerateAgentRequest) -> None:
         raise InvalidArgument("GenerateAgent: tournament_id is empty")
     spec, evolution = request.spec, request.spec.evolution
     if evolution.strategy not in STRATEGIES:
-        raise bad(unknown("evolution.strategy", "strategy", evolution.strategy, STRATEGIES))
+        raise bad_spec(unknown("evolution.strategy", "strategy", evolution.strategy, STRATEGIES))
     missing = evolution_settings.missing(evolution)
     if spec.synchronous and not spec.pool.maximum_pods:
         missing.append("pool.maximum_pods")
@@ -126,7 +126,7 @@ def check(request: GenerateAgentRequest) -> None:
         if not hyperparameter.HasField("value")
     ]
     if missing:
-        raise bad(f"{missing[0]}: missing; send the specification resolved, every default filled in")
+        raise bad_spec(f"{missing[0]}: missing; send the specification resolved, every default filled in")
 
 
 async def check_parts(evolution: EvolutionSpec, parts: Parts) -> None:
@@ -136,7 +136,7 @@ async def check_parts(evolution: EvolutionSpec, parts: Parts) -> None:
         InvalidArgument: There is none of the name (BAD_SPEC).
     """
     if problem := await parts.misspelt(evolution):
-        raise bad(problem)
+        raise bad_spec(problem)
 
 
 def load_needed(strategy: str) -> None:
@@ -149,7 +149,7 @@ def load_needed(strategy: str) -> None:
         try:
             importlib.import_module(NEEDED[strategy])
         except ImportError:
-            raise bad(
+            raise bad_spec(
                 f"evolution.strategy = {strategy!r}: needs {NEEDED[strategy]}, which is not installed where the"
                 f" leaderboard runs; pip install 'podrace[{strategy}]' there, or choose another strategy"
             ) from None

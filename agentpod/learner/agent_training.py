@@ -41,7 +41,7 @@ from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.ancestor import KEY, tournament_of
-from podrace.specification.resolve import bad
+from podrace.specification.messages import bad_spec
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 from simulators.messages import with_options
 
@@ -136,7 +136,7 @@ class AgentTraining:
             if tournament_of(parent_id) in ("", self._agent.tournament_id):
                 raise
             # What fits nobody: it is the specification that names an agent of another tournament.
-            raise bad(f"{KEY} = {parent_id!r}: cannot be gone on from in this environment: {error.message}") from error
+            raise bad_spec(f"{KEY} = {parent_id!r}: does not fit this environment: {error.message}") from error
 
     def _new_loop(self, shape: Requirements) -> CollectUpdateLoop:
         spec = self._spec

@@ -10,7 +10,7 @@ from leaderboard.store import records
 from podrace.database import Transaction
 from podrace.specification import ancestor as ancestry
 from podrace.specification.ancestor import KEY
-from podrace.specification.resolve import bad
+from podrace.specification.messages import bad_spec
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 
@@ -25,11 +25,11 @@ def check(transaction: Transaction, tournament_id: str, spec: TournamentSpec) ->
         return
     found = records.find_generation(transaction, agent_id)
     if found is None or found.agent.tournament_id == tournament_id:
-        raise bad(f"{KEY} = {agent_id!r}: no other tournament of this leaderboard has such an agent")
+        raise bad_spec(f"{KEY} = {agent_id!r}: no other tournament of this leaderboard has such an agent")
     if problem := refusal(spec, found.agent, records.get_spec(transaction, found.agent.tournament_id)):
-        raise bad(problem)
+        raise bad_spec(problem)
     if _read(transaction, agent_id, records.last_sequence(transaction)) is None:
-        raise bad(f"{KEY} = {agent_id!r}: was never scored, so it has no training files to start from")
+        raise bad_spec(f"{KEY} = {agent_id!r}: was never scored, so it has no training files to start from")
 
 
 def find(

@@ -89,7 +89,7 @@ class Client:
 
         Args:
             spec: Resolved specification, for instance from `podrace.specification.files.load`.
-            request_id: A UUID that makes the call idempotent: a second call with it within a day returns the
+            request_id: A unique text that makes the call idempotent: a second call with it within a day returns the
                 tournament of the first. Default: a new one.
 
         Raises:
@@ -195,7 +195,7 @@ class Client:
             seed: Seed of the environments.
             stochastic: Samples actions instead of taking the most likely one.
             members: Other members of an ensemble; empty evaluates the checkpoint alone.
-            request_id: A UUID that makes the call idempotent. Default: a new one.
+            request_id: A unique text that makes the call idempotent. Default: a new one.
         """
         request = pb.CreateEvaluationRequest(
             request_id=request_id or _request_id(),

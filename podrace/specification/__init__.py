@@ -1,1 +1,1 @@
-"""Reads tournament specifications: TOML to message, defaults filled in, every value checked."""
+"""Reads tournament specifications from TOML, fills in defaults and checks every value."""

@@ -1,7 +1,7 @@
-"""What a tournament that starts from an agent of another one has to have in common with it. Pure.
+"""Checks that a tournament can start from an agent of another tournament (`evolution.ancestor_agent_id`). Pure.
 
-refusal = malformed(spec.evolution)              # what the specification alone shows
-refusal = mismatch(spec, ancestor_spec)          # what the two together show
+error = malformed(spec.evolution)        # is it the id of an agent?
+error = mismatch(spec, ancestor_spec)    # do the environments of the two tournaments fit?
 """
 
 import re
@@ -14,34 +14,35 @@ from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, TournamentSpec
 KEY = "evolution.ancestor_agent_id"
 AGENT_ID = re.compile(r"(.+)-a\d+")
 SHAPING: Mapping[str, tuple[str, ...]] = {"stocks": ("tickers", "layout")}
-"""Options of simulators that shape observations and actions. Not all can be known here: a pod refuses the rest."""
+"""Options that determine the shape of observations and actions, by simulator. The list is not complete: a pod refuses a
+checkpoint of any other shape."""
 
 
 def malformed(evolution: EvolutionSpec) -> str:
-    """Why the ancestor cannot be an agent's id; empty if it can, or there is none."""
+    """Returns why the ancestor is not the id of an agent; empty if it is one or is not set."""
     if not evolution.ancestor_agent_id or AGENT_ID.fullmatch(evolution.ancestor_agent_id):
         return ""
-    return f"{KEY} = {evolution.ancestor_agent_id!r}: expected an agent's id, such as 'cartpole-abc123-a7'"
+    return f"{KEY} = {evolution.ancestor_agent_id!r}: expected the id of an agent, such as 'cartpole-abc123-a7'"
 
 
 def tournament_of(agent_id: str) -> str:
-    """The tournament that an agent belongs to, by its id; empty for what is no agent's id."""
+    """Returns the tournament id that an agent id contains; empty if the text is not an agent id."""
     match = AGENT_ID.fullmatch(agent_id)
     return match[1] if match else ""
 
 
 def mismatch(spec: TournamentSpec, ancestor_spec: TournamentSpec) -> str:
-    """What two tournaments do not have in common although the files of one are to fit the other; empty if nothing.
+    """Returns why the checkpoint files of one tournament do not fit the other; empty if they fit.
 
     Args:
-        spec: Of the tournament that starts from an agent.
-        ancestor_spec: Of that agent's tournament.
+        spec: Specification of the tournament that starts from an agent.
+        ancestor_spec: Specification of the tournament of that agent.
     """
     where = f"{KEY} = {spec.evolution.ancestor_agent_id!r}"
     here, there = spec.environment, ancestor_spec.environment
     if here.id != there.id:
         return (
-            f"{where}: was trained on {there.id!r}, and environment.id = {here.id!r}: observations and actions differ"
+            f"{where}: was trained on {there.id!r}, but environment.id = {here.id!r}: observations and actions differ"
         )
     for name in SHAPING.get(here.id, ()):
         if _option(here.options, name) != _option(there.options, name):

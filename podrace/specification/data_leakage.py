@@ -1,36 +1,35 @@
-"""Keeps the data that is to judge a champion away from what selects it. Pure.
+"""Checks that no agent is trained or selected on the data that is reserved for the final report. Pure.
 
-Options of a simulator that cuts its data into splits (`split = "backtest"`) may name the last one in `[reports]` alone:
-an agent that trains on it, or is picked by its score on it, has seen it.
+Some simulators divide their data into splits (option `split`). The split `backtest` may be used only in `[reports]`.
 """
 
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
-JUDGING_SPLIT = "backtest"
+REPORT_SPLIT = "backtest"
 CUTS = ("path", "train_start", "train_end", "validation_end", "backtest_end")
-"""Options that say where the splits lie."""
+"""Options that set the boundaries of the splits."""
 SPLIT_SIMULATORS = ("stocks",)
-"""Whose options these are."""
+"""Simulators that have these options."""
 
 
-def unfair(spec: TournamentSpec) -> str:
-    """Why a specification would select on the data that is to judge; empty when it would not.
+def leak(spec: TournamentSpec) -> str:
+    """Returns how a specification would train or select on the report's data; empty if it would not.
 
     Args:
-        spec: With the ids and the options of its environment and its evaluation.
+        spec: Needs only its environment and its evaluation.
     """
     given, evaluated = dict(spec.environment.options), dict(spec.evaluation.options)
     for section, options in (("environment", given), ("evaluation", evaluated)):
-        if options.get("split") == JUDGING_SPLIT:
+        if options.get("split") == REPORT_SPLIT:
             return (
-                f"{section}.options.split = {JUDGING_SPLIT!r}: agents would be trained or selected on the data that is "
-                "to judge the champion; name it in [reports] alone"
+                f"{section}.options.split = {REPORT_SPLIT!r}: agents would be trained or selected on the data that "
+                "tests the champion; use this split only in [reports]"
             )
     if spec.environment.id in SPLIT_SIMULATORS:
         for name in CUTS:
             if name in evaluated and evaluated[name] != given.get(name):
                 return (
-                    f"evaluation.options.{name} = {evaluated[name]!r}: cut in other places than for training, agents "
-                    "could be selected on the data that is to judge the champion; set it in [environment.options] alone"
+                    f"evaluation.options.{name} = {evaluated[name]!r}: differs from environment.options.{name}, so "
+                    "agents could be selected on the data that tests the champion; set it only in [environment.options]"
                 )
     return ""

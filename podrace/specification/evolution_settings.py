@@ -1,10 +1,10 @@
-"""What each evolution strategy can be set to, with its defaults; torch-free, as the catalog.
+"""Lists the settings of each evolution strategy with their defaults, and fills them in. Does not import torch.
 
-    fill(evolution)                  # every setting that its strategy has is set
-    refusal = misplaced(evolution)   # a line if a setting of another strategy is
+    fill(evolution)                # sets the defaults of the strategy
+    error = misplaced(evolution)   # reports a setting of another strategy
 
-Settings that say how children mutate were there before strategies differed in them: all of them are filled in whatever
-the strategy, and none is refused. A newer setting belongs to the strategies that list it here.
+The settings in `DEFAULTS` are filled in and accepted for every strategy, also for one that does not use them. Any other
+setting is accepted only for the strategies that list it in `SETTINGS`.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ DEFAULTS: Mapping[str, str | float | int] = {
     "maximum_unfinished_children": 2,
     "allocation": "ratio",
 }
-"""Of every specification, unless its strategy has another."""
+"""Defaults for all strategies, unless `SETTINGS` has another default for the strategy."""
 
 SETTINGS: Mapping[str, Mapping[str, float | int]] = {
     "tournament": {},
@@ -60,14 +60,14 @@ SETTINGS: Mapping[str, Mapping[str, float | int]] = {
     },
     "generational": {"population_size": 8},
 }
-"""By strategy: the settings of its own, and those of all for which it has another default."""
+"""Settings and defaults of each strategy: those that only it has, and those that override `DEFAULTS`."""
 
 HALVING: Mapping[str, int] = {"halving_agents": 4}
 """Settings of `allocation = "halving"`."""
 
 ALLOCATIONS: Mapping[str, str] = {
-    "ratio": "fresh agents and seats have the algorithms of the specification in its ratios",
-    "halving": "the same at first; again and again the worse half of the algorithms leaves the draw",
+    "ratio": "fresh agents and seats use the algorithms in the ratios of the specification",
+    "halving": "starts as ratio, then repeatedly drops the worse half of the algorithms (successive halving)",
 }
 
 LIMITS: Mapping[str, tuple[float, float]] = {
@@ -92,7 +92,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 
 
 def fill(evolution: EvolutionSpec) -> None:
-    """Fills in what is not set, as the strategy has it; an unknown strategy gets what all have."""
+    """Sets the missing settings to the defaults of the strategy; an unknown strategy gets `DEFAULTS`."""
     strategy = evolution.strategy if evolution.HasField("strategy") else str(DEFAULTS["strategy"])
     defaults = {**DEFAULTS, **SETTINGS.get(strategy, {})}
     if evolution.allocation == "halving":
@@ -102,10 +102,10 @@ def fill(evolution: EvolutionSpec) -> None:
 
 
 def misplaced(evolution: EvolutionSpec) -> str:
-    """Says which setting is none of the strategy's, or contradicts another; empty if all is well.
+    """Returns which setting belongs to another strategy or contradicts another setting; empty if there is none.
 
     Args:
-        evolution: Filled in, of a known strategy and allocation.
+        evolution: Settings after `fill`, with a known strategy and allocation.
     """
     owners = {name: [key for key in SETTINGS if name in SETTINGS[key]] for own in SETTINGS.values() for name in own}
     for field, value in evolution.ListFields():
@@ -123,8 +123,8 @@ def misplaced(evolution: EvolutionSpec) -> str:
 
 
 def missing(evolution: EvolutionSpec) -> list[str]:
-    """Names of the settings of the strategy that are not set, as `evolution.<name>`."""
-    # A specification that was resolved before there was an allocation has none, and means `ratio`.
+    """Returns the settings of the strategy that are not set, as `evolution.<name>`."""
+    # Specifications resolved by old versions have no allocation, which means `ratio`.
     needed = ({**DEFAULTS, **SETTINGS.get(evolution.strategy, {})}).keys() - {"allocation"}
     if evolution.allocation == "halving":
         needed |= HALVING.keys()

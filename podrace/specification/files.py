@@ -1,4 +1,4 @@
-"""A tournament's specification between its file and its message: read and overridden, resolved, written down again."""
+"""Reads tournament specifications from TOML files and writes them as TOML."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, TournamentS
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> TournamentSpec:
-    """Reads a specification, applies `--set` overrides and resolves it.
+    """Reads a specification from a TOML file, applies overrides and resolves it.
 
     Args:
         path: TOML file.
-        overrides: `a.b=c` each.
+        overrides: Keys to override, as `a.b=c`.
 
     Raises:
-        InvalidArgument: The file cannot be read or something in it, or in the overrides, is wrong.
+        InvalidArgument: The file cannot be read, or the file or an override is invalid.
     """
     values = config.read_toml(path)
     for override in overrides:
@@ -40,7 +40,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> TournamentSpec:
 
 
 def to_values(message: Message) -> dict[str, Any]:
-    """The nested values that `spec.parse` would read as this message."""
+    """Returns the nested values that `resolve.parse` reads as this message."""
     return {field.name: _field_value(field, value) for field, value in message.ListFields()}
 
 
@@ -63,12 +63,12 @@ def _message_value(message: Message) -> Any:
     if isinstance(message, struct_pb2.Struct | struct_pb2.Value):
         return whole(json_format.MessageToDict(message))
     values = to_values(message)
-    # The shorthand of a hyperparameter that is not searched.
+    # Shorthand for a hyperparameter that is not searched.
     return values["value"] if isinstance(message, HyperparameterSpec) and set(values) == {"value"} else values
 
 
 def whole(value: Any) -> Any:
-    """Undoes what protobuf's Struct does to whole numbers, all of which it stores as doubles."""
+    """Converts whole numbers back to int, because protobuf's Struct stores all numbers as doubles."""
     if isinstance(value, Mapping):
         return {key: whole(value[key]) for key in sorted(value)}
     if isinstance(value, list):
@@ -80,12 +80,12 @@ def whole(value: Any) -> Any:
 
 
 def to_toml(message: TournamentSpec) -> str:
-    """The specification as TOML text; reading it again gives the same message."""
+    """Returns the specification as TOML text; reading it again gives the same message."""
     return "\n".join(_table_lines(to_values(message), path="")).lstrip("\n")
 
 
 def _table_lines(values: Mapping[str, Any], path: str) -> list[str]:
-    """The lines of a table: its plain values first, then its tables; hyperparameters fit on a line each."""
+    """Returns the lines of a table: first its plain values, then its tables. A hyperparameter takes one line."""
     inline = path.endswith(".hyperparameters")
     plain = {key: value for key, value in values.items() if inline or not isinstance(value, Mapping)}
     lines = ["", f"[{path}]"] if path and (plain or not values) else []
@@ -101,7 +101,7 @@ def _literal(value: Any) -> str:
         return f"{{ {', '.join(f'{_key(key)} = {_literal(item)}' for key, item in value.items())} }}"
     if isinstance(value, list):
         return f"[{', '.join(_literal(item) for item in value)}]"
-    # TOML's basic strings and booleans are written as JSON's; its floats may also be inf and nan, as Python's.
+    # TOML writes strings and booleans as JSON does, and floats as Python does (inf, nan).
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 

@@ -1,24 +1,25 @@
-"""What a specification can say of an evaluator of the user's own. Pure; how one is named is
-podrace.plugins.address's.
+"""Fills in and checks the settings of an evaluator plugin. Pure.
+
+`podrace.plugins.address` defines how a plugin is named.
 """
 
 from podrace.plugins import address
 from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
 
 ANSWER_SECONDS = 300
-"""How long a score may take where the specification does not say."""
+"""Default time limit for one score."""
 LONGEST_ANSWER_SECONDS = 1800
 """Deadline of EvaluatePolicy in the contract."""
 
 
 def fill(evaluation: EvaluationSpec) -> None:
-    """Fills in how long an evaluator may take, where there is one."""
+    """Sets the default time limit if an evaluator plugin is named."""
     if evaluation.HasField("evaluator") and not evaluation.HasField("answer_duration"):
         evaluation.answer_duration.FromSeconds(ANSWER_SECONDS)
 
 
 def misplaced(evaluation: EvaluationSpec) -> str:
-    """Says what is wrong with the evaluator of a specification; empty if all is well."""
+    """Returns what is wrong with the evaluator settings; empty if they are valid."""
     seconds = answer_seconds(evaluation)
     if not evaluation.HasField("evaluator"):
         alone = evaluation.HasField("answer_duration")
@@ -31,5 +32,5 @@ def misplaced(evaluation: EvaluationSpec) -> str:
 
 
 def answer_seconds(evaluation: EvaluationSpec) -> float:
-    """How long a score may take."""
+    """Returns the time limit for one score, in seconds."""
     return evaluation.answer_duration.ToNanoseconds() / 1e9

@@ -1,8 +1,8 @@
-"""Owns when snapshots are due. Pure.
+"""Schedules snapshots of policies. Pure.
 
-Snapshot k of an agent, or of the champion, is the policy as it stands when the tournament has been running for k
-periods, pauses left out. The number follows from the time alone, so that a pod that takes over an agent, and an
-orchestrator that begins again, go on with the same numbers.
+Snapshot k of an agent, or of the champion, is its policy after the tournament has been running for k periods, without
+pauses. The number depends only on the running time, so a pod that takes over an agent and an orchestrator that restarts
+continue with the same numbers.
 """
 
 import math
@@ -12,48 +12,48 @@ from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
 
 SHORTEST_PERIOD_SECONDS = 1.0
 _ROUNDING = 1e-9
-"""Of a period: so little too early is in time, for a sum of floats may fall short of a multiple."""
+"""Tolerance as a fraction of a period, because a sum of floats may be slightly less than a multiple of the period."""
 
 
 def period_seconds(spec: EvaluationSpec) -> float | None:
-    """The period of snapshots; None where none are wanted."""
+    """Returns the period of snapshots; None if the specification wants no snapshots."""
     if not spec.HasField("snapshot_period"):
         return None
     return spec.snapshot_period.seconds + spec.snapshot_period.nanos / 1e9
 
 
 def too_short(spec: EvaluationSpec) -> str:
-    """Why a period is refused; empty if it is not."""
+    """Returns why the period is refused; empty if it is accepted."""
     period = period_seconds(spec)
     if period is None or period >= SHORTEST_PERIOD_SECONDS:
         return ""
     return (
-        f"evaluation.snapshot_period = {period:g} s: expected at least {SHORTEST_PERIOD_SECONDS:g} s; every agent would"
-        " store a policy so often, and every one of them is to be evaluated"
+        f"evaluation.snapshot_period = {period:g} s: expected at least {SHORTEST_PERIOD_SECONDS:g} s, because every"
+        " agent stores a policy each period and each of them has to be evaluated"
     )
 
 
 def periods_passed(running_seconds: float, period: float) -> int:
-    """The number of the snapshot that was due last; 0 before the first."""
+    """Returns the number of the latest snapshot that was due; 0 before the first."""
     return math.floor(running_seconds / period + _ROUNDING)
 
 
 @dataclass
 class SnapshotSchedule:
-    """Which snapshot is due.
+    """Decides which snapshot is due.
 
     schedule = SnapshotSchedule(period, last=periods_passed(running_seconds, period))
     number = schedule.due(running_seconds)
     if number:
-        ...                    # take it
+        ...                    # take the snapshot
         schedule.last = number
     """
 
     period_seconds: float
     last: int
-    """Number of the last one taken, or due before there was anything to be taken."""
+    """Number of the last snapshot that was taken, or that was due before the agent started."""
 
     def due(self, running_seconds: float) -> int:
-        """The number of the snapshot to be taken now, 0 if there is none; of several that were missed, the last."""
+        """Returns the number of the snapshot to take now, 0 if none is due; if several were missed, the last one."""
         number = periods_passed(running_seconds, self.period_seconds)
         return number if number > self.last else 0

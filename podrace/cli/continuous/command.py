@@ -25,8 +25,8 @@ from podrace.cli.views.plain_lines import PlainLines
 from podrace.config import unknown
 from podrace.errors import InvalidArgument, NotFound, PodraceError
 from podrace.mesh.home import Folders
-from podrace.specification import resolve as specifications
 from podrace.specification.files import load
+from podrace.specification.messages import parse_duration
 
 SHORTEST_POLL_SECONDS = 0.1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
@@ -108,7 +108,7 @@ def _plan(settings: Settings, spec: Path, reference: str, name: str, overrides: 
     name = name or specification.name
     if not NAME.fullmatch(name):
         raise InvalidArgument(f"--name {name}: expected up to 40 letters, digits, '-' and '_'")
-    seconds = specifications.parse_duration(poll)
+    seconds = parse_duration(poll)
     if seconds is None:
         # A number alone is one of seconds.
         seconds = float(poll) if poll.replace(".", "", 1).isdigit() else None

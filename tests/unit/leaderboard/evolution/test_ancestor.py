@@ -133,7 +133,7 @@ async def test_what_is_not_searched_is_as_the_new_specification_states(mesh: Any
     ("sections", "line"),
     [
         ({"algorithms": {"a2c": {}}}, "is an agent of ppo, and the algorithms here are a2c"),
-        ({"environment": {"id": "Acrobot-v1"}}, "was trained on 'CartPole-v1', and environment.id = 'Acrobot-v1'"),
+        ({"environment": {"id": "Acrobot-v1"}}, "was trained on 'CartPole-v1', but environment.id = 'Acrobot-v1'"),
         ({"algorithms": {"ppo": {"hyperparameters": {"hidden_sizes": [8]}}}}, "hidden_sizes = .*would not fit"),
     ],
 )
@@ -170,7 +170,7 @@ async def test_an_ancestor_must_exist_and_have_been_scored(mesh: Any, make_spec:
 
 
 def test_what_is_no_agents_id_is_refused_before_anything_is_created(make_spec: MakeSpec) -> None:
-    with pytest.raises(InvalidArgument, match=r"ancestor_agent_id = 'latest': expected an agent's id"):
+    with pytest.raises(InvalidArgument, match=r"ancestor_agent_id = 'latest': expected the id of an agent"):
         make_spec(evolution={"ancestor_agent_id": "latest"})
 
 

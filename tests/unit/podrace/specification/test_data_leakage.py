@@ -1,4 +1,4 @@
-"""Selection never sees the data that is to judge."""
+"""No agent is trained or selected on the data that is reserved for reports."""
 
 from typing import Any
 
@@ -27,37 +27,38 @@ def spec(environment: dict[str, Any], evaluation: dict[str, Any], reports: dict[
 CUT = {"train_end": "2010-01-01", "validation_end": "2011-07-01"}
 
 
-def test_the_backtest_is_for_reports_alone() -> None:
+def test_the_backtest_split_is_allowed_only_in_reports() -> None:
     given = {**CUT, "split": "train"}
     assert spec(given, {"split": "validation"}, {"split": "backtest"}).reports["end"].options["split"] == "backtest"
     with pytest.raises(
-        InvalidArgument, match=r"evaluation\.options\.split = 'backtest': .*name it in \[reports\] alone"
+        InvalidArgument, match=r"evaluation\.options\.split = 'backtest': .*use this split only in \[reports\]"
     ):
         spec(given, {"split": "backtest"}, {})
     with pytest.raises(InvalidArgument, match=r"environment\.options\.split = 'backtest': agents would be trained"):
         spec({**CUT, "split": "backtest"}, {"split": "validation"}, {})
 
 
-def test_that_holds_for_a_users_own_environment() -> None:
-    with pytest.raises(InvalidArgument, match="the data that is to judge the champion"):
+def test_the_backtest_split_is_also_refused_for_a_users_environment() -> None:
+    with pytest.raises(InvalidArgument, match="the data that tests the champion"):
         spec({}, {"split": "backtest"}, {}, id="python:desk:make")
 
 
 @pytest.mark.parametrize(("name", "value"), [("validation_end", "2013-03-01"), ("path", "all.npz")])
-def test_validation_cannot_be_moved_into_the_backtest(name: str, value: str) -> None:
-    with pytest.raises(InvalidArgument, match=rf"evaluation\.options\.{name} = '.*set it in \[environment\.options\]"):
+def test_evaluation_cannot_move_the_boundaries_of_the_splits(name: str, value: str) -> None:
+    expected = rf"evaluation\.options\.{name} = '.*set it only in \[environment\.options\]"
+    with pytest.raises(InvalidArgument, match=expected):
         spec(CUT, {"split": "validation", name: value}, {})
 
 
-def test_naming_the_same_cut_again_changes_nothing() -> None:
+def test_evaluation_may_repeat_the_boundaries_of_the_environment() -> None:
     assert spec(CUT, {"split": "validation", **CUT, "episode_days": 126}, {"split": "backtest"})
 
 
-def test_other_simulators_may_have_options_of_the_same_names() -> None:
+def test_other_simulators_may_have_options_with_the_same_names() -> None:
     assert spec({}, {"path": "elsewhere"}, {}, id="python:desk:make")
 
 
-def test_the_example_of_trading_is_fair() -> None:
+def test_the_stocks_example_uses_the_backtest_split_only_in_its_report() -> None:
     from pathlib import Path
 
     path = Path(__file__).parents[4] / "examples" / "stocks.toml"

@@ -40,7 +40,7 @@ episodes = 3
 """
 
 
-def test_examples_there_are() -> None:
+def test_the_examples_are_found() -> None:
     assert {path.stem for path in EXAMPLES} >= {"ant", "cartpole", "pendulum", "stocks"}
 
 
@@ -50,12 +50,12 @@ def test_every_example_is_a_valid_specification(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_what_print_config_prints_is_the_same_specification(path: Path) -> None:
+def test_the_printed_configuration_is_the_same_specification(path: Path) -> None:
     specification = load(path, [])
     assert resolve.parse(tomllib.loads(to_toml(specification)), source="printed") == specification
 
 
-def test_every_kind_of_value_survives_being_printed(tmp_path: Path) -> None:
+def test_printing_preserves_every_kind_of_value(tmp_path: Path) -> None:
     path = tmp_path / "everything.toml"
     path.write_text(EVERYTHING)
     specification = load(path, [])
@@ -65,7 +65,7 @@ def test_every_kind_of_value_survives_being_printed(tmp_path: Path) -> None:
     assert "whole = 1000000" in printed
 
 
-def test_values_have_the_shape_of_the_file(tmp_path: Path) -> None:
+def test_values_have_the_structure_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "everything.toml"
     path.write_text(EVERYTHING)
     values = to_values(load(path, []))
@@ -86,7 +86,7 @@ def test_overrides_win_over_the_file(tmp_path: Path) -> None:
     assert specification.name == "other"
 
 
-def test_a_value_that_only_resolving_refuses_names_the_file_too(tmp_path: Path) -> None:
+def test_errors_found_while_resolving_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "everything.toml"
     path.write_text(EVERYTHING)
     with pytest.raises(InvalidArgument, match=r"everything\.toml: pod\.cores = 0: expected 0\.1 to 1024"):

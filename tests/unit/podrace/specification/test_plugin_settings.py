@@ -1,4 +1,4 @@
-"""An evaluator of the user's own in a specification: filled in, and refused in one line."""
+"""Defaults and errors of the evaluator plugin in a specification."""
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -21,14 +21,14 @@ def resolve(**evaluation: object) -> TournamentSpec:
 @pytest.mark.parametrize(
     "evaluator", ["python:mine:score", "python:a.b_2.c:d", "grpc://127.0.0.1:50080", "grpc://scores.example:1"]
 )
-def test_a_well_formed_evaluator_is_given_time(evaluator):
+def test_a_valid_evaluator_gets_the_default_time_limit(evaluator):
     resolved = resolve(evaluator=evaluator)
     assert resolved.evaluation.evaluator == evaluator
     assert resolved.evaluation.answer_duration == Duration(seconds=300)
     assert spec.resolve(resolved) == resolved
 
 
-def test_without_an_evaluator_nothing_is_filled_in():
+def test_without_an_evaluator_no_time_limit_is_set():
     resolved = resolve()
     assert not resolved.evaluation.HasField("evaluator")
     assert not resolved.evaluation.HasField("answer_duration")
@@ -49,7 +49,7 @@ def test_a_malformed_evaluator_is_refused_in_one_line(evaluator):
     assert caught.value.reason == "ERROR_REASON_BAD_SPEC"
 
 
-def test_time_is_of_an_evaluator_and_within_the_contracts_deadline():
+def test_a_time_limit_needs_an_evaluator_and_is_at_most_the_deadline_of_the_contract():
     with pytest.raises(InvalidArgument, match=r"^evaluation.answer_duration = 2 s: is a setting of"):
         resolve(answer_duration="2s")
     with pytest.raises(InvalidArgument, match=r"^evaluation.answer_duration = 1801 s: expected at most 1800 s$"):

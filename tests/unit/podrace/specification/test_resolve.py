@@ -1,4 +1,4 @@
-"""Specifications: what is missing is filled in, what is wrong is named."""
+"""Resolving fills in every default, and an error names the key and the expected value."""
 
 import math
 
@@ -9,6 +9,8 @@ from podrace.config import assign
 from podrace.errors import InvalidArgument
 from podrace.specification import catalog
 from podrace.specification import resolve as spec
+from podrace.specification.hyperparameters import check_action_kind
+from podrace.specification.messages import parse_duration
 from podrace.tournament.v1 import tournament_pb2 as pb
 
 
@@ -35,7 +37,7 @@ def refusal(**overrides) -> str:
     return caught.value.message
 
 
-def test_a_resolved_specification_leaves_nothing_to_guess():
+def test_a_resolved_specification_sets_every_optional_field():
     resolved = resolve()
     assert resolved.name == "cartpole-v1"
     for section, defaults in spec.DEFAULTS.items():
@@ -54,14 +56,14 @@ def test_resolving_twice_changes_nothing():
     assert spec.resolve(resolved) == resolved
 
 
-def test_resolving_leaves_what_it_was_given_alone():
+def test_resolving_does_not_change_its_argument():
     given = spec.parse(values(), source="test")
     before = given.SerializeToString(deterministic=True)
     spec.resolve(given)
     assert given.SerializeToString(deterministic=True) == before
 
 
-def test_two_cores_make_a_pod_separate():
+def test_the_default_layout_is_separate_from_two_cores_on():
     assert resolve(pod__cores=2).pod.layout == pb.LAYOUT_SEPARATE
     assert resolve(pod__cores=2, pod__layout="fused").pod.layout == pb.LAYOUT_FUSED
 
@@ -79,7 +81,7 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
     assert resolved["clip_range"].value.number_value == 0.15
     assert resolved["clip_range"].scale == pb.SCALE_LINEAR
     assert list(resolved["hidden_sizes"].value.list_value) == [8]
-    # Without a word the catalog's range is searched.
+    # A hyperparameter that is not mentioned is searched in the catalog's range.
     assert resolved["entropy_coefficient"].HasField("low")
     assert resolved["entropy_coefficient"].scale == pb.SCALE_LOG
 
@@ -120,8 +122,8 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
         ({"synchronous": True, "pool__maximum_pods": 2, "pod": {"cores": 2, "learners": 2}}, "pod.learners = 2"),
         ({"pod": {"layout": "fused", "learners": 2}}, "pod.learners = 2: a fused pod"),
         ({"pod": {"layout": "fused", "hosts": 2}}, "pod.hosts = 2: a fused pod"),
-        ({"pod": {"cores": 2, "hosts": 2}}, "pod.learners = 1: cannot be divided equally over pod.hosts = 2"),
-        ({"pod": {"cores": 2, "hosts": 2, "learners": 4, "gpus": 3}}, "pod.gpus = 3: cannot be divided equally"),
+        ({"pod": {"cores": 2, "hosts": 2}}, "pod.learners = 1: is not divisible by pod.hosts = 2"),
+        ({"pod": {"cores": 2, "hosts": 2, "learners": 4, "gpus": 3}}, "pod.gpus = 3: is not divisible by"),
         ({"pod__precision": "float16"}, "pod.precision"),
         ({"pod": {"layout": "separate", "plane": "pigeon"}}, "pod.plane: unknown plane 'pigeon'"),
         ({"pod": {"layout": "fused", "plane": "shared"}}, "pod.plane = 'shared': a fused pod is one process"),
@@ -143,7 +145,7 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
         ({"algorithms__ppo__hyperparameters": {"adam_epsilon": 0}}, "adam_epsilon = 0.0: expected a number from 1e-12"),
         (
             {"algorithms__ppo__hyperparameters": {"epochs": {"choices": [2, 4], "value": 3}}},
-            "hyperparameters.epochs: value 3.0 is none of its choices",
+            "hyperparameters.epochs: value 3.0 is not one of its choices",
         ),
         ({"algorithms__ppo__ratio": math.inf}, "algorithms.ppo.ratio = inf: expected a finite number"),
         ({"objective__wall_clock_duration": math.inf}, "objective.wall_clock_duration = inf: expected a duration"),
@@ -165,7 +167,7 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
         ({"reports__last": {"options": {"a": math.inf}}}, "reports.last.options.a = inf: expected a finite number"),
     ],
 )
-def test_a_mistake_names_the_key_and_what_would_be_right(overrides, words):
+def test_an_error_names_the_key_and_what_is_expected(overrides, words):
     assert words in refusal(**overrides)
 
 
@@ -195,7 +197,7 @@ def test_a_mistake_names_the_key_and_what_would_be_right(overrides, words):
         ),
     ],
 )
-def test_a_message_is_checked_as_its_file_would_be(given, words):
+def test_a_message_is_checked_like_a_file(given, words):
     message = spec.parse(values(), source="test")
     message.MergeFrom(given)
     with pytest.raises(InvalidArgument) as caught:
@@ -203,7 +205,7 @@ def test_a_message_is_checked_as_its_file_would_be(given, words):
     assert caught.value.message.startswith(words)
 
 
-def test_numbers_that_are_not_finite_are_refused_in_a_message_by_key():
+def test_a_message_with_a_number_that_is_not_finite_is_refused():
     given = spec.parse(values(environment__options={"a": {"b": [1]}}), source="test")
     given.environment.options["a"]["b"][0] = math.nan
     with pytest.raises(InvalidArgument, match=r"^environment\.options\.a\.b = nan: expected a finite number$"):
@@ -214,39 +216,39 @@ def test_numbers_that_are_not_finite_are_refused_in_a_message_by_key():
         spec.resolve(given)
 
 
-def test_an_unknown_scale_is_refused_in_a_message():
+def test_a_message_with_an_unknown_scale_is_refused():
     given = spec.parse(values(), source="test")
     given.algorithms["ppo"].hyperparameters["discount"].scale = 7
     with pytest.raises(InvalidArgument, match=r"hyperparameters\.discount\.scale = 7: expected one of linear, log"):
         spec.resolve(given)
 
 
-def test_options_may_hold_whatever_is_finite():
+def test_options_may_hold_any_finite_value():
     options = {"a": {"b": [1, "x", True, {"c": -0.5}]}, "d": 1e300}
     assert resolve(environment__options=options).environment.options == options
 
 
-def test_a_value_among_its_choices_stands():
+def test_a_value_that_is_one_of_its_choices_is_kept():
     given = {"hidden_sizes": {"choices": [[8], [16, 16]], "value": [16, 16]}}
     resolved = resolve(algorithms__ppo={"hyperparameters": given}).algorithms["ppo"].hyperparameters
     assert list(resolved["hidden_sizes"].value.list_value) == [16, 16]
 
 
-def test_wall_clock_budgets_are_refused_when_synchronous():
+def test_wall_clock_limits_are_refused_when_synchronous():
     message = refusal(synchronous=True, pool__maximum_pods=2, assignment__duration="30s")
     assert "assignment.duration" in message
 
 
-def test_an_algorithm_is_refused_where_the_actions_are_of_another_kind():
+def test_an_algorithm_that_does_not_support_the_action_space_is_refused():
     discrete = catalog.Algorithm("for the test", action_kinds=("discrete",))
     with pytest.raises(InvalidArgument, match="handles discrete actions, but those of environment 'stocks' are cont"):
-        spec.check_action_kind("dqn", discrete, "stocks")
-    spec.check_action_kind("dqn", discrete, "CartPole-v1")
+        check_action_kind("dqn", discrete, "stocks")
+    check_action_kind("dqn", discrete, "CartPole-v1")
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [(90, 90.0), ("90s", 90.0), ("4m", 240.0), ("1h30m", 5400.0), ("250ms", 0.25), ("x", None), ("", None)],
 )
-def test_durations_are_numbers_or_words(text, seconds):
-    assert spec.parse_duration(text) == seconds
+def test_durations_are_numbers_of_seconds_or_text_with_units(text, seconds):
+    assert parse_duration(text) == seconds

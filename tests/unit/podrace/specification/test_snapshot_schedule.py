@@ -1,4 +1,4 @@
-"""Snapshots: which one is due at which time, and which periods a specification may name."""
+"""When snapshots are due, and which periods a specification may have."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def resolved(period: object) -> TournamentSpec:
     return resolve.resolve(resolve.parse(values, source="test.toml"))
 
 
-def test_snapshot_k_is_due_when_k_periods_have_passed_and_once_only():
+def test_snapshot_k_is_due_once_after_k_periods():
     schedule = snapshot_schedule.SnapshotSchedule(2.0, last=0)
     taken = []
     for tenths in range(0, 75):
@@ -28,18 +28,18 @@ def test_snapshot_k_is_due_when_k_periods_have_passed_and_once_only():
     assert taken == [(2.0, 1), (4.0, 2), (6.0, 3)]
 
 
-def test_of_several_that_were_missed_the_last_is_due():
+def test_if_several_snapshots_were_missed_only_the_last_is_due():
     assert snapshot_schedule.SnapshotSchedule(2.0, last=1).due(9.5) == 4
 
 
-def test_a_clock_that_was_set_back_makes_nothing_due_twice():
+def test_no_snapshot_is_due_twice_when_the_clock_is_set_back():
     schedule = snapshot_schedule.SnapshotSchedule(2.0, last=3)
     assert schedule.due(5.0) == 0
     assert schedule.due(7.9) == 0
     assert schedule.due(8.0) == 4
 
 
-def test_a_pod_that_takes_over_goes_on_with_the_numbers_of_the_one_before():
+def test_a_pod_that_takes_over_continues_with_the_numbers_of_the_previous_pod():
     first = snapshot_schedule.SnapshotSchedule(2.0, last=snapshot_schedule.periods_passed(0.5, 2.0))
     assert first.due(6.1) == 3
     second = snapshot_schedule.SnapshotSchedule(2.0, last=snapshot_schedule.periods_passed(6.4, 2.0))
@@ -48,7 +48,7 @@ def test_a_pod_that_takes_over_goes_on_with_the_numbers_of_the_one_before():
 
 
 @pytest.mark.parametrize("period", [0.1, 0.7, 1.1, 3.3])
-def test_a_multiple_of_the_period_counts_as_reached_whatever_a_float_makes_of_it(period):
+def test_rounding_of_floats_does_not_delay_a_snapshot(period):
     for number in range(1, 200):
         assert snapshot_schedule.periods_passed(sum([period] * number), period) == number
 
@@ -62,13 +62,13 @@ def test_without_a_period_there_are_no_snapshots():
 @pytest.mark.parametrize("period", ["999ms", "1ms", 0.5])
 def test_a_period_below_a_second_is_refused_with_the_reason(period):
     with pytest.raises(
-        InvalidArgument, match=r"evaluation\.snapshot_period = 0\.\d+ s: expected at least 1 s; every"
+        InvalidArgument, match=r"evaluation\.snapshot_period = 0\.\d+ s: expected at least 1 s, because"
     ) as e:
         resolved(period)
     assert e.value.reason == BAD_SPEC
 
 
 @pytest.mark.parametrize("period", ["soon", "-1s", 0, True, "1 s"])
-def test_what_is_no_period_is_refused(period):
+def test_an_invalid_period_is_refused(period):
     with pytest.raises(InvalidArgument, match=r"evaluation\.snapshot_period"):
         resolved(period)

@@ -1,0 +1,160 @@
+"""Fills protobuf messages from nested TOML values and checks the values that no specification may have."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import json_format, struct_pb2
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from podrace.config import unknown
+from podrace.errors import BAD_SPEC, InvalidArgument
+from podrace.tournament.v1 import tournament_pb2 as pb
+
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_DURATION_SECONDS = 315_576_000_000
+_MAY_BE_ZERO = {"pool.cooldown_duration"}
+
+
+def bad_spec(message: str) -> InvalidArgument:
+    """Returns the error for an invalid specification, with the reason BAD_SPEC."""
+    return InvalidArgument(message, reason=BAD_SPEC)
+
+
+def parse_duration(value: object) -> float | None:
+    """Returns the seconds of a number or of text such as `90s`, `4m` or `1h30m`; None if it is neither."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", str(value))
+    if not parts or "".join(number + unit for number, unit in parts) != value:
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def fill(message: Message, values: Mapping[str, Any], *, where: str, path: str) -> None:
+    """Sets the fields of a message from the keys of a TOML table.
+
+    Args:
+        message: Changed in place.
+        values: The table.
+        where: Prefix of error messages, for instance the name of the file.
+        path: Dotted key of the table with a trailing dot; empty at the top level.
+
+    Raises:
+        InvalidArgument: A key is unknown or a value has the wrong type; the message names the dotted key.
+    """
+    fields = message.DESCRIPTOR.fields_by_name
+    for key, value in values.items():
+        if key not in fields:
+            raise bad_spec(unknown(f"{where}{path}{key}", "key", key, fields))
+        _set(message, fields[key], value, where=where, path=f"{path}{key}")
+
+
+def _set(message: Message, field: Any, value: Any, *, where: str, path: str) -> None:
+    kind = field.message_type
+    try:
+        if kind is None:
+            _set_scalar(message, field, value)
+        elif kind.GetOptions().map_entry:
+            for name, item in _table(value).items():
+                _fill_special(getattr(message, field.name)[name], item, where=where, path=f"{path}.{name}")
+        elif field.is_repeated:
+            for item in value:
+                json_format.ParseDict(item, getattr(message, field.name).add())
+        else:
+            child = getattr(message, field.name)
+            child.SetInParent()
+            _fill_special(child, value, where=where, path=path)
+    except (TypeError, ValueError, OverflowError, KeyError, AttributeError, json_format.ParseError):
+        raise bad_spec(f"{where}{path} = {value!r}: expected {_expected(field)}") from None
+
+
+def _set_scalar(message: Message, field: Any, value: Any) -> None:
+    if field.enum_type is not None:
+        prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
+        value = field.enum_type.values_by_name[prefix + value.upper()].number if isinstance(value, str) else None
+    elif isinstance(value, bool) != (field.type == FieldDescriptor.TYPE_BOOL):
+        raise TypeError
+    setattr(message, field.name, value)
+
+
+def _fill_special(message: Message, value: Any, *, where: str, path: str) -> None:
+    """Fills a message from its table, or from the shorthand that TOML has for its type."""
+    if isinstance(message, Duration):
+        seconds = parse_duration(value)
+        if seconds is None or seconds < 0:
+            raise ValueError
+        message.FromNanoseconds(round(seconds * 1e9))
+    elif isinstance(message, struct_pb2.Struct):
+        message.update(_table(value))
+    elif isinstance(message, struct_pb2.Value):
+        json_format.ParseDict(value, message)
+    elif isinstance(message, pb.HyperparameterSpec) and not isinstance(value, Mapping):
+        json_format.ParseDict(value, message.value)
+    else:
+        fill(message, _table(value), where=where, path=f"{path}.")
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError
+    return {str(key): str(item) if hasattr(item, "isoformat") else item for key, item in value.items()}
+
+
+def _expected(field: Any) -> str:
+    if field.enum_type is not None:
+        prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
+        names = (value.name.removeprefix(prefix).lower() for value in field.enum_type.values[1:])
+        return f"one of {', '.join(names)}"
+    if field.message_type is not None:
+        return "a duration such as '90s' or '4m'" if field.message_type.name == "Duration" else "a table"
+    names_by_type = {
+        FieldDescriptor.TYPE_BOOL: "true or false",
+        FieldDescriptor.TYPE_STRING: "a string",
+        FieldDescriptor.TYPE_DOUBLE: "a number",
+    }
+    return names_by_type.get(field.type, "a whole number that is not negative")
+
+
+def check_values(message: Message, prefix: str) -> None:
+    """Checks all values of a message at any depth.
+
+    Args:
+        message: The message to check.
+        prefix: Start of its dotted keys in error messages.
+
+    Raises:
+        InvalidArgument: A number is not finite, an enum value is unknown, or a duration is invalid or not positive.
+    """
+    inner = message.DESCRIPTOR.file.package == "google.protobuf"
+    for field, value in message.ListFields():
+        # A specification does not spell out the fields of Struct and Value: report the key that holds them.
+        path = prefix.removesuffix(".") if inner else f"{prefix}{field.name}"
+        if field.is_repeated and isinstance(value, Mapping):
+            for name in sorted(value):
+                check_values(value[name], f"{path}.{name}.")
+            continue
+        for item in value if field.is_repeated else [value]:
+            _check_one(field, item, path)
+
+
+def _check_one(field: Any, value: Any, path: str) -> None:
+    if isinstance(value, Duration):
+        _check_duration(value, path)
+    elif isinstance(value, Message):
+        check_values(value, f"{path}.")
+    elif field.enum_type is not None and value not in field.enum_type.values_by_number:
+        raise bad_spec(f"{path} = {value}: expected {_expected(field)}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise bad_spec(f"{path} = {value}: expected a finite number")
+
+
+def _check_duration(value: Duration, path: str) -> None:
+    shown = f"{path} = {value.seconds} s{f' and {value.nanos} ns' if value.nanos else ''}"
+    if not (0 <= value.seconds <= _LONGEST_DURATION_SECONDS and 0 <= value.nanos < 10**9):
+        raise bad_spec(f"{shown}: expected a valid duration of more than 0 and at most {_LONGEST_DURATION_SECONDS} s")
+    if not value.ToNanoseconds() and path not in _MAY_BE_ZERO:
+        raise bad_spec(f"{shown}: expected a duration of more than 0, such as '90s' or '4m'; or leave the key out")
