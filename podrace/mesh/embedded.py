@@ -1,8 +1,7 @@
-"""The embedded mesh: an orchestrator and a leaderboard as processes of this machine, kept running for one command.
+"""Runs the embedded mesh: an orchestrator and a leaderboard as local processes, for the duration of one command.
 
-That command holds the lock of the home (podrace.mesh.home_lock) and the lifeline of the mesh. When it dies, however
-it dies,
-the kernel gives up both, and every process of the mesh publishes what it has and ends.
+The command holds the lock of the home (`podrace.mesh.home_lock`) and the lifeline of the mesh. When the command exits
+or is killed, the kernel releases both. Every process of the mesh then publishes its results and exits.
 """
 
 import asyncio
@@ -19,27 +18,27 @@ from podrace.mesh.service_process import POLL_SECONDS, ServiceCommand, ServicePr
 from podrace.processes import lifeline
 
 PREVIOUS_MESH_SECONDS = 60.0
-"""How long the processes of a mesh whose command was killed may take to publish and end."""
+"""Time limit for the processes of a mesh whose command was killed to publish and exit."""
 NOTICE_SECONDS = 1.0
-"""After this long the user is told what is waited for."""
+"""After this time the user is notified that the command waits for the previous mesh."""
 GRACE_SECONDS = 40.0
-"""How long a service may take to end; the orchestrator waits for its pods."""
+"""Time limit for a service to stop; the orchestrator waits for its pods."""
 PODS_GRACE_SECONDS = 20.0
-"""How long pods may take that are still there when the services have ended."""
+"""Time limit for pods that still run after the services have stopped."""
 
 
 def service_commands(
     folders: Folders, *, store: str, mesh_id: str, start_pods: bool, debug: bool
 ) -> list[ServiceCommand]:
-    """How the two services of a mesh are started, in order.
+    """Returns the commands that start the leaderboard and the orchestrator, in this order.
 
     Args:
-        folders: Those of the home.
+        folders: Folders of the home.
         store: URI of the checkpoint store.
-        mesh_id: The same for every start of a service within one life of the mesh, and for no other: by it the
-            orchestrator knows whether a tournament that was running is still wanted.
+        mesh_id: Identifies one run of the mesh. A service that is restarted within that run gets the same id, from
+            which the orchestrator knows whether a tournament that was running is still wanted.
         start_pods: Whether the orchestrator may start pods.
-        debug: Whether the services log everything.
+        debug: Whether the services log at level debug.
     """
     shared = {
         "telemetry.log_level": "debug" if debug else "info",
@@ -81,23 +80,23 @@ async def running(
     folders: Folders,
     commands: Sequence[ServiceCommand],
     *,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     hurried: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[None]:
-    """Runs a mesh for the length of the block. The caller holds the lock of the home.
+    """Runs a mesh for the duration of the block. The caller holds the lock of the home.
 
     Args:
-        folders: Those of the home, which exists.
-        commands: The services in the order in which they start; they stop in the opposite one.
-        tell: Takes lines for a person.
-        hurried: Asked when the block ends: whether to kill instead of waiting.
+        folders: Folders of the home, which must exist.
+        commands: The services in the order in which they start. They stop in reverse order.
+        notify: Receives lines for the user.
+        hurried: Called at the end of the block; returns whether to kill the services instead of waiting for them.
 
     Raises:
-        PodraceError: A service did not start, or died and did not start again; the block is cancelled then.
+        PodraceError: A service did not start, or crashed and did not restart; the block is then cancelled.
     """
-    await _wait_for_previous(folders, tell)
+    await _wait_for_previous(folders, notify)
     folders.make_runtime()
-    services = [ServiceProcess(command, tell=tell) for command in commands]
+    services = [ServiceProcess(command, notify=notify) for command in commands]
     try:
         with lifeline.hold(folders.lifeline):
             try:
@@ -109,7 +108,7 @@ async def running(
                 await _stop(services, hurried)
     finally:
         try:
-            # The lifeline is gone: what is left of the mesh publishes and ends by itself.
+            # The lifeline is released, so the remaining processes of the mesh publish and exit on their own.
             if not hurried():
                 await _wait_until_empty(folders, PODS_GRACE_SECONDS)
         finally:
@@ -117,20 +116,20 @@ async def running(
             shutil.rmtree(folders.runtime, ignore_errors=True)
 
 
-async def _wait_for_previous(folders: Folders, tell: Callable[[str], None]) -> None:
-    """Lets the processes of a mesh end whose command was killed: they still publish, and hold the databases."""
+async def _wait_for_previous(folders: Folders, notify: Callable[[str], None]) -> None:
+    """Waits for the processes of a mesh whose command was killed: they still publish and use the databases."""
     if await _wait_until_empty(folders, NOTICE_SECONDS):
         return
-    tell(f"the previous mesh on {folders.home} is ending; waiting for it")
+    notify(f"the previous mesh on {folders.home} is stopping; waiting for it")
     if not await _wait_until_empty(folders, PREVIOUS_MESH_SECONDS):
         raise FailedPrecondition(
-            f"processes of the previous mesh on {folders.home} still run (waited {PREVIOUS_MESH_SECONDS:g} s); see"
-            f" {folders.logs}, or use another --home"
+            f"processes of the previous mesh on {folders.home} are still running (waited {PREVIOUS_MESH_SECONDS:g} s);"
+            f" see {folders.logs}, or use another --home"
         )
 
 
 async def _wait_until_empty(folders: Folders, deadline_seconds: float) -> bool:
-    """Waits until no process of the mesh is left; returns whether that came true within the deadline."""
+    """Waits until no process of the mesh runs; returns False if some still run at the deadline."""
     sockets = folders.orchestrator_socket, folders.leaderboard_socket, folders.nursery_socket
     give_up = time.monotonic() + deadline_seconds
     while any(listens(socket) for socket in sockets) or orphan_pods.living_roles(folders.pods):
@@ -142,7 +141,7 @@ async def _wait_until_empty(folders: Folders, deadline_seconds: float) -> bool:
 
 @contextlib.asynccontextmanager
 async def _watched(services: Sequence[ServiceProcess]) -> AsyncIterator[None]:
-    """Keeps the services running during the block; cancels it and raises the error when one does not come up again."""
+    """Restarts crashed services during the block; cancels the block and raises the error if a service stays down."""
     block = asyncio.current_task()
     assert block is not None
     failures: list[BaseException] = []
@@ -169,7 +168,7 @@ async def _watched(services: Sequence[ServiceProcess]) -> AsyncIterator[None]:
 
 
 async def _stop(services: Sequence[ServiceProcess], hurried: Callable[[], bool]) -> None:
-    """Stops the services, the last one started first; kills them when there is no time, or no more time."""
+    """Stops the services in reverse order; kills those that have not stopped when the user is in a hurry."""
     try:
         for service in reversed(services):
             if not hurried():

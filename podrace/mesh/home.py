@@ -1,4 +1,4 @@
-"""Where an embedded mesh keeps what: what lasts in its home, sockets in a short folder among temporary files."""
+"""Defines the folders of an embedded mesh: the home for lasting data, and a runtime folder for sockets."""
 
 import hashlib
 import os
@@ -12,28 +12,29 @@ from podrace.errors import FailedPrecondition
 
 @dataclass(frozen=True)
 class Folders:
-    """The two folders of an embedded mesh, both absolute, and what lies in them."""
+    """The two folders of an embedded mesh, as absolute paths, and the files in them."""
 
     home: Path
-    """What lasts: databases, checkpoints, logs, reports."""
+    """Folder for lasting data: databases, checkpoints, logs, reports."""
     runtime: Path
-    """What lives as long as the mesh: sockets, and a folder a pod. Short, because a socket's path must be."""
+    """Temporary folder that exists while the mesh runs: sockets, and one folder per pod. Its path is short because the
+    length of socket paths is limited."""
 
     @classmethod
     def of(cls, home: Path, temporary: Path | None = None) -> "Folders":
-        """Names the folders of a home; the same home always has the same ones. Makes nothing."""
+        """Returns the folders of a home, always the same for the same home, without creating them."""
         real = home.expanduser().resolve()
         name = hashlib.sha256(str(real).encode()).hexdigest()[:8]
         return cls(real, (temporary or Path(tempfile.gettempdir())) / f"podrace-{name}")
 
     @property
     def orchestrator_socket(self) -> Path:
-        """Socket of the orchestrator; the same over its restarts."""
+        """Socket of the orchestrator; unchanged when it restarts."""
         return self.runtime / "orchestrator.sock"
 
     @property
     def leaderboard_socket(self) -> Path:
-        """Socket of the leaderboard; the same over its restarts."""
+        """Socket of the leaderboard; unchanged when it restarts."""
         return self.runtime / "leaderboard.sock"
 
     @property
@@ -43,53 +44,53 @@ class Folders:
 
     @property
     def lifeline(self) -> Path:
-        """Held by the CLI; whoever reads its end goes."""
+        """Lifeline that the command holds. Each process of the mesh reads it and exits when it is closed."""
         return self.runtime / "mesh.lifeline"
 
     @property
     def pods(self) -> Path:
-        """A folder a pod."""
+        """Folder with one folder per pod."""
         return self.runtime / "pods"
 
     @property
     def lock(self) -> Path:
-        """Held by the CLI whose mesh it is."""
+        """Lock that the command holds which runs the mesh."""
         return self.home / "mesh.lock"
 
     @property
     def orchestrator_database(self) -> Path:
-        """What the orchestrator remembers."""
+        """Database of the orchestrator."""
         return self.home / "orchestrator.sqlite"
 
     @property
     def leaderboard_database(self) -> Path:
-        """What the leaderboard remembers."""
+        """Database of the leaderboard."""
         return self.home / "leaderboard.sqlite"
 
     @property
     def store(self) -> Path:
-        """Checkpoints, where no other store was named."""
+        """Default checkpoint store."""
         return self.home / "store"
 
     @property
     def store_note(self) -> Path:
-        """Holds the URI of the checkpoint store, where another one was named."""
+        """File with the URI of the checkpoint store, if it is not the default."""
         return self.home / "store.uri"
 
     @property
     def logs(self) -> Path:
-        """A log a process or pod."""
+        """Folder with one log per service and pod."""
         return self.home / "logs"
 
     def tournament(self, tournament_id: str) -> Path:
-        """Reports of one tournament."""
+        """Folder with the reports of one tournament."""
         return self.home / "tournaments" / tournament_id
 
     def make_home(self) -> None:
-        """Makes the home where it is missing.
+        """Creates the home if it does not exist.
 
         Raises:
-            FailedPrecondition: It cannot be made or written.
+            FailedPrecondition: The folder cannot be created or is not writable.
         """
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
@@ -101,19 +102,21 @@ class Folders:
             ) from None
 
     def make_runtime(self) -> None:
-        """Makes the runtime folder; only the owner of the home's lock does, for the previous one removed it.
+        """Creates the runtime folder. The caller holds the lock of the home.
 
         Raises:
-            FailedPrecondition: It cannot be made, or it belongs to somebody else.
+            FailedPrecondition: The folder cannot be created, or it belongs to another user.
         """
         try:
             self.runtime.mkdir(mode=0o700, exist_ok=True)
             status = self.runtime.lstat()
         except OSError as error:
             raise FailedPrecondition(
-                f"{self.runtime} cannot be made: {error.strerror}; name a writable folder in TMPDIR"
+                f"{self.runtime} cannot be created: {error.strerror}; set TMPDIR to a writable folder"
             ) from None
-        # Whoever could put a socket there could pretend to be the mesh.
+        # A user who could create a socket there could impersonate the mesh.
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-            raise FailedPrecondition(f"{self.runtime} belongs to somebody else; remove it or name a folder in TMPDIR")
+            raise FailedPrecondition(
+                f"{self.runtime} belongs to another user; remove it or set TMPDIR to another folder"
+            )
         self.runtime.chmod(0o700)

@@ -1,4 +1,8 @@
-"""Who owns the mesh of a home: a lock that the kernel gives up with its holder, and what a newcomer does about it."""
+"""Locks a home, so that at most one command runs a mesh on it.
+
+The kernel releases the lock when its holder exits. A command that finds the home locked joins the running mesh, waits
+until it has stopped, or reports an error.
+"""
 
 import asyncio
 import contextlib
@@ -17,18 +21,18 @@ POLL_SECONDS = 0.1
 
 
 class Use(Enum):
-    """What a command wants a mesh for."""
+    """Purpose for which a command needs a mesh."""
 
     QUERY = "query"
-    """To ask or tell; no pods are started."""
+    """Calls the services; the mesh starts no pods."""
     EVALUATE = "evaluate"
-    """To have pods evaluate."""
+    """Needs pods that evaluate."""
     TRAIN = "train"
-    """To have pods train; the mesh must be its own, for it ends with the tournament."""
+    """Needs pods that train. The command must run the mesh itself, because the mesh stops with the command."""
 
 
-class Answer(Enum):
-    """What to do about a mesh that is there."""
+class LockDecision(Enum):
+    """What a command does if a mesh already runs on the home."""
 
     JOIN = "join"
     WAIT = "wait"
@@ -36,22 +40,26 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True)
-class Holder:
-    """The process that owns a mesh."""
+class LockHolder:
+    """The process that holds the lock of a home."""
 
     pid: int
     use: Use
 
 
-def decide(wanted: Use, held: Use) -> Answer:
-    """What a command does when the home has a mesh already.
+def decide(wanted: Use, held: Use) -> LockDecision:
+    """Decides what a command does if a mesh already runs on the home.
 
-    A query's mesh has no pods and is gone in a moment, so whoever needs pods waits for it. Training never joins: who
-    owns a mesh ends it.
+    The mesh of a query has no pods and stops soon, so a command that needs pods waits for its end. Training never
+    joins a mesh, because the mesh would stop with the command that runs it.
+
+    Args:
+        wanted: Purpose of the command.
+        held: Purpose of the command that runs the mesh.
     """
     if wanted is Use.QUERY or (wanted is Use.EVALUATE and held is not Use.QUERY):
-        return Answer.JOIN
-    return Answer.WAIT if held is Use.QUERY else Answer.REFUSE
+        return LockDecision.JOIN
+    return LockDecision.WAIT if held is Use.QUERY else LockDecision.REFUSE
 
 
 @contextlib.asynccontextmanager
@@ -59,17 +67,17 @@ async def claim(folders: Folders, use: Use, *, deadline_seconds: float) -> Async
     """Takes the lock of a home, or finds that its mesh can be joined.
 
     Args:
-        folders: Those of the home, which exists.
-        use: What a mesh is wanted for.
-        deadline_seconds: How long to wait for a mesh that is coming or going.
+        folders: Folders of the home, which must exist.
+        use: Purpose for which the command needs a mesh.
+        deadline_seconds: Time to wait for a mesh that is starting or stopping.
 
     Yields:
-        True while this process holds the lock, False when there is a mesh to join.
+        True if this process holds the lock, False if there is a mesh to join.
 
     Raises:
-        FailedPrecondition: There is a mesh that cannot be joined, or that neither answers nor goes.
+        FailedPrecondition: There is a mesh that cannot be joined, or that neither answers nor stops.
     """
-    # The file stays: were it removed, two processes could hold the locks of two files of that name.
+    # The file is never removed. Otherwise two processes could lock two different files with the same name.
     descriptor = os.open(folders.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         yield await _take_or_join(descriptor, use, folders, deadline_seconds)
@@ -81,13 +89,13 @@ async def _take_or_join(descriptor: int, use: Use, folders: Folders, deadline_se
     give_up = time.monotonic() + deadline_seconds
     while not _take(descriptor, use):
         holder = _read_holder(descriptor)
-        answer = decide(use, holder.use) if holder else Answer.WAIT
-        if holder and answer is Answer.REFUSE:
+        decision = decide(use, holder.use) if holder else LockDecision.WAIT
+        if holder and decision is LockDecision.REFUSE:
             raise FailedPrecondition(
                 f"a mesh is running on {folders.home} (pid {holder.pid}, to {holder.use.value}); use another"
                 f" --home, or --orchestrator unix:{folders.orchestrator_socket}"
             )
-        if answer is Answer.JOIN and listens(folders.orchestrator_socket):
+        if decision is LockDecision.JOIN and listens(folders.orchestrator_socket):
             return False
         if time.monotonic() > give_up:
             raise FailedPrecondition(
@@ -107,7 +115,7 @@ def _take(descriptor: int, use: Use) -> bool:
     return True
 
 
-def _read_holder(descriptor: int) -> Holder | None:
-    """Who holds the lock; None in the instant before it has written its name."""
+def _read_holder(descriptor: int) -> LockHolder | None:
+    """Returns the process that holds the lock; None if it has not yet written its pid."""
     pid, _, use = os.pread(descriptor, 100, 0).decode().strip().partition(" ")
-    return Holder(int(pid), Use(use)) if use else None
+    return LockHolder(int(pid), Use(use)) if use else None

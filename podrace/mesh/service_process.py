@@ -1,4 +1,4 @@
-"""A service as a process: started, watched, started again when it dies, stopped. Knows no service by name."""
+"""Runs a service as a child process: starts it, restarts it when it crashes, and stops it."""
 
 import asyncio
 import contextlib
@@ -14,27 +14,27 @@ from podrace import rpc
 from podrace.errors import FailedPrecondition, Unavailable
 
 START_SECONDS = 30.0
-"""A service that does not serve by then never will."""
+"""Time limit for a service to start serving."""
 RESTART_DELAYS_SECONDS = (0.0, 0.2, 1.0, 2.0, 5.0)
-"""Before each attempt to start a service again that does not come up."""
+"""Delay before each attempt to restart a service."""
 POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class ServiceCommand:
-    """How a service is started, and where it then answers."""
+    """Command line of a service, and the files it uses."""
 
     name: str
     arguments: Sequence[str]
     """The command line."""
     socket: Path
-    """Unix socket it serves on; the same each time."""
+    """Unix socket on which it serves; unchanged when it restarts."""
     log: Path
-    """Its output is appended to this file."""
+    """File to which its output is appended."""
 
 
 def listens(path: Path) -> bool:
-    """Whether a process listens on this Unix socket."""
+    """Returns whether a process listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -45,9 +45,9 @@ def listens(path: Path) -> bool:
 
 
 class ServiceProcess:
-    """One service. It runs from `start` to `stop`, whatever happens to its process, as long as somebody awaits `watch`.
+    """Runs one service from `start` to `stop`, and restarts its process when it exits while `watch` is awaited.
 
-    service = ServiceProcess(command, tell=print)
+    service = ServiceProcess(command, notify=print)
     await service.start()
     watching = asyncio.create_task(service.watch())
     ...
@@ -55,27 +55,32 @@ class ServiceProcess:
     await service.stop(grace_seconds=10)
     """
 
-    def __init__(self, command: ServiceCommand, *, tell: Callable[[str], None]) -> None:
-        """Starts nothing yet; `tell` takes lines for a person."""
+    def __init__(self, command: ServiceCommand, *, notify: Callable[[str], None]) -> None:
+        """Creates a service that is not started yet.
+
+        Args:
+            command: How the service is started.
+            notify: Receives lines for the user.
+        """
         self._command = command
-        self._tell = tell
+        self._notify = notify
         self._process: asyncio.subprocess.Process | None = None
 
     @property
     def pid(self) -> int | None:
-        """Process id; None while there is no process."""
+        """Process id; None while no process runs."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def start(self) -> None:
         """Starts the process and waits until it serves.
 
         Raises:
-            FailedPrecondition: It ended instead (the line is its own last one), or does not serve in time.
+            FailedPrecondition: The process exited (the message contains its last log line), or does not serve in time.
         """
         self._command.log.parent.mkdir(parents=True, exist_ok=True)
         with self._command.log.open("ab") as log:
             begin = log.tell()
-            # A session of its own: Ctrl-C in the terminal reaches only us, who tell the others in order.
+            # In a separate session, Ctrl-C in the terminal reaches only the command, which stops the services in order.
             self._process = await asyncio.create_subprocess_exec(
                 *self._command.arguments,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -90,13 +95,13 @@ class ServiceProcess:
         give_up = time.monotonic() + START_SECONDS
         while True:
             if process.returncode is not None:
-                line = _last_line(command.log, log_begin) or _how_it_ended(process.returncode)
+                line = _last_line(command.log, log_begin) or _describe_exit(process.returncode)
                 raise FailedPrecondition(f"the {command.name} does not start: {line} (log: {command.log})")
             if time.monotonic() > give_up:
                 raise FailedPrecondition(
                     f"the {command.name} does not serve (waited {START_SECONDS:g} s; log: {command.log})"
                 )
-            # A channel would wait a whole second before it tries a socket for the second time.
+            # A gRPC channel would wait a second before its second attempt to connect.
             if not listens(command.socket):
                 await asyncio.sleep(POLL_SECONDS)
                 continue
@@ -104,17 +109,17 @@ class ServiceProcess:
                 return await rpc.wait_until_serving(f"unix:{command.socket}", deadline_seconds=1.0)
 
     async def watch(self) -> None:
-        """Starts the service again each time its process ends; never returns.
+        """Restarts the service each time its process exits; never returns.
 
         Raises:
-            PodraceError: It does not come up again.
+            PodraceError: The service did not restart.
         """
         while self._process is not None:
             code = await self._process.wait()
-            self._tell(f"the {self._command.name} {_how_it_ended(code)}; starting it again")
-            await self._start_again()
+            self._notify(f"the {self._command.name} {_describe_exit(code)}; restarting it")
+            await self._restart()
 
-    async def _start_again(self) -> None:
+    async def _restart(self) -> None:
         for attempt, delay in enumerate(RESTART_DELAYS_SECONDS, start=1):
             await asyncio.sleep(delay)
             try:
@@ -127,7 +132,7 @@ class ServiceProcess:
                 return
 
     async def stop(self, *, grace_seconds: float) -> None:
-        """Asks the process to end, and after the grace makes it."""
+        """Asks the process to exit, and kills it after `grace_seconds`."""
         if self.pid is None or self._process is None:
             return
         self._signal(signal.SIGTERM)
@@ -137,7 +142,7 @@ class ServiceProcess:
         await self._process.wait()
 
     def kill(self) -> None:
-        """Ends the process at once."""
+        """Kills the process."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -146,12 +151,12 @@ class ServiceProcess:
                 os.kill(self.pid, number)
 
 
-def _how_it_ended(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+def _describe_exit(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 
 def _last_line(log: Path, begin: int) -> str:
-    """The last line that was written to the log since `begin`; services say there why they do not start."""
+    """Returns the last line of a log after offset `begin`, in which a service reports why it does not start."""
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode(errors="replace").split("\n")

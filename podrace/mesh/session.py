@@ -1,7 +1,7 @@
-"""Opens the embedded mesh of a home: starts one for the length of a block, or joins the one that is running.
+"""Opens the embedded mesh of a home: joins the running mesh, or starts one for the duration of a block.
 
-async with open_mesh(Path("podrace-home")) as address, Client(address) as client:
-await client.create_tournament(specification)
+    async with open_mesh(Path("podrace-home")) as address, Client(address) as client:
+        await client.create_tournament(specification)
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from pathlib import Path
 from podrace.mesh import embedded
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use, claim
-from podrace.mesh.store_choice import settle
+from podrace.mesh.store_choice import choose_store
 
 CLAIM_SECONDS = 30.0
-"""How long another process's mesh may take to start or to stop."""
+"""Time to wait for the mesh of another process that is starting or stopping."""
 
 
 def _ignore(line: str) -> None:
@@ -37,15 +37,15 @@ async def open_mesh(
     notify: Callable[[str], None] = _ignore,
     hurried: Callable[[], bool] = _never,
 ) -> AsyncIterator[str]:
-    """Starts the mesh of a home, or joins the one that is running there, and stops it again if it was started here.
+    """Joins the mesh that is running on a home, or starts one and stops it at the end of the block.
 
     Args:
         home: Folder of the mesh; created if it does not exist.
-        use: What the mesh is for; it decides whether pods are started and whether a running mesh can be joined.
+        use: Purpose of the mesh, which decides whether it starts pods and whether a running mesh can be joined.
         store: URI of the checkpoint store of a new home; empty: a folder in the home.
         debug: Whether the services write debug logs.
-        notify: Receives lines for a person, for instance what is being waited for.
-        hurried: Asked when the block ends: whether to kill the processes instead of waiting for them.
+        notify: Receives lines for the user, for instance that the previous mesh is still stopping.
+        hurried: Called at the end of the block; returns whether to kill the services instead of waiting for them.
 
     Yields:
         The address of the orchestrator.
@@ -58,9 +58,9 @@ async def open_mesh(
     async with claim(folders, use, deadline_seconds=CLAIM_SECONDS) as owned, contextlib.AsyncExitStack() as stack:
         if owned:
             start_pods, mesh_id = use is not Use.QUERY, uuid.uuid4().hex[:8]
-            chosen = await asyncio.to_thread(settle, folders, store, writes=start_pods)
+            chosen = await asyncio.to_thread(choose_store, folders, store, writes=start_pods)
             commands = embedded.service_commands(
                 folders, store=chosen, mesh_id=mesh_id, start_pods=start_pods, debug=debug
             )
-            await stack.enter_async_context(embedded.running(folders, commands, tell=notify, hurried=hurried))
+            await stack.enter_async_context(embedded.running(folders, commands, notify=notify, hurried=hurried))
         yield f"unix:{folders.orchestrator_socket}"

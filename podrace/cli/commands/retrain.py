@@ -126,7 +126,7 @@ def _store_of(settings: Settings) -> str:
         InvalidArgument: Nobody has said, and a mesh elsewhere does not tell.
     """
     if not settings.orchestrator:
-        return store_choice.settle(Folders.of(settings.home), settings.store, writes=False)
+        return store_choice.choose_store(Folders.of(settings.home), settings.store, writes=False)
     if not settings.store:
         raise InvalidArgument("lineage --retrain: with --orchestrator, name the store of its mesh with --store as well")
     return settings.store if "://" in settings.store else f"folder://{Path(settings.store).absolute()}"

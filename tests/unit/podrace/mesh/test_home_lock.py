@@ -7,7 +7,7 @@ import pytest
 
 from podrace.errors import FailedPrecondition
 from podrace.mesh.home import Folders
-from podrace.mesh.home_lock import Answer, Use, claim, decide
+from podrace.mesh.home_lock import LockDecision, Use, claim, decide
 
 
 @pytest.fixture
@@ -21,22 +21,24 @@ def folders(tmp_path: Path) -> Folders:
 @pytest.mark.parametrize(
     ("wanted", "held", "answer"),
     [
-        (Use.QUERY, Use.QUERY, Answer.JOIN),
-        (Use.QUERY, Use.EVALUATE, Answer.JOIN),
-        (Use.QUERY, Use.TRAIN, Answer.JOIN),
-        (Use.EVALUATE, Use.QUERY, Answer.WAIT),
-        (Use.EVALUATE, Use.EVALUATE, Answer.JOIN),
-        (Use.EVALUATE, Use.TRAIN, Answer.JOIN),
-        (Use.TRAIN, Use.QUERY, Answer.WAIT),
-        (Use.TRAIN, Use.EVALUATE, Answer.REFUSE),
-        (Use.TRAIN, Use.TRAIN, Answer.REFUSE),
+        (Use.QUERY, Use.QUERY, LockDecision.JOIN),
+        (Use.QUERY, Use.EVALUATE, LockDecision.JOIN),
+        (Use.QUERY, Use.TRAIN, LockDecision.JOIN),
+        (Use.EVALUATE, Use.QUERY, LockDecision.WAIT),
+        (Use.EVALUATE, Use.EVALUATE, LockDecision.JOIN),
+        (Use.EVALUATE, Use.TRAIN, LockDecision.JOIN),
+        (Use.TRAIN, Use.QUERY, LockDecision.WAIT),
+        (Use.TRAIN, Use.EVALUATE, LockDecision.REFUSE),
+        (Use.TRAIN, Use.TRAIN, LockDecision.REFUSE),
     ],
 )
-def test_who_joins_whom(wanted: Use, held: Use, answer: Answer) -> None:
+def test_training_never_joins_a_mesh_and_pods_are_not_expected_from_a_query(
+    wanted: Use, held: Use, answer: LockDecision
+) -> None:
     assert decide(wanted, held) is answer
 
 
-async def test_a_home_has_one_owner_at_a_time(folders: Folders) -> None:
+async def test_the_lock_can_be_taken_again_after_its_release(folders: Folders) -> None:
     for _ in range(2):
         async with claim(folders, Use.TRAIN, deadline_seconds=1.0) as owned:
             assert owned
@@ -46,7 +48,7 @@ async def test_training_on_a_home_with_a_mesh_is_refused_with_its_pid(folders: F
     async with claim(folders, Use.TRAIN, deadline_seconds=1.0):
         with pytest.raises(FailedPrecondition) as refusal:
             async with claim(folders, Use.TRAIN, deadline_seconds=1.0):
-                pytest.fail("two owners")
+                pytest.fail("two meshes on one home")
     assert refusal.value.message == (
         f"a mesh is running on {folders.home} (pid {os.getpid()}, to train); use another --home, or --orchestrator"
         f" unix:{folders.orchestrator_socket}"
@@ -62,11 +64,11 @@ async def test_a_query_joins_a_mesh_that_answers(folders: Folders) -> None:
                 assert not owned
 
 
-async def test_a_mesh_that_neither_answers_nor_goes_is_not_waited_for_for_ever(folders: Folders) -> None:
+async def test_waiting_for_a_mesh_that_neither_answers_nor_stops_has_a_deadline(folders: Folders) -> None:
     async with claim(folders, Use.TRAIN, deadline_seconds=1.0):
         with pytest.raises(FailedPrecondition, match=r"does not answer \(waited 0\.01 s\)"):
             async with claim(folders, Use.QUERY, deadline_seconds=0.01):
-                pytest.fail("nobody to join")
+                pytest.fail("there is no mesh to join")
 
 
 async def test_an_error_in_the_block_is_not_mistaken_for_the_deadline(folders: Folders) -> None:
@@ -75,7 +77,7 @@ async def test_an_error_in_the_block_is_not_mistaken_for_the_deadline(folders: F
             raise TimeoutError("mine")
 
 
-def test_a_home_has_the_same_folders_whatever_way_leads_to_it(tmp_path: Path) -> None:
+def test_a_home_has_the_same_folders_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "home")
     assert Folders.of(tmp_path / "link") == Folders.of(tmp_path / "home")
@@ -87,9 +89,9 @@ def test_sockets_are_private_and_short(folders: Folders) -> None:
     assert len(folders.runtime.name) == len("podrace-") + 8
 
 
-def test_a_runtime_folder_that_could_be_somebody_elses_is_refused(tmp_path: Path) -> None:
+def test_a_runtime_folder_that_may_belong_to_another_user_is_refused(tmp_path: Path) -> None:
     folders = Folders.of(tmp_path / "home", tmp_path)
     (tmp_path / "elsewhere").mkdir()
     folders.runtime.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FailedPrecondition, match="belongs to somebody else"):
+    with pytest.raises(FailedPrecondition, match="belongs to another user"):
         folders.make_runtime()
