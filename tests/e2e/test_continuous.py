@@ -1,4 +1,4 @@
-"""Continuous training as a user runs it: in the background, killed, gone on with, stopped."""
+"""Continuous training as a user runs it: in the background, killed, resumed, stopped."""
 
 import contextlib
 import os
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from homes import Home, wait_for
 
-from podrace.cli.continuous import process, state
+from podrace.cli.continuous import process
+from podrace.cli.continuous.journal import read_journal
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -50,7 +51,7 @@ reevaluate_episodes = 8
 
 @pytest.fixture
 def folder(home: Home) -> Iterator[Path]:
-    """Of the training; whatever a failed test left running there is ended."""
+    """Folder of the training. A process that a failed test left running is killed."""
     path = home.path / "continuous" / "tiny"
     yield path
     left = process.running(path)
@@ -60,7 +61,7 @@ def folder(home: Home) -> Iterator[Path]:
 
 
 def synthesize(home: Home, prices: Path, seed: int) -> None:
-    """New prices in the place of the old, at once."""
+    """Replaces the prices atomically."""
     incoming = prices.with_name("incoming.npz")
     arguments = "--symbols", "3", "--days", "30", "--bar-minutes", "65", "--seed", str(seed)
     synthesis = home.start("data", "synthesize", "--output", str(incoming), *arguments, with_home=False)
@@ -68,15 +69,15 @@ def synthesize(home: Home, prices: Path, seed: int) -> None:
     incoming.replace(prices)
 
 
-def test_each_version_is_trained_on_once_from_the_champion_whatever_ends_the_process(home: Home, folder: Path) -> None:
+def test_each_version_is_trained_on_once_from_the_champion_despite_kills_and_stops(home: Home, folder: Path) -> None:
     prices = home.path.parent / "prices.npz"
     spec = home.path.parent / "tiny.toml"
     spec.write_text(SPEC.replace("PRICES", str(prices)))
     start = "continuous", "start", str(spec), "--watch", str(prices), "--poll", "0.2s"
 
     def decided(count: int) -> bool:
-        memory = state.read(folder)
-        return memory is not None and len(memory.history) == count
+        state = read_journal(folder)
+        return state is not None and len(state.history) == count
 
     synthesize(home, prices, seed=1)
     begun = home.json(*start)
@@ -95,24 +96,24 @@ def test_each_version_is_trained_on_once_from_the_champion_whatever_ends_the_pro
     assert (cut["state"], cut["pid"]) == ("not running", None)
     again = home.json(*start)
     assert again["pid"] != begun["pid"]
-    wait_for(home.roles, what="pods that go on")
+    wait_for(home.roles, what="pods of the resumed tournament")
     stopped = home.json("continuous", "stop")
     assert stopped["work"]["tournament_id"] == cut["work"]["tournament_id"]
     assert not home.left_behind()
     home.json(*start)
     wait_for(lambda: decided(2), 120, what="the verdict on the second version")
 
-    told = home.json("continuous", "status", "tiny")
-    first, second = told["history"]
+    status = home.json("continuous", "status", "tiny")
+    first, second = status["history"]
     assert second["tournament_id"] == cut["work"]["tournament_id"]
     assert [first["verdict"], first["challenger"]["agent_id"]] == ["first", second["incumbent"]["agent_id"]]
     assert second["verdict"] in ("replaced", "kept")
     assert (second["verdict"] == "replaced") == (second["difference"] > second["standard_error"])
     winner = second["challenger" if second["verdict"] == "replaced" else "incumbent"]
-    assert told["champion"] == winner
-    assert told["champion_version"] == second["digest"]
+    assert status["champion"] == winner
+    assert status["champion_version"] == second["digest"]
     tournaments = {row["tournament_id"] for row in home.json("ls")}
-    assert tournaments == {first["tournament_id"], second["tournament_id"]}, "neither was begun twice"
+    assert tournaments == {first["tournament_id"], second["tournament_id"]}, "neither was started twice"
     lineage = home.json("lineage", f"{second['tournament_id']}-a0")
     assert [agent["agent_id"] for agent in lineage][:2] == [
         f"{second['tournament_id']}-a0",

@@ -1,12 +1,13 @@
-"""`podrace continuous`: trains on each new version of a dataset, and keeps the better champion.
+"""Trains on each new version of a dataset and keeps the best champion (`podrace continuous`).
 
 podrace/cli/continuous/
-  command.py       what a person types: start, status, stop
-  run.py           watches, begins tournaments, compares their best with the champion
-  decisions.py     what is a new version, which one comes next, who is champion (PURE)
-  spec.py          the specification of each version's tournament (PURE)
-  dataset.py       data of this machine, pinned as versions; bucket.py: data on a server that speaks S3
-  scores.py        challenger and champion on the same seeds
-  state.py         the diary; tables.py: what people read of it
-  process.py       one process for each name: begun in the background, found again, stopped
+  command.py       the commands start, status and stop
+  controller.py    watches the data, runs tournaments, compares their champions
+  decisions.py     decides when to read the data, which versions are new, and who is champion (pure)
+  spec.py          the specification of each version's tournament (pure)
+  dataset.py       copies the data as versions
+  source.py        where data comes from; bucket.py: data on an S3 server
+  scores.py        scores challenger and champion on the same seeds
+  journal.py       the recorded state; tables.py shows it
+  process.py       one background process per name
 """

@@ -1,8 +1,8 @@
-"""What continuous training decides: whether data is a new version, which version comes next, who is champion (PURE).
+"""Decides when to read the data, which versions are new, and who is champion (pure).
 
-looks = Looks()
-if looks.look(signature) is Look.READ: ...            # nobody writes any more, and it was not read before
-judgement = judge(challenger, incumbent)
+poller = Poller()
+if poller.observe(signature) is PollResult.READ: ...     # the data is stable and has not been read yet
+decision = decide_champion(challenger, incumbent)
 """
 
 import math
@@ -11,55 +11,54 @@ from dataclasses import dataclass
 from enum import Enum
 
 Signature = tuple[tuple[object, ...], ...]
-"""What a cheap look at data shows: a row an object with its name and whatever changes when it is written."""
+"""Cheap summary of the data: one row per object with its name and values that change when the object is written."""
 
 
-class Look(Enum):
-    """What a cheap look means."""
+class PollResult(Enum):
+    """What to do after a poll of the data."""
 
     LATER = "later"
-    """Nothing new."""
+    """Nothing is new: poll again after the usual time."""
     SOON = "soon"
-    """It has changed since the last look: somebody may be writing."""
+    """The data changed since the last poll and may still be changing: poll again soon."""
     READ = "read"
-    """It is new, and two looks in a row have shown the same."""
+    """The data is new and was the same in two polls: read it."""
 
 
-class Looks:
-    """Tells from cheap looks when it is worth reading everything."""
+class Poller:
+    """Decides from signatures when the data is new and stable, so that it is worth reading."""
 
     def __init__(self) -> None:
-        """Nothing was seen yet."""
         self._last: Signature = ()
         self._read: Signature = ()
 
-    def look(self, signature: Signature) -> Look:
-        """Takes a look; empty data is never worth reading."""
+    def observe(self, signature: Signature) -> PollResult:
+        """Compares a signature with the previous one; empty data is never read."""
         changed, self._last = signature != self._last, signature
         if changed:
-            return Look.SOON
-        return Look.READ if signature and signature != self._read else Look.LATER
+            return PollResult.SOON
+        return PollResult.READ if signature and signature != self._read else PollResult.LATER
 
-    def read(self, signature: Signature) -> None:
-        """Notes what was read."""
+    def mark_read(self, signature: Signature) -> None:
+        """Records that the data with this signature was read."""
         self._read = signature
 
 
-def is_news(digest: str, *, decided: Collection[str], taken: Collection[str]) -> bool:
-    """Whether a version is to be acted on: each is trained on once, also if the data goes back to it later.
+def is_new(digest: str, *, decided: Collection[str], taken: Collection[str]) -> bool:
+    """Returns whether to train on a version. Each version is trained on once, even if the data returns to it later.
 
     Args:
-        digest: Of the version that the data shows now.
-        decided: Digests of the versions of which it is known what came of them, those left out that failed before this
-            command was started: a start is a reason to try again.
-        taken: Digests of the versions that are trained on now, or wait.
+        digest: Digest of the version that was read.
+        decided: Digests of the versions with a verdict. Versions that failed before this process started are not among
+            them, because a restart is a reason to try again.
+        taken: Digests of the version that is being trained on and of the one that waits.
     """
     return digest not in decided and digest not in taken
 
 
 @dataclass(frozen=True)
-class Score:
-    """A policy on the validation slice of one version."""
+class ValidationScore:
+    """Score of a policy on the validation slice of one version."""
 
     mean_return: float
     standard_error: float
@@ -67,45 +66,44 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Who is champion from now on."""
+class ChampionDecision:
+    """Whether the challenger becomes champion."""
 
     replaces: bool
-    """The challenger is."""
+    """Whether the challenger replaces the incumbent."""
     reason: str
-    """Why, in a line for a person."""
+    """Why, in one line."""
     difference: float | None = None
-    """Challenger's mean return less incumbent's; None if there is nothing to compare."""
+    """Mean return of the challenger minus that of the incumbent; None if there is nothing to compare."""
     standard_error: float | None = None
-    """Of that difference."""
+    """Standard error of the difference."""
 
 
-def judge(challenger: Score, incumbent: Score | None, *, incumbent_failure: str = "") -> Judgement:
+def decide_champion(
+    challenger: ValidationScore, incumbent: ValidationScore | None, *, incumbent_failure: str = ""
+) -> ChampionDecision:
     """Decides whether a challenger replaces the incumbent, both scored on the same slice and seeds.
 
-    It does if it is ahead by more than one standard error of the difference, sqrt(a^2 + b^2), the rule by which boards
-    compare (leaderboard.ranking.board). That takes the two as independent; on the same seeds they seldom are, so
-    that the error
-    is rather too large. Whoever is not ahead so far, equals included, does not replace anybody: a champion that is in
-    use is not exchanged without need.
+    The challenger replaces the incumbent if it is ahead by more than one standard error of the difference,
+    sqrt(a^2 + b^2), as in `leaderboard.ranking.board`. The formula treats the two scores as independent. On the same
+    seeds they are usually correlated, so the formula overestimates the error. An equal challenger does not replace the
+    incumbent, because a champion in use should not change without need.
 
     Args:
-        challenger: The best of the new tournament.
-        incumbent: The champion so far; None if there is none, or it could not be scored.
-        incumbent_failure: Why it could not be scored.
+        challenger: Score of the best agent of the new tournament.
+        incumbent: Score of the current champion; None if there is none, or it could not be scored.
+        incumbent_failure: Why the champion could not be scored.
     """
     if incumbent_failure:
-        return Judgement(
-            False, f"the incumbent could not be scored, so nobody is known to be better: {incumbent_failure}"
-        )
+        return ChampionDecision(False, f"the incumbent could not be scored, so it stays: {incumbent_failure}")
     if incumbent is None:
-        return Judgement(True, "the first champion")
+        return ChampionDecision(True, "the first champion")
     difference = challenger.mean_return - incumbent.mean_return
     error = math.hypot(challenger.standard_error, incumbent.standard_error)
     if difference > error:
-        return Judgement(
-            True, f"ahead by {difference:.4g}, more than the error of that, {error:.2g}", difference, error
-        )
+        reason = f"ahead by {difference:.4g}, more than the standard error {error:.2g}"
+        return ChampionDecision(True, reason, difference, error)
     if difference <= 0:
-        return Judgement(False, f"not ahead: {difference:+.4g}", difference, error)
-    return Judgement(False, f"ahead by {difference:.4g} only, within the error of that, {error:.2g}", difference, error)
+        return ChampionDecision(False, f"not ahead: {difference:+.4g}", difference, error)
+    reason = f"ahead by only {difference:.4g}, within the standard error {error:.2g}"
+    return ChampionDecision(False, reason, difference, error)

@@ -1,7 +1,7 @@
-"""Continuous training as a process: one at a time for each name, begun in the background, found again, stopped.
+"""Starts, finds and stops the background process of a continuous training. At most one process runs per name.
 
-A lock that the kernel gives up with its holder says whether it runs; the file that is locked says who that is, by pid,
-start and boot, so that a pid that was used again is never signalled.
+The process holds a file lock that the kernel releases when the process exits. The locked file contains the pid, start
+time and boot id of the process, so a process that reuses the pid is never signalled.
 """
 
 import contextlib
@@ -18,67 +18,69 @@ from pathlib import Path
 
 from podrace.cli import EXIT_WRONG_REQUEST
 from podrace.errors import AlreadyExists, DeadlineExceeded, FailedPrecondition, InvalidArgument
-from podrace.mesh import orphan_pods
+from podrace.processes.identity import Process, boot_id
 
 LOCK, LOG = "process.lock", "continuous.log"
 RECORD_BYTES = 400
 CLAIM_SECONDS = 1.0
-"""A look at the lock by another command is over by then."""
+"""Time to wait for a lock whose holder is unknown."""
 START_SECONDS = 60.0
 POLL_SECONDS = 0.05
 ORDER_SECONDS = 20.0
-"""How long a process may take that was asked for the second time and does not wait for its pods."""
+"""Time limit for a process that was asked a second time to stop and does not wait for its pods."""
 
 
 @dataclass(frozen=True)
-class Identity:
-    """A process, named so that no other can be meant."""
+class TrainingProcess:
+    """Identifies a process of this machine, across reuse of its pid."""
 
     pid: int
     start_ticks: int
+    """Clock ticks from boot to the start of the process."""
     boot_id: str
     start_time: float
-    """Seconds since the epoch, for a person."""
+    """Seconds since the epoch, for display."""
     ready: bool = False
-    """It has looked at everything and goes on by itself."""
+    """Whether it has checked its arguments and runs on its own."""
 
     @classmethod
-    def own(cls, *, ready: bool = False) -> "Identity":
-        """This process."""
-        pid = os.getpid()
-        return cls(pid, orphan_pods.start_ticks(pid) or 0, orphan_pods.boot_id(), time.time(), ready)
+    def own(cls, *, ready: bool = False) -> "TrainingProcess":
+        """Returns the current process."""
+        own = Process.find(os.getpid())
+        assert own is not None
+        return cls(own.pid, own.start_ticks, boot_id(), time.time(), ready)
 
     @property
     def lives(self) -> bool:
-        """Whether it runs."""
-        return self.boot_id == orphan_pods.boot_id() and orphan_pods.start_ticks(self.pid) == self.start_ticks
+        """Whether the process is running."""
+        return self.boot_id == boot_id() and Process(self.pid, self.start_ticks).lives
 
 
-class Lock:
-    """Held by the process that trains; says who that is."""
+class ProcessLock:
+    """Lock that the training process holds; its file identifies the process."""
 
     def __init__(self, descriptor: int) -> None:
-        """Takes the descriptor of a file that is locked."""
+        """Wraps the descriptor of a locked file."""
         self._descriptor = descriptor
 
     def ready(self) -> None:
-        """Says that whoever started this process can leave it alone."""
-        _write(self._descriptor, Identity.own(ready=True))
+        """Reports to the command that started this process that it is ready."""
+        _write(self._descriptor, TrainingProcess.own(ready=True))
 
 
 @contextlib.contextmanager
-def hold(folder: Path, name: str) -> Iterator[Lock]:
-    """Holds the lock for the length of the block; the folder exists.
+def hold(folder: Path, name: str) -> Iterator[ProcessLock]:
+    """Holds the lock for the duration of the block. The folder must exist.
 
     Raises:
-        AlreadyExists: Another process does.
+        AlreadyExists: Another process holds it.
     """
-    # The file stays: were it removed, two processes could hold the locks of two files of that name.
+    # The file is never removed. Otherwise two processes could lock two different files with the same name.
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _take(descriptor, folder, name)
-        _write(descriptor, Identity.own())
-        yield Lock(descriptor)
+        _write(descriptor, TrainingProcess.own())
+        yield ProcessLock(descriptor)
         os.truncate(descriptor, 0)
     finally:
         os.close(descriptor)
@@ -96,44 +98,46 @@ def _take(descriptor: int, folder: Path, name: str) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _runs(name: str, holder: Identity | None) -> str:
+def _runs(name: str, holder: TrainingProcess | None) -> str:
     who = f" (pid {holder.pid})" if holder else ""
-    return f"continuous {name} is running{who}; end it with: podrace continuous stop {name}"
+    return f"continuous {name} is running{who}; stop it with: podrace continuous stop {name}"
 
 
-def _write(descriptor: int, identity: Identity) -> None:
-    # Of one length, so that nobody reads the end of an earlier one.
+def _write(descriptor: int, identity: TrainingProcess) -> None:
+    # Records have a fixed length, so that a shorter record overwrites a longer one completely.
     os.pwrite(descriptor, json.dumps(asdict(identity)).encode().ljust(RECORD_BYTES), 0)
 
 
-def running(folder: Path) -> Identity | None:
-    """The process that trains; None if none does."""
+def running(folder: Path) -> TrainingProcess | None:
+    """Returns the running training process; None if there is none."""
     try:
-        found = Identity(**json.loads((folder / LOCK).read_text()))
+        found = TrainingProcess(**json.loads((folder / LOCK).read_text()))
     except (OSError, ValueError, TypeError):
         return None
     return found if found.lives else None
 
 
 def check_free(folder: Path, name: str) -> None:
-    """Refuses to start what runs; raises AlreadyExists."""
+    """Raises AlreadyExists if the training is running."""
     holder = running(folder)
     if holder:
         raise AlreadyExists(_runs(name, holder))
 
 
-def detach(arguments: Sequence[str], folder: Path, name: str, *, deadline_seconds: float = START_SECONDS) -> Identity:
-    """Starts a process in a session of its own, which no terminal ends, and returns once it says that it is ready.
+def detach(
+    arguments: Sequence[str], folder: Path, name: str, *, deadline_seconds: float = START_SECONDS
+) -> TrainingProcess:
+    """Starts a background process and returns when it is ready.
 
     Args:
-        arguments: Its command line; it takes the lock of the folder.
-        folder: Of the name; its words go to a log there.
-        name: For messages.
-        deadline_seconds: How long it may take to be ready; after that it is ended.
+        arguments: Command line of the process, which takes the lock of the folder.
+        folder: Folder of the training; the output of the process goes to a log there.
+        name: Name of the training, for messages.
+        deadline_seconds: Time limit for the process to be ready; it is killed after that.
 
     Raises:
-        InvalidArgument, FailedPrecondition: It ended instead; the line is its own last one.
-        DeadlineExceeded: It is not ready.
+        InvalidArgument, FailedPrecondition: The process exited; the message is its last log line.
+        DeadlineExceeded: The process was not ready in time.
     """
     log = folder / LOG
     with log.open("ab") as file:
@@ -151,7 +155,7 @@ def detach(arguments: Sequence[str], folder: Path, name: str, *, deadline_second
             child.wait()
             raise DeadlineExceeded(f"continuous {name} is not ready (waited {deadline_seconds:g} s); see {log}")
         time.sleep(POLL_SECONDS)
-    line = _last_line(log, begin) or f"it ended with code {child.returncode}"
+    line = _last_line(log, begin) or f"it exited with code {child.returncode}"
     error = InvalidArgument if child.returncode == EXIT_WRONG_REQUEST else FailedPrecondition
     raise error(f"{line} (log: {log})")
 
@@ -163,18 +167,20 @@ def _last_line(log: Path, begin: int) -> str:
     return next((line.strip().removeprefix("error: ") for line in reversed(lines) if line.strip()), "")
 
 
-def stop(process: Identity, *, deadline_seconds: float) -> str:
-    """Asks a process to end and waits; after the deadline it is told not to wait for its pods, and at last killed.
+def stop(process: TrainingProcess, *, deadline_seconds: float) -> str:
+    """Asks a process to stop and waits for it.
+
+    After the deadline the process is asked not to wait for its pods, and finally it is killed.
 
     Returns:
-        How it ended, for a person: empty if it did as asked.
+        How it stopped, as text for the user; empty if it stopped within the deadline.
     """
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return ""
     try:
-        # Looked at after opening: from here on the descriptor cannot come to mean another process.
+        # Checked after opening: from now on the descriptor cannot refer to another process.
         if not process.lives:
             return ""
         steps = (signal.SIGTERM, deadline_seconds), (signal.SIGTERM, ORDER_SECONDS), (signal.SIGKILL, ORDER_SECONDS)
@@ -182,7 +188,7 @@ def stop(process: Identity, *, deadline_seconds: float) -> str:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, number)
             if select.select([descriptor], [], [], seconds)[0]:
-                return ("", "it did not wait for its pods", "it had to be killed; its pods publish and go")[attempt]
+                return ("", "it did not wait for its pods", "it was killed; its pods publish and exit")[attempt]
     finally:
         os.close(descriptor)
-    raise DeadlineExceeded(f"process {process.pid} does not end (waited {deadline_seconds + 2 * ORDER_SECONDS:g} s)")
+    raise DeadlineExceeded(f"process {process.pid} does not stop (waited {deadline_seconds + 2 * ORDER_SECONDS:g} s)")

@@ -1,4 +1,7 @@
-"""The specification of each version's tournament: its data is the pinned version, its ancestor the champion (PURE)."""
+"""Builds the specification of each version's tournament: its data is the copied version, its ancestor the champion.
+
+Pure.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,33 +13,35 @@ from podrace.errors import InvalidArgument
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 OPTIONS_FILE = "options.toml"
-"""In a watched folder: laid over `environment.options`, so that data can say where its own splits lie."""
+"""File in a watched folder that overrides `environment.options`, for instance to set the splits of this version."""
 
 
 def check_reference(spec: TournamentSpec, reference: str, *, source: str) -> None:
-    """Refuses a specification that does not use what is watched: it would train on something else.
+    """Checks that a specification uses the watched data.
 
     Raises:
-        InvalidArgument: No option names it.
+        InvalidArgument: No option names the data.
     """
-    if bound(spec, reference, Path("/")) == spec:
+    if bind_version(spec, reference, Path("/")) == spec:
         raise InvalidArgument(
-            f"{source}: no option of environment, evaluation or reports names what is watched; set"
-            f" environment.options.path = {reference!r}, say, and it will stand for each version in turn"
+            f"{source}: no option of environment, evaluation or reports names the watched data; set for instance"
+            f" environment.options.path = {reference!r}, which is replaced by the path of each version"
         )
 
 
-def bound(spec: TournamentSpec, reference: str, path: Path, options: Mapping[str, Any] | None = None) -> TournamentSpec:
-    """The specification with every option that names the watched data, or a file in it, naming the version instead.
+def bind_version(
+    spec: TournamentSpec, reference: str, path: Path, options: Mapping[str, Any] | None = None
+) -> TournamentSpec:
+    """Returns a copy in which every option that names the watched data, or a file in it, names the version instead.
 
     Args:
-        spec: With the reference as somebody wrote it.
-        reference: What is watched.
-        path: Of the version.
-        options: Of the version, laid over those of the environment.
+        spec: Specification whose options name the reference.
+        reference: The watched data, as the user wrote it.
+        path: Path of the version.
+        options: Options of the version, which override those of the environment.
 
     Raises:
-        InvalidArgument: An option can be none.
+        InvalidArgument: An option has a type that options cannot have.
     """
     made = TournamentSpec()
     made.CopyFrom(spec)
@@ -50,7 +55,7 @@ def bound(spec: TournamentSpec, reference: str, path: Path, options: Mapping[str
 
 def _lay_over(struct: Struct, options: Mapping[str, Any]) -> None:
     try:
-        # TOML has dates, which options are not: they are text.
+        # Options cannot be dates, so dates of TOML become text.
         struct.update({name: str(one) if hasattr(one, "isoformat") else one for name, one in options.items()})
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{OPTIONS_FILE}: {error}: expected text, numbers, true or false, and lists") from None
@@ -84,13 +89,14 @@ def _pinned(text: str, reference: str, path: Path) -> str:
 def spec_of_version(
     spec: TournamentSpec, *, tournament_name: str, number: int, ancestor_agent_id: str
 ) -> TournamentSpec:
-    """The specification of one version's tournament.
+    """Returns the specification of one version's tournament.
 
     Args:
-        spec: Bound to the version.
-        tournament_name: Of no other tournament.
-        number: Of the version, from 1. Each has a seed of its own, or all would draw the same fresh agents.
-        ancestor_agent_id: Champion that it starts from; empty for none.
+        spec: Specification after `bind_version`.
+        tournament_name: Unique name of the tournament.
+        number: Number of the version, from 1. It changes the seed, otherwise all versions would generate the same
+            fresh agents.
+        ancestor_agent_id: Champion from which the tournament starts; empty for none.
     """
     made = TournamentSpec()
     made.CopyFrom(spec)

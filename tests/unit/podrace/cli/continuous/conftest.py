@@ -1,4 +1,4 @@
-"""Continuous training on a mesh with canned answers."""
+"""Continuous training on a mesh with prepared answers."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from continuous_rig import Rig
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.cli.continuous import run, scores
+from podrace.cli.continuous import controller, scores
 from podrace.errors import FailedPrecondition
 
 SPEC = """
@@ -43,6 +43,6 @@ def rig(tmp_path: Path, mesh: Any, known: Any, monkeypatch: pytest.MonkeyPatch) 
         return Evaluation(mean_return=mean, variance=64.0, episodes=64, seed=options["seed"], evaluator_fault=fault)
 
     monkeypatch.setattr(scores, "evaluated", evaluated)
-    monkeypatch.setattr(run, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(controller, "RETRY_SECONDS", 0.01)
     made.write("one")
     return made

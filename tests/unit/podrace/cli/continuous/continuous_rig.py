@@ -1,4 +1,4 @@
-"""Continuous training that is started as often as a test likes, and killed where it likes."""
+"""A continuous training that a test can start repeatedly and kill at a chosen step."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from podrace.cli.continuous.dataset import LocalSource
-from podrace.cli.continuous.run import Keeper, Plan
-from podrace.cli.continuous.state import Diary, Memory
+from podrace.cli.continuous.controller import Controller, TrainingPlan
+from podrace.cli.continuous.journal import Journal, JournalState
+from podrace.cli.continuous.source import LocalSource
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -16,27 +16,27 @@ from podrace.specification.files import load
 
 
 class KilledError(BaseException):
-    """Stands for `kill -9`: nothing that follows is done."""
+    """Simulates `kill -9`: no later step is executed."""
 
 
 @dataclass
 class Rig:
-    """A keeper as often as it is started, on one mesh, one diary and one dataset."""
+    """Starts controllers one after another on the same mesh, journal and dataset."""
 
     folder: Path
     mesh: Any
     scores: dict[str, float] = field(default_factory=dict)
-    """Mean return by agent id; 1 if it is not named."""
+    """Mean return by agent id; 1 if the agent is missing."""
     faults: dict[str, str] = field(default_factory=dict)
-    """Why the pod's own evaluator scored, by agent id."""
+    """Why the built-in evaluator scored, by agent id."""
     scored: list[tuple[str, str]] = field(default_factory=list)
-    """Agent and request of every evaluation."""
+    """Agent id and request id of every evaluation."""
     lines: list[str] = field(default_factory=list)
     changes: int = 0
     killed_at: int = 0
-    """The change at which it is killed; 0: never."""
+    """Number of the journal change at which the controller is killed; 0: never."""
     written: bool = False
-    """Whether that change is on the disk by then."""
+    """Whether that change is written to the disk before."""
 
     @property
     def data(self) -> Path:
@@ -46,32 +46,32 @@ class Rig:
         self.data.mkdir(exist_ok=True)
         (self.data / "prices").write_text(text)
 
-    def keep(self, until: Callable[[Memory], bool], *, seconds: float = 10.0) -> Memory:
-        """Runs it until its diary says what is waited for; started anew when it is killed."""
+    def keep(self, until: Callable[[JournalState], bool], *, seconds: float = 10.0) -> JournalState:
+        """Runs the controller until its journal satisfies `until`, and restarts it when it is killed."""
         while True:
             try:
                 return asyncio.run(self._keep(until, seconds))
             except KilledError:
                 self.killed_at = 0
 
-    async def _keep(self, until: Callable[[Memory], bool], seconds: float) -> Memory:
+    async def _keep(self, until: Callable[[JournalState], bool], seconds: float) -> JournalState:
         home = self.folder / "home"
-        plan = Plan(load(self.folder / "race.toml", ()), "data", 0.01, home / "continuous" / "race")
+        plan = TrainingPlan(load(self.folder / "race.toml", ()), "data", 0.01, home / "continuous" / "race")
         plan.versions.mkdir(parents=True, exist_ok=True)
-        diary = Diary.open(plan.folder, name="race", reference=str(self.data))
+        journal = Journal.open(plan.folder, name="race", reference=str(self.data))
         task = asyncio.current_task()
         assert task is not None
         stop, settings = asyncio.Event(), Settings(home, self.mesh.address, debug=False, as_json=False)
-        keeper = Keeper(
+        controller = Controller(
             settings,
             plan,
             LocalSource(self.data),
-            diary,
+            journal,
             Interrupts(task),
             stop,
-            tell=self.lines.append,  # type: ignore[arg-type]
+            notify=self.lines.append,  # type: ignore[arg-type]
         )
-        change = diary.change
+        change = journal.change
 
         def counted(**changes: Any) -> None:
             self.changes += 1
@@ -80,24 +80,24 @@ class Rig:
             change(**changes)
             if self.changes == self.killed_at:
                 raise KilledError
-            if until(diary.memory):
+            if until(journal.state):
                 stop.set()
 
-        diary.change = counted  # type: ignore[method-assign]
-        if until(diary.memory):
+        journal.change = counted  # type: ignore[method-assign]
+        if until(journal.state):
             stop.set()
         async with asyncio.timeout(seconds):
-            await keeper.run()
-        return diary.memory
+            await controller.run()
+        return journal.state
 
     def created(self) -> list[Any]:
         return [request.spec for request in self.mesh.known.asked(pb.CreateTournamentRequest)]
 
 
-def decided(count: int) -> Callable[[Memory], bool]:
-    return lambda memory: len(memory.history) >= count
+def decided(count: int) -> Callable[[JournalState], bool]:
+    return lambda state: len(state.history) >= count
 
 
-def champion_of(memory: Memory) -> str:
-    assert memory.champion is not None
-    return memory.champion.agent_id
+def champion_of(state: JournalState) -> str:
+    assert state.champion is not None
+    return state.champion.agent_id

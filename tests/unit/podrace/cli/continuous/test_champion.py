@@ -1,4 +1,4 @@
-"""Who is champion after a version."""
+"""Which agent is champion after a version."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from continuous_rig import Rig, champion_of, decided
 
 
-def test_the_first_version_gives_the_champion_and_the_next_one_starts_from_it(rig: Rig) -> None:
+def test_the_first_version_produces_the_champion_and_the_next_version_starts_from_it(rig: Rig) -> None:
     first = rig.keep(decided(1))
     assert [entry.verdict for entry in first.history] == ["first"]
     assert champion_of(first).endswith("-v1-abc123-a2")
@@ -18,14 +18,14 @@ def test_the_first_version_gives_the_champion_and_the_next_one_starts_from_it(ri
     paths = [Path(spec.environment.options["path"]) for spec in specs]
     assert paths[0] != paths[1]
     assert (paths[1] / "prices").read_text() == "two"
-    # Equals: the incumbent stays, with its score on the new slice.
+    # An equal challenger does not replace the incumbent, which keeps its score on the new slice.
     assert second.history[-1].verdict == "kept"
     assert champion_of(second) == champion_of(first)
     assert second.champion_version == second.history[-1].digest
     assert [agent for agent, _ in rig.scored[1:]] == [specs[1].name + "-abc123-a2", champion_of(first)]
 
 
-def test_only_a_better_one_becomes_champion_and_the_numbers_are_kept(rig: Rig) -> None:
+def test_a_better_challenger_becomes_champion_and_the_comparison_is_recorded(rig: Rig) -> None:
     first = rig.keep(decided(1))
     rig.scores[f"race-{first.watch_id}-v2-abc123-a2"] = 2.5  # the error of the difference is sqrt(2)
     rig.write("two")
@@ -52,12 +52,12 @@ def test_an_incumbent_that_cannot_be_scored_stays(rig: Rig) -> None:
     assert second.champion_version == first.champion_version
 
 
-def test_nobody_is_replaced_by_a_number_of_another_kind(rig: Rig) -> None:
+def test_scores_of_different_evaluators_do_not_replace_the_champion(rig: Rig) -> None:
     first = rig.keep(decided(1))
     rig.faults[champion_of(first)] = "evaluator python:mine:score: it hung"
     rig.scores[champion_of(first)] = -1000.0
     rig.write("two")
     second = rig.keep(decided(2))
     assert second.history[-1].verdict == "kept"
-    assert "one of the two was scored by its pod's own evaluator: evaluator python:mine" in second.history[-1].reason
+    assert "one of the two was scored by the built-in evaluator: evaluator python:mine" in second.history[-1].reason
     assert second.champion == first.champion

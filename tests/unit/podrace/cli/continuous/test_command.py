@@ -1,4 +1,4 @@
-"""What a person types: `podrace continuous start`, `status` and `stop`."""
+"""The commands `podrace continuous start`, `status` and `stop`."""
 
 import json
 from datetime import datetime
@@ -15,22 +15,22 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "REMOTE_SECONDS", 0.2)
 
 
-def test_status_tells_where_it_stands_and_json_everything(rig: Rig, type_: Any) -> None:
-    assert "nothing is trained continuously" in type_("continuous", "status", "--home", "home").out
-    memory = rig.keep(decided(1))
+def test_status_shows_the_state_and_json_contains_everything(rig: Rig, type_: Any) -> None:
+    assert "there is no continuous training" in type_("continuous", "status", "--home", "home").out
+    state = rig.keep(decided(1))
     text = type_("continuous", "status", "--home", "home").out
-    for word in ("not running", str(rig.data), champion_of(memory), "1.0 ± 1.0", "first", memory.champion_version[:12]):
+    for word in ("not running", str(rig.data), champion_of(state), "1.0 ± 1.0", "first", state.champion_version[:12]):
         assert word in text
     (listed,) = type_("continuous", "status", "--home", "home", "--json").json
     one = type_("continuous", "status", "race", "--home", "home", "--json").json
     assert one == listed
-    assert (one["state"], one["pid"], one["champion"]["agent_id"]) == ("not running", None, champion_of(memory))
+    assert (one["state"], one["pid"], one["champion"]["agent_id"]) == ("not running", None, champion_of(state))
     assert one["history"][0]["challenger"]["score"] == {"mean_return": 1.0, "standard_error": 1.0, "episodes": 64}
     arrived = datetime.fromisoformat(one["history"][0]["arrive_time"])
-    assert arrived.timestamp() == pytest.approx(memory.history[0].arrive_time, abs=0.001)
+    assert arrived.timestamp() == pytest.approx(state.history[0].arrive_time, abs=0.001)
 
 
-def test_stopping_what_does_not_run_does_no_harm(rig: Rig, type_: Any) -> None:
+def test_stopping_a_training_that_is_not_running_succeeds(rig: Rig, type_: Any) -> None:
     assert type_("continuous", "stop", "--home", "home").code == 2
     rig.keep(decided(1))
     answer = type_("continuous", "stop", "--home", "home")
@@ -56,7 +56,7 @@ def test_stopping_what_does_not_run_does_no_harm(rig: Rig, type_: Any) -> None:
 )
 @pytest.mark.parametrize("foreground", [True, False])
 @pytest.mark.usefixtures("impatient")
-def test_a_start_that_cannot_work_fails_at_once_in_a_line(
+def test_a_start_with_wrong_arguments_fails_immediately_with_one_line(
     rig: Rig, type_: Any, arguments: list[str], line: str, foreground: bool
 ) -> None:
     answer = type_("continuous", "start", *arguments, "--home", "home", *["--foreground"] * foreground)

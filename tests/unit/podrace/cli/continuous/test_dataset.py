@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from podrace.cli.continuous.dataset import INCOMING, LocalSource, Version, open_source, take_version
+from podrace.cli.continuous.dataset import INCOMING, DatasetVersion, open_source, take_version
 from podrace.cli.continuous.decisions import Signature
+from podrace.cli.continuous.source import LocalSource
 from podrace.errors import Aborted, Cancelled, FailedPrecondition, InvalidArgument, Unimplemented
 
 
@@ -14,7 +15,7 @@ def never() -> bool:
     return False
 
 
-def take(path: Path, folder: Path) -> Version:
+def take(path: Path, folder: Path) -> DatasetVersion:
     return take_version(LocalSource(path), folder, cancelled=never)
 
 
@@ -33,7 +34,7 @@ def fill(path: Path, **files: str) -> Path:
     return path
 
 
-def test_a_version_is_a_copy_that_later_writing_does_not_reach(tmp_path: Path, folder: Path) -> None:
+def test_a_version_is_a_copy_that_later_writes_do_not_change(tmp_path: Path, folder: Path) -> None:
     data = fill(tmp_path / "data", a="one", sub__b="two")
     version = take(data, folder)
     assert version.path == folder / version.digest[:12] / "data"
@@ -52,7 +53,7 @@ def test_a_file_is_a_version_under_its_own_name(tmp_path: Path, folder: Path) ->
     assert version.path.read_bytes() == b"prices"
 
 
-def test_the_digest_is_of_names_and_content_and_of_nothing_else(tmp_path: Path, folder: Path) -> None:
+def test_the_digest_depends_only_on_names_and_contents(tmp_path: Path, folder: Path) -> None:
     def digest(name: str, **files: str) -> str:
         return take(fill(tmp_path / name, **files), folder).digest
 
@@ -63,24 +64,24 @@ def test_the_digest_is_of_names_and_content_and_of_nothing_else(tmp_path: Path, 
     assert len({same, digest("three", a="y", b="x"), digest("four", a="x", c="y"), digest("five", a="x")}) == 4
 
 
-def test_a_cheap_look_shows_every_writing(tmp_path: Path) -> None:
+def test_every_write_changes_the_signature(tmp_path: Path) -> None:
     data = fill(tmp_path / "data", a="one", b="two")
-    source, looks = LocalSource(data), []
-    looks.append(source.look())
-    assert source.look() == looks[0]
+    source, signatures = LocalSource(data), []
+    signatures.append(source.signature())
+    assert source.signature() == signatures[0]
     os.utime(data / "a", ns=(1, 1))
-    looks.append(source.look())
+    signatures.append(source.signature())
     (data / "new").write_text("two")
     (data / "new").replace(data / "b")
-    looks.append(source.look())
+    signatures.append(source.signature())
     (data / "b").unlink()
-    looks.append(source.look())
-    assert len(set(looks)) == 4
-    assert LocalSource(tmp_path / "gone").look() == ()
+    signatures.append(source.signature())
+    assert len(set(signatures)) == 4
+    assert LocalSource(tmp_path / "missing").signature() == ()
 
 
 class Changing(LocalSource):
-    """Data that somebody writes while it is read."""
+    """Data that changes while it is read."""
 
     change: Callable[[], object]
 
@@ -90,7 +91,7 @@ class Changing(LocalSource):
 
 
 @pytest.mark.parametrize("fault", ["written", "removed"])
-def test_what_is_written_meanwhile_is_no_version(tmp_path: Path, folder: Path, fault: str) -> None:
+def test_data_that_changes_while_it_is_copied_is_not_a_version(tmp_path: Path, folder: Path, fault: str) -> None:
     data = fill(tmp_path / "data", a="one", b="two")
     faults = {"written": lambda: (data / "a").write_text("another"), "removed": lambda: (data / "b").unlink(True)}
     Changing.change = staticmethod(faults[fault])
@@ -99,13 +100,13 @@ def test_what_is_written_meanwhile_is_no_version(tmp_path: Path, folder: Path, f
     assert not list(folder.iterdir())
 
 
-def test_a_copy_can_be_cancelled_and_leaves_nothing(tmp_path: Path, folder: Path) -> None:
+def test_a_cancelled_copy_leaves_no_files(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(Cancelled):
         take_version(LocalSource(fill(tmp_path / "data", a="one")), folder, cancelled=lambda: True)
     assert not list(folder.iterdir())
 
 
-def test_what_a_killed_copy_left_is_in_nobodys_way(tmp_path: Path, folder: Path) -> None:
+def test_the_remains_of_a_killed_copy_are_removed(tmp_path: Path, folder: Path) -> None:
     fill(folder / INCOMING / "data", a="half", c="more")
     version = take(fill(tmp_path / "data", a="one"), folder)
     assert [path.name for path in version.path.iterdir()] == ["a"]
@@ -120,18 +121,18 @@ def test_the_same_data_again_is_the_same_version(tmp_path: Path, folder: Path) -
 
 
 class Foreign:
-    """A server whose object names lead out of the folder."""
+    """A server with an object name that points outside of the folder."""
 
     name = "data"
 
-    def look(self) -> Signature:
+    def signature(self) -> Signature:
         return (("../../evil", 1),)
 
     def read(self, name: str, write: Callable[[bytes], object]) -> None:
         write(b"evil")
 
 
-def test_no_name_leads_out_of_the_version(folder: Path) -> None:
+def test_object_names_cannot_point_outside_of_the_version(folder: Path) -> None:
     with pytest.raises(FailedPrecondition, match="evil"):
         take_version(Foreign(), folder, cancelled=never)
     assert not list(folder.parent.rglob("evil"))
@@ -142,24 +143,24 @@ def test_no_name_leads_out_of_the_version(folder: Path) -> None:
     [
         ("", "name a file, a folder"),
         ("ftp://host/x", "unknown scheme 'ftp'"),
-        ("s3://bucket/../x", "^--watch s3://bucket/../x: a key is of letters"),
+        ("s3://bucket/../x", "^--watch s3://bucket/../x: a key consists of letters"),
         ("s3://", "^--watch s3://: names no bucket; write s3://BUCKET/KEY"),
-        ("s3://somebody:secret@bucket/x", "^--watch s3://bucket/x: names no bucket"),
+        ("s3://user:secret@bucket/x", "^--watch s3://bucket/x: names no bucket"),
         ("minio://host", "^--watch 'minio://host': names no host and bucket"),
     ],
 )
-def test_a_reference_to_nothing_is_refused(reference: str, line: str) -> None:
+def test_a_malformed_reference_is_refused(reference: str, line: str) -> None:
     with pytest.raises(InvalidArgument, match=line):
         open_source(reference, {})
 
 
-def test_a_server_needs_a_package_that_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "podrace.cli.continuous.bucket", None)
     with pytest.raises(Unimplemented, match=r"pip install 'minio"):
         open_source("s3://bucket/prices.npz", {})
 
 
-def test_s3_needs_credentials_and_a_good_address() -> None:
+def test_s3_needs_credentials_and_a_valid_endpoint() -> None:
     with pytest.raises(FailedPrecondition, match="AWS_ACCESS_KEY_ID"):
         open_source("s3://bucket/prices.npz", {})
     with pytest.raises(InvalidArgument, match=r"AWS_ENDPOINT_URL = 'localhost:9000': expected https"):

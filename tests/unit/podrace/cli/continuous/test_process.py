@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from podrace.cli.continuous import process
-from podrace.cli.continuous.process import Identity
+from podrace.cli.continuous.process import TrainingProcess
 from podrace.errors import AlreadyExists, DeadlineExceeded, FailedPrecondition, InvalidArgument
 
 HOLDER = """
@@ -32,21 +32,21 @@ def program(folder: Path, then: str = WAITS, before: str = BLOCKED) -> list[str]
 
 
 @pytest.fixture
-def started() -> Iterator[list[Identity]]:
-    """What a test detached and may not have ended."""
-    identities: list[Identity] = []
+def started() -> Iterator[list[TrainingProcess]]:
+    """Background processes of a test, killed after it."""
+    identities: list[TrainingProcess] = []
     yield identities
     for one in identities:
         if one.lives:
             os.kill(one.pid, signal.SIGKILL)
 
 
-def reap(identity: Identity) -> None:
-    """A detached process is the child of whoever started it, here of the tests."""
+def reap(identity: TrainingProcess) -> None:
+    """Waits for a background process, which is a child of the test process."""
     os.waitpid(identity.pid, 0)
 
 
-def test_a_detached_process_is_found_and_has_a_session_of_its_own(tmp_path: Path, started: list[Identity]) -> None:
+def test_a_detached_process_is_found_and_has_its_own_session(tmp_path: Path, started: list[TrainingProcess]) -> None:
     found = process.detach(program(tmp_path), tmp_path, "race")
     started.append(found)
     assert process.running(tmp_path) == found
@@ -58,7 +58,7 @@ def test_a_detached_process_is_found_and_has_a_session_of_its_own(tmp_path: Path
     assert process.running(tmp_path) is None
 
 
-def test_a_second_one_is_told_who_runs(tmp_path: Path, started: list[Identity]) -> None:
+def test_a_second_start_reports_the_running_process(tmp_path: Path, started: list[TrainingProcess]) -> None:
     started.append(process.detach(program(tmp_path), tmp_path, "race"))
     line = rf"race is running \(pid {started[0].pid}\)"
     with pytest.raises(AlreadyExists, match=line):
@@ -71,7 +71,7 @@ def test_a_second_one_is_told_who_runs(tmp_path: Path, started: list[Identity]) 
         pass
 
 
-def test_a_killed_process_holds_nothing(tmp_path: Path, started: list[Identity]) -> None:
+def test_a_killed_process_releases_its_lock(tmp_path: Path, started: list[TrainingProcess]) -> None:
     found = process.detach(program(tmp_path), tmp_path, "race")
     os.kill(found.pid, signal.SIGKILL)
     reap(found)
@@ -82,7 +82,9 @@ def test_a_killed_process_holds_nothing(tmp_path: Path, started: list[Identity])
 
 
 @pytest.mark.parametrize(("code", "kind"), [(2, InvalidArgument), (1, FailedPrecondition), (-9, FailedPrecondition)])
-def test_who_does_not_start_says_why_in_its_last_line(tmp_path: Path, code: int, kind: type) -> None:
+def test_a_process_that_does_not_start_is_reported_with_its_last_log_line(
+    tmp_path: Path, code: int, kind: type
+) -> None:
     end = f"sys.exit({code})" if code >= 0 else "os.kill(os.getpid(), 9)"
     script = f"import os, sys; print('error: the disk is full', file=sys.stderr, flush=True); {end}"
     (tmp_path / process.LOG).write_text("error: of another day\n")
@@ -90,7 +92,7 @@ def test_who_does_not_start_says_why_in_its_last_line(tmp_path: Path, code: int,
         process.detach([sys.executable, "-c", script], tmp_path, "race")
 
 
-def test_who_is_never_ready_is_ended(tmp_path: Path) -> None:
+def test_a_process_that_is_never_ready_is_killed(tmp_path: Path) -> None:
     script = f"from pathlib import Path; Path({str(tmp_path)!r}, 'pid').write_text(str(__import__('os').getpid()));"
     with pytest.raises(DeadlineExceeded, match="is not ready"):
         process.detach(
@@ -100,18 +102,18 @@ def test_who_is_never_ready_is_ended(tmp_path: Path) -> None:
     assert not pid or not Path(f"/proc/{pid}").exists()
 
 
-def test_a_pid_that_was_used_again_is_not_touched(tmp_path: Path) -> None:
+def test_a_process_with_a_reused_pid_is_not_signalled(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "__import__('signal').pause()"]) as other:
-        stranger = replace(Identity.own(ready=True), pid=other.pid)
-        (tmp_path / process.LOCK).write_text(json.dumps(asdict(stranger)))
+        other_process = replace(TrainingProcess.own(ready=True), pid=other.pid)
+        (tmp_path / process.LOCK).write_text(json.dumps(asdict(other_process)))
         assert process.running(tmp_path) is None
-        assert process.stop(stranger, deadline_seconds=5) == ""
+        assert process.stop(other_process, deadline_seconds=5) == ""
         assert other.poll() is None
         other.kill()
 
 
-def test_the_same_pid_of_another_boot_is_another_process(tmp_path: Path) -> None:
-    own = Identity.own()
+def test_the_same_pid_after_a_reboot_is_another_process(tmp_path: Path) -> None:
+    own = TrainingProcess.own()
     assert own.lives
     assert not replace(own, boot_id="another").lives
 
@@ -120,11 +122,11 @@ def test_the_same_pid_of_another_boot_is_another_process(tmp_path: Path) -> None
     ("then", "how"),
     [
         (f"{WAITS}\nsignal.sigwait([signal.SIGTERM])", "did not wait for its pods"),
-        ("signal.sigtimedwait([], 60)", "had to be killed"),
+        ("signal.sigtimedwait([], 60)", "was killed"),
     ],
 )
-def test_who_does_not_end_in_time_is_told_again_and_at_last_killed(
-    tmp_path: Path, started: list[Identity], monkeypatch: pytest.MonkeyPatch, then: str, how: str
+def test_a_process_that_does_not_stop_in_time_is_signalled_again_and_finally_killed(
+    tmp_path: Path, started: list[TrainingProcess], monkeypatch: pytest.MonkeyPatch, then: str, how: str
 ) -> None:
     monkeypatch.setattr(process, "ORDER_SECONDS", 1.0)
     found = process.detach(program(tmp_path, then), tmp_path, "race")
@@ -134,6 +136,6 @@ def test_who_does_not_end_in_time_is_told_again_and_at_last_killed(
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"pid": 1}', "[]", "null"])
-def test_a_damaged_record_is_that_of_nobody(tmp_path: Path, text: str) -> None:
+def test_a_damaged_record_names_no_process(tmp_path: Path, text: str) -> None:
     (tmp_path / process.LOCK).write_text(text)
     assert process.running(tmp_path) is None

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from podrace.cli.continuous.spec import bound, check_reference, spec_of_version
+from podrace.cli.continuous.spec import bind_version, check_reference, spec_of_version
 from podrace.errors import InvalidArgument
 from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -21,8 +21,8 @@ def spec(**sections: Any) -> TournamentSpec:
     return specification.resolve(specification.parse(values | sections, source="test"))
 
 
-def test_every_option_that_names_the_data_names_the_version() -> None:
-    made = bound(spec(), "prices.npz", Path("/v/prices.npz"))
+def test_every_option_that_names_the_data_is_replaced_by_the_version() -> None:
+    made = bind_version(spec(), "prices.npz", Path("/v/prices.npz"))
     assert made.environment.options["path"] == "/v/prices.npz"
     assert made.reports["backtest"].options["path"] == "/v/prices.npz"
     assert made.environment.options["split"] == "train"
@@ -42,19 +42,21 @@ def test_every_option_that_names_the_data_names_the_version() -> None:
         ("train", ".", "train"),
     ],
 )
-def test_files_below_the_reference_are_files_below_the_version(written: str, reference: str, pinned: str) -> None:
+def test_files_below_the_reference_are_replaced_by_files_below_the_version(
+    written: str, reference: str, pinned: str
+) -> None:
     given = spec(environment={"id": "CartPole-v1", "options": {"nested": {"files": [written]}}})
-    made = bound(given, reference, Path("/v/data"))
+    made = bind_version(given, reference, Path("/v/data"))
     assert made.environment.options["nested"]["files"][0] == pinned
 
 
-def test_a_version_may_say_where_its_splits_lie() -> None:
-    made = bound(spec(), "prices.npz", Path("/v/p"), {"train_end": "2026-01-01"})
+def test_a_version_can_set_its_splits() -> None:
+    made = bind_version(spec(), "prices.npz", Path("/v/p"), {"train_end": "2026-01-01"})
     assert made.environment.options["train_end"] == "2026-01-01"
-    dated = bound(spec(), "prices.npz", Path("/v/p"), {"train_end": date(2026, 1, 1)})
+    dated = bind_version(spec(), "prices.npz", Path("/v/p"), {"train_end": date(2026, 1, 1)})
     assert dated == made
     with pytest.raises(InvalidArgument, match=r"options\.toml: "):
-        bound(spec(), "prices.npz", Path("/v/p"), {"train_end": [date(2026, 1, 1)]})
+        bind_version(spec(), "prices.npz", Path("/v/p"), {"train_end": [date(2026, 1, 1)]})
     assert "train_end" not in spec().environment.options
 
 
@@ -64,7 +66,7 @@ def test_a_specification_that_does_not_use_the_data_is_refused() -> None:
         check_reference(spec(), "other.npz", source="s.toml")
 
 
-def test_each_version_has_a_seed_and_a_name_of_its_own_and_an_ancestor_if_there_is_one() -> None:
+def test_each_version_has_its_own_seed_and_name_and_starts_from_the_champion() -> None:
     first = spec_of_version(spec(seed=5), tournament_name="s-1f-v1", number=1, ancestor_agent_id="")
     third = spec_of_version(spec(seed=5), tournament_name="s-1f-v3", number=3, ancestor_agent_id="s-1f-v1-abc123-a2")
     assert (first.name, first.seed, first.evolution.HasField("ancestor_agent_id")) == ("s-1f-v1", 5, False)
