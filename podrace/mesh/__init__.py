@@ -1,4 +1,4 @@
-"""The embedded mesh: starts and stops the services of one home folder."""
+"""Runs the services of a home folder as local processes (the embedded mesh)."""
 
 from podrace.mesh.session import open_mesh
 

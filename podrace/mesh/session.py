@@ -2,6 +2,8 @@
 
     async with open_mesh(Path("podrace-home")) as address, Client(address) as client:
         await client.create_tournament(specification)
+
+The yielded address is that of the orchestrator.
 """
 
 import asyncio
