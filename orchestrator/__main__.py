@@ -8,20 +8,21 @@ import sys
 import structlog
 
 from orchestrator.assignments import external_pods
-from orchestrator.assignments.external_pods import Visitors
+from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
 from orchestrator.config import Config, check, make_folders
 from orchestrator.decisions.pool_size import Limits
 from orchestrator.launchers import EXTERNAL, LAUNCHERS
-from orchestrator.launchers.base import Launcher, Opened, Surroundings, Witness
+from orchestrator.launchers.base import EventSink, Launcher, LauncherContext, PodEnvironment
 from orchestrator.launchers.external import ExternalLauncher
-from orchestrator.leaderboard_client import Board
-from orchestrator.pool.prometheus_targets import PATH, Targets
-from orchestrator.pool.reconciler import LAUNCHED, Reconciler
+from orchestrator.leaderboard_client import LeaderboardClient
+from orchestrator.pool.prometheus_targets import PATH, PrometheusTargets
+from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, Reconciler
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state.clock import Clock, SystemClock
-from orchestrator.state.database import State
-from orchestrator.state.runtime import Live, remember
+from orchestrator.state.database import StateDatabase
+from orchestrator.state.runtime import RuntimeState
+from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.lifecycle import Tournaments
 from podrace import rpc, service, telemetry
@@ -32,7 +33,7 @@ from podrace.processes import lifeline
 GARBAGE_THRESHOLDS = 5_000, 10, 100
 """Of the collector's generations. What is remembered of thousands of pods is no garbage, and to go through all of it
 takes a tenth of a second in which nobody is answered: it is done seldom."""
-MESH_WENT_AWAY = "its mesh went away; resume it"
+MESH_STOPPED = "its mesh went away; resume it"
 _log = structlog.get_logger(__name__)
 
 
@@ -44,36 +45,36 @@ async def serve(config: Config, clock: Clock) -> None:
     """
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     check(config)
-    targets = Targets()
+    targets = PrometheusTargets()
     metrics = telemetry.start(config.telemetry, service="orchestrator", pages={PATH: targets.page})
     make_folders(config)
-    state = State.open(config.database, clock)
-    live = Live(config.lease_duration_seconds)
-    board = Board(config.leaderboard, live.learn_best)
+    state = StateDatabase.open(config.database, clock)
+    runtime = RuntimeState(config.lease_duration_seconds)
+    leaderboard = LeaderboardClient(config.leaderboard, runtime.best.update)
     try:
         # A tournament that another embedded mesh was running cannot be going on: that mesh held this database.
-        await state.transact(lifecycle.cancel_running, MESH_WENT_AWAY, but_mesh_id=config.mesh_id)
-        live.restore(await state.transact(remember), clock.monotonic())
-        state.follow(live.roster.note)
-        visiting = Visitors(state, live, clock) if config.launcher == EXTERNAL else None
+        await state.transact(lifecycle.cancel_running, MESH_STOPPED, but_mesh_id=config.mesh_id)
+        runtime.restore(await state.transact(load_saved_state), clock.monotonic())
+        state.on_saved(runtime.cache.apply_saved)
+        external = ExternalPods(state, runtime, clock) if config.launcher == EXTERNAL else None
         servicer = OrchestratorServicer(
             Tournaments(
-                state, live, mesh_id=config.mesh_id, start_pods=config.start_pods, random_bytes=secrets.token_bytes
+                state, runtime, mesh_id=config.mesh_id, start_pods=config.start_pods, random_bytes=secrets.token_bytes
             ),
-            Assignments(state, live, board, clock, visitors=visiting),
-            live,
+            Assignments(state, runtime, leaderboard, clock, external_pods=external),
+            runtime,
             clock,
             leaderboard_address=config.leaderboard,
         )
         server = await rpc.Server.start(config.server, [_service(servicer)])
         _log.info("serving", address=server.address, metrics=metrics, mesh_id=config.mesh_id)
-        async with _open_launcher(config, server.address, live, visiting) as launcher:
-            if isinstance(launcher, Witness):
-                state.witness(launcher.note)
-            reconciler = _reconciler(config, state, live, board, launcher, clock, targets)
+        async with _open_launcher(config, server.address, runtime, external) as launcher:
+            if isinstance(launcher, EventSink):
+                state.on_event(launcher.record_event)
+            reconciler = _reconciler(config, state, runtime, leaderboard, launcher, clock, targets)
             await _work(config, reconciler, servicer, server)
     finally:
-        await board.close()
+        await leaderboard.close()
         state.close()
 
 
@@ -88,7 +89,7 @@ async def _work(config: Config, reconciler: Reconciler, servicer: OrchestratorSe
     if config.mesh_id:
         # Pods publish and give back what they hold: they are answered until they are gone.
         servicer.refuse_new()
-        await reconciler.dismiss(config.stop_grace_seconds)
+        await reconciler.stop_all_pods(config.stop_grace_seconds)
     servicer.close()
     await server.drain()
     await reconciler.close()
@@ -102,14 +103,18 @@ def _service(servicer: OrchestratorServicer) -> rpc.Service:
     )
 
 
-def _open_launcher(config: Config, address: str, live: Live, visiting: Visitors | None) -> Opened:
-    if visiting:
-        return ExternalLauncher(visiting, config.launchers.external)
-    return LAUNCHERS[config.launcher](_surroundings(config, address), config.launchers, live.wake.set)
+def _open_launcher(
+    config: Config, address: str, runtime: RuntimeState, external: ExternalPods | None
+) -> LauncherContext:
+    if external:
+        return ExternalLauncher(external, config.launchers.external)
+    return LAUNCHERS[config.launcher](
+        _pod_environment(config, address), config.launchers, runtime.reconcile_requested.set
+    )
 
 
-def _surroundings(config: Config, address: str) -> Surroundings:
-    return Surroundings(
+def _pod_environment(config: Config, address: str) -> PodEnvironment:
+    return PodEnvironment(
         orchestrator=config.advertised or address,
         leaderboard=config.leaderboard,
         store=config.store,
@@ -122,18 +127,24 @@ def _surroundings(config: Config, address: str) -> Surroundings:
 
 
 def _reconciler(
-    config: Config, state: State, live: Live, board: Board, launcher: Launcher, clock: Clock, targets: Targets
+    config: Config,
+    state: StateDatabase,
+    runtime: RuntimeState,
+    leaderboard: LeaderboardClient,
+    launcher: Launcher,
+    clock: Clock,
+    targets: PrometheusTargets,
 ) -> Reconciler:
     return Reconciler(
         state,
-        live,
-        board,
+        runtime,
+        leaderboard,
         launcher,
         clock,
         limits=Limits(config.start_pods, config.terminate_seconds, config.kill_seconds),
         period_seconds=config.reconcile_period_seconds,
-        on_list=targets.note,
-        rules=external_pods.RULES if config.launcher == EXTERNAL else LAUNCHED,
+        on_list=targets.update,
+        rules=external_pods.EXTERNAL_POD_RULES if config.launcher == EXTERNAL else LAUNCHED_POD_RULES,
     )
 
 

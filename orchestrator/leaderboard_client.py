@@ -16,35 +16,35 @@ BEST_DEADLINE_SECONDS = 2.0
 GENERATE_DEADLINE_SECONDS = 10.0
 CHAMPION_DEADLINE_SECONDS = 5.0
 SNAPSHOT_DEADLINE_SECONDS = 5.0
-PATIENCE_SECONDS = 0.25
+REFRESH_WAIT_SECONDS = 0.25
 """A leaderboard that is away must not hold up the reconcile loop: it goes on with what it knew."""
 
 _log = structlog.get_logger(__name__)
 
 
-class Board:
+class LeaderboardClient:
     """The leaderboard as the orchestrator sees it.
 
-    board = Board(address, live.learn_best)
+    board = LeaderboardClient(address, live.best.update)
     fresh = await board.refresh(tournament_ids)
     agent = await board.generate(tournament, record, unfinished_agent_ids)
     await board.close()
     """
 
-    def __init__(self, address: str, learn: Callable[[str, pb.Candidate], object]) -> None:
+    def __init__(self, address: str, on_best: Callable[[str, pb.Candidate], object]) -> None:
         """Dials nothing yet.
 
         Args:
             address: Of the leaderboard.
-            learn: Is told a tournament and its best candidate whenever that was asked for.
+            on_best: Is told a tournament and its best candidate whenever that was asked for.
         """
         self._channel = rpc.connect(address, pb.DESCRIPTOR)
         self._leaderboard: Any = pb_grpc.LeaderboardServiceStub(self._channel)
         self._generator: Any = pb_grpc.GeneratorServiceStub(self._channel)
         self._updater: Any = pb_grpc.UpdaterServiceStub(self._channel)
-        self._learn = learn
-        self._asking: dict[str, asyncio.Task[bool]] = {}
-        self._silent = False
+        self._on_best = on_best
+        self._refreshing: dict[str, asyncio.Task[bool]] = {}
+        self._unreachable = False
 
     async def refresh(self, tournament_ids: Iterable[str]) -> frozenset[str]:
         """Asks for the best candidate of each tournament and returns those that were answered within the patience.
@@ -52,31 +52,31 @@ class Board:
         What is returned was asked after this call began, so that it includes every submission answered before.
         """
         asked = {
-            tournament_id: asyncio.create_task(self._ask(tournament_id))
+            tournament_id: asyncio.create_task(self._refresh_one(tournament_id))
             for tournament_id in tournament_ids
-            if tournament_id not in self._asking
+            if tournament_id not in self._refreshing
         }
-        self._asking |= asked
+        self._refreshing |= asked
         if asked:
-            await asyncio.wait(asked.values(), timeout=PATIENCE_SECONDS)
+            await asyncio.wait(asked.values(), timeout=REFRESH_WAIT_SECONDS)
         return frozenset(name for name, task in asked.items() if task.done() and task.result())
 
-    async def _ask(self, tournament_id: str) -> bool:
+    async def _refresh_one(self, tournament_id: str) -> bool:
         request = pb.ListCandidatesRequest(tournament_id=tournament_id, page_size=1)
         try:
             response = await rpc.call(self._leaderboard.ListCandidates, request, deadline_seconds=BEST_DEADLINE_SECONDS)
         except PodraceError as error:
-            if not self._silent:
+            if not self._unreachable:
                 _log.warning("the leaderboard does not answer; going on with what is known", error=error.message)
-            self._silent = True
+            self._unreachable = True
             return False
         finally:
-            del self._asking[tournament_id]
-        if self._silent:
+            del self._refreshing[tournament_id]
+        if self._unreachable:
             _log.info("the leaderboard answers again")
-        self._silent = False
+        self._unreachable = False
         for candidate in response.candidates[:1]:
-            self._learn(tournament_id, candidate)
+            self._on_best(tournament_id, candidate)
         return True
 
     async def generate(
@@ -132,7 +132,7 @@ class Board:
 
     async def close(self) -> None:
         """Hangs up."""
-        for task in list(self._asking.values()):
+        for task in list(self._refreshing.values()):
             task.cancel()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await asyncio.gather(*self._refreshing.values(), return_exceptions=True)
         await self._channel.close()

@@ -6,7 +6,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from orchestrator.assignments.service import assignment_id
-from orchestrator.assignments.transactions import Given
+from orchestrator.assignments.transactions import AssignedWork
 from orchestrator.state.records import (
     AgentRecord,
     EvaluationRecord,
@@ -16,7 +16,7 @@ from orchestrator.state.records import (
     TournamentRecord,
     WorkPhase,
 )
-from orchestrator.state.runtime import Live
+from orchestrator.state.runtime import RuntimeState
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
@@ -37,7 +37,7 @@ def timestamp(seconds: float) -> Timestamp:
 
 
 def tournament_message(
-    record: TournamentRecord, live: Live, now: float, leaderboard_address: str
+    record: TournamentRecord, runtime: RuntimeState, now: float, leaderboard_address: str
 ) -> tournament_pb2.Tournament:
     """A tournament as it is now; `now` is monotonic."""
     name = record.tournament_id
@@ -48,14 +48,14 @@ def tournament_message(
         reason=record.reason,
         create_time=timestamp(record.create_time),
         end_time=None if record.end_time is None else timestamp(record.end_time),
-        running_duration=duration(live.running_seconds(name)),
-        environment_steps=live.environment_steps(name),
+        running_duration=duration(runtime.running_time.seconds(name)),
+        environment_steps=runtime.counters.environment_steps(name),
         agents=record.next_agent,
-        failed_agents=live.failed_agents(name),
-        steps_per_second=live.steps_per_second(name, now),
+        failed_agents=runtime.counters.failed_agents(name),
+        steps_per_second=runtime.leases.steps_per_second(name, now),
         leaderboard_address=leaderboard_address,
     )
-    best = live.best.get(name)
+    best = runtime.best.by_tournament.get(name)
     if best:
         message.best_score = best.score
         message.best_score_standard_error = best.standard_error
@@ -64,13 +64,13 @@ def tournament_message(
     return message
 
 
-def pod_message(record: PodRecord, live: Live) -> pb.Pod:
+def pod_message(record: PodRecord, runtime: RuntimeState) -> pb.Pod:
     """A pod as it is now."""
-    lease = live.latest_lease(record.pod_id)
+    lease = runtime.leases.latest_of_pod(record.pod_id)
     return pb.Pod(
         pod_id=record.pod_id,
         tournament_id=record.tournament_id,
-        activity=_activity(record, live),
+        activity=_activity(record, runtime),
         agent_id=lease.work_id if lease and lease.trains else "",
         progress=lease.progress if lease else None,
         start_time=timestamp(record.start_time),
@@ -78,13 +78,13 @@ def pod_message(record: PodRecord, live: Live) -> pb.Pod:
     )
 
 
-def _activity(record: PodRecord, live: Live) -> pb.PodActivity.ValueType:
+def _activity(record: PodRecord, runtime: RuntimeState) -> pb.PodActivity.ValueType:
     if record.drain_reason:
         return pb.POD_ACTIVITY_DRAINING
-    lease = live.latest_lease(record.pod_id)
+    lease = runtime.leases.latest_of_pod(record.pod_id)
     if lease:
         return lease.progress.activity or pb.POD_ACTIVITY_OPENING
-    if record.pod_id in live.asked:
+    if record.pod_id in runtime.connected_pods:
         return pb.POD_ACTIVITY_IDLE
     return pb.POD_ACTIVITY_STARTING if record.phase == PodPhase.SEEN else pb.POD_ACTIVITY_UNSPECIFIED
 
@@ -102,13 +102,13 @@ def event_message(record: EventRecord) -> pb.Event:
     )
 
 
-def assignment_message(given: Given, lease_seconds: float, running_seconds: float) -> pb.Assignment:
+def assignment_message(assigned: AssignedWork, lease_seconds: float, running_seconds: float) -> pb.Assignment:
     """Work that was handed out; the tournament has been running for so long."""
-    work = given.work
+    work = assigned.work
     message = pb.Assignment(
         assignment_id=assignment_id(work),
         tournament_id=work.tournament_id,
-        spec=given.tournament.spec,
+        spec=assigned.tournament.spec,
         lease_epoch=work.lease_epoch,
         lease_duration=duration(lease_seconds),
         running_duration=duration(running_seconds),
@@ -144,6 +144,6 @@ def evaluation_entry(record: EvaluationRecord) -> pb.EvaluationEntry:
     return entry
 
 
-def seconds_of(message: Duration) -> float:
+def duration_seconds(message: Duration) -> float:
     """A Duration in seconds; a negative one counts as none."""
     return max(0.0, message.seconds + message.nanos / 1e9)

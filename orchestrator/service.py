@@ -7,22 +7,22 @@ from typing import Any
 import grpc.aio
 
 from orchestrator.assignments.service import RETRY_SECONDS, Assignments, work_of
-from orchestrator.assignments.transactions import Given
+from orchestrator.assignments.transactions import AssignedWork
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
 from orchestrator.messages import (
     assignment_message,
     duration,
+    duration_seconds,
     evaluation_entry,
     event_message,
     pod_message,
-    seconds_of,
     tournament_message,
 )
 from orchestrator.state.clock import Clock
 from orchestrator.state.records import TournamentRecord, WorkPhase
-from orchestrator.state.runtime import Live
-from orchestrator.tournaments.lifecycle import Scene, Tournaments, has_ended
+from orchestrator.state.runtime import RuntimeState
+from orchestrator.tournaments.lifecycle import Tournaments, TournamentView, has_ended
 from podrace.errors import Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -32,7 +32,7 @@ WATCH_PERIOD_SECONDS = 0.5
 """Progress comes with renewals, which ring no bell: a watcher looks at least this often."""
 WATCH_PAUSE_SECONDS = 0.25
 """A watcher is sent no more than four messages a second."""
-WATCH_RESTS = 9.0
+WATCH_REST_FACTOR = 9.0
 """Times what a message took: so long a watcher of a large pool waits for the next, and leaves the time to the pods."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -45,13 +45,13 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self,
         tournaments: Tournaments,
         assignments: Assignments,
-        live: Live,
+        runtime: RuntimeState,
         clock: Clock,
         *,
         leaderboard_address: str,
         watch_pause_seconds: float = WATCH_PAUSE_SECONDS,
     ) -> None:
-        self._tournaments, self._assignments, self._live, self._clock = tournaments, assignments, live, clock
+        self._tournaments, self._assignments, self._runtime, self._clock = tournaments, assignments, runtime, clock
         self._leaderboard_address = leaderboard_address
         self._watch_pause_seconds = watch_pause_seconds
         self._closing = False
@@ -72,16 +72,18 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self, request: pb.CreateTournamentRequest, context: Context
     ) -> pb.CreateTournamentResponse:
         """Stores and starts; see the contract."""
-        return pb.CreateTournamentResponse(tournament=self._tell(await self._tournaments.create(request)))
+        return pb.CreateTournamentResponse(tournament=self._tournament_message(await self._tournaments.create(request)))
 
     async def GetTournament(self, request: pb.GetTournamentRequest, context: Context) -> pb.GetTournamentResponse:
         """Reads; see the contract."""
-        return pb.GetTournamentResponse(tournament=self._tell(await self._tournaments.get(request.tournament_id)))
+        return pb.GetTournamentResponse(
+            tournament=self._tournament_message(await self._tournaments.get(request.tournament_id))
+        )
 
     async def ListTournaments(self, request: pb.ListTournamentsRequest, context: Context) -> pb.ListTournamentsResponse:
         """Reads a page; see the contract."""
         found, token = await self._tournaments.page(request.page_size, request.page_token)
-        return pb.ListTournamentsResponse(tournaments=map(self._tell, found), next_page_token=token)
+        return pb.ListTournamentsResponse(tournaments=map(self._tournament_message, found), next_page_token=token)
 
     async def WatchTournament(
         self, request: pb.WatchTournamentRequest, context: Context
@@ -89,9 +91,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         """Sends what is, then what changes; see the contract."""
         token, sent = request.resume_token, pb.WatchTournamentResponse()
         while True:
-            change, begin = self._live.bell.next(), self._clock.monotonic()
-            seen = await self._tournaments.scene(request.tournament_id, token)
-            message = self._scene_message(seen, token)
+            change, begin = self._runtime.changes.next_change(), self._clock.monotonic()
+            seen = await self._tournaments.tournament_view(request.tournament_id, token)
+            message = self._view_message(seen, token)
             if message != sent:
                 yield message
                 token = message.resume_token
@@ -102,26 +104,26 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             if self._closing:
                 raise Unavailable("the orchestrator is stopping; watch again with the last resume_token")
             spent_seconds = self._clock.monotonic() - begin
-            await asyncio.sleep(max(self._watch_pause_seconds, WATCH_RESTS * spent_seconds))
+            await asyncio.sleep(max(self._watch_pause_seconds, WATCH_REST_FACTOR * spent_seconds))
             await _wait(change, WATCH_PERIOD_SECONDS)
 
     async def UpdateTournament(
         self, request: pb.UpdateTournamentRequest, context: Context
     ) -> pb.UpdateTournamentResponse:
         """Changes; see the contract."""
-        return pb.UpdateTournamentResponse(tournament=self._tell(await self._tournaments.update(request)))
+        return pb.UpdateTournamentResponse(tournament=self._tournament_message(await self._tournaments.update(request)))
 
     async def CancelTournament(
         self, request: pb.CancelTournamentRequest, context: Context
     ) -> pb.CancelTournamentResponse:
         """Stops; see the contract."""
-        return pb.CancelTournamentResponse(tournament=self._tell(await self._tournaments.cancel(request)))
+        return pb.CancelTournamentResponse(tournament=self._tournament_message(await self._tournaments.cancel(request)))
 
     async def ResumeTournament(
         self, request: pb.ResumeTournamentRequest, context: Context
     ) -> pb.ResumeTournamentResponse:
         """Goes on; see the contract."""
-        return pb.ResumeTournamentResponse(tournament=self._tell(await self._tournaments.resume(request)))
+        return pb.ResumeTournamentResponse(tournament=self._tournament_message(await self._tournaments.resume(request)))
 
     async def CreateEvaluation(
         self, request: pb.CreateEvaluationRequest, context: Context
@@ -143,7 +145,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     async def ListPods(self, request: pb.ListPodsRequest, context: Context) -> pb.ListPodsResponse:
         """Reads; see the contract."""
         pods = self._tournaments.pods(request.tournament_id)
-        return pb.ListPodsResponse(pods=[pod_message(pod, self._live) for pod in pods])
+        return pb.ListPodsResponse(pods=[pod_message(pod, self._runtime) for pod in pods])
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         """Reads a page; see the contract."""
@@ -156,11 +158,11 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self, request: pb.AcquireAssignmentRequest, context: Context
     ) -> pb.AcquireAssignmentResponse:
         """Hands out work; see the contract."""
-        asking = Holder(request.pod_id, request.incarnation)
-        answer = await self._assignments.acquire(asking, seconds_of(request.wait_duration))
-        if isinstance(answer, Given):
+        requester = Holder(request.pod_id, request.incarnation)
+        answer = await self._assignments.acquire(requester, duration_seconds(request.wait_duration))
+        if isinstance(answer, AssignedWork):
             running_seconds = self._running_seconds(answer.tournament.tournament_id)
-            assignment = assignment_message(answer, self._live.lease_seconds, running_seconds)
+            assignment = assignment_message(answer, self._runtime.leases.duration_seconds, running_seconds)
             return pb.AcquireAssignmentResponse(assignment=assignment)
         if isinstance(answer, dispatch.Drain):
             return pb.AcquireAssignmentResponse(drain=answer.reason)
@@ -168,11 +170,13 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     async def RenewAssignment(self, request: pb.RenewAssignmentRequest, context: Context) -> pb.RenewAssignmentResponse:
         """Prolongs; see the contract."""
-        order = await self._assignments.renew(request.assignment_id, request.lease_epoch, request.progress)
+        directive = await self._assignments.renew(request.assignment_id, request.lease_epoch, request.progress)
         response = pb.RenewAssignmentResponse(
-            directive=order.directive, lease_duration=duration(self._live.lease_seconds), reason=order.reason
+            directive=directive.directive,
+            lease_duration=duration(self._runtime.leases.duration_seconds),
+            reason=directive.reason,
         )
-        held = self._live.leases.get(work_of(request.assignment_id))
+        held = self._runtime.leases.held.get(work_of(request.assignment_id))
         if held:
             response.running_duration.CopyFrom(duration(self._running_seconds(held.tournament_id)))
         return response
@@ -187,15 +191,15 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     # --- translation ------------------------------------------------------------------------------------------
 
     def _running_seconds(self, tournament_id: str) -> float:
-        return self._live.running_seconds(tournament_id, self._clock.monotonic())
+        return self._runtime.running_time.seconds(tournament_id, self._clock.monotonic())
 
-    def _tell(self, record: TournamentRecord) -> tournament_pb2.Tournament:
-        return tournament_message(record, self._live, self._clock.monotonic(), self._leaderboard_address)
+    def _tournament_message(self, record: TournamentRecord) -> tournament_pb2.Tournament:
+        return tournament_message(record, self._runtime, self._clock.monotonic(), self._leaderboard_address)
 
-    def _scene_message(self, seen: Scene, token: int) -> pb.WatchTournamentResponse:
+    def _view_message(self, seen: TournamentView, token: int) -> pb.WatchTournamentResponse:
         return pb.WatchTournamentResponse(
-            tournament=self._tell(seen.tournament),
-            pods=[pod_message(pod, self._live) for pod in seen.pods],
+            tournament=self._tournament_message(seen.tournament),
+            pods=[pod_message(pod, self._runtime) for pod in seen.pods],
             events=map(event_message, seen.events),
             resume_token=seen.events[-1].sequence if seen.events else token,
         )

@@ -17,9 +17,9 @@ from orchestrator.__main__ import serve
 from orchestrator.config import Config
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers import LAUNCHERS
-from orchestrator.launchers.base import Launcher, ListedPod, NewPod, Surroundings
+from orchestrator.launchers.base import Launcher, ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.options import LauncherOptions
-from orchestrator.leaderboard_client import Board
+from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.state.clock import SystemClock
 from orchestrator.state.records import AgentRecord, TournamentRecord
 from podrace import service
@@ -52,19 +52,19 @@ class SimulatedPods:
         """See Launcher."""
         self._pods.pop(pod_id, None)
 
-    def last_words(self, pod_id: str) -> str:
+    def last_log_line(self, pod_id: str) -> str:
         """See Launcher."""
         return ""
 
 
 @contextlib.asynccontextmanager
 async def _open(
-    surroundings: Surroundings, options: LauncherOptions, on_death: Callable[[], None]
+    pod_environment: PodEnvironment, options: LauncherOptions, on_death: Callable[[], None]
 ) -> AsyncIterator[Launcher]:
     yield SimulatedPods()
 
 
-class TimedBoard(Board):
+class TimedBoard(LeaderboardClient):
     """The leaderboard as the orchestrator sees it, with a watch."""
 
     notes: list[tuple[float, float]] = []  # noqa: RUF012 - one a process
@@ -72,7 +72,7 @@ class TimedBoard(Board):
     async def generate(
         self, tournament: TournamentRecord, agent: AgentRecord, *others: Sequence[str], **named: Sequence[str]
     ) -> Agent:
-        """See Board."""
+        """See LeaderboardClient."""
         begin = time.monotonic()
         made = await super().generate(tournament, agent, *others, **named)  # type: ignore[arg-type]
         self.notes.append((begin, time.monotonic() - begin))
@@ -83,7 +83,7 @@ def main() -> int:
     """Serves until SIGTERM."""
     notes, *arguments = sys.argv[1:]
     LAUNCHERS["simulated"] = _open
-    sys.modules["orchestrator.__main__"].Board = TimedBoard  # type: ignore[attr-defined]
+    sys.modules["orchestrator.__main__"].LeaderboardClient = TimedBoard  # type: ignore[attr-defined]
     code = service.run("orchestrator", Config, lambda config: serve(config, SystemClock()), arguments)
     Path(notes).write_text(json.dumps(TimedBoard.notes))
     return code

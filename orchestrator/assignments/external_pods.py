@@ -13,42 +13,42 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.assignments import transactions
-from orchestrator.assignments.transactions import Beliefs, Given
+from orchestrator.assignments.transactions import AssignedWork, DispatchInputs
 from orchestrator.decisions import dispatch, pool_size
 from orchestrator.decisions.dispatch import Holder
-from orchestrator.decisions.pool_size import Action, Demand, Limits, PodView, Short
+from orchestrator.decisions.pool_size import Action, Demand, Limits, PodView, PoolShort
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.pool import pod_lifecycle
-from orchestrator.pool.reconciler import Rules, demand
+from orchestrator.pool.reconciler import PoolRules, demand_of
 from orchestrator.state import records
 from orchestrator.state.clock import Clock
-from orchestrator.state.database import State, Transaction
-from orchestrator.state.records import VISITOR, PodPhase, PodRecord
-from orchestrator.state.runtime import Live
+from orchestrator.state.database import StateDatabase, Transaction
+from orchestrator.state.records import EXTERNAL_POD_NUMBER, PodPhase, PodRecord
+from orchestrator.state.runtime import RuntimeState
 from podrace.tournament.v1 import tournament_pb2
 
-PLACE = Resources(1.0, 0, 0)
+EXTERNAL_POD_RESOURCES = Resources(1.0, 0, 0)
 """What a visitor counts as."""
-SILENCE_SECONDS = 5.0
+PRESENCE_SECONDS = 5.0
 """Between two calls a pod is silent no longer than this."""
-FORGIVEN_SECONDS = 60.0
+RETURN_SECONDS = 60.0
 """A pod whose lease expired, and whose agent nobody else took, may come back within this time and go on."""
-NO_PLACE = "no tournament has work for another pod"
-AN_EARLIER_LIFE = "it began anew without giving back what it held"
+NO_WORK = "no tournament has work for another pod"
+RESTARTED = "it began anew without giving back what it held"
 
 
-class Visitors:
+class ExternalPods:
     """Who comes, and what each is given.
 
     with visitors.asks(pod_id):
         answer = await visitors.hand_out(Holder(pod_id, incarnation))
     """
 
-    def __init__(self, state: State, live: Live, clock: Clock) -> None:
+    def __init__(self, state: StateDatabase, runtime: RuntimeState, clock: Clock) -> None:
         """Whoever was recorded by an earlier life of this service may still be there."""
-        self._state, self._live, self._clock = state, live, clock
+        self._state, self._runtime, self._clock = state, runtime, clock
         now = clock.monotonic()
-        self._heard = dict.fromkeys(live.roster.pods, now)
+        self._heard = dict.fromkeys(runtime.cache.pods, now)
         self._waiting: Counter[str] = Counter()
         # Two that are placed at once would take the same place.
         self._turn = asyncio.Lock()
@@ -56,7 +56,7 @@ class Visitors:
     # --- who is there -----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def asks(self, pod_id: str) -> Iterator[None]:
+    def waiting_call(self, pod_id: str) -> Iterator[None]:
         """A pod asks, and is there until it is answered, or hangs up, and a little longer."""
         self._waiting[pod_id] += 1
         try:
@@ -69,8 +69,8 @@ class Visitors:
     def present(self) -> frozenset[str]:
         """Pods that ask, have asked just now, or hold a lease that is valid."""
         now = self._clock.monotonic()
-        self._heard = {pod_id: then for pod_id, then in self._heard.items() if now - then < SILENCE_SECONDS}
-        holding = (held.pod_id for held in self._live.leases.values() if now < held.expires)
+        self._heard = {pod_id: then for pod_id, then in self._heard.items() if now - then < PRESENCE_SECONDS}
+        holding = (held.pod_id for held in self._runtime.leases.held.values() if now < held.expires)
         return frozenset((*self._waiting, *self._heard, *holding))
 
     def expected(self) -> list[PodRecord]:
@@ -78,9 +78,9 @@ class Visitors:
         now, present = self._clock.monotonic(), self.present()
         return [
             pod
-            for pod in self._live.roster.pods.values()
+            for pod in self._runtime.cache.pods.values()
             if pod.pod_id in present
-            or any(now < held.expires + FORGIVEN_SECONDS for held in self._live.leases_of(pod.pod_id))
+            or any(now < held.expires + RETURN_SECONDS for held in self._runtime.leases.of_pod(pod.pod_id))
         ]
 
     def count(self) -> int:
@@ -89,54 +89,58 @@ class Visitors:
 
     # --- what they are given ----------------------------------------------------------------------------------
 
-    async def hand_out(self, asking: Holder) -> Given | dispatch.Wait:
+    async def assign_work(self, requester: Holder) -> AssignedWork | dispatch.Wait:
         """What a visitor gets: work of the tournament that has fewest pods for what it is entitled to."""
         async with self._turn:
-            if asking.pod_id in self._live.roster.pods and await self._state.transact(greet, asking):
-                self._live.release_pod(asking.pod_id)
-            for tournament_id in self._wanted_by(asking.pod_id):
-                answer = await self._state.transact(engage, asking, tournament_id, self._beliefs(asking, tournament_id))
-                if isinstance(answer, Given):
+            if requester.pod_id in self._runtime.cache.pods and await self._state.transact(
+                close_stale_record, requester
+            ):
+                self._runtime.release_pod(requester.pod_id)
+            for tournament_id in self._preferred_tournaments(requester.pod_id):
+                answer = await self._state.transact(
+                    assign_external, requester, tournament_id, self._dispatch_inputs(requester, tournament_id)
+                )
+                if isinstance(answer, AssignedWork):
                     return answer
-        return dispatch.Wait(NO_PLACE)
+        return dispatch.Wait(NO_WORK)
 
-    def _wanted_by(self, pod_id: str) -> list[str]:
-        roster, present = self._live.roster, self.present()
+    def _preferred_tournaments(self, pod_id: str) -> list[str]:
+        cache, present = self._runtime.cache, self.present()
         demands = [
-            demand(found, evaluating=bool(roster.evaluations(found.tournament_id)), not_before=0.0)
-            for found in roster.active()
-            if found.state == records.RUNNING or roster.evaluations(found.tournament_id)
+            demand_of(found, evaluating=bool(cache.evaluations(found.tournament_id)), not_before=0.0)
+            for found in cache.active()
+            if found.state == records.RUNNING or cache.evaluations(found.tournament_id)
         ]
         others = Counter(
             pod.tournament_id
-            for pod in roster.pods.values()
+            for pod in cache.pods.values()
             if pod.pod_id != pod_id and pod.pod_id in present and not pod.drain_reason
         )
-        own = roster.pods.get(pod_id)
-        if own and roster.held(pod_id):
+        own = cache.pods.get(pod_id)
+        if own and cache.held(pod_id):
             # Its last answer was lost.
             return [own.tournament_id]
         return preferences(own.tournament_id if own else "", others, shares(self.count(), demands))
 
-    def _beliefs(self, asking: Holder, tournament_id: str) -> Beliefs:
-        expired = self._live.expired(self._clock.monotonic())
+    def _dispatch_inputs(self, requester: Holder, tournament_id: str) -> DispatchInputs:
+        expired = self._runtime.leases.expired(self._clock.monotonic())
         names = [work_id for work_id, _ in expired]
-        works = self._live.roster.offered(tournament_id, asking.pod_id, names)
-        return Beliefs(expired, dict(self._live.judged_rounds), works)
+        works = self._runtime.cache.assignable_in_tournament(tournament_id, requester.pod_id, names)
+        return DispatchInputs(expired, dict(self._runtime.judged_rounds), works)
 
 
 # --- decisions, pure ---------------------------------------------------------------------------------------------
 
 
-def shares(visitors: int, demands: Sequence[Demand]) -> Mapping[str, int]:
+def shares(external_pods: int, demands: Sequence[Demand]) -> Mapping[str, int]:
     """How many visitors each tournament is entitled to."""
-    room = Capacity(Resources(float(visitors), 0, 0), 0).room
-    return pool_size.share(room, [as_places(each) for each in demands])
+    unoccupied = Capacity(Resources(float(external_pods), 0, 0), 0).unoccupied
+    return pool_size.share(unoccupied, [as_external_demand(each) for each in demands])
 
 
-def as_places(asked: Demand) -> Demand:
+def as_external_demand(asked: Demand) -> Demand:
     """What a tournament asks for, counted in visitors: each is one place, and they come at a pace of their own."""
-    return replace(asked, pod=PLACE, step_pods=None, cooldown_seconds=0.0, granted=None)
+    return replace(asked, pod=EXTERNAL_POD_RESOURCES, step_pods=None, cooldown_seconds=0.0, granted=None)
 
 
 def preferences(here: str, others: Mapping[str, int], entitled: Mapping[str, int]) -> list[str]:
@@ -153,7 +157,7 @@ def preferences(here: str, others: Mapping[str, int], entitled: Mapping[str, int
     return sorted(wanting, key=lambda name: (others.get(name, 0), name == here))
 
 
-def decide(
+def decide_external(
     now: float, capacity: Capacity, demands: Sequence[Demand], views: Sequence[PodView], limits: Limits
 ) -> tuple[list[Action], str]:
     """As scale.decide, for pods that can neither be started nor pressed: they are told to give back what they hold.
@@ -162,7 +166,7 @@ def decide(
         now: Monotonic time.
         capacity: As many cores as there are visitors.
         demands: From `as_places`.
-        views: Visitors that work for a tournament.
+        views: ExternalPods that work for a tournament.
         limits: Not asked.
 
     Returns:
@@ -175,63 +179,63 @@ def decide(
     return [
         *actions,
         *(
-            Short(each.tournament_id, f"{staying[each.tournament_id]} of {each.minimum_pods} pods: {there}")
+            PoolShort(each.tournament_id, f"{staying[each.tournament_id]} of {each.minimum_pods} pods: {there}")
             for each in demands
             if staying[each.tournament_id] < each.minimum_pods
         ),
     ], line
 
 
-RULES = Rules(decide, as_places)
+EXTERNAL_POD_RULES = PoolRules(decide_external, as_external_demand)
 """For pods that come by themselves."""
 
 
 # --- changes, each in one transaction ----------------------------------------------------------------------------
 
 
-def greet(transaction: Transaction, asking: Holder) -> bool:
+def close_stale_record(transaction: Transaction, requester: Holder) -> bool:
     """Ends what a visitor that asks cannot go on with; says whether its record is closed.
 
     That is the work of an earlier life of it, which died with it; and anything at all if it was told to give it back.
     """
-    pod = records.find(transaction, PodRecord, asking.pod_id)
+    pod = records.find(transaction, PodRecord, requester.pod_id)
     if pod is None or pod.phase == PodPhase.GONE:
         return True
     held = pod_lifecycle.held_by(transaction, pod)
-    if any(work.incarnation != asking.incarnation for work in held):
-        pod_lifecycle.bury(transaction, pod.pod_id, AN_EARLIER_LIFE)
+    if any(work.incarnation != requester.incarnation for work in held):
+        pod_lifecycle.mark_gone(transaction, pod.pod_id, RESTARTED)
         return True
     ended = records.find_tournament(transaction, pod.tournament_id).end_reason
     if pod.drain_reason or (ended and not held):
         records.save(transaction, replace(pod, drain_reason=pod.drain_reason or ended))
-        pod_lifecycle.bury(transaction, pod.pod_id, "")
+        pod_lifecycle.mark_gone(transaction, pod.pod_id, "")
         return True
     return False
 
 
-def engage(
-    transaction: Transaction, asking: Holder, tournament_id: str, beliefs: Beliefs
-) -> Given | dispatch.Wait | dispatch.Drain:
+def assign_external(
+    transaction: Transaction, requester: Holder, tournament_id: str, inputs: DispatchInputs
+) -> AssignedWork | dispatch.Wait | dispatch.Drain:
     """Gives a visitor work of this tournament, if there is any; from then on it works for it."""
-    answer = transactions.offer(transaction, tournament_id, asking, beliefs)
-    pod = records.find(transaction, PodRecord, asking.pod_id)
+    answer = transactions.assign_from_tournament(transaction, tournament_id, requester, inputs)
+    pod = records.find(transaction, PodRecord, requester.pod_id)
     there = pod is not None and pod.phase != PodPhase.GONE and pod.tournament_id == tournament_id
-    if not isinstance(answer, Given) or there:
+    if not isinstance(answer, AssignedWork) or there:
         return answer
     joined = PodRecord(
-        pod_id=asking.pod_id,
+        pod_id=requester.pod_id,
         tournament_id=tournament_id,
-        number=VISITOR,
+        number=EXTERNAL_POD_NUMBER,
         phase=PodPhase.SEEN,
         start_time=transaction.now,
         layout=tournament_pb2.LAYOUT_FUSED,
-        cores=PLACE.cores,
-        memory_bytes=PLACE.memory_bytes,
-        gpus=PLACE.gpus,
+        cores=EXTERNAL_POD_RESOURCES.cores,
+        memory_bytes=EXTERNAL_POD_RESOURCES.memory_bytes,
+        gpus=EXTERNAL_POD_RESOURCES.gpus,
         useful=False,
         drain_reason="",
     )
     records.save(transaction, joined)
-    message = f"{asking.pod_id} came by itself and works for it, as it is: `pod` of the specification is not asked"
-    transaction.record("pod_joined", message, tournament_id=tournament_id, pod_id=asking.pod_id)
+    message = f"{requester.pod_id} came by itself and works for it, as it is: `pod` of the specification is not asked"
+    transaction.record("pod_joined", message, tournament_id=tournament_id, pod_id=requester.pod_id)
     return answer

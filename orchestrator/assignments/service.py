@@ -10,16 +10,16 @@ import prometheus_client
 import structlog
 
 from orchestrator.assignments import transactions
-from orchestrator.assignments.external_pods import Visitors
-from orchestrator.assignments.transactions import Given, Held
+from orchestrator.assignments.external_pods import ExternalPods
+from orchestrator.assignments.transactions import AssignedWork, HeldWork
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
-from orchestrator.leaderboard_client import Board
-from orchestrator.state.cache import Roster
+from orchestrator.leaderboard_client import LeaderboardClient
+from orchestrator.state.cache import StateCache
 from orchestrator.state.clock import Clock
-from orchestrator.state.database import State
+from orchestrator.state.database import StateDatabase
 from orchestrator.state.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
-from orchestrator.state.runtime import Live
+from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import fail_tournament
 from podrace.errors import InvalidArgument, NotFound, PodraceError
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -37,60 +37,66 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Later:
+class RetryLater:
     """The pod is to ask again: what it is given could not be made just now."""
 
     reason: str
 
 
-Answer = Given | Later | dispatch.Wait | dispatch.Drain
+AcquireResult = AssignedWork | RetryLater | dispatch.Wait | dispatch.Drain
 
 
 class Assignments:
     """Hands out work, keeps it alive, takes it back."""
 
     def __init__(
-        self, state: State, live: Live, board: Board, clock: Clock, *, visitors: Visitors | None = None
+        self,
+        state: StateDatabase,
+        runtime: RuntimeState,
+        leaderboard: LeaderboardClient,
+        clock: Clock,
+        *,
+        external_pods: ExternalPods | None = None,
     ) -> None:
         """Hands out what `state` holds.
 
         Args:
             state: Where everything is remembered.
-            live: Is told who holds what.
-            board: Makes agents.
+            runtime: Is told who holds what.
+            leaderboard: Makes agents.
             clock: What time it is.
-            visitors: Places pods that come by themselves; None where only those are known that were started here.
+            external_pods: Places pods that come by themselves; None where only those are known that were started here.
         """
-        self._state, self._live, self._board, self._clock = state, live, board, clock
-        self._visitors = visitors
+        self._state, self._runtime, self._leaderboard, self._clock = state, runtime, leaderboard, clock
+        self._external_pods = external_pods
         self._closing = False
         self._generating = asyncio.Semaphore(MOST_GENERATIONS)
         # What a pod holds is looked up before the transaction that gives it more.
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._pod_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def close(self) -> None:
         """Sends away the pods that wait."""
         self._closing = True
-        self._live.bell.ring()
+        self._runtime.changes.notify_all()
 
     # --- acquire ----------------------------------------------------------------------------------------------
 
-    async def acquire(self, asking: Holder, wait_seconds: float) -> Answer:
+    async def acquire(self, requester: Holder, wait_seconds: float) -> AcquireResult:
         """Work for a pod; waits for it to appear.
 
         Raises:
             InvalidArgument: The request names no pod or no incarnation.
         """
-        if not asking.pod_id or not asking.incarnation:
+        if not requester.pod_id or not requester.incarnation:
             raise InvalidArgument("AcquireAssignment: pod_id and incarnation must both be set")
-        with self._visitors.asks(asking.pod_id) if self._visitors else nullcontext():
-            return await self._acquire(asking, wait_seconds)
+        with self._external_pods.waiting_call(requester.pod_id) if self._external_pods else nullcontext():
+            return await self._acquire(requester, wait_seconds)
 
-    async def _acquire(self, asking: Holder, wait_seconds: float) -> Answer:
+    async def _acquire(self, requester: Holder, wait_seconds: float) -> AcquireResult:
         deadline = self._clock.monotonic() + min(wait_seconds, LONGEST_WAIT_SECONDS)
         while True:
-            change = self._live.bell.next()
-            answer = await self._try(asking)
+            change = self._runtime.changes.next_change()
+            answer = await self._try_acquire(requester)
             left = deadline - self._clock.monotonic()
             if not isinstance(answer, dispatch.Wait) or left <= 0 or self._closing:
                 return answer
@@ -99,55 +105,59 @@ class Assignments:
             except TimeoutError:
                 return answer
 
-    async def _try(self, asking: Holder) -> Answer:
+    async def _try_acquire(self, requester: Holder) -> AcquireResult:
         # A pod that hangs up meanwhile must not leave work that is handed out but has no lease to expire.
-        answer = await asyncio.shield(self._hand_out(asking))
-        if not isinstance(answer, Given) or isinstance(answer.work, EvaluationRecord) or answer.work.agent:
+        answer = await asyncio.shield(self._assign_work(requester))
+        if not isinstance(answer, AssignedWork) or isinstance(answer.work, EvaluationRecord) or answer.work.agent:
             return answer
         return await self._generate(answer.tournament, answer.work)
 
-    async def _hand_out(self, asking: Holder) -> Given | dispatch.Wait | dispatch.Drain:
-        async with self._turns.setdefault(asking.pod_id, asyncio.Lock()):
-            answer = await (self._visitors.hand_out(asking) if self._visitors else self._hand_to_own(asking))
+    async def _assign_work(self, requester: Holder) -> AssignedWork | dispatch.Wait | dispatch.Drain:
+        async with self._pod_locks.setdefault(requester.pod_id, asyncio.Lock()):
+            answer = await (
+                self._external_pods.assign_work(requester)
+                if self._external_pods
+                else self._assign_to_launched_pod(requester)
+            )
         if not isinstance(answer, dispatch.Drain):
-            self._live.asked.add(asking.pod_id)
-        if isinstance(answer, Given):
-            self._live.hold(answer.work, self._clock.monotonic())
+            self._runtime.connected_pods.add(requester.pod_id)
+        if isinstance(answer, AssignedWork):
+            self._runtime.grant_lease(answer.work, self._clock.monotonic())
         return answer
 
-    async def _hand_to_own(self, asking: Holder) -> Given | dispatch.Wait | dispatch.Drain:
-        expired = self._live.expired(self._clock.monotonic())
-        works = self._live.roster.in_question(asking.pod_id, (work_id for work_id, _ in expired))
-        beliefs = transactions.Beliefs(expired, dict(self._live.judged_rounds), works)
-        return await self._state.transact(transactions.hand_out, asking, beliefs)
+    async def _assign_to_launched_pod(self, requester: Holder) -> AssignedWork | dispatch.Wait | dispatch.Drain:
+        expired = self._runtime.leases.expired(self._clock.monotonic())
+        works = self._runtime.cache.assignable_work(requester.pod_id, (work_id for work_id, _ in expired))
+        inputs = transactions.DispatchInputs(expired, dict(self._runtime.judged_rounds), works)
+        return await self._state.transact(transactions.assign_work, requester, inputs)
 
-    async def _generate(self, tournament: TournamentRecord, agent: AgentRecord) -> Answer:
+    async def _generate(self, tournament: TournamentRecord, agent: AgentRecord) -> AcquireResult:
         """Has the agent made whose number is committed already; whoever holds it next does so again if this fails."""
         try:
             async with self._generating:
-                agents = self._live.roster.agents(tournament.tournament_id)
+                agents = self._runtime.cache.agents(tournament.tournament_id)
                 for ungenerated, others in generation_order(agents, agent, synchronous=tournament.spec.synchronous):
-                    failed = self._live.roster.failed(tournament.tournament_id)
-                    made = await self._board.generate(tournament, ungenerated, others, failed)
-                    await self._state.transact(transactions.keep_agent, made)
+                    failed = self._runtime.cache.failed(tournament.tournament_id)
+                    made = await self._leaderboard.generate(tournament, ungenerated, others, failed)
+                    await self._state.transact(transactions.save_generated_agent, made)
         except InvalidArgument as error:
             await self._state.transact(
                 fail_tournament, tournament.tournament_id, f"no agent can be made: {error.message}"
             )
-            self._live.wake.set()
+            self._runtime.reconcile_requested.set()
             return dispatch.Drain(error.message)
         except PodraceError as error:
             _log.warning("no agent was made", agent_id=agent.agent_id, error=error.message)
-            return Later(f"the generator does not answer: {error.message}")
+            return RetryLater(f"the generator does not answer: {error.message}")
         held = await self._state.transact(transactions.still_held, agent)
         if held is None:
-            return Later(f"{agent.agent_id} went to another pod meanwhile")
-        self._live.hold(held, self._clock.monotonic())
-        return Given(tournament, held)
+            return RetryLater(f"{agent.agent_id} went to another pod meanwhile")
+        self._runtime.grant_lease(held, self._clock.monotonic())
+        return AssignedWork(tournament, held)
 
     # --- renew ------------------------------------------------------------------------------------------------
 
-    async def renew(self, assignment_id: str, lease_epoch: int, progress: pb.Progress) -> dispatch.Order:
+    async def renew(self, assignment_id: str, lease_epoch: int, progress: pb.Progress) -> dispatch.LeaseDirective:
         """Prolongs a lease and says what the pod is to do.
 
         Raises:
@@ -158,12 +168,12 @@ class Assignments:
         _check_progress(progress)
         work_id = work_of(assignment_id)
         # Renewals are most of all calls: what they need is in memory, unless there is something unusual about them.
-        held = _known(self._live.roster, work_id)
+        held = _known(self._runtime.cache, work_id)
         if held is None:
             held = await self._state.transact(transactions.read_lease, work_id)
         dispatch.check_epoch(work_id, held.work.lease_epoch, lease_epoch)
         holds = held.work.phase == WorkPhase.UNFINISHED and bool(held.work.pod_id)
-        order = dispatch.direct(
+        directive = dispatch.direct(
             held=holds,
             training=isinstance(held.work, AgentRecord),
             drain_reason=held.drain_reason,
@@ -172,11 +182,11 @@ class Assignments:
         if holds:
             if fault := self._new_fault(work_id, progress):
                 tournament_id, pod_id = held.work.tournament_id, held.work.pod_id
-                await self._state.transact(transactions.note_evaluator_fault, tournament_id, pod_id, fault)
-            self._live.renew(work_id, lease_epoch, progress, self._clock.monotonic())
+                await self._state.transact(transactions.record_evaluator_fault, tournament_id, pod_id, fault)
+            self._runtime.renew_lease(work_id, lease_epoch, progress, self._clock.monotonic())
             if progress.HasField("score") and not held.useful:
                 await self._state.transact(transactions.mark_useful, held.work.pod_id)
-        return order
+        return directive
 
     # --- complete ---------------------------------------------------------------------------------------------
 
@@ -193,31 +203,31 @@ class Assignments:
                 f"CompleteAssignment: outcome = {request.outcome}: expected one of those in the contract"
             )
         _check_progress(request.progress)
-        await asyncio.shield(self._take_back(work_of(request.assignment_id), request))
+        await asyncio.shield(self._complete(work_of(request.assignment_id), request))
 
-    async def _take_back(self, work_id: str, request: pb.CompleteAssignmentRequest) -> None:
+    async def _complete(self, work_id: str, request: pb.CompleteAssignmentRequest) -> None:
         fault = self._new_fault(work_id, request.progress)
-        completed = await self._state.transact(transactions.take_back, work_id, request, fault)
+        completed = await self._state.transact(transactions.complete_lease, work_id, request, fault)
         if completed is None:
             return
         # From here on nothing waits: what is durable is known to all at once.
-        self._live.renew(work_id, request.lease_epoch, request.progress, self._clock.monotonic())
-        self._live.release(work_id, request.lease_epoch)
+        self._runtime.renew_lease(work_id, request.lease_epoch, request.progress, self._clock.monotonic())
+        self._runtime.leases.release(work_id, request.lease_epoch)
         if isinstance(completed, AgentRecord):
             # Its lease may have been given up before, because the pod was thought dead.
-            self._live.count_steps(completed.tournament_id, work_id, completed.environment_steps)
+            self._runtime.counters.count_steps(completed.tournament_id, work_id, completed.environment_steps)
             if completed.phase == WorkPhase.FAILED:
-                self._live.count_failure(completed.tournament_id)
+                self._runtime.counters.count_failure(completed.tournament_id)
         COMPLETED.labels(pb.Outcome.Name(request.outcome).removeprefix("OUTCOME_").lower()).inc()
         if completed.phase != WorkPhase.FINISHED:
             # It can be handed out again, or was the last straw. What follows from one that is finished, the reconcile
             # loop says: pods that wait for others must not all ask again at each.
-            self._live.bell.ring()
-        self._live.wake.set()
+            self._runtime.changes.notify_all()
+        self._runtime.reconcile_requested.set()
 
     def _new_fault(self, work_id: str, progress: pb.Progress) -> str:
         """Why a tournament's evaluator did not score, unless its pod has said so last time, too: then empty."""
-        held = self._live.leases.get(work_id)
+        held = self._runtime.leases.held.get(work_id)
         fault = progress.evaluator_fault
         return fault if held and fault != held.progress.evaluator_fault else ""
 
@@ -263,13 +273,13 @@ def work_of(assignment_id: str) -> str:
     return work_id
 
 
-def _known(roster: Roster, work_id: str) -> Held | None:
+def _known(cache: StateCache, work_id: str) -> HeldWork | None:
     """As handover.read_lease, from memory; None where the database has to be asked."""
-    work = roster.works.get(work_id)
-    pod = roster.pods.get(work.pod_id) if work else None
+    work = cache.works.get(work_id)
+    pod = cache.pods.get(work.pod_id) if work else None
     if work is None or pod is None:
         return None
-    return Held(roster.tournaments[work.tournament_id], work, pod.drain_reason, pod.useful)
+    return HeldWork(cache.tournaments[work.tournament_id], work, pod.drain_reason, pod.useful)
 
 
 def _check_progress(progress: pb.Progress) -> None:

@@ -28,12 +28,12 @@ OUTCOMES = {
     pb.OUTCOME_SPEC_FAILED: (WorkPhase.UNFINISHED, "drained"),
 }
 """What becomes of an agent."""
-LONGEST_FAULT = 500
+MAXIMUM_FAULT_CHARACTERS = 500
 """Characters of a fault that are written down."""
 
 
 @dataclass(frozen=True)
-class Given:
+class AssignedWork:
     """Work that was handed out."""
 
     tournament: TournamentRecord
@@ -41,7 +41,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Beliefs:
+class DispatchInputs:
     """What the event loop knows that a transaction needs."""
 
     expired: Collection[tuple[str, int]]
@@ -56,83 +56,93 @@ class Beliefs:
 # --- handing out -------------------------------------------------------------------------------------------------
 
 
-def hand_out(transaction: Transaction, asking: Holder, beliefs: Beliefs) -> Given | dispatch.Wait | dispatch.Drain:
+def assign_work(
+    transaction: Transaction, requester: Holder, inputs: DispatchInputs
+) -> AssignedWork | dispatch.Wait | dispatch.Drain:
     """Decides what a pod that asks gets, and makes it durable."""
-    pod = records.find(transaction, PodRecord, asking.pod_id)
+    pod = records.find(transaction, PodRecord, requester.pod_id)
     if pod is None or pod.phase == PodPhase.GONE:
-        return dispatch.Drain(f"pod {asking.pod_id} is not known here")
+        return dispatch.Drain(f"pod {requester.pod_id} is not known here")
     if pod.drain_reason:
         return dispatch.Drain(pod.drain_reason)
-    return offer(transaction, pod.tournament_id, asking, beliefs)
+    return assign_from_tournament(transaction, pod.tournament_id, requester, inputs)
 
 
-def offer(
-    transaction: Transaction, tournament_id: str, asking: Holder, beliefs: Beliefs
-) -> Given | dispatch.Wait | dispatch.Drain:
+def assign_from_tournament(
+    transaction: Transaction, tournament_id: str, requester: Holder, inputs: DispatchInputs
+) -> AssignedWork | dispatch.Wait | dispatch.Drain:
     """Decides what a pod gets that asks for work of one tournament, and is welcome there."""
     tournament = records.find_tournament(transaction, tournament_id)
-    works = _in_question(transaction, asking, beliefs)
-    situation = dispatch.Situation(
+    works = _assignable_work(transaction, requester, inputs)
+    state = dispatch.DispatchState(
         drain_reason="",
         end_reason=tournament.end_reason,
         evaluations=[work for record, work in works if isinstance(record, EvaluationRecord)],
         agents=[work for record, work in works if isinstance(record, AgentRecord)],
         next_number=tournament.next_agent,
-        rounds=_rounds(transaction, tournament, beliefs),
+        rounds=_rounds(transaction, tournament, inputs),
     )
-    choice = dispatch.choose(asking, situation)
-    if isinstance(choice, dispatch.Begin):
-        return _begin(transaction, tournament, asking)
-    if isinstance(choice, dispatch.Hand):
+    choice = dispatch.choose(requester, state)
+    if isinstance(choice, dispatch.AssignNew):
+        return _assign_new_agent(transaction, tournament, requester)
+    if isinstance(choice, dispatch.AssignExisting):
         found = next(record for record, _ in works if record.work_id == choice.work_id)
-        return Given(tournament, found if choice.again else _hand(transaction, found, asking, choice.reason))
+        return AssignedWork(
+            tournament, found if choice.again else _assign(transaction, found, requester, choice.reason)
+        )
     return choice
 
 
-def _in_question(transaction: Transaction, asking: Holder, beliefs: Beliefs) -> list[tuple[WorkRecord, dispatch.Work]]:
+def _assignable_work(
+    transaction: Transaction, requester: Holder, inputs: DispatchInputs
+) -> list[tuple[WorkRecord, dispatch.WorkItem]]:
     """What the pod itself holds, and the first evaluation and the first agent that are free, as they are now."""
-    found: list[tuple[WorkRecord, dispatch.Work]] = []
+    found: list[tuple[WorkRecord, dispatch.WorkItem]] = []
     free: set[type[WorkRecord]] = set()
-    for believed in beliefs.works:
-        if type(believed) in free and believed.pod_id != asking.pod_id:
+    for believed in inputs.works:
+        if type(believed) in free and believed.pod_id != requester.pod_id:
             continue
         record = records.find_again(transaction, believed)
         if record is None or record.phase != WorkPhase.UNFINISHED:
             continue
-        work = _as_work(transaction, record, beliefs)
-        if isinstance(record, EvaluationRecord) and _give_up(transaction, record, work, asking):
+        work = _work_item(transaction, record, inputs)
+        if isinstance(record, EvaluationRecord) and _fail_if_lost_too_often(transaction, record, work, requester):
             continue
         found.append((record, work))
-        if dispatch.why_free(work, asking):
+        if dispatch.why_free(work, requester):
             free.add(type(record))
     return found
 
 
-def _as_work(transaction: Transaction, record: WorkRecord, beliefs: Beliefs) -> dispatch.Work:
+def _work_item(transaction: Transaction, record: WorkRecord, inputs: DispatchInputs) -> dispatch.WorkItem:
     if not record.pod_id:
-        return dispatch.Work(record.work_id, None)
+        return dispatch.WorkItem(record.work_id, None)
     pod = records.find(transaction, PodRecord, record.pod_id)
     lives = pod is not None and pod.phase != PodPhase.GONE
-    expired = (record.work_id, record.lease_epoch) in beliefs.expired
-    return dispatch.Work(record.work_id, Holder(record.pod_id, record.incarnation), lives, not expired)
+    expired = (record.work_id, record.lease_epoch) in inputs.expired
+    return dispatch.WorkItem(record.work_id, Holder(record.pod_id, record.incarnation), lives, not expired)
 
 
-def _rounds(transaction: Transaction, tournament: TournamentRecord, beliefs: Beliefs) -> dispatch.Rounds | None:
+def _rounds(
+    transaction: Transaction, tournament: TournamentRecord, inputs: DispatchInputs
+) -> dispatch.RoundProgress | None:
     if not tournament.spec.synchronous:
         return None
     first = records.first_unfinished(transaction, tournament.tournament_id)
-    judged = beliefs.judged_rounds.get(tournament.tournament_id, 0)
-    return dispatch.Rounds(tournament.round_size, [] if first is None else [first], judged)
+    judged = inputs.judged_rounds.get(tournament.tournament_id, 0)
+    return dispatch.RoundProgress(tournament.round_size, [] if first is None else [first], judged)
 
 
-def _give_up(transaction: Transaction, evaluation: EvaluationRecord, work: dispatch.Work, asking: Holder) -> bool:
-    reason = dispatch.lost_too_often(evaluation.lease_epoch, work, asking)
+def _fail_if_lost_too_often(
+    transaction: Transaction, evaluation: EvaluationRecord, work: dispatch.WorkItem, requester: Holder
+) -> bool:
+    reason = dispatch.lost_too_often(evaluation.lease_epoch, work, requester)
     if reason:
         end_evaluation(transaction, replace(evaluation, phase=WorkPhase.FAILED, error=reason))
     return bool(reason)
 
 
-def _begin(transaction: Transaction, tournament: TournamentRecord, asking: Holder) -> Given:
+def _assign_new_agent(transaction: Transaction, tournament: TournamentRecord, requester: Holder) -> AssignedWork:
     """Commits the next number, or those of the next round, and hands out the first."""
     numbers = range(tournament.next_agent, tournament.next_agent + tournament.round_size)
     tournament = replace(tournament, next_agent=numbers.stop)
@@ -153,34 +163,34 @@ def _begin(transaction: Transaction, tournament: TournamentRecord, asking: Holde
     ]
     for agent in agents:
         records.save(transaction, agent)
-    return Given(tournament, _hand(transaction, agents[0], asking, "the next new agent"))
+    return AssignedWork(tournament, _assign(transaction, agents[0], requester, "the next new agent"))
 
 
-def _hand(transaction: Transaction, work: WorkRecord, asking: Holder, reason: str) -> WorkRecord:
-    handed = replace(work, lease_epoch=work.lease_epoch + 1, pod_id=asking.pod_id, incarnation=asking.incarnation)
+def _assign(transaction: Transaction, work: WorkRecord, requester: Holder, reason: str) -> WorkRecord:
+    handed = replace(work, lease_epoch=work.lease_epoch + 1, pod_id=requester.pod_id, incarnation=requester.incarnation)
     records.save(transaction, handed)
     agent_id = handed.agent_id if isinstance(handed, AgentRecord) else ""
     transaction.record(
         "agent_assigned" if agent_id else "evaluation_assigned",
-        f"{handed.work_id} goes to {asking.pod_id}: {reason} (lease epoch {handed.lease_epoch})",
+        f"{handed.work_id} goes to {requester.pod_id}: {reason} (lease epoch {handed.lease_epoch})",
         tournament_id=handed.tournament_id,
-        pod_id=asking.pod_id,
+        pod_id=requester.pod_id,
         agent_id=agent_id,
     )
     return handed
 
 
-def keep_agent(transaction: Transaction, made: Agent) -> None:
+def save_generated_agent(transaction: Transaction, made: Agent) -> None:
     """Stores an agent that was made, once."""
     agent = records.find(transaction, AgentRecord, made.agent_id)
     if agent and agent.agent is None:
         records.save(transaction, replace(agent, agent=made))
         message = f"{agent.agent_id}: {made.reason}"
         transaction.record("agent_generated", message, tournament_id=agent.tournament_id, agent_id=agent.agent_id)
-        _tell_who_left(transaction, made)
+        _record_left_algorithms(transaction, made)
 
 
-def _tell_who_left(transaction: Transaction, made: Agent) -> None:
+def _record_left_algorithms(transaction: Transaction, made: Agent) -> None:
     """Says once for each algorithm why no pod gets an agent of it any more; every later agent brings the same."""
     if not made.left_algorithms:
         return
@@ -205,7 +215,7 @@ def still_held(transaction: Transaction, held: AgentRecord) -> AgentRecord | Non
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldWork:
     """Some work, and what decides about it."""
 
     tournament: TournamentRecord
@@ -214,14 +224,14 @@ class Held:
     useful: bool
 
 
-def read_lease(transaction: Transaction, work_id: str) -> Held:
+def read_lease(transaction: Transaction, work_id: str) -> HeldWork:
     """Reads what decides about a lease; raises NotFound for work that never was."""
     work = records.find_work(transaction, work_id)
     pod = records.find(transaction, PodRecord, work.pod_id)
     tournament = records.find_tournament(transaction, work.tournament_id)
     if pod is None or pod.phase == PodPhase.GONE:
-        return Held(tournament, work, f"pod {work.pod_id} is not known here", useful=True)
-    return Held(tournament, work, pod.drain_reason, pod.useful)
+        return HeldWork(tournament, work, f"pod {work.pod_id} is not known here", useful=True)
+    return HeldWork(tournament, work, pod.drain_reason, pod.useful)
 
 
 def mark_useful(transaction: Transaction, pod_id: str) -> None:
@@ -235,13 +245,13 @@ def mark_useful(transaction: Transaction, pod_id: str) -> None:
         records.save(transaction, replace(tournament, pods_died_in_row=0))
 
 
-def note_evaluator_fault(transaction: Transaction, tournament_id: str, pod_id: str, fault: str) -> None:
+def record_evaluator_fault(transaction: Transaction, tournament_id: str, pod_id: str, fault: str) -> None:
     """A pod's own evaluator scored in the place of the tournament's."""
-    reason = f"{pod_id} scores with its own evaluator for a while: {fault[:LONGEST_FAULT]}"
+    reason = f"{pod_id} scores with its own evaluator for a while: {fault[:MAXIMUM_FAULT_CHARACTERS]}"
     transaction.record("evaluator_replaced", reason, tournament_id=tournament_id, pod_id=pod_id)
 
 
-def take_back(
+def complete_lease(
     transaction: Transaction, work_id: str, request: pb.CompleteAssignmentRequest, evaluator_fault: str = ""
 ) -> WorkRecord | None:
     """Ends a lease; None if it had ended already.
@@ -261,17 +271,15 @@ def take_back(
     if work.phase != WorkPhase.UNFINISHED or not work.pod_id:
         return None
     if evaluator_fault:
-        note_evaluator_fault(transaction, work.tournament_id, work.pod_id, evaluator_fault)
+        record_evaluator_fault(transaction, work.tournament_id, work.pod_id, evaluator_fault)
     if request.outcome in (pb.OUTCOME_FINISHED, pb.OUTCOME_AGENT_FAILED):
         mark_useful(transaction, work.pod_id)
     if isinstance(work, AgentRecord):
-        return _take_back_agent(transaction, work, request)
-    return _take_back_evaluation(transaction, work, request)
+        return _complete_agent(transaction, work, request)
+    return _complete_evaluation(transaction, work, request)
 
 
-def _take_back_agent(
-    transaction: Transaction, agent: AgentRecord, request: pb.CompleteAssignmentRequest
-) -> AgentRecord:
+def _complete_agent(transaction: Transaction, agent: AgentRecord, request: pb.CompleteAssignmentRequest) -> AgentRecord:
     phase, word = OUTCOMES[request.outcome]
     steps = max(agent.environment_steps, request.progress.environment_steps)
     ended = replace(agent, phase=phase, pod_id="", incarnation="", environment_steps=steps)
@@ -299,7 +307,7 @@ def _count_failures(transaction: Transaction, agent: AgentRecord, request: pb.Co
             fail_tournament(transaction, tournament.tournament_id, reason)
 
 
-def _take_back_evaluation(
+def _complete_evaluation(
     transaction: Transaction, evaluation: EvaluationRecord, request: pb.CompleteAssignmentRequest
 ) -> EvaluationRecord:
     if request.outcome == pb.OUTCOME_DRAINED:

@@ -6,7 +6,7 @@ from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec
 
 
 @dataclass(frozen=True)
-class Standing:
+class TournamentProgress:
     """How far a tournament has come."""
 
     best_score: float | None
@@ -19,20 +19,20 @@ class Standing:
     """No round is half done; always true of a tournament that has no rounds."""
 
 
-def met(objective: ObjectiveSpec, standing: Standing) -> str:
+def met(objective: ObjectiveSpec, progress: TournamentProgress) -> str:
     """Says, in a line for a person, which objective is met; empty while none is.
 
     What depends on results is judged between rounds only, or a synchronous tournament would end within a round at a
     moment that no seed decides; the wall clock is judged at any time.
     """
     seconds = objective.wall_clock_duration.ToNanoseconds() / 1e9
-    if objective.HasField("wall_clock_duration") and standing.running_seconds >= seconds:
-        return f"wall clock: ran for {standing.running_seconds:.0f} s of {seconds:.0f} s"
-    if not standing.between_rounds:
+    if objective.HasField("wall_clock_duration") and progress.running_seconds >= seconds:
+        return f"wall clock: ran for {progress.running_seconds:.0f} s of {seconds:.0f} s"
+    if not progress.between_rounds:
         return ""
-    target, score = objective.target_return, standing.best_score
+    target, score = objective.target_return, progress.best_score
     if objective.HasField("target_return") and score is not None and score >= target:
         return f"target return: the best candidate scores {score:g}, the target is {target:g}"
-    if objective.HasField("environment_steps") and standing.environment_steps >= objective.environment_steps:
-        return f"environment steps: {standing.environment_steps} of {objective.environment_steps}"
+    if objective.HasField("environment_steps") and progress.environment_steps >= objective.environment_steps:
+        return f"environment steps: {progress.environment_steps} of {objective.environment_steps}"
     return ""

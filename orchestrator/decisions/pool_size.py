@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from orchestrator.decisions.resources import Capacity, Resources, Room
+from orchestrator.decisions.resources import Capacity, FreeResources, Resources
 
 SETTLING_SECONDS = 30.0
 """A younger pod has not touched the memory it reserved yet, so that the machine still reports it as available."""
@@ -22,7 +22,7 @@ MAXIMUM_DEATHS = 5
 
 
 @dataclass(frozen=True)
-class Grant:
+class PoolGrant:
     """The size that a pool may have; pods that die are replaced up to it."""
 
     pods: int
@@ -45,19 +45,19 @@ class Demand:
     """Pods it grows or shrinks by at a time; None: as many as it takes."""
     cooldown_seconds: float = 0.0
     """It keeps its size for so long after it has changed."""
-    granted: Grant | None = None
+    granted: PoolGrant | None = None
     """Its size so far; None at first."""
 
 
 @dataclass(frozen=True)
-class PodStanding:
+class PodActivity:
     """What a pod is at."""
 
     busy: bool = False
     """It holds an assignment."""
     publishing: bool = False
     """It said so last, and its lease runs: it is not killed meanwhile."""
-    prospect: float | None = None
+    score: float | None = None
     """Score of the agent it trains, as far as it was evaluated under this lease."""
 
 
@@ -74,7 +74,7 @@ class PodView:
     """Monotonic time it was told to go; None while it is to stay."""
     terminated: bool
     """It was sent SIGTERM."""
-    standing: Callable[[float], PodStanding]
+    activity: Callable[[float], PodActivity]
     """What it is at, at a monotonic time; asked within the decision, while nothing changes."""
 
 
@@ -94,7 +94,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Start:
+class StartPod:
     """Start one more pod of this tournament."""
 
     tournament_id: str
@@ -102,7 +102,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Retire:
+class RetirePod:
     """Tell this pod to publish and go."""
 
     pod_id: str
@@ -110,7 +110,7 @@ class Retire:
 
 
 @dataclass(frozen=True)
-class Terminate:
+class TerminatePod:
     """Send this pod SIGTERM."""
 
     pod_id: str
@@ -118,7 +118,7 @@ class Terminate:
 
 
 @dataclass(frozen=True)
-class Kill:
+class KillPod:
     """Kill all processes of this pod."""
 
     pod_id: str
@@ -126,14 +126,14 @@ class Kill:
 
 
 @dataclass(frozen=True)
-class Short:
+class PoolShort:
     """Nothing can be started for this tournament, which has fewer pods than it is entitled to."""
 
     tournament_id: str
     reason: str
 
 
-Action = Start | Retire | Terminate | Kill | Short
+Action = StartPod | RetirePod | TerminatePod | KillPod | PoolShort
 
 
 def decide(
@@ -151,16 +151,16 @@ def decide(
     Returns:
         What to do, each with its reason, and the whole in a line.
     """
-    wanted = share(capacity.room, demands)
+    wanted = share(capacity.unoccupied, demands)
     desired = {name: given.pods for name, given in grant(now, capacity, demands).items()}
-    leaving = [pod for pod in pods if pod.drained_since is not None]
+    draining = [pod for pod in pods if pod.drained_since is not None]
     staying = [pod for pod in pods if pod.drained_since is None]
-    actions: list[Action] = [action for pod in leaving for action in _press(now, pod, limits)]
+    actions: list[Action] = [action for pod in draining for action in _enforce_drain(now, pod, limits)]
     counts = Counter(map(tournament_of, staying))
     actions += _retire_surplus(now, demands, desired, counts, staying)
     free = _free(capacity, pods)
     if limits.start_pods and capacity.closed:
-        actions += [Short(demand.tournament_id, capacity.closed) for demand in demands]
+        actions += [PoolShort(demand.tournament_id, capacity.closed) for demand in demands]
     elif limits.start_pods:
         young = [pod.reserved.memory_bytes for pod in pods if now - pod.start_time < SETTLING_SECONDS]
         available = capacity.available_memory_bytes - sum(young)
@@ -173,20 +173,20 @@ def decide(
     )
 
 
-def share(room: Room, demands: Sequence[Demand]) -> Mapping[str, int]:
+def share(unoccupied: FreeResources, demands: Sequence[Demand]) -> Mapping[str, int]:
     """How many pods each tournament is entitled to, by its id.
 
     First everybody's minimum, one pod each in turn; then one more pod for whoever has fewest, the oldest first, as long
     as it fits.
     """
-    return _share(room, tuple(demands))
+    return _share(unoccupied, tuple(demands))
 
 
-# Remembered, because it is asked for at every look and takes a step a pod.
+# SavedState, because it is asked for at every look and takes a step a pod.
 @functools.lru_cache(maxsize=16)
-def _share(room: Room, demands: tuple[Demand, ...]) -> Mapping[str, int]:
+def _share(unoccupied: FreeResources, demands: tuple[Demand, ...]) -> Mapping[str, int]:
     counts = {demand.tournament_id: 0 for demand in demands}
-    free = room
+    free = unoccupied
     for number in range(max((demand.minimum_pods for demand in demands), default=0)):
         for demand in demands:
             if number < demand.minimum_pods and free.fits(demand.pod, oversubscribe_cores=True):
@@ -201,13 +201,13 @@ def _share(room: Room, demands: tuple[Demand, ...]) -> Mapping[str, int]:
         free -= chosen.pod
 
 
-def grant(now: float, capacity: Capacity, demands: Sequence[Demand]) -> Mapping[str, Grant]:
+def grant(now: float, capacity: Capacity, demands: Sequence[Demand]) -> Mapping[str, PoolGrant]:
     """The size that each pool may have now, by tournament: its share, approached in its steps."""
-    wanted = share(capacity.room, demands)
+    wanted = share(capacity.unoccupied, demands)
     return {demand.tournament_id: _approach(now, wanted[demand.tournament_id], demand) for demand in demands}
 
 
-def _approach(now: float, wanted: int, demand: Demand) -> Grant:
+def _approach(now: float, wanted: int, demand: Demand) -> PoolGrant:
     """One step towards what is wanted, unless the last was a moment ago: free capacity flickers, pods cost seconds."""
     least, before = min(demand.minimum_pods, wanted), demand.granted
     pods = least if before is None else before.pods
@@ -218,7 +218,7 @@ def _approach(now: float, wanted: int, demand: Demand) -> Grant:
     pods = max(pods, least)
     if demand.maximum_pods is not None:
         pods = min(pods, demand.maximum_pods)
-    return before if before is not None and pods == before.pods else Grant(pods, now)
+    return before if before is not None and pods == before.pods else PoolGrant(pods, now)
 
 
 def backoff_seconds(deaths: int) -> float:
@@ -230,7 +230,7 @@ def _may_grow(demand: Demand, counts: Mapping[str, int]) -> bool:
     return demand.maximum_pods is None or counts[demand.tournament_id] < demand.maximum_pods
 
 
-def _free(capacity: Capacity, pods: Sequence[PodView]) -> Room:
+def _free(capacity: Capacity, pods: Sequence[PodView]) -> FreeResources:
     """What no pod has reserved."""
     if capacity.free is not None:
         return capacity.free
@@ -240,18 +240,18 @@ def _free(capacity: Capacity, pods: Sequence[PodView]) -> Room:
         capacity.total.memory_bytes - sum([each.memory_bytes for each in reserved]),
         capacity.total.gpus - sum([each.gpus for each in reserved]),
     )
-    return Room(left, (left,))
+    return FreeResources(left, (left,))
 
 
-def _press(now: float, pod: PodView, limits: Limits) -> list[Action]:
+def _enforce_drain(now: float, pod: PodView, limits: Limits) -> list[Action]:
     """Steps up against a pod that was told to go and did not."""
     if pod.drained_since is None:
         return []
     waited = now - pod.drained_since
-    if waited >= limits.kill_seconds and not pod.standing(now).publishing:
-        return [Kill(pod.pod_id, f"still there {waited:.0f} s after it was told to go")]
+    if waited >= limits.kill_seconds and not pod.activity(now).publishing:
+        return [KillPod(pod.pod_id, f"still there {waited:.0f} s after it was told to go")]
     if waited >= limits.terminate_seconds and not pod.terminated:
-        return [Terminate(pod.pod_id, f"still there {waited:.0f} s after it was told to go")]
+        return [TerminatePod(pod.pod_id, f"still there {waited:.0f} s after it was told to go")]
     return []
 
 
@@ -273,29 +273,29 @@ def _retire_surplus(
     actions: list[Action] = []
     if not too_many:
         return actions
-    concerned = [(pod, pod.standing(now)) for pod in staying if pod.tournament_id in too_many]
-    for pod, standing in sorted(concerned, key=_prospects):
+    concerned = [(pod, pod.activity(now)) for pod in staying if pod.tournament_id in too_many]
+    for pod, activity in sorted(concerned, key=_most_valuable_first):
         kept[pod.tournament_id] += 1
         if kept[pod.tournament_id] > desired.get(pod.tournament_id, 0):
-            actions.append(Retire(pod.pod_id, _why_retired(pod, standing, names, desired)))
+            actions.append(RetirePod(pod.pod_id, _why_retired(pod, activity, names, desired)))
     return actions
 
 
-def _prospects(concerned: tuple[PodView, PodStanding]) -> tuple[bool, bool, float, float]:
+def _most_valuable_first(concerned: tuple[PodView, PodActivity]) -> tuple[bool, bool, float, float]:
     """Sorts the best prospects first."""
-    pod, standing = concerned
-    return not standing.busy, standing.prospect is None, -(standing.prospect or 0.0), pod.start_time
+    pod, activity = concerned
+    return not activity.busy, activity.score is None, -(activity.score or 0.0), pod.start_time
 
 
-def _why_retired(pod: PodView, standing: PodStanding, names: set[str], desired: Mapping[str, int]) -> str:
+def _why_retired(pod: PodView, activity: PodActivity, names: set[str], desired: Mapping[str, int]) -> str:
     if pod.tournament_id not in names:
         return f"tournament {pod.tournament_id} has no work"
-    if not standing.busy:
+    if not activity.busy:
         weakest = "it is idle"
-    elif standing.prospect is None:
+    elif activity.score is None:
         weakest = "its agent has no score yet"
     else:
-        weakest = f"its agent has the lowest score, {standing.prospect:.4g}"
+        weakest = f"its agent has the lowest score, {activity.score:.4g}"
     return f"the share of {pod.tournament_id} is {desired[pod.tournament_id]} now, and {weakest}"
 
 
@@ -304,7 +304,7 @@ def _start_missing(
     demands: Sequence[Demand],
     desired: Mapping[str, int],
     counts: Counter[str],
-    free: Room,
+    free: FreeResources,
     available: int,
 ) -> list[Action]:
     actions: list[Action] = []
@@ -315,26 +315,26 @@ def _start_missing(
             why_not = _why_not_now(now, demand, free, available, needed=needed)
             if why_not:
                 if needed:
-                    actions.append(Short(name, why_not))
+                    actions.append(PoolShort(name, why_not))
                 break
-            actions.append(Start(name, _why_started(counts[name], demand, free.largest)))
+            actions.append(StartPod(name, _why_started(counts[name], demand, free.largest)))
             counts[name] += 1
             free -= demand.pod
             available -= demand.pod.memory_bytes
     return actions
 
 
-def _why_not_now(now: float, demand: Demand, room: Room, available: int, *, needed: bool) -> str:
-    pod, free = demand.pod.part, room.largest
+def _why_not_now(now: float, demand: Demand, unoccupied: FreeResources, available: int, *, needed: bool) -> str:
+    pod, free = demand.pod.per_host, unoccupied.largest
     if now < demand.not_before:
         return "waits after pods that died at once"
     if pod.memory_bytes > min(free.memory_bytes, available):
         return f"a pod needs {_gib(pod.memory_bytes)} of memory, {_gib(min(free.memory_bytes, available))} is free"
     if pod.gpus > free.gpus:
         return f"a pod needs {pod.gpus} GPUs, {free.gpus} are free"
-    if pod.cores > free.cores and (room.strict or not needed):
+    if pod.cores > free.cores and (unoccupied.strict or not needed):
         return f"a pod needs {pod.cores:g} cores, {max(free.cores, 0):g} are free"
-    if not room.fits(demand.pod, oversubscribe_cores=needed):
+    if not unoccupied.fits(demand.pod, oversubscribe_cores=needed):
         wanted = f"{pod.cores:g} cores, {_gib(pod.memory_bytes)} and {pod.gpus} GPUs"
         if demand.pod.hosts > 1:
             return f"a pod needs {wanted} on each of {demand.pod.hosts} nodes, and fewer have all of it free"

@@ -20,17 +20,17 @@ class Resources:
     """Of a pod: nodes that it is spread over in equal parts."""
 
     @property
-    def part(self) -> "Resources":
+    def per_host(self) -> "Resources":
         """What a pod reserves on each of its nodes."""
         if self.hosts == 1:
             return self
         # Thousandths of a core are the finest that Kubernetes counts.
         return Resources(round(self.cores / self.hosts, 3), self.memory_bytes // self.hosts, self.gpus // self.hosts)
 
-    def on(self, hosts: int) -> "Resources":
+    def for_hosts(self, hosts: int) -> "Resources":
         """What so many parts of a pod reserve."""
-        part = self.part
-        return Resources(part.cores * hosts, part.memory_bytes * hosts, part.gpus * hosts, hosts)
+        per_host = self.per_host
+        return Resources(per_host.cores * hosts, per_host.memory_bytes * hosts, per_host.gpus * hosts, hosts)
 
     def __add__(self, other: "Resources") -> "Resources":
         return Resources(self.cores + other.cores, self.memory_bytes + other.memory_bytes, self.gpus + other.gpus)
@@ -40,7 +40,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Room:
+class FreeResources:
     """What may still be reserved: altogether, and on each node. Each part of a pod has to fit on a node of its own."""
 
     total: Resources
@@ -48,17 +48,17 @@ class Room:
     strict: bool = False
     """Whether cores cannot be promised twice either, because somebody else places the pods."""
 
-    def __sub__(self, pod: Resources) -> "Room":
-        part = pod.part
+    def __sub__(self, pod: Resources) -> "FreeResources":
+        per_host = pod.per_host
         # Where none has room, those with the most cores promise them twice.
-        order = sorted(range(len(self.nodes)), key=lambda index: self._preference(index, part))
+        order = sorted(range(len(self.nodes)), key=lambda index: self._preference(index, per_host))
         chosen = set(order[: pod.hosts])
-        nodes = (node - part if index in chosen else node for index, node in enumerate(self.nodes))
+        nodes = (node - per_host if index in chosen else node for index, node in enumerate(self.nodes))
         return replace(self, total=self.total - pod, nodes=tuple(nodes))
 
-    def _preference(self, index: int, part: Resources) -> tuple[bool, float]:
+    def _preference(self, index: int, per_host: Resources) -> tuple[bool, float]:
         """Sorts the nodes that a part goes to first."""
-        fits = _covers(self.nodes[index], part)
+        fits = _covers(self.nodes[index], per_host)
         return not fits, 0.0 if fits else -self.nodes[index].cores
 
     def fits(self, pod: Resources, *, oversubscribe_cores: bool = False) -> bool:
@@ -68,8 +68,8 @@ class Room:
 
     def has_nodes(self, pod: Resources) -> bool:
         """Whether there is a node for each part of a pod, whatever there is altogether."""
-        part = pod.part
-        fitting = (node for node in self.nodes if _covers(node, part))
+        per_host = pod.per_host
+        fitting = (node for node in self.nodes if _covers(node, per_host))
         return len(list(islice(fitting, pod.hosts))) == pod.hosts
 
     @property
@@ -92,15 +92,15 @@ class Capacity:
     """Memory that could be had this moment, whoever uses the rest."""
     nodes: tuple[Resources, ...] = ()
     """Of a cluster: the same for each node, what others reserved there taken off; empty: one machine."""
-    free: Room | None = None
+    free: FreeResources | None = None
     """Of a cluster, whose pods somebody else places: what is left, all pods that there are taken off."""
     closed: str = ""
     """Why no pod may be started now; empty: they may."""
 
     @property
-    def room(self) -> Room:
+    def unoccupied(self) -> FreeResources:
         """What there is while no pod of ours is anywhere."""
-        return Room(self.total, self.nodes or (self.total,), strict=bool(self.nodes))
+        return FreeResources(self.total, self.nodes or (self.total,), strict=bool(self.nodes))
 
 
 def _covers(free: Resources, pod: Resources) -> bool:

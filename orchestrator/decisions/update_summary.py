@@ -20,13 +20,13 @@ def describe_changes(before: TournamentSpec, after: TournamentSpec) -> str:
     for section in CHANGEABLE:
         old, new = getattr(before, section), getattr(after, section)
         for field in old.DESCRIPTOR.fields:
-            was, now = _told(old, field.name), _told(new, field.name)
+            was, now = _display(old, field.name), _display(new, field.name)
             if was != now:
                 found.append(f"{section}.{field.name} {was} -> {now}")
     return ", ".join(found) or "nothing that was not so before"
 
 
-def _told(message: Message, name: str) -> str:
+def _display(message: Message, name: str) -> str:
     """A value for a person; of what can be missing, whether it is there."""
     if message.DESCRIPTOR.fields_by_name[name].has_presence and not message.HasField(name):
         return NOTHING

@@ -80,19 +80,19 @@ class Launcher(Protocol):
         """
         ...
 
-    def last_words(self, pod_id: str) -> str:
+    def last_log_line(self, pod_id: str) -> str:
         """The last line of a pod's log; empty when there is none. The pod may be gone."""
         ...
 
 
 @runtime_checkable
-class Witness(Protocol):
+class EventSink(Protocol):
     """A launcher whose machinery has a place of its own for what the orchestrator decides.
 
-    state.witness(launcher.note)
+    state.on_event(launcher.record_event)
     """
 
-    def note(self, kind: str, message: str, ids: Mapping[str, str]) -> None:
+    def record_event(self, kind: str, message: str, ids: Mapping[str, str]) -> None:
         """Passes an event on as well as it can; never blocks, never raises.
 
         Args:
@@ -104,7 +104,7 @@ class Witness(Protocol):
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class PodEnvironment:
     """What every pod is told."""
 
     orchestrator: str
@@ -125,4 +125,4 @@ class Surroundings:
     """Logs and metrics of the pods."""
 
 
-Opened = AbstractAsyncContextManager[Launcher]
+LauncherContext = AbstractAsyncContextManager[Launcher]

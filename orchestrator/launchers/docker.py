@@ -19,13 +19,13 @@ from typing import Any, Self
 import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers.base import ListedPod, NewPod, Surroundings
+from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.log_tail import last_line_of
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import (
-    HEAD,
     LAYOUT_NAMES,
     LAYOUTS,
+    LEADER,
     check_one_host,
     environment,
     pod_settings,
@@ -57,17 +57,17 @@ class DockerLauncher:
     """
 
     def __init__(
-        self, surroundings: Surroundings, options: DockerOptions, *, environ: Mapping[str, str] = os.environ
+        self, pod_environment: PodEnvironment, options: DockerOptions, *, environ: Mapping[str, str] = os.environ
     ) -> None:
         """Talks to nobody yet.
 
         Args:
-            surroundings: What every pod is told; its addresses are those that containers see.
+            pod_environment: What every pod is told; its addresses are those that containers see.
             options: Of this launcher.
             environ: Where the credentials of the store are found.
         """
-        self._around, self._options, self._environ = surroundings, options, environ
-        self._last_words: dict[str, str] = {}
+        self._pod_environment, self._options, self._environ = pod_environment, options, environ
+        self._last_log_line: dict[str, str] = {}
         self._starting: set[str] = set()
 
     async def __aenter__(self) -> Self:
@@ -91,7 +91,7 @@ class DockerLauncher:
 
     async def list(self) -> Sequence[ListedPod]:
         """See Launcher."""
-        listed: Sequence[ListedPod] = await self._asked(self._list)
+        listed: Sequence[ListedPod] = await self._in_thread(self._list)
         return listed
 
     async def start(self, pod: NewPod) -> None:
@@ -103,24 +103,24 @@ class DockerLauncher:
             )
         self._starting.add(pod.pod_id)
         try:
-            await self._asked(self._start, pod)
+            await self._in_thread(self._start, pod)
         finally:
             self._starting.discard(pod.pod_id)
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
         """See Launcher."""
-        await self._asked(self._remove if kill else self._terminate, pod_id)
+        await self._in_thread(self._remove if kill else self._terminate, pod_id)
 
     async def capacity(self) -> Capacity:
         """See Launcher: the whole machine of the engine, but for what is spared."""
-        capacity: Capacity = await self._asked(self._sense)
+        capacity: Capacity = await self._in_thread(self._sense)
         return capacity
 
-    def last_words(self, pod_id: str) -> str:
+    def last_log_line(self, pod_id: str) -> str:
         """See Launcher."""
-        return self._last_words.get(pod_id, "")
+        return self._last_log_line.get(pod_id, "")
 
-    async def _asked(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Asks the engine on a thread; whatever is wrong with it becomes one line."""
         from docker.errors import DockerException, ImageNotFound
         from requests.exceptions import RequestException
@@ -145,14 +145,18 @@ class DockerLauncher:
 
     def _list(self) -> Sequence[ListedPod]:
         containers = self._containers()
-        heads = {c.labels["podrace.pod"]: c for c in containers if c.labels["podrace.role"] == HEAD}
-        living = {pod_id: head for pod_id, head in heads.items() if head.status in ("running", "created", "paused")}
+        leaders = {c.labels["podrace.pod"]: c for c in containers if c.labels["podrace.role"] == LEADER}
+        living = {
+            pod_id: leader for pod_id, leader in leaders.items() if leader.status in ("running", "created", "paused")
+        }
         for pod_id in {container.labels["podrace.pod"] for container in containers} - living.keys() - self._starting:
-            if pod_id in heads:
-                self._last_words[pod_id] = _last_words(heads[pod_id])
+            if pod_id in leaders:
+                self._last_log_line[pod_id] = _last_log_line(leaders[pod_id])
             self._remove(pod_id)
             _log.info("swept", pod_id=pod_id)
-        return [replace(_listed(head), metrics=self._metrics(pod_id, containers)) for pod_id, head in living.items()]
+        return [
+            replace(_listed(leader), metrics=self._metrics(pod_id, containers)) for pod_id, leader in living.items()
+        ]
 
     def _metrics(self, pod_id: str, containers: Sequence[Any]) -> dict[str, str]:
         """Where the roles of a pod serve metrics: containers find each other by name on networks that have one."""
@@ -166,7 +170,7 @@ class DockerLauncher:
         from docker.errors import APIError, NotFound
 
         found = self._containers(pod=pod_id)
-        for container in sorted(found, key=lambda container: container.labels["podrace.role"] != HEAD):
+        for container in sorted(found, key=lambda container: container.labels["podrace.role"] != LEADER):
             # Somebody else may have been quicker.
             with suppress(NotFound, APIError):
                 container.remove(force=True, v=True)
@@ -174,9 +178,9 @@ class DockerLauncher:
             self._client.volumes.get(self._volume(pod_id)).remove(force=True)
 
     def _terminate(self, pod_id: str) -> None:
-        for head in self._containers(pod=pod_id, role=HEAD):
-            if head.status == "running":
-                head.kill(signal="SIGTERM")
+        for leader in self._containers(pod=pod_id, role=LEADER):
+            if leader.status == "running":
+                leader.kill(signal="SIGTERM")
 
     def _sense(self) -> Capacity:
         machine = self._client.info()
@@ -188,7 +192,7 @@ class DockerLauncher:
     # --- starting ---------------------------------------------------------------------------------------------
 
     def _start(self, pod: NewPod) -> None:
-        if any(head.status == "running" for head in self._containers(pod=pod.pod_id, role=HEAD)):
+        if any(leader.status == "running" for leader in self._containers(pod=pod.pod_id, role=LEADER)):
             return
         self._remove(pod.pod_id)
         # Never pulled from here: a name that somebody forgot to build may be a stranger's on the registry.
@@ -213,9 +217,9 @@ class DockerLauncher:
 
     def _container(self, pod: NewPod, role: str, gpus: Sequence[str]) -> dict[str, Any]:
         """What the engine is told about one role."""
-        head = f"container:{self._name(pod.pod_id, HEAD)}"
+        leader = f"container:{self._name(pod.pod_id, LEADER)}"
         spec, options = pod.spec, self._options
-        told: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "image": options.image,
             "command": [role],
             "name": self._name(pod.pod_id, role),
@@ -231,20 +235,20 @@ class DockerLauncher:
             "nano_cpus": round(spec.cores * NANO),
             "mem_limit": spec.memory_bytes or None,
             # The others live and die by the head's lifeline.
-            "restart_policy": None if role == HEAD else {"Name": "on-failure", "MaximumRetryCount": ROLE_RESTARTS},
+            "restart_policy": None if role == LEADER else {"Name": "on-failure", "MaximumRetryCount": ROLE_RESTARTS},
         }
         if options.network:
-            told["network"] = options.network
+            arguments["network"] = options.network
         if gpus:
             from docker.types import DeviceRequest
 
-            told["device_requests"] = [DeviceRequest(device_ids=list(gpus), capabilities=[GPU_CAPABILITIES])]
+            arguments["device_requests"] = [DeviceRequest(device_ids=list(gpus), capabilities=[GPU_CAPABILITIES])]
             # CUDA IPC between containers wants one space of process ids.
-            told["pid_mode"] = None if role == HEAD else head
-        return told
+            arguments["pid_mode"] = None if role == LEADER else leader
+        return arguments
 
     def _environment(self, pod: NewPod, gpus: Sequence[str]) -> dict[str, str]:
-        settings = pod_settings(pod, self._around) | {
+        settings = pod_settings(pod, self._pod_environment) | {
             "folder": f"{FOLDER}/pod",
             "plane_folder": f"{FOLDER}/planes",
             "gpus": tuple(range(len(gpus))),
@@ -265,7 +269,7 @@ class DockerLauncher:
         return {f"podrace.{key}": value for key, value in labels.items()}
 
     def _free_gpus(self, count: int) -> Sequence[str]:
-        taken = {gpu for head in self._containers(role=HEAD) for gpu in head.labels["podrace.gpus"].split(",")}
+        taken = {gpu for leader in self._containers(role=LEADER) for gpu in leader.labels["podrace.gpus"].split(",")}
         free = [gpu for gpu in self._options.gpus if gpu not in taken]
         if len(free) < count:
             raise Unavailable(f"a pod needs {count} GPUs, {len(free)} are free")
@@ -297,13 +301,13 @@ def credentials(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _listed(head: Any) -> ListedPod:
-    labels = {key.removeprefix("podrace."): value for key, value in head.labels.items()}
+def _listed(leader: Any) -> ListedPod:
+    labels = {key.removeprefix("podrace."): value for key, value in leader.labels.items()}
     gpus = labels["gpus"].split(",") if labels["gpus"] else []
     return ListedPod(
         pod_id=labels["pod"],
         tournament_id=labels["tournament"],
-        start_time=_seconds(head.attrs["Created"]),
+        start_time=_seconds(leader.attrs["Created"]),
         layout=LAYOUTS[labels["layout"]],
         reserved=Resources(float(labels["cores"]), int(labels["memory_bytes"]), len(gpus)),
     )
@@ -315,16 +319,16 @@ def _seconds(created: str) -> float:
     return datetime.fromisoformat(f"{whole}+00:00").timestamp()
 
 
-def _last_words(container: Any) -> str:
+def _last_log_line(container: Any) -> str:
     from docker.errors import DockerException
 
     try:
-        said = container.logs(tail=TAIL_LINES).decode(errors="replace")
+        log = container.logs(tail=TAIL_LINES).decode(errors="replace")
     except DockerException:
-        said = ""
+        log = ""
     state = container.attrs.get("State", {})
     end = "killed: out of memory" if state.get("OOMKilled") else f"exit code {state.get('ExitCode')}"
-    return last_line_of(said) or end
+    return last_line_of(log) or end
 
 
 def _one_line(error: BaseException) -> str:

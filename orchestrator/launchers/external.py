@@ -15,10 +15,10 @@ from orchestrator.launchers.options import ExternalOptions
 from orchestrator.state.records import PodRecord
 from podrace.errors import Unavailable
 
-FELL_SILENT = "it fell silent; what it said stands where it was started"
+STOPPED_RESPONDING = "it fell silent; what it said stands where it was started"
 
 
-class Visiting(Protocol):
+class ExternalPodSource(Protocol):
     """As much as is asked of orchestrator.assignments.external_pods."""
 
     def count(self) -> int:
@@ -33,8 +33,8 @@ class Visiting(Protocol):
 class ExternalLauncher(AbstractAsyncContextManager["ExternalLauncher"]):
     """Pods that come by themselves. See Launcher for the verbs."""
 
-    def __init__(self, visitors: Visiting, options: ExternalOptions) -> None:
-        self._visitors, self._options = visitors, options
+    def __init__(self, external_pods: ExternalPodSource, options: ExternalOptions) -> None:
+        self._external_pods, self._options = external_pods, options
 
     async def __aenter__(self) -> Self:
         """Opens nothing."""
@@ -47,7 +47,7 @@ class ExternalLauncher(AbstractAsyncContextManager["ExternalLauncher"]):
 
     async def list(self) -> Sequence[ListedPod]:
         """See Launcher."""
-        return [self._listed(pod) for pod in self._visitors.expected()]
+        return [self._listed(pod) for pod in self._external_pods.expected()]
 
     async def start(self, pod: NewPod) -> None:
         """Never asked for."""
@@ -58,11 +58,11 @@ class ExternalLauncher(AbstractAsyncContextManager["ExternalLauncher"]):
 
     async def capacity(self) -> Capacity:
         """A core for each pod that is there: what it really has is its own affair."""
-        return Capacity(Resources(float(self._visitors.count()), 0, 0), 0)
+        return Capacity(Resources(float(self._external_pods.count()), 0, 0), 0)
 
-    def last_words(self, pod_id: str) -> str:
+    def last_log_line(self, pod_id: str) -> str:
         """See Launcher."""
-        return FELL_SILENT
+        return STOPPED_RESPONDING
 
     def _listed(self, pod: PodRecord) -> ListedPod:
         port = self._options.metrics_port

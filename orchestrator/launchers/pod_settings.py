@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.launchers.base import NewPod, Surroundings
+from orchestrator.launchers.base import NewPod, PodEnvironment
 from podrace.errors import InvalidArgument
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
-HEAD = "learner"
+LEADER = "learner"
 LAYOUT_NAMES = {tournament_pb2.LAYOUT_SEPARATE: "separate", tournament_pb2.LAYOUT_FUSED: "fused"}
 LAYOUTS = {name: layout for layout, name in LAYOUT_NAMES.items()}
 
 
-def pod_settings(pod: NewPod, around: Surroundings) -> dict[str, Any]:
+def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]:
     """Keys of the pod's configuration that depend on nothing but its specification and its surroundings."""
     return {
         "pod_id": pod.pod_id,
@@ -28,11 +28,14 @@ def pod_settings(pod: NewPod, around: Surroundings) -> dict[str, Any]:
         "cores": pod.spec.cores,
         "memory_bytes": pod.spec.memory_bytes,
         "threads": threads_of_a_role(pod.spec),
-        "orchestrator": around.orchestrator,
-        "leaderboard": around.leaderboard,
-        "store": around.store,
-        "orphan_seconds": around.orphan_seconds,
-        "telemetry": {"log_format": around.telemetry.log_format, "log_level": around.telemetry.log_level},
+        "orchestrator": pod_environment.orchestrator,
+        "leaderboard": pod_environment.leaderboard,
+        "store": pod_environment.store,
+        "orphan_seconds": pod_environment.orphan_seconds,
+        "telemetry": {
+            "log_format": pod_environment.telemetry.log_format,
+            "log_level": pod_environment.telemetry.log_level,
+        },
     }
 
 
@@ -63,11 +66,11 @@ def check_one_host(spec: PodSpec, launcher: str) -> None:
 def roles_of(spec: PodSpec) -> tuple[str, ...]:
     """Names of a pod's processes on each of its hosts, the head first, as agentpod knows them."""
     if spec.layout == tournament_pb2.LAYOUT_FUSED:
-        return (HEAD,)
+        return (LEADER,)
     learners = (spec.learners or 1) // hosts_of(spec)
-    others = tuple(f"{HEAD}-{index}" for index in range(1, learners))
+    others = tuple(f"{LEADER}-{index}" for index in range(1, learners))
     workers = tuple(f"worker-{index}" for index in range(spec.workers * learners))
-    return (HEAD, *others, *workers, "evaluator")
+    return (LEADER, *others, *workers, "evaluator")
 
 
 def environment(settings: Mapping[str, Any], prefix: str = "PODRACE_AGENTPOD__") -> dict[str, str]:

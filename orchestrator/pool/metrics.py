@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import prometheus_client
 
-from orchestrator.decisions.pool_size import Action, Demand, PodView, Retire, Start
-from orchestrator.state.observation import Observed
-from orchestrator.state.runtime import Live
+from orchestrator.decisions.pool_size import Action, Demand, PodView, RetirePod, StartPod
+from orchestrator.state.observation import Observation
+from orchestrator.state.runtime import RuntimeState
 from podrace.tournament.v1.tournament_pb2 import TournamentState
 
 PODS = prometheus_client.Gauge("podrace_orchestrator_pods", "Pods", ["tournament_id"])
@@ -28,8 +28,8 @@ RECONCILE = prometheus_client.Histogram("podrace_orchestrator_reconcile_seconds"
 def wanted(demands: Sequence[Demand], views: Sequence[PodView], actions: Sequence[Action]) -> Mapping[str, int]:
     """How many pods each tournament will have when this is done; at least its minimum, even if that cannot be had."""
     counts = Counter([view.tournament_id for view in views if view.drained_since is None])
-    counts.update([action.tournament_id for action in actions if isinstance(action, Start)])
-    if retired := {action.pod_id for action in actions if isinstance(action, Retire)}:
+    counts.update([action.tournament_id for action in actions if isinstance(action, StartPod)])
+    if retired := {action.pod_id for action in actions if isinstance(action, RetirePod)}:
         counts.subtract([view.tournament_id for view in views if view.pod_id in retired])
     minimum = {demand.tournament_id: demand.minimum_pods for demand in demands}
     return {name: max(counts[name], minimum.get(name, 0)) for name in {*counts, *minimum}}
@@ -37,27 +37,29 @@ def wanted(demands: Sequence[Demand], views: Sequence[PodView], actions: Sequenc
 
 def measure_wanted(counts: Mapping[str, int]) -> None:
     """Tells how many pods were decided on."""
-    _tell(WANTED, counts)
+    _set_by_tournament(WANTED, counts)
 
 
-def measure(observed: Observed, live: Live) -> None:
+def measure(observed: Observation, runtime: RuntimeState) -> None:
     """Tells what a look has shown; of tournaments, those that are going on."""
     names = [tournament.tournament_id for tournament in observed.tournaments]
-    _tell(PODS, Counter([pod.tournament_id for pod in observed.pods]))
-    _tell(STEPS, {name: live.environment_steps(name) for name in names})
-    _tell(FAILED_AGENTS, {name: live.failed_agents(name) for name in names})
-    _tell(BEST, {name: live.best[name].score for name in names if name in live.best})
-    LEASES.set(len(live.leases))
+    _set_by_tournament(PODS, Counter([pod.tournament_id for pod in observed.pods]))
+    _set_by_tournament(STEPS, {name: runtime.counters.environment_steps(name) for name in names})
+    _set_by_tournament(FAILED_AGENTS, {name: runtime.counters.failed_agents(name) for name in names})
+    _set_by_tournament(
+        BEST, {name: runtime.best.by_tournament[name].score for name in names if name in runtime.best.by_tournament}
+    )
+    LEASES.set(len(runtime.leases.held))
     for word, state in TournamentState.items():
         if state:
             label = word.removeprefix("TOURNAMENT_STATE_").lower()
             TOURNAMENTS.labels(label).set(observed.states.get(state, 0))
 
 
-def _tell(gauge: prometheus_client.Gauge, values: Mapping[str, float]) -> None:
+def _set_by_tournament(gauge: prometheus_client.Gauge, values: Mapping[str, float]) -> None:
     """Sets a gauge by tournament, and forgets others; what is scraped meanwhile misses none that is going on."""
     for tournament_id, value in values.items():
         gauge.labels(tournament_id).set(value)
-    told = {sample.labels["tournament_id"] for metric in gauge.collect() for sample in metric.samples}
-    for tournament_id in told - values.keys():
+    reported = {sample.labels["tournament_id"] for metric in gauge.collect() for sample in metric.samples}
+    for tournament_id in reported - values.keys():
         gauge.remove(tournament_id)

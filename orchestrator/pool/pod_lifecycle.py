@@ -1,4 +1,4 @@
-"""Owns what happens to the records of pods: intended, seen, retired, buried. Decides who is missing (`census`)."""
+"""Owns what happens to the records of pods: intended, seen, retired, buried. Decides who is missing (`compare`)."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ UNKNOWN = "this orchestrator does not know it"
 
 
 @dataclass(frozen=True)
-class Census:
+class PodComparison:
     """What the launcher's list says about the recorded pods."""
 
     unknown: list[ListedPod]
@@ -37,12 +37,12 @@ class Census:
     """Are dead, or never came to life."""
 
 
-def census(
+def compare(
     recorded: Sequence[PodRecord],
     listed: Sequence[ListedPod],
     starting: Collection[str],
     absent_seconds: Mapping[str, float],
-) -> Census:
+) -> PodComparison:
     """Compares what is recorded with what runs.
 
     Args:
@@ -54,7 +54,7 @@ def census(
     running = {pod.pod_id for pod in listed}
     known = {pod.pod_id for pod in recorded}
     missing, unknown = known - running - set(starting), running - known
-    return Census(
+    return PodComparison(
         unknown=[pod for pod in listed if pod.pod_id in unknown] if unknown else [],
         appeared=[pod for pod in recorded if pod.phase == PodPhase.INTENDED and pod.pod_id in running],
         gone=[
@@ -71,7 +71,7 @@ def census(
 # --- changes, each in one transaction ----------------------------------------------------------------------------
 
 
-def intend(transaction: Transaction, tournament_id: str, reason: str) -> NewPod:
+def record_intent(transaction: Transaction, tournament_id: str, reason: str) -> NewPod:
     """Records a pod before it is started, so that none ever runs unknown."""
     tournament = records.find_tournament(transaction, tournament_id)
     number, spec = tournament.next_pod, tournament.spec.pod
@@ -94,7 +94,7 @@ def intend(transaction: Transaction, tournament_id: str, reason: str) -> NewPod:
     return NewPod(pod.pod_id, tournament_id, spec)
 
 
-def note_appearance(transaction: Transaction, found: Census) -> None:
+def record_appearance(transaction: Transaction, found: PodComparison) -> None:
     """Records pods that were seen for the first time; those that nobody here intended are to go."""
     for pod in found.appeared:
         records.save(transaction, replace(pod, phase=PodPhase.SEEN))
@@ -129,7 +129,7 @@ def retire(transaction: Transaction, pod_id: str, reason: str) -> None:
     transaction.record("pod_draining", f"{pod_id} is to go: {reason}", tournament_id=pod.tournament_id, pod_id=pod_id)
 
 
-def bury(transaction: Transaction, pod_id: str, last_words: str) -> tuple[str, int]:
+def mark_gone(transaction: Transaction, pod_id: str, last_log_line: str) -> tuple[str, int]:
     """Records that a pod is gone, and ends the tournament if too many died that way.
 
     Returns:
@@ -139,21 +139,21 @@ def bury(transaction: Transaction, pod_id: str, last_words: str) -> tuple[str, i
     pod = records.find(transaction, PodRecord, pod_id)
     if pod is None or pod.phase == PodPhase.GONE:
         return "", 0
-    if pod.visits:
+    if pod.is_external:
         pod = _depart(transaction, pod)
     records.save(transaction, replace(pod, phase=PodPhase.GONE))
-    as_told = bool(pod.drain_reason)
-    said = f"; its last words: {last_words}" if last_words and not as_told else ""
+    as_requested = bool(pod.drain_reason)
+    detail = f"; its last words: {last_log_line}" if last_log_line and not as_requested else ""
     transaction.record(
-        "pod_gone" if as_told else "pod_died",
-        f"{pod_id} has gone: {pod.drain_reason}" if as_told else f"{pod_id} died{said}",
+        "pod_gone" if as_requested else "pod_died",
+        f"{pod_id} has gone: {pod.drain_reason}" if as_requested else f"{pod_id} died{detail}",
         tournament_id=pod.tournament_id,
         pod_id=pod_id,
     )
     tournament = records.find(transaction, TournamentRecord, pod.tournament_id)
-    if as_told or pod.useful or tournament is None:
+    if as_requested or pod.useful or tournament is None:
         return pod.tournament_id, 0
-    return pod.tournament_id, _count_death(transaction, tournament, last_words)
+    return pod.tournament_id, _count_death(transaction, tournament, last_log_line)
 
 
 def _depart(transaction: Transaction, pod: PodRecord) -> PodRecord:
@@ -173,7 +173,7 @@ def held_by(transaction: Transaction, pod: PodRecord) -> list[WorkRecord]:
     return [work for work in works if work.pod_id == pod.pod_id]
 
 
-def _count_death(transaction: Transaction, tournament: TournamentRecord, last_words: str) -> int:
+def _count_death(transaction: Transaction, tournament: TournamentRecord, last_log_line: str) -> int:
     evaluations = records.unfinished(transaction, EvaluationRecord, tournament.tournament_id)
     if tournament.state != RUNNING and not evaluations:
         # It was told that the tournament has ended, and went.
@@ -183,7 +183,7 @@ def _count_death(transaction: Transaction, tournament: TournamentRecord, last_wo
     records.save(transaction, replace(tournament, pods_died_in_row=0 if last else deaths))
     if last:
         reason = f"{deaths} pods died one after another before they were of any use; the last one said:"
-        reason = f"{reason} {last_words or 'nothing'}"
+        reason = f"{reason} {last_log_line or 'nothing'}"
         fail_tournament(transaction, tournament.tournament_id, reason)
         for evaluation in evaluations:
             end_evaluation(transaction, replace(evaluation, phase=WorkPhase.FAILED, error=reason))

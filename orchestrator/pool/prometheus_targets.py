@@ -13,18 +13,18 @@ PATH = "/pods"
 CONTENT_TYPE = "application/json"
 
 
-class Targets:
+class PrometheusTargets:
     """The pods listed last.
 
     telemetry.start(config, service="orchestrator", pages={PATH: targets.page})
-    targets.note(await launcher.list())
+    targets.update(await launcher.list())
     """
 
     def __init__(self) -> None:
         """There are none."""
         self._page = page([])
 
-    def note(self, listed: Sequence[ListedPod]) -> None:
+    def update(self, listed: Sequence[ListedPod]) -> None:
         """These run now."""
         self._page = page(listed)
 

@@ -2,7 +2,7 @@
 
 A pool is asked about far more often than it changes. What reads all of it, or reads it often (the reconcile loop, every
 renewal), reads here; what decides reads the rows it decides on in its transaction. Belongs to the event loop. Counts
-that grow all the time (steps, running seconds, the best candidate) are not kept up to date here: Live has them.
+that grow all the time (steps, running seconds, the best candidate) are not kept up to date here: RuntimeState has them.
 """
 
 from collections import defaultdict, deque
@@ -24,10 +24,10 @@ FAILURES_KEPT = 200
 """Of each tournament, the latest: what the generator is told."""
 
 
-class Roster:
+class StateCache:
     """Tournaments, unfinished work, living pods.
 
-    state.follow(roster.note)
+    state.on_saved(roster.apply_saved)
     for pod in roster.pods.values(): ...
 
     Attributes:
@@ -46,17 +46,17 @@ class Roster:
         # Ids of works: by tournament those that nobody living holds, by pod the others.
         self._free: defaultdict[str, set[str]] = defaultdict(set)
         self._held: defaultdict[str, set[str]] = defaultdict(set)
-        self._notes: dict[type[Any], Callable[[Any], None]] = {
-            TournamentRecord: self._note_tournament,
-            PodRecord: self._note_pod,
-            AgentRecord: self._note_work,
-            EvaluationRecord: self._note_work,
+        self._appliers: dict[type[Any], Callable[[Any], None]] = {
+            TournamentRecord: self._apply_tournament,
+            PodRecord: self._apply_pod,
+            AgentRecord: self._apply_work,
+            EvaluationRecord: self._apply_work,
         }
 
-    def note(self, saved: Iterable[Any]) -> None:
+    def apply_saved(self, saved: Iterable[Any]) -> None:
         """These records were committed, in this order."""
         for record in saved:
-            self._notes[type(record)](record)
+            self._appliers[type(record)](record)
 
     def agents(self, tournament_id: str) -> dict[str, AgentRecord]:
         """Agents of a tournament that are neither finished nor failed, by id, in order; not to be changed."""
@@ -82,7 +82,7 @@ class Roster:
             if tournament.state not in END_STATES or self.evaluations(tournament.tournament_id)
         ]
 
-    def in_question(self, pod_id: str, expired: Iterable[str]) -> Sequence[WorkRecord]:
+    def assignable_work(self, pod_id: str, expired: Iterable[str]) -> Sequence[WorkRecord]:
         """All work that a pod may be given: evaluations, then agents, each in order.
 
         It is what the pod itself was given and has not given back, what nobody holds, or a pod that is gone, and what
@@ -93,19 +93,19 @@ class Roster:
             expired: Works whose lease has expired.
         """
         pod = self.pods.get(pod_id)
-        return () if pod is None else self.offered(pod.tournament_id, pod_id, expired)
+        return () if pod is None else self.assignable_in_tournament(pod.tournament_id, pod_id, expired)
 
-    def offered(self, tournament_id: str, pod_id: str, expired: Iterable[str]) -> Sequence[WorkRecord]:
+    def assignable_in_tournament(self, tournament_id: str, pod_id: str, expired: Iterable[str]) -> Sequence[WorkRecord]:
         """The same for a pod that may work for this tournament."""
         names = {*self._held.get(pod_id, ()), *self._free.get(tournament_id, ()), *expired}
         works = (self.works[name] for name in names if name in self.works)
         same = [work for work in works if work.tournament_id == tournament_id]
         return sorted(same, key=lambda work: (isinstance(work, AgentRecord), work.number))
 
-    def _note_tournament(self, tournament: TournamentRecord) -> None:
+    def _apply_tournament(self, tournament: TournamentRecord) -> None:
         self.tournaments[tournament.tournament_id] = tournament
 
-    def _note_pod(self, pod: PodRecord) -> None:
+    def _apply_pod(self, pod: PodRecord) -> None:
         if pod.phase != PodPhase.GONE:
             self.pods[pod.pod_id] = pod
             return
@@ -113,7 +113,7 @@ class Roster:
         for work_id in self._held.pop(pod.pod_id, ()):
             self._free[self.works[work_id].tournament_id].add(work_id)
 
-    def _note_work(self, work: WorkRecord) -> None:
+    def _apply_work(self, work: WorkRecord) -> None:
         before = self.works.get(work.work_id)
         if before is not None:
             self._held[before.pod_id].discard(work.work_id)

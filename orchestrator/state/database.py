@@ -53,14 +53,14 @@ DATABASE_FORMAT = database.Format(owner="orchestrator", application_id=0x706F726
 _log = structlog.get_logger(__name__)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-Witness = Callable[[str, str, Mapping[str, str]], None]
+EventCallback = Callable[[str, str, Mapping[str, str]], None]
 
 
 @dataclass(frozen=True)
 class Transaction(database.Transaction):
     """One change: what it reads and writes, and what it tells about itself."""
 
-    lines: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    events: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     """Kind, message and ids of the events it recorded."""
     saved: list[Any] = field(default_factory=list)
     """Records it saved, in order."""
@@ -75,7 +75,7 @@ class Transaction(database.Transaction):
             kind,
             message,
         )
-        self.lines.append((kind, message, {name: value for name, value in ids.items() if value}))
+        self.events.append((kind, message, {name: value for name, value in ids.items() if value}))
 
     def once(self, method: str, request_id: str, request: Message, action: Callable[[], str]) -> str:
         """Does `action` unless this very request was done before, and returns the name it answered with then.
@@ -100,7 +100,7 @@ class Transaction(database.Transaction):
         return answer
 
 
-class State:
+class StateDatabase:
     """What is remembered.
 
     state = State.open(path, clock)
@@ -110,11 +110,11 @@ class State:
 
     def __init__(self, opened: database.Database) -> None:
         self._database = opened
-        self._follow: Callable[[Sequence[Any]], None] = lambda saved: None
-        self._witness: Witness = lambda kind, message, ids: None
+        self._on_saved: Callable[[Sequence[Any]], None] = lambda saved: None
+        self._on_event: EventCallback = lambda kind, message, ids: None
 
     @classmethod
-    def open(cls, path: Path, clock: Clock) -> "State":
+    def open(cls, path: Path, clock: Clock) -> "StateDatabase":
         """Opens the database, or makes it; see `Database.open`.
 
         Raises:
@@ -124,17 +124,17 @@ class State:
         """
         return cls(database.Database.open(path, DATABASE_FORMAT, clock.wall))
 
-    def follow(self, follow: Callable[[Sequence[Any]], None]) -> None:
+    def on_saved(self, on_saved: Callable[[Sequence[Any]], None]) -> None:
         """From here on, `follow(saved)` is told, on the event loop, what each change has saved.
 
         It is told as soon as that is durable, in the order of the changes and before whoever asked for the change is
         answered; also where he has gone away meanwhile.
         """
-        self._follow = follow
+        self._on_saved = on_saved
 
-    def witness(self, witness: Witness) -> None:
+    def on_event(self, on_event: EventCallback) -> None:
         """From here on, `witness(kind, message, ids)` is told each event once it is durable; it must not block."""
-        self._witness = witness
+        self._on_event = on_event
 
     async def transact(
         self,
@@ -157,16 +157,16 @@ class State:
         loop = asyncio.get_running_loop()
         done = self._database.submit(change)
         # Before the waiting below, or the answer would overtake what it rests on.
-        done.add_done_callback(lambda finished: loop.call_soon_threadsafe(self._tell, finished))
+        done.add_done_callback(lambda finished: loop.call_soon_threadsafe(self._notify_saved, finished))
         result, transaction = await asyncio.wrap_future(done)
-        for kind, message, ids in transaction.lines:
+        for kind, message, ids in transaction.events:
             _log.info(message, kind=kind, **ids)
-            self._witness(kind, message, ids)
+            self._on_event(kind, message, ids)
         return result
 
-    def _tell(self, finished: "Future[tuple[Any, Transaction]]") -> None:
+    def _notify_saved(self, finished: "Future[tuple[Any, Transaction]]") -> None:
         if not finished.cancelled() and finished.exception() is None and finished.result()[1].saved:
-            self._follow(finished.result()[1].saved)
+            self._on_saved(finished.result()[1].saved)
 
     def close(self) -> None:
         """Finishes what was begun, then closes and unlocks the database."""

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.state.cache import Roster
+from orchestrator.state.cache import StateCache
 from orchestrator.state.records import AgentRecord, PodRecord, TournamentRecord
 
 
 @dataclass(frozen=True)
-class Observed:
+class Observation:
     """What was committed last, all of the same moment."""
 
     tournaments: list[TournamentRecord]
@@ -24,14 +24,14 @@ class Observed:
     """Number of tournaments in each state."""
 
 
-def observe(roster: Roster) -> Observed:
+def observe(cache: StateCache) -> Observation:
     """Looks at everything that decisions depend on."""
-    found = roster.active()
+    found = cache.active()
     names = [tournament.tournament_id for tournament in found]
-    return Observed(
+    return Observation(
         tournaments=found,
-        agents={name: roster.agents(name) for name in names},
-        evaluating={name for name in names if roster.evaluations(name)},
-        pods=list(roster.pods.values()),
-        states=Counter(tournament.state for tournament in roster.tournaments.values()),
+        agents={name: cache.agents(name) for name in names},
+        evaluating={name for name in names if cache.evaluations(name)},
+        pods=list(cache.pods.values()),
+        states=Counter(tournament.state for tournament in cache.tournaments.values()),
     )

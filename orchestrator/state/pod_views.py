@@ -11,45 +11,45 @@ from functools import partial
 from orchestrator.decisions.pool_size import PodView
 from orchestrator.state.clock import Clock
 from orchestrator.state.records import PodRecord
-from orchestrator.state.runtime import Live
+from orchestrator.state.runtime import RuntimeState
 
 
-class Views:
-    """Views of pods, by their ids.
+class PodViews:
+    """PodViews of pods, by their ids.
 
-    views = Views(live, clock)
-    scale.decide(now, ..., views.of(now, recorded), ...)
+    views = PodViews(runtime, clock)
+    scale.decide(now, ..., views.views_of(now, recorded), ...)
     views.note_terminated("cartpole-p0")
     """
 
-    def __init__(self, live: Live, clock: Clock) -> None:
-        self._live, self._clock = live, clock
-        self._made: dict[str, tuple[PodRecord, PodView]] = {}
+    def __init__(self, runtime: RuntimeState, clock: Clock) -> None:
+        self._runtime, self._clock = runtime, clock
+        self._views: dict[str, tuple[PodRecord, PodView]] = {}
 
-    def of(self, now: float, recorded: Sequence[PodRecord]) -> list[PodView]:
+    def views_of(self, now: float, recorded: Sequence[PodRecord]) -> list[PodView]:
         """A view of each pod, in the same order.
 
         Args:
             now: Monotonic time of the look; a pod whose record first says so now was told to go now.
             recorded: All pods; of others nothing is known any more.
         """
-        made = self._made
+        views_by_pod = self._views
         views = [
-            known[1] if (known := made.get(pod.pod_id)) and known[0] is pod else self._make(now, pod)
+            known[1] if (known := views_by_pod.get(pod.pod_id)) and known[0] is pod else self._make(now, pod)
             for pod in recorded
         ]
-        if len(made) > len(views):
-            self._made = {pod.pod_id: made[pod.pod_id] for pod in recorded}
+        if len(views_by_pod) > len(views):
+            self._views = {pod.pod_id: views_by_pod[pod.pod_id] for pod in recorded}
         return views
 
-    def note_terminated(self, pod_id: str) -> None:
+    def mark_terminated(self, pod_id: str) -> None:
         """The pod was sent SIGTERM."""
-        if known := self._made.get(pod_id):
-            self._made[pod_id] = known[0], replace(known[1], terminated=True)
+        if known := self._views.get(pod_id):
+            self._views[pod_id] = known[0], replace(known[1], terminated=True)
 
     def _make(self, now: float, pod: PodRecord) -> PodView:
         drained_since, terminated = (now, False) if pod.drain_reason else (None, False)
-        known = self._made.get(pod.pod_id)
+        known = self._views.get(pod.pod_id)
         if pod.drain_reason and known and known[1].drained_since is not None:
             # It is going already, and something else about it has changed.
             drained_since, terminated = known[1].drained_since, known[1].terminated
@@ -61,7 +61,7 @@ class Views:
             min(now, now - self._clock.wall() + pod.start_time),
             drained_since,
             terminated,
-            partial(self._live.standing, pod.pod_id),
+            partial(self._runtime.leases.pod_activity, pod.pod_id),
         )
-        self._made[pod.pod_id] = pod, view
+        self._views[pod.pod_id] = pod, view
         return view

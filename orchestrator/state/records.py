@@ -33,7 +33,7 @@ FAILED = tournament_pb2.TOURNAMENT_STATE_FAILED
 END_STATES = (COMPLETED, CANCELLED, FAILED)
 
 
-VISITOR = -1
+EXTERNAL_POD_NUMBER = -1
 """Number of a pod that came by itself."""
 
 
@@ -161,9 +161,9 @@ class PodRecord:
     """Why it was told to go; empty while it is to stay."""
 
     @property
-    def visits(self) -> bool:
+    def is_external(self) -> bool:
         """Whether it came by itself, and will come again."""
-        return self.number == VISITOR
+        return self.number == EXTERNAL_POD_NUMBER
 
     @cached_property
     def reserved(self) -> Resources:

@@ -4,32 +4,32 @@ Level-triggered: every look asks the leaderboard who is to be evaluated, queues 
 there is. The leaderboard decides; see its NameChampion.
 """
 
-from orchestrator.leaderboard_client import Board
+from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.state import records
-from orchestrator.state.database import State, Transaction
+from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import EvaluationRecord, TournamentRecord, WorkPhase
-from orchestrator.state.runtime import Live
+from orchestrator.state.runtime import RuntimeState
 from orchestrator.tournaments import lifecycle
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import DeadlineExceeded, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
-PATIENCE_SECONDS = 900.0
+EVALUATION_TIMEOUT_SECONDS = 900.0
 """After this long the evaluations that there are decide."""
 
 
-class Crowning:
+class ChampionSelection:
     """Names champions.
 
     while not await crowning.settled(now, tournament): ...
     """
 
-    def __init__(self, state: State, live: Live, board: Board) -> None:
-        self._state, self._live, self._board = state, live, board
-        self._begun: dict[str, float] = {}
+    def __init__(self, state: StateDatabase, runtime: RuntimeState, leaderboard: LeaderboardClient) -> None:
+        self._state, self._runtime, self._leaderboard = state, runtime, leaderboard
+        self._started: dict[str, float] = {}
 
-    async def settled(self, now: float, tournament: TournamentRecord) -> bool:
+    async def select_when_ready(self, now: float, tournament: TournamentRecord) -> bool:
         """Whether there is nothing to wait for before the tournament is complete; names the champion then.
 
         Args:
@@ -39,32 +39,32 @@ class Crowning:
         name = tournament.tournament_id
         if not tournament.spec.champion.reevaluate_top:
             return True
-        begins = name not in self._begun
-        waited = now - self._begun.setdefault(name, now)
+        first_call = name not in self._started
+        waited = now - self._started.setdefault(name, now)
         try:
-            contenders = (await self._board.name_champion(name, [])).contenders
+            contenders = (await self._leaderboard.name_champion(name, [])).contenders
             results = [await self._state.transact(fresh_evaluation, tournament, one) for one in contenders]
             done = [result for result in results if result is not None]
-            if begins:
-                self._live.bell.ring()
-                self._live.wake.set()
-            if len(done) < len(results) and waited < PATIENCE_SECONDS:
+            if first_call:
+                self._runtime.changes.notify_all()
+                self._runtime.reconcile_requested.set()
+            if len(done) < len(results) and waited < EVALUATION_TIMEOUT_SECONDS:
                 return False
-            await self._name(tournament, done)
+            await self._select(tournament, done)
         except (DeadlineExceeded, Unavailable):
             # Without an answer the first of the board stays champion.
-            return waited >= PATIENCE_SECONDS
+            return waited >= EVALUATION_TIMEOUT_SECONDS
         return True
 
-    async def _name(self, tournament: TournamentRecord, results: list[leaderboard_pb2.FreshEvaluation]) -> None:
+    async def _select(self, tournament: TournamentRecord, results: list[leaderboard_pb2.FreshEvaluation]) -> None:
         name = tournament.tournament_id
-        answer = await self._board.name_champion(name, results)
+        answer = await self._leaderboard.name_champion(name, results)
         if not answer.HasField("champion"):
             return
         champion = answer.champion
         champion.score, champion.standard_error = answer.score, answer.standard_error
-        self._live.crown(name, champion)
-        await self._state.transact(_tell, name, answer.reason)
+        self._runtime.best.select_champion(name, champion)
+        await self._state.transact(_record_champion, name, answer.reason)
 
 
 def fresh_evaluation(
@@ -88,5 +88,5 @@ def fresh_evaluation(
     return leaderboard_pb2.FreshEvaluation(candidate_id=candidate.candidate_id, evaluation=found.result)
 
 
-def _tell(transaction: Transaction, tournament_id: str, reason: str) -> None:
+def _record_champion(transaction: Transaction, tournament_id: str, reason: str) -> None:
     transaction.record("champion_named", reason, tournament_id=tournament_id)

@@ -4,76 +4,78 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from orchestrator.decisions import objective
-from orchestrator.leaderboard_client import Board
+from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.state import records
-from orchestrator.state.database import State, Transaction
+from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.observation import observe
 from orchestrator.state.records import COMPLETED, ENDING, RUNNING, TournamentRecord
-from orchestrator.state.runtime import Live, write_down
-from orchestrator.tournaments.champion import Crowning
+from orchestrator.state.runtime import RuntimeState, save_changes
+from orchestrator.tournaments.champion import ChampionSelection
 
-CHAMPION_PATIENCE_SECONDS = 10.0
+LEADERBOARD_TIMEOUT_SECONDS = 10.0
 """So long the end of a tournament waits for a leaderboard that is away."""
 
 
-class Referee:
+class CompletionCheck:
     """Judges tournaments on what the leaderboard says.
 
     await referee.judge(clock.monotonic())
     """
 
-    def __init__(self, state: State, live: Live, board: Board) -> None:
-        self._state, self._live, self._board = state, live, board
-        self._crowning = Crowning(state, live, board)
-        self._quiet_since: dict[str, float] = {}
+    def __init__(self, state: StateDatabase, runtime: RuntimeState, leaderboard: LeaderboardClient) -> None:
+        self._state, self._runtime, self._leaderboard = state, runtime, leaderboard
+        self._champion_selection = ChampionSelection(state, runtime, leaderboard)
+        self._no_training_since: dict[str, float] = {}
         self._had_pods: set[str] = set()
 
-    async def judge(self, now: float) -> None:
+    async def check_all(self, now: float) -> None:
         """Asks for the best candidates, ends what has met its objective, and lets rounds begin."""
-        observed = observe(self._live.roster)
+        observed = observe(self._runtime.cache)
         active = {found.tournament_id for found in observed.tournaments if found.state in (RUNNING, ENDING)}
         with_pods = {pod.tournament_id for pod in observed.pods}
         # Once more after the last pod has gone: it may have submitted just before.
-        fresh = await self._board.refresh(active | with_pods | self._had_pods)
+        fresh = await self._leaderboard.refresh(active | with_pods | self._had_pods)
         self._had_pods = with_pods
         for tournament in observed.tournaments:
             name = tournament.tournament_id
             if tournament.state == RUNNING:
-                await self._judge_running(tournament, observed.agents[name], fresh=name in fresh)
+                await self._check_running(tournament, observed.agents[name], fresh=name in fresh)
             elif tournament.state == ENDING:
                 await self._complete_ending(now, tournament, fresh=name in fresh)
 
-    async def _judge_running(self, tournament: TournamentRecord, unfinished: Collection[str], *, fresh: bool) -> None:
+    async def _check_running(self, tournament: TournamentRecord, unfinished: Collection[str], *, fresh: bool) -> None:
         name, synchronous = tournament.tournament_id, tournament.spec.synchronous
         rounds_done = _rounds_done(tournament, unfinished)
         # Only a board that was asked after the last agent of a round had finished knows all of the round's scores.
         between_rounds = not synchronous or (rounds_done > 0 and fresh)
-        best = self._live.best.get(name)
-        standing = objective.Standing(
+        best = self._runtime.best.by_tournament.get(name)
+        progress = objective.TournamentProgress(
             best_score=best.score if best else None,
-            running_seconds=self._live.running_seconds(name),
-            environment_steps=self._live.environment_steps(name),
+            running_seconds=self._runtime.running_time.seconds(name),
+            environment_steps=self._runtime.counters.environment_steps(name),
             between_rounds=between_rounds,
         )
-        reason = objective.met(tournament.spec.objective, standing)
+        reason = objective.met(tournament.spec.objective, progress)
         if reason:
             await self._state.transact(end_tournament, name, ENDING, reason)
-            self._live.bell.ring()
-        elif between_rounds and rounds_done > self._live.judged_rounds.get(name, 0):
-            self._live.judged_rounds[name] = rounds_done
-            self._live.bell.ring()
+            self._runtime.changes.notify_all()
+        elif between_rounds and rounds_done > self._runtime.judged_rounds.get(name, 0):
+            self._runtime.judged_rounds[name] = rounds_done
+            self._runtime.changes.notify_all()
 
     async def _complete_ending(self, now: float, tournament: TournamentRecord, *, fresh: bool) -> None:
         name = tournament.tournament_id
-        waited = now - self._quiet_since.setdefault(name, now)
-        if self._live.is_training(name, now):
+        waited = now - self._no_training_since.setdefault(name, now)
+        if self._runtime.leases.is_training(name, now):
             # From here on the leaderboard has time to answer.
-            self._quiet_since[name] = now
-        elif (fresh or waited >= CHAMPION_PATIENCE_SECONDS) and await self._crowning.settled(now, tournament):
-            await write_down(self._state, self._live)
+            self._no_training_since[name] = now
+        elif (fresh or waited >= LEADERBOARD_TIMEOUT_SECONDS) and await self._champion_selection.select_when_ready(
+            now, tournament
+        ):
+            await save_changes(self._state, self._runtime)
             await self._state.transact(end_tournament, name, COMPLETED, tournament.reason)
-            del self._quiet_since[name]
-            self._live.bell.ring()
+            del self._no_training_since[name]
+            self._runtime.changes.notify_all()
 
 
 def _rounds_done(tournament: TournamentRecord, unfinished: Collection[str]) -> int:

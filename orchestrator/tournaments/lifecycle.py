@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.decisions.update_summary import describe_changes
 from orchestrator.state import records
-from orchestrator.state.database import State, Transaction
+from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import (
     CANCELLED,
     COMPLETED,
@@ -19,7 +19,7 @@ from orchestrator.state.records import (
     TournamentRecord,
     WorkPhase,
 )
-from orchestrator.state.runtime import Live
+from orchestrator.state.runtime import RuntimeState
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.resolve import resolve
@@ -34,7 +34,7 @@ NEWEST = 1 << 62
 
 
 @dataclass(frozen=True)
-class Scene:
+class TournamentView:
     """A tournament with what happened, of the same moment, and its pods at that moment or just after it."""
 
     tournament: TournamentRecord
@@ -46,18 +46,24 @@ class Tournaments:
     """What people ask for."""
 
     def __init__(
-        self, state: State, live: Live, *, mesh_id: str, start_pods: bool, random_bytes: Callable[[int], bytes]
+        self,
+        state: StateDatabase,
+        runtime: RuntimeState,
+        *,
+        mesh_id: str,
+        start_pods: bool,
+        random_bytes: Callable[[int], bytes],
     ) -> None:
         """Serves one mesh.
 
         Args:
             state: Where everything is remembered.
-            live: Is told what is new.
+            runtime: Is told what is new.
             mesh_id: The mesh that tournaments begin in.
             start_pods: Whether anything can be trained here.
             random_bytes: So many random bytes, for names.
         """
-        self._state, self._live = state, live
+        self._state, self._runtime = state, runtime
         self._mesh_id, self._start_pods, self._random_bytes = mesh_id, start_pods, random_bytes
         self._closing = False
 
@@ -72,7 +78,7 @@ class Tournaments:
             InvalidArgument: BAD_SPEC.
             FailedPrecondition: No pods are started here.
         """
-        self._check_open()
+        self._check_accepting()
         spec = resolve(request.spec)
 
         def change(transaction: Transaction) -> TournamentRecord:
@@ -110,7 +116,7 @@ class Tournaments:
             NotFound: There is no such tournament.
             FailedPrecondition: Its objective was met, or no pods are started here.
         """
-        self._check_open()
+        self._check_accepting()
         return await self._change(
             lambda transaction: _once(
                 transaction, "ResumeTournament", request, lambda found: resume(transaction, found, self._mesh_id)
@@ -125,7 +131,7 @@ class Tournaments:
             NotFound: There is no such tournament.
             FailedPrecondition: No pods are started here.
         """
-        self._check_open()
+        self._check_accepting()
         evaluation_id = await self._state.transact(create_evaluation, request)
         self._changed()
         return evaluation_id
@@ -150,7 +156,7 @@ class Tournaments:
 
     def pods(self, tournament_id: str) -> list[PodRecord]:
         """Pods of a tournament, or of all when it is empty, oldest first."""
-        return [pod for pod in self._live.roster.pods.values() if tournament_id in ("", pod.tournament_id)]
+        return [pod for pod in self._runtime.cache.pods.values() if tournament_id in ("", pod.tournament_id)]
 
     async def events(self, tournament_id: str, page_size: int, page_token: str) -> tuple[list[EventRecord], str]:
         """Events, oldest first, and the token of the next page; raises InvalidArgument for a bad token."""
@@ -167,10 +173,10 @@ class Tournaments:
         found = await self._state.transact(records.select, EvaluationRecord, condition, tournament_id, begin, size)
         return found, str(found[-1].number + 1) if len(found) == size else ""
 
-    async def scene(self, tournament_id: str, after: int) -> Scene:
+    async def tournament_view(self, tournament_id: str, after: int) -> TournamentView:
         """A tournament, its pods, and its events after a sequence number; raises NotFound."""
-        tournament, events = await self._state.transact(scene, tournament_id, min(after, NEWEST))
-        return Scene(tournament, self.pods(tournament_id), events)
+        tournament, events = await self._state.transact(tournament_view, tournament_id, min(after, NEWEST))
+        return TournamentView(tournament, self.pods(tournament_id), events)
 
     async def _change(self, change: Callable[[Transaction], TournamentRecord]) -> TournamentRecord:
         tournament = await self._state.transact(change)
@@ -178,10 +184,10 @@ class Tournaments:
         return tournament
 
     def _changed(self) -> None:
-        self._live.wake.set()
-        self._live.bell.ring()
+        self._runtime.reconcile_requested.set()
+        self._runtime.changes.notify_all()
 
-    def _check_open(self) -> None:
+    def _check_accepting(self) -> None:
         if self._closing:
             raise Unavailable("the orchestrator is stopping")
         if not self._start_pods:
@@ -331,7 +337,9 @@ def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequ
     return transaction.once("CreateEvaluation", request.request_id, request, store)
 
 
-def scene(transaction: Transaction, tournament_id: str, after: int) -> tuple[TournamentRecord, list[EventRecord]]:
+def tournament_view(
+    transaction: Transaction, tournament_id: str, after: int
+) -> tuple[TournamentRecord, list[EventRecord]]:
     """Reads a tournament, and its events after a sequence number."""
     return (
         records.find_tournament(transaction, tournament_id),
@@ -339,7 +347,7 @@ def scene(transaction: Transaction, tournament_id: str, after: int) -> tuple[Tou
     )
 
 
-def has_ended(seen: Scene) -> bool:
+def has_ended(seen: TournamentView) -> bool:
     """Whether nothing more will happen that a watcher was not shown."""
     return seen.tournament.state in END_STATES and len(seen.events) < LONGEST_PAGE
 

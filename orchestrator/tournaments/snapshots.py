@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import structlog
 
-from orchestrator.leaderboard_client import Board
-from orchestrator.state.runtime import Live
+from orchestrator.leaderboard_client import LeaderboardClient
+from orchestrator.state.runtime import RuntimeState
 from podrace.errors import DeadlineExceeded, PodraceError, Unavailable
 from podrace.specification.snapshot_schedule import SnapshotSchedule, period_seconds
 
@@ -20,28 +20,28 @@ class ChampionSnapshots:
     await snapshots.close()
     """
 
-    def __init__(self, live: Live, board: Board) -> None:
-        self._live, self._board = live, board
+    def __init__(self, runtime: RuntimeState, leaderboard: LeaderboardClient) -> None:
+        self._runtime, self._leaderboard = runtime, leaderboard
         self._schedules: dict[str, SnapshotSchedule] = {}
         self._taking: dict[str, asyncio.Task[None]] = {}
 
     def take_due(self, now: float, tournament_ids: Iterable[str]) -> None:
         """Begins to take what is due of tournaments that run; `now` is monotonic."""
         for name in tournament_ids:
-            period = period_seconds(self._live.roster.tournaments[name].spec.evaluation)
+            period = period_seconds(self._runtime.cache.tournaments[name].spec.evaluation)
             if period is None or name in self._taking:
                 continue
             # An earlier life may have taken the last one: then it is asked for again, which does no harm.
             schedule = self._schedules.setdefault(name, SnapshotSchedule(period, last=0))
-            number = schedule.due(self._live.running_seconds(name, now))
+            number = schedule.due(self._runtime.running_time.seconds(name, now))
             if number:
-                taking = self._take(name, number, self._live.running_seconds(name, now), schedule)
+                taking = self._take(name, number, self._runtime.running_time.seconds(name, now), schedule)
                 self._taking[name] = asyncio.create_task(taking)
 
     async def _take(self, name: str, number: int, running_seconds: float, schedule: SnapshotSchedule) -> None:
         try:
-            steps = self._live.environment_steps(name)
-            await self._board.snapshot_champion(name, number, running_seconds, steps)
+            steps = self._runtime.counters.environment_steps(name)
+            await self._leaderboard.snapshot_champion(name, number, running_seconds, steps)
         except (DeadlineExceeded, Unavailable):
             return  # tried again at the next look
         except PodraceError as error:

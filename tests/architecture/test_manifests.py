@@ -20,7 +20,7 @@ from agentpod.config import PodConfig
 from leaderboard.config import Config as LeaderboardConfig
 from orchestrator.config import Config as OrchestratorConfig
 from orchestrator.config import check as check_orchestrator
-from orchestrator.launchers.base import NewPod, Surroundings
+from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.kubernetes.event_recorder import event_of
 from orchestrator.launchers.kubernetes.jobs import job_of, owner_of
 from orchestrator.launchers.options import KubernetesOptions
@@ -149,10 +149,10 @@ def job_on(overlay: str, layout: Any, hosts: int, store: str) -> dict[str, Any]:
     """Returns the Job that the launcher makes of an overlay's template."""
     template = named(rendered(KUBERNETES / "overlays" / overlay), "PodTemplate", "podrace-agentpod")
     spec = PodSpec(layout=layout, workers=1, learners=hosts, cores=2.0, memory_bytes=1 << 30, gpus=hosts, hosts=hosts)
-    around = Surroundings("o:1", "l:2", store, Path(), Path(), "", 60.0, TelemetryConfig())
+    pod_environment = PodEnvironment("o:1", "l:2", store, Path(), Path(), "", 60.0, TelemetryConfig())
     owner = owner_of("podrace", "race")
     owner["metadata"]["uid"] = "0"
-    return dict(job_of(NewPod("race-p0", "race", spec), around, KubernetesOptions(), template, owner))
+    return dict(job_of(NewPod("race-p0", "race", spec), pod_environment, KubernetesOptions(), template, owner))
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -23,7 +23,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiResponse:
     """What the server answered."""
 
     status: int
@@ -31,24 +31,24 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Send(Protocol):
+class SendRequest(Protocol):
     """Sends one request; raises OSError when nobody answers."""
 
-    def __call__(self, method: str, path: str, query: Mapping[str, str], body: Object | None) -> Answer:
+    def __call__(self, method: str, path: str, query: Mapping[str, str], body: Object | None) -> ApiResponse:
         """Blocks for TIMEOUT_SECONDS at most."""
         ...
 
 
-class Cluster:
+class ApiClient:
     """The API server, as seen from one namespace. Every method blocks.
 
-    cluster = Cluster(*connect(""))
+    cluster = ApiClient(*connect(""))
     cluster.create("batch/v1", "jobs", {...})
     for job in cluster.list("batch/v1", "jobs", labels="podrace/scope=podrace"): ...
     cluster.delete("batch/v1", "jobs", "race-p0")
     """
 
-    def __init__(self, send: Send, namespace: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, send: SendRequest, namespace: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Sends nothing yet.
 
         Args:
@@ -61,7 +61,7 @@ class Cluster:
 
     def get(self, group: str, kind: str, name: str) -> Object | None:
         """One object; None if there is none."""
-        answer = self._ask("GET", self._path(group, kind, name), missing=True)
+        answer = self._request("GET", self._path(group, kind, name), missing=True)
         return None if answer is None else _object(answer)
 
     def list(
@@ -82,7 +82,7 @@ class Cluster:
 
     def create(self, group: str, kind: str, body: Object) -> Object | None:
         """Makes an object; None if there is one of that name already."""
-        answer = self._ask("POST", self._path(group, kind), body=body, present=True)
+        answer = self._request("POST", self._path(group, kind), body=body, present=True)
         return None if answer is None else _object(answer)
 
     def delete(
@@ -94,13 +94,13 @@ class Cluster:
             options["propagationPolicy"] = propagation
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        self._ask("DELETE", self._path(group, kind, name), body=options, missing=True)
+        self._request("DELETE", self._path(group, kind, name), body=options, missing=True)
 
     def log(self, pod: str, container: str, lines: int) -> str:
         """The end of what a container said; empty where nobody knows any more."""
         query = {"container": container, "tailLines": str(lines)}
         try:
-            answer = self._ask("GET", f"{self._path('v1', 'pods', pod)}/log", query=query, missing=True)
+            answer = self._request("GET", f"{self._path('v1', 'pods', pod)}/log", query=query, missing=True)
         except (InvalidArgument, Unavailable):
             # It never began, its node is away, or this service may not read logs: nothing that has to be known.
             return ""
@@ -113,7 +113,7 @@ class Cluster:
         found: list[Object] = []
         token = ""
         while True:
-            answer = self._ask("GET", path, query={**query, "continue": token} if token else query, expired=True)
+            answer = self._request("GET", path, query={**query, "continue": token} if token else query, expired=True)
             if answer is None:
                 return None
             page = _object(answer)
@@ -122,7 +122,7 @@ class Cluster:
             if not token:
                 return found
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
@@ -132,7 +132,7 @@ class Cluster:
         missing: bool = False,
         present: bool = False,
         expired: bool = False,
-    ) -> Answer | None:
+    ) -> ApiResponse | None:
         """Asks once; None for the answers that the caller says are fine."""
         if self._monotonic() < self._not_before:
             raise Unavailable("the Kubernetes API is overloaded and has asked for a pause")
@@ -156,29 +156,29 @@ class Cluster:
         return f"{root}{within}/{kind}" + (f"/{name}" if name else "")
 
 
-def error_of(answer: Answer, asked: str, namespace: str) -> PodraceError:
+def error_of(answer: ApiResponse, asked: str, namespace: str) -> PodraceError:
     """What an answer means for a pod that was to be started, or for the loop that asked: one line with a way out."""
-    said = _message(answer)
+    message = _message(answer)
     if answer.status == 401:
-        return Unavailable(f"the Kubernetes API does not know who asks: {said}; are the credentials still valid?")
-    if answer.status == 403 and "exceeded quota" in said:
-        return Unavailable(f"a quota of namespace {namespace!r} is exhausted: {said}")
+        return Unavailable(f"the Kubernetes API does not know who asks: {message}; are the credentials still valid?")
+    if answer.status == 403 and "exceeded quota" in message:
+        return Unavailable(f"a quota of namespace {namespace!r} is exhausted: {message}")
     if answer.status == 403:
         return Unavailable(
-            f"the Kubernetes API forbids it: {said}; give this service account the Role of deploy/k8s/base"
+            f"the Kubernetes API forbids it: {message}; give this service account the Role of deploy/k8s/base"
         )
-    if answer.status == 404 and "namespaces" in said:
-        return Unavailable(f"there is no namespace {namespace!r}: {said}; set kubernetes.namespace")
+    if answer.status == 404 and "namespaces" in message:
+        return Unavailable(f"there is no namespace {namespace!r}: {message}; set kubernetes.namespace")
     if answer.status == 404:
-        return NotFound(f"{asked}: {said}")
+        return NotFound(f"{asked}: {message}")
     if answer.status in (400, 422):
-        return InvalidArgument(f"the Kubernetes API refuses it: {said}")
+        return InvalidArgument(f"the Kubernetes API refuses it: {message}")
     if answer.status == 429:
-        return Unavailable(f"the Kubernetes API is overloaded: {said}")
-    return Unavailable(f"the Kubernetes API fails: {asked}: {answer.status} {said}")
+        return Unavailable(f"the Kubernetes API is overloaded: {message}")
+    return Unavailable(f"the Kubernetes API fails: {asked}: {answer.status} {message}")
 
 
-def connect(namespace: str) -> tuple[Send, str]:
+def connect(namespace: str) -> tuple[SendRequest, str]:
     """Finds the API server: of the cluster this runs in, or of KUBECONFIG; and the namespace, where none is given.
 
     Raises:
@@ -204,13 +204,13 @@ def connect(namespace: str) -> tuple[Send, str]:
     return _sender(client.ApiClient(configuration)), namespace or found
 
 
-def _sender(api: Any) -> Send:
+def _sender(api: Any) -> SendRequest:
     from kubernetes.client.exceptions import ApiException
     from urllib3.exceptions import HTTPError
 
     headers = {"Accept": "application/json, */*", "Content-Type": "application/json"}
 
-    def send(method: str, path: str, query: Mapping[str, str], body: Object | None) -> Answer:
+    def send(method: str, path: str, query: Mapping[str, str], body: Object | None) -> ApiResponse:
         request = api.param_serialize(
             method,
             path,
@@ -221,14 +221,14 @@ def _sender(api: Any) -> Send:
         )
         try:
             response = api.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
-            return Answer(response.status, response.read(), dict(response.headers))
+            return ApiResponse(response.status, response.read(), dict(response.headers))
         except (HTTPError, ApiException) as error:
             raise OSError(_one_line(error)) from None
 
     return send
 
 
-def _object(answer: Answer) -> Object:
+def _object(answer: ApiResponse) -> Object:
     try:
         found: Object = json.loads(answer.content)
     except ValueError:
@@ -236,16 +236,16 @@ def _object(answer: Answer) -> Object:
     return found
 
 
-def _message(answer: Answer) -> str:
+def _message(answer: ApiResponse) -> str:
     """What the server says is wrong: the message of its Status, or whatever stands in its place."""
     try:
-        said = json.loads(answer.content)["message"]
+        message = json.loads(answer.content)["message"]
     except (ValueError, KeyError, TypeError):
-        said = answer.content.decode(errors="replace")
-    return " ".join(str(said).split())[:300]
+        message = answer.content.decode(errors="replace")
+    return " ".join(str(message).split())[:300]
 
 
-def _exists(answer: Answer) -> bool:
+def _exists(answer: ApiResponse) -> bool:
     try:
         return answer.status == 409 and bool(json.loads(answer.content)["reason"] == "AlreadyExists")
     except (ValueError, KeyError, TypeError):

@@ -9,32 +9,32 @@ from typing import Any
 
 import structlog
 
-from orchestrator.launchers.kubernetes.api_client import Cluster, Object
+from orchestrator.launchers.kubernetes.api_client import ApiClient, Object
 from podrace.errors import PodraceError
 
 BURST = 20
 """Events that may be sent at once; the API server limits them as well."""
 EVENTS_PER_SECOND = 0.5
-WAITING = 100
+QUEUE_LIMIT = 100
 """More than so many that wait are dropped; the orchestrator's own list has them all."""
 LONGEST_MESSAGE = 1000
-TROUBLES = ("pod_died", "pod_killed", "pool_short", "tournament_failed")
-ABOUT_AGENTS = "agent_"
+WARNING_KINDS = ("pod_died", "pod_killed", "pool_short", "tournament_failed")
+AGENT_KIND_PREFIX = "agent_"
 """What befalls single agents is too much, and is no decision about pods."""
 _log = structlog.get_logger(__name__)
 
 
-class Announcer:
+class EventRecorder:
     """Sends events, one after the other, as the rate allows.
 
-    announcer = Announcer(cluster, owner)
-    announcer.note("pod_started", "race-p0: ...", {"tournament_id": "race"})
+    announcer = EventRecorder(cluster, owner)
+    announcer.record_event("pod_started", "race-p0: ...", {"tournament_id": "race"})
     await announcer.close()
     """
 
     def __init__(
         self,
-        cluster: Callable[[], Cluster],
+        cluster: Callable[[], ApiClient],
         owner: Callable[[str], Object],
         *,
         monotonic: Callable[[], float] = time.monotonic,
@@ -47,20 +47,20 @@ class Announcer:
             monotonic: Clock that the rate is measured with.
         """
         self._cluster, self._owner, self._monotonic = cluster, owner, monotonic
-        self._waiting: deque[tuple[str, str, str]] = deque()
+        self._queue: deque[tuple[str, str, str]] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._allowed, self._counted = float(BURST), monotonic()
         self.dropped = 0
 
-    def note(self, kind: str, message: str, ids: Mapping[str, str]) -> None:
+    def record_event(self, kind: str, message: str, ids: Mapping[str, str]) -> None:
         """Has an event sent; never blocks."""
         tournament_id = ids.get("tournament_id", "")
-        if not tournament_id or kind.startswith(ABOUT_AGENTS):
+        if not tournament_id or kind.startswith(AGENT_KIND_PREFIX):
             return
-        if len(self._waiting) >= WAITING:
+        if len(self._queue) >= QUEUE_LIMIT:
             self.dropped += 1
             return
-        self._waiting.append((kind, message, tournament_id))
+        self._queue.append((kind, message, tournament_id))
         if self._sending is None or self._sending.done():
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
@@ -71,10 +71,10 @@ class Announcer:
             await asyncio.gather(self._sending, return_exceptions=True)
 
     async def _send_all(self) -> None:
-        while self._waiting:
+        while self._queue:
             await asyncio.sleep(self._pause_seconds())
             self._allowed -= 1.0
-            kind, message, tournament_id = self._waiting.popleft()
+            kind, message, tournament_id = self._queue.popleft()
             try:
                 await asyncio.to_thread(self._send, kind, message, tournament_id)
             except PodraceError as error:
@@ -112,7 +112,7 @@ def event_of(kind: str, message: str, owner: Object, namespace: str) -> dict[str
         },
         "reason": "".join(word.capitalize() for word in kind.split("_")),
         "message": message[:LONGEST_MESSAGE],
-        "type": "Warning" if kind in TROUBLES else "Normal",
+        "type": "Warning" if kind in WARNING_KINDS else "Normal",
         "source": {"component": "podrace-orchestrator"},
         "firstTimestamp": now,
         "lastTimestamp": now,

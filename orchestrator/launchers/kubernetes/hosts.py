@@ -12,7 +12,7 @@ from orchestrator.launchers.pod_settings import hosts_of
 from podrace.errors import FailedPrecondition
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
-HEAD_PORT = 50070
+LEADER_PORT = 50070
 INDEX = "batch.kubernetes.io/job-completion-index"
 PREFIX = "PODRACE_AGENTPOD__"
 
@@ -35,7 +35,7 @@ def completions(spec: PodSpec) -> dict[str, Any]:
     return {"completions": hosts, "parallelism": hosts} | ({"completionMode": "Indexed"} if hosts > 1 else {})
 
 
-def whereabouts(job: str, spec: PodSpec, template: Object) -> list[dict[str, Any]]:
+def host_environment(job: str, spec: PodSpec, template: Object) -> list[dict[str, Any]]:
     """Variables by which each role knows its host, and where the head is.
 
     Raises:
@@ -52,13 +52,13 @@ def whereabouts(job: str, spec: PodSpec, template: Object) -> list[dict[str, Any
         )
     number = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
     return [
-        {"name": f"{PREFIX}HEAD", "value": f"{job}-0.{subdomain}:{HEAD_PORT}"},
+        {"name": f"{PREFIX}HEAD", "value": f"{job}-0.{subdomain}:{LEADER_PORT}"},
         {"name": f"{PREFIX}HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": f"{PREFIX}HOST_INDEX", "valueFrom": number},
     ]
 
 
-def apart(job: str, spec: PodSpec, affinity: Mapping[str, Any] | None) -> dict[str, Any]:
+def anti_affinity(job: str, spec: PodSpec, affinity: Mapping[str, Any] | None) -> dict[str, Any]:
     """The template's affinity, and that no node has two hosts of one pod."""
     found = {**(affinity or {})}
     if hosts_of(spec) > 1:
@@ -69,6 +69,6 @@ def apart(job: str, spec: PodSpec, affinity: Mapping[str, Any] | None) -> dict[s
     return found
 
 
-def heads_of(pods: Sequence[Object]) -> list[Object]:
+def leader_pods(pods: Sequence[Object]) -> list[Object]:
     """Those of a Job's pods that have the head, or had it before they were replaced."""
     return [pod for pod in pods if (pod["metadata"].get("annotations") or {}).get(INDEX, "0") == "0"]

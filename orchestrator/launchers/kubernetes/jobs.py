@@ -12,14 +12,14 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator.decisions.resources import Resources
-from orchestrator.launchers.base import ListedPod, NewPod, Surroundings
+from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.kubernetes.api_client import Object
-from orchestrator.launchers.kubernetes.hosts import HEAD_PORT, apart, completions, part_of, whereabouts
+from orchestrator.launchers.kubernetes.hosts import LEADER_PORT, anti_affinity, completions, host_environment, part_of
 from orchestrator.launchers.options import KubernetesOptions
 from orchestrator.launchers.pod_settings import (
-    HEAD,
     LAYOUT_NAMES,
     LAYOUTS,
+    LEADER,
     environment,
     hosts_of,
     pod_settings,
@@ -62,13 +62,13 @@ def _name(wanted: str, longest: int) -> str:
 
 
 def job_of(
-    pod: NewPod, around: Surroundings, options: KubernetesOptions, template: Object, owner: Object
+    pod: NewPod, pod_environment: PodEnvironment, options: KubernetesOptions, template: Object, owner: Object
 ) -> dict[str, Any]:
     """The Job that is a pod.
 
     Args:
         pod: What is to be started.
-        around: What every pod is told.
+        pod_environment: What every pod is told.
         options: Of the launcher.
         template: The PodTemplate; its own labels and annotations are the Job's, those of its template the pod's.
         owner: ConfigMap of the tournament.
@@ -112,13 +112,15 @@ def job_of(
                     **pod_metadata,
                     "labels": {**(pod_metadata.get("labels") or {}), **labels},
                 },
-                "spec": _pod_spec(pod, around, options, template),
+                "spec": _pod_spec(pod, pod_environment, options, template),
             },
         },
     }
 
 
-def _pod_spec(pod: NewPod, around: Surroundings, options: KubernetesOptions, template: Object) -> dict[str, Any]:
+def _pod_spec(
+    pod: NewPod, pod_environment: PodEnvironment, options: KubernetesOptions, template: Object
+) -> dict[str, Any]:
     spec: dict[str, Any] = copy.deepcopy(dict(template["template"]["spec"]))
     containers = spec.pop("containers", None) or []
     base = next((container for container in containers if container.get("name") == CONTAINER), None)
@@ -127,16 +129,16 @@ def _pod_spec(pod: NewPod, around: Surroundings, options: KubernetesOptions, tem
     part, name, roles = part_of(pod.spec), job_name(pod.pod_id), roles_of(pod.spec)
     gpus = gpus_of_roles(part, roles, claimed=not options.gpu_resource)
     resources = resources_of_roles(part, roles)
-    where = whereabouts(name, pod.spec, template)
+    where = host_environment(name, pod.spec, template)
     made: list[dict[str, Any]] = []
     for role in roles:
         container = copy.deepcopy(base)
         container["name"] = role
         container["args"] = [role]
-        container["env"] = [*(base.get("env") or []), *_environment(pod, around, role, gpus[role]), *where]
+        container["env"] = [*(base.get("env") or []), *_environment(pod, pod_environment, role, gpus[role]), *where]
         container["ports"] = [{"name": "metrics", "containerPort": METRICS_PORT + len(made)}]
-        if where and role == HEAD:
-            container["ports"].append({"name": "head", "containerPort": HEAD_PORT})
+        if where and role == LEADER:
+            container["ports"].append({"name": "head", "containerPort": LEADER_PORT})
         container["resources"] = _resources(base, resources[role], gpus[role], options.gpu_resource)
         container["volumeMounts"] = [
             *(base.get("volumeMounts") or []),
@@ -148,7 +150,7 @@ def _pod_spec(pod: NewPod, around: Surroundings, options: KubernetesOptions, tem
     spec |= {"containers": [*made, *beside], "restartPolicy": "Never"}
     spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(part)]
     if where:
-        spec["affinity"] = apart(name, pod.spec, spec.get("affinity"))
+        spec["affinity"] = anti_affinity(name, pod.spec, spec.get("affinity"))
     if len(roles) > 1:
         # CUDA's handles of memory are opened by process ids of one space.
         spec["shareProcessNamespace"] = True
@@ -166,8 +168,8 @@ def _volumes(spec: PodSpec) -> list[dict[str, Any]]:
     ]
 
 
-def _environment(pod: NewPod, around: Surroundings, role: str, gpus: int) -> list[dict[str, str]]:
-    settings = pod_settings(pod, around) | {
+def _environment(pod: NewPod, pod_environment: PodEnvironment, role: str, gpus: int) -> list[dict[str, str]]:
+    settings = pod_settings(pod, pod_environment) | {
         "folder": f"{FOLDER}/pod",
         "plane_folder": SHARED_MEMORY,
         "role_wait_seconds": ROLE_WAIT_SECONDS,
@@ -204,7 +206,7 @@ def gpus_of_roles(spec: PodSpec, roles: Sequence[str], *, claimed: bool = False)
             f"pod.gpus = {spec.gpus}: plane 'group' needs one for each of {', '.join(roles)},"
             " because a GPU belongs to one container"
         )
-    ordered = sorted(roles, key=lambda role: (role == EVALUATOR, not role.startswith(HEAD)))
+    ordered = sorted(roles, key=lambda role: (role == EVALUATOR, not role.startswith(LEADER)))
     return {role: int(ordered.index(role) < spec.gpus) for role in roles}
 
 
@@ -276,7 +278,7 @@ def listed_of(job: Object, address: str = "") -> ListedPod:
         job: One of ours.
         address: Of its pod, the first of several, as others reach it; empty while it has none.
     """
-    said = job["metadata"]["annotations"]
+    annotations = job["metadata"]["annotations"]
     containers = job["spec"]["template"]["spec"]["containers"] if address else []
     ports = {
         each["name"]: port["containerPort"]
@@ -285,16 +287,16 @@ def listed_of(job: Object, address: str = "") -> ListedPod:
         if port.get("name") == "metrics"
     }
     return ListedPod(
-        pod_id=said["podrace/pod-id"],
-        tournament_id=said["podrace/tournament-id"],
+        pod_id=annotations["podrace/pod-id"],
+        tournament_id=annotations["podrace/tournament-id"],
         start_time=seconds_of(job["metadata"]["creationTimestamp"]),
-        layout=LAYOUTS[said["podrace/layout"]],
+        layout=LAYOUTS[annotations["podrace/layout"]],
         reserved=Resources(
-            float(said["podrace/cores"]),
-            int(said["podrace/memory-bytes"]),
-            int(said["podrace/gpus"]),
+            float(annotations["podrace/cores"]),
+            int(annotations["podrace/memory-bytes"]),
+            int(annotations["podrace/gpus"]),
             # Jobs that were made before pods could have several hosts do not say.
-            int(said.get("podrace/hosts", 1)),
+            int(annotations.get("podrace/hosts", 1)),
         ),
         metrics={role: f"{address}:{port}" for role, port in ports.items()},
     )

@@ -14,16 +14,22 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers.base import ListedPod, NewPod, Surroundings
-from orchestrator.launchers.kubernetes.api_client import Cluster, Object, Send, connect
-from orchestrator.launchers.kubernetes.event_recorder import Announcer
-from orchestrator.launchers.kubernetes.hosts import heads_of
+from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
+from orchestrator.launchers.kubernetes.api_client import ApiClient, Object, SendRequest, connect
+from orchestrator.launchers.kubernetes.event_recorder import EventRecorder
+from orchestrator.launchers.kubernetes.hosts import leader_pods
 from orchestrator.launchers.kubernetes.jobs import CONTAINER, job_name, job_of, listed_of, owner_name, owner_of
-from orchestrator.launchers.kubernetes.nodes import Seen, capacity_of
-from orchestrator.launchers.kubernetes.pod_states import JobState, address_of, creation_failure, end_of, state_of
+from orchestrator.launchers.kubernetes.nodes import ClusterObjects, capacity_of
+from orchestrator.launchers.kubernetes.pod_states import (
+    JobState,
+    address_of,
+    creation_failure,
+    job_state,
+    termination_reason,
+)
 from orchestrator.launchers.log_tail import last_line_of
 from orchestrator.launchers.options import KubernetesOptions
-from orchestrator.launchers.pod_settings import HEAD, hosts_of
+from orchestrator.launchers.pod_settings import LEADER, hosts_of
 from podrace.errors import PodraceError, Unavailable
 
 JOBS, PODS, CONFIG_MAPS = ("batch/v1", "jobs"), ("v1", "pods"), ("v1", "configmaps")
@@ -40,7 +46,7 @@ Result = TypeVar("Result")
 
 
 class KubernetesLauncher:
-    """Pods as Jobs. See Launcher for the verbs, and Witness for `note`.
+    """Pods as Jobs. See Launcher for the verbs, and EventSink for `note`.
 
     async with KubernetesLauncher(surroundings, options) as launcher:
         await launcher.start(pod)
@@ -48,31 +54,31 @@ class KubernetesLauncher:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        pod_environment: PodEnvironment,
         options: KubernetesOptions,
         *,
-        find: Callable[[str], tuple[Send, str]] = connect,
+        find: Callable[[str], tuple[SendRequest, str]] = connect,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Talks to nobody yet.
 
         Args:
-            surroundings: What every pod is told; its addresses are those that pods of the cluster see.
+            pod_environment: What every pod is told; its addresses are those that pods of the cluster see.
             options: Of this launcher.
             find: Finds the API server, given a namespace or none.
             monotonic: Clock.
         """
-        self._around, self._options, self._find, self._monotonic = surroundings, options, find, monotonic
-        self._connected: Cluster | None = None
-        self._announcer = Announcer(self._cluster, self._owner)
-        self._last_words: dict[str, str] = {}
+        self._pod_environment, self._options, self._find, self._monotonic = pod_environment, options, find, monotonic
+        self._connected: ApiClient | None = None
+        self._event_recorder = EventRecorder(self._cluster, self._owner)
+        self._last_log_line: dict[str, str] = {}
         # By name of a Job: what is reserved by those of the last look, and by what was just started.
         self._reserved: dict[str, Resources] = {}
         self._started: dict[str, tuple[Resources, float]] = {}
         self._waiting: dict[str, str] = {}
         self._owners_used: set[str] = set()
-        self._seen: Seen | None = None
-        self._sensed = 0.0
+        self._objects: ClusterObjects | None = None
+        self._sensed_at = 0.0
         # Monotonic times at which something was first noticed.
         self._since: dict[tuple[str, str], float] = {}
 
@@ -84,13 +90,13 @@ class KubernetesLauncher:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Leaves the pods as they are."""
-        await self._announcer.close()
+        await self._event_recorder.close()
 
     # --- verbs ------------------------------------------------------------------------------------------------
 
     async def list(self) -> Sequence[ListedPod]:
         """See Launcher."""
-        return await _asked(self._list)
+        return await _in_thread(self._list)
 
     async def start(self, pod: NewPod) -> None:
         """See Launcher."""
@@ -104,19 +110,19 @@ class KubernetesLauncher:
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
         """See Launcher."""
-        await _asked(self._kill if kill else self._terminate, job_name(pod_id))
+        await _in_thread(self._kill if kill else self._terminate, job_name(pod_id))
 
     async def capacity(self) -> Capacity:
         """See Launcher: what nodes that take agent pods have left, within the quotas of the namespace."""
-        return await _asked(self._capacity)
+        return await _in_thread(self._capacity)
 
-    def last_words(self, pod_id: str) -> str:
+    def last_log_line(self, pod_id: str) -> str:
         """See Launcher."""
-        return self._last_words.get(job_name(pod_id), "")
+        return self._last_log_line.get(job_name(pod_id), "")
 
-    def note(self, kind: str, message: str, ids: Mapping[str, str]) -> None:
-        """See Witness."""
-        self._announcer.note(kind, message, ids)
+    def record_event(self, kind: str, message: str, ids: Mapping[str, str]) -> None:
+        """See EventSink."""
+        self._event_recorder.record_event(kind, message, ids)
 
     # --- what runs --------------------------------------------------------------------------------------------
 
@@ -126,36 +132,36 @@ class KubernetesLauncher:
         pods = defaultdict(list)
         for pod in cluster.list(*PODS, labels=scope):
             pods[pod["metadata"]["labels"].get("podrace/pod", "")].append(pod)
-        states = {_name(job): state_of(job, pods[_name(job)]) for job in jobs}
-        living = [job for job in jobs if not states[_name(job)].over]
-        self._clear_away([job for job in jobs if states[_name(job)].over], states, pods)
+        states = {_name(job): job_state(job, pods[_name(job)]) for job in jobs}
+        living = [job for job in jobs if not states[_name(job)].finished]
+        self._clean_up([job for job in jobs if states[_name(job)].finished], states, pods)
         self._reserved = {_name(job): listed_of(job).reserved for job in living}
-        self._waiting = self._reasons(living, states, pods)
+        self._waiting = self._waiting_reasons(living, states, pods)
         for job in living:
-            self._end_what_is_broken(job, states[_name(job)])
+            self._stop_broken_job(job, states[_name(job)])
         names = {_name(job) for job in jobs}
         self._since = {key: since for key, since in self._since.items() if key[0] == "unused" or key[1] in names}
         self._owners_used = {job["metadata"]["labels"].get("podrace/tournament", "") for job in jobs}
         return [listed_of(job, address_of(pods[_name(job)])) for job in living]
 
-    def _clear_away(
-        self, over: Sequence[Object], states: Mapping[str, JobState], pods: Mapping[str, Sequence[Object]]
+    def _clean_up(
+        self, finished: Sequence[Object], states: Mapping[str, JobState], pods: Mapping[str, Sequence[Object]]
     ) -> None:
         """Keeps the last words of the dead, and deletes their Jobs: those that failed after a while."""
-        for job in over:
+        for job in finished:
             name = _name(job)
-            if name not in self._last_words:
-                self._last_words[name] = self._words_of(pods[name])
+            if name not in self._last_log_line:
+                self._last_log_line[name] = self._read_last_log_line(pods[name])
                 _log.info("over", job=name, failed=states[name].failed)
-            if not states[name].failed or self._lasts("kept", name, True, self._options.keep_seconds):
+            if not states[name].failed or self._holds_for("kept", name, True, self._options.keep_seconds):
                 self._cluster().delete(*JOBS, name, propagation="Background")
 
-    def _words_of(self, pods: Sequence[Object]) -> str:
-        latest = max(heads_of(pods), key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
-        said = last_line_of(self._cluster().log(_name(latest), HEAD, TAIL_LINES)) if latest else ""
-        return said or end_of(pods)
+    def _read_last_log_line(self, pods: Sequence[Object]) -> str:
+        latest = max(leader_pods(pods), key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
+        line = last_line_of(self._cluster().log(_name(latest), LEADER, TAIL_LINES)) if latest else ""
+        return line or termination_reason(pods)
 
-    def _reasons(
+    def _waiting_reasons(
         self, living: Sequence[Object], states: Mapping[str, JobState], pods: Mapping[str, Sequence[Object]]
     ) -> dict[str, str]:
         """Why pods wait, by their ids."""
@@ -163,8 +169,8 @@ class KubernetesLauncher:
         asked = False
         for job in living:
             name, reason = _name(job), states[_name(job)].waiting
-            podless = not pods[name] and not reason and not states[name].leaving
-            if self._lasts("podless", name, podless, PODLESS_SECONDS) and not asked:
+            podless = not pods[name] and not reason and not states[name].terminating
+            if self._holds_for("podless", name, podless, PODLESS_SECONDS) and not asked:
                 # The others have the same reason, most likely: one question a look.
                 asked = True
                 about = f"involvedObject.kind=Job,involvedObject.name={name}"
@@ -173,20 +179,20 @@ class KubernetesLauncher:
                 found[listed_of(job).pod_id] = reason
         return found
 
-    def _end_what_is_broken(self, job: Object, state: JobState) -> None:
+    def _stop_broken_job(self, job: Object, state: JobState) -> None:
         """Has a pod go that has lost a role, and kills what is past its time: its node may be gone, and its kubelet."""
-        if state.role_lost and not state.leaving:
+        if state.role_lost and not state.terminating:
             # The head publishes what it has, instead of waiting for what never comes back.
-            self._last_words[_name(job)] = state.role_lost
+            self._last_log_line[_name(job)] = state.role_lost
             self._terminate(_name(job))
         template = job["spec"]["template"]["spec"]
         grace = float(template.get("terminationGracePeriodSeconds") or LINGER_SECONDS)
-        stays = self._lasts("leaving", _name(job), state.leaving, grace + LINGER_SECONDS)
-        if self._lasts("headless", _name(job), state.head_ended, LINGER_SECONDS) or stays:
+        stays = self._holds_for("leaving", _name(job), state.terminating, grace + LINGER_SECONDS)
+        if self._holds_for("headless", _name(job), state.leader_ended, LINGER_SECONDS) or stays:
             _log.warning("killed: past its time", job=_name(job))
             self._kill(_name(job))
 
-    def _lasts(self, what: str, name: str, holds: bool, seconds: float) -> bool:
+    def _holds_for(self, what: str, name: str, holds: bool, seconds: float) -> bool:
         """Whether something holds, and has for so long."""
         if not holds:
             self._since.pop((what, name), None)
@@ -198,7 +204,7 @@ class KubernetesLauncher:
 
     def _start(self, pod: NewPod) -> None:
         owner = self._owner(pod.tournament_id)
-        job = job_of(pod, self._around, self._options, self._template(), owner)
+        job = job_of(pod, self._pod_environment, self._options, self._template(), owner)
         # Where there is one of that name, it is this pod.
         self._cluster().create(*JOBS, job)
 
@@ -220,32 +226,32 @@ class KubernetesLauncher:
 
     def _capacity(self) -> Capacity:
         now = self._monotonic()
-        if self._seen is None or now - self._sensed >= self._options.sense_seconds:
-            self._seen = self._sense()
-            self._sensed = now
-            self._drop_unused_owners()
+        if self._objects is None or now - self._sensed_at >= self._options.sense_seconds:
+            self._objects = self._sense()
+            self._sensed_at = now
+            self._delete_unused_owners()
         bound = Counter(
             pod["metadata"]["labels"]["podrace/pod"]
-            for pod in self._seen.pods
+            for pod in self._objects.pods
             if self._is_our_pod(pod) and pod["spec"].get("nodeName")
         )
         self._started = {
             name: (reserved, since)
             for name, (reserved, since) in self._started.items()
-            if now - since < SETTLING_SECONDS and name not in self._last_words
+            if now - since < SETTLING_SECONDS and name not in self._last_log_line
         }
         coming = {name: reserved for name, (reserved, _) in self._started.items()} | self._reserved
         left = [
-            reserved.on(reserved.hosts - bound[name])
+            reserved.for_hosts(reserved.hosts - bound[name])
             for name, reserved in coming.items()
             if bound[name] < reserved.hosts
         ]
         closed = next((f"{pod_id} waits: {reason}" for pod_id, reason in self._waiting.items()), "")
-        return capacity_of(self._seen, self._is_our_pod, left, self._options.gpu_resource, closed)
+        return capacity_of(self._objects, self._is_our_pod, left, self._options.gpu_resource, closed)
 
-    def _sense(self) -> Seen:
+    def _sense(self) -> ClusterObjects:
         cluster = self._cluster()
-        return Seen(
+        return ClusterObjects(
             nodes=cluster.list("v1", "nodes", everywhere=True),
             pods=self._all_pods(),
             quotas=cluster.list("v1", "resourcequotas"),
@@ -269,9 +275,9 @@ class KubernetesLauncher:
 
     # --- what there has to be ---------------------------------------------------------------------------------
 
-    def _cluster(self) -> Cluster:
+    def _cluster(self) -> ApiClient:
         if self._connected is None:
-            self._connected = Cluster(*self._find(self._options.namespace))
+            self._connected = ApiClient(*self._find(self._options.namespace))
         return self._connected
 
     def _template(self) -> Object:
@@ -298,17 +304,17 @@ class KubernetesLauncher:
             raise Unavailable(f"ConfigMap {name!r} comes and goes: somebody else deletes it")
         return found
 
-    def _drop_unused_owners(self) -> None:
+    def _delete_unused_owners(self) -> None:
         """Deletes the ConfigMaps of tournaments that have had no Job for a while."""
         cluster = self._cluster()
         labels = f"podrace/scope={self._options.scope},app.kubernetes.io/component=tournament"
         for owner in cluster.list(*CONFIG_MAPS, labels=labels):
             unused = _name(owner) not in self._owners_used
-            if self._lasts("unused", _name(owner), unused, self._options.keep_seconds):
+            if self._holds_for("unused", _name(owner), unused, self._options.keep_seconds):
                 cluster.delete(*CONFIG_MAPS, _name(owner))
 
 
-async def _asked(work: Callable[..., Result], *arguments: Any) -> Result:
+async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
     """Asks on a thread; whatever is wrong, the loop has to wait for better times."""
     try:
         return await asyncio.to_thread(work, *arguments)

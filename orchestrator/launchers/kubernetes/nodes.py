@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.decisions.resources import Capacity, Resources, Room
+from orchestrator.decisions.resources import Capacity, FreeResources, Resources
 from orchestrator.launchers.kubernetes.api_client import Object
 
 UNKNOWN_GPUS = 1 << 20
@@ -18,7 +18,7 @@ ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
-class Seen:
+class ClusterObjects:
     """What of the cluster a decision depends on, all of about the same moment."""
 
     nodes: Sequence[Object]
@@ -39,7 +39,11 @@ def quantity(text: str | float) -> float:
 
 
 def capacity_of(
-    seen: Seen, ours: Callable[[Object], bool], coming: Iterable[Resources], gpu_resource: str, closed: str = ""
+    seen: ClusterObjects,
+    ours: Callable[[Object], bool],
+    coming: Iterable[Resources],
+    gpu_resource: str,
+    closed: str = "",
 ) -> Capacity:
     """What there is for agent pods.
 
@@ -69,19 +73,19 @@ def capacity_of(
         totals.append(left + mine)
     held = _sum(requests_of(pod, gpu_resource) for pods in requested.values() for pod in pods if ours(pod))
     quota = quota_left(seen.quotas, gpu_resource)
-    room = Room(_least(_sum(free), quota), tuple(free), strict=True)
+    unoccupied = FreeResources(_least(_sum(free), quota), tuple(free), strict=True)
     for resources in coming:
         held += resources
-        if room.has_nodes(resources):
-            room -= resources
+        if unoccupied.has_nodes(resources):
+            unoccupied -= resources
         else:
-            totals += [resources.part] * resources.hosts
+            totals += [resources.per_host] * resources.hosts
     return Capacity(
         total=_least(_sum(totals), held + quota),
         # Requests are what counts here; what pods have not touched yet is reserved all the same.
         available_memory_bytes=1 << 62,
         nodes=tuple(totals) or (NOTHING,),
-        free=room,
+        free=unoccupied,
         closed=closed,
     )
 

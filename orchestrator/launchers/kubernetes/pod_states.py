@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.launchers.kubernetes.api_client import Object
-from orchestrator.launchers.kubernetes.hosts import heads_of
-from orchestrator.launchers.pod_settings import HEAD
+from orchestrator.launchers.kubernetes.hosts import leader_pods
+from orchestrator.launchers.pod_settings import LEADER
 
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
 STUCK_REASONS = (*IMAGE_REASONS, "CreateContainerConfigError", "CreateContainerError", "RunContainerError")
@@ -17,42 +17,42 @@ LONGEST_REASON = 300
 class JobState:
     """What a look at one Job and its pods shows."""
 
-    over: bool
+    finished: bool
     """It has completed or failed: the pod is dead."""
     failed: bool
     waiting: str
     """Why it does not run; empty: it does, or is about to."""
-    head_ended: bool
+    leader_ended: bool
     """The head has, but the pod has not."""
     role_lost: str
     """Which other container has ended while the head lives, and how; empty: none."""
-    leaving: bool
+    terminating: bool
     """It was told to go: the Job, or every pod it has. One that another takes the place of may take its time."""
 
 
-def state_of(job: Object, pods: Sequence[Object]) -> JobState:
+def job_state(job: Object, pods: Sequence[Object]) -> JobState:
     """What a Job and its pods are up to."""
     conditions = _true_conditions(job)
     ended = {"Complete", "Failed"} & conditions.keys()
     current = [pod for pod in pods if pod.get("status", {}).get("phase") in (None, "Pending", "Running", "Unknown")]
     waiting = next((reason for reason in map(waiting_reason, current) if reason), "")
     if "Suspended" in conditions or job["spec"].get("suspend"):
-        said = conditions.get("Suspended", {}).get("message", "")
-        waiting = _cut(f"its Job is suspended: {said or 'a queue has not admitted it'}")
+        message = conditions.get("Suspended", {}).get("message", "")
+        waiting = _shorten(f"its Job is suspended: {message or 'a queue has not admitted it'}")
     return JobState(
-        over=bool(ended),
+        finished=bool(ended),
         failed="Failed" in ended,
         waiting=waiting,
-        head_ended=any(_ended(pod, HEAD) for pod in heads_of(current)),
+        leader_ended=any(_terminated_state(pod, LEADER) for pod in leader_pods(current)),
         role_lost=next((lost for lost in map(_role_lost, current) if lost), ""),
-        leaving="deletionTimestamp" in job["metadata"]
+        terminating="deletionTimestamp" in job["metadata"]
         or (bool(current) and all("deletionTimestamp" in pod["metadata"] for pod in current)),
     )
 
 
 def address_of(pods: Sequence[Object]) -> str:
     """Where the pod of a Job, the first of several, is reached; empty while none runs."""
-    running = [pod["status"] for pod in heads_of(pods) if pod.get("status", {}).get("phase") == "Running"]
+    running = [pod["status"] for pod in leader_pods(pods) if pod.get("status", {}).get("phase") == "Running"]
     return next((str(status["podIP"]) for status in running if status.get("podIP")), "")
 
 
@@ -61,14 +61,14 @@ def waiting_reason(pod: Object) -> str:
     status = pod.get("status", {})
     for condition in status.get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition.get("reason") in ("Unschedulable", "SchedulingGated"):
-            return _cut(f"no node takes it: {condition.get('message') or condition['reason']}")
+            return _shorten(f"no node takes it: {condition.get('message') or condition['reason']}")
     for container in _container_statuses(status):
         state = (container.get("state") or {}).get("waiting") or {}
         reason, message = state.get("reason", ""), state.get("message", "")
         if reason in IMAGE_REASONS:
-            return _cut(f"image {container.get('image')!r} cannot be had ({reason}): {message}".removesuffix(": "))
+            return _shorten(f"image {container.get('image')!r} cannot be had ({reason}): {message}".removesuffix(": "))
         if reason in STUCK_REASONS:
-            return _cut(f"container {container['name']} cannot be made ({reason}): {message}".removesuffix(": "))
+            return _shorten(f"container {container['name']} cannot be made ({reason}): {message}".removesuffix(": "))
     return ""
 
 
@@ -78,28 +78,28 @@ def creation_failure(events: Iterable[Object]) -> str:
     if not failures:
         return ""
     latest = max(failures, key=lambda event: event.get("lastTimestamp") or event["metadata"]["creationTimestamp"])
-    return _cut(f"its pod cannot be made: {latest.get('message', '')}")
+    return _shorten(f"its pod cannot be made: {latest.get('message', '')}")
 
 
-def end_of(pods: Sequence[Object]) -> str:
+def termination_reason(pods: Sequence[Object]) -> str:
     """How the head of a dead Job ended, where it said nothing itself."""
-    for pod in sorted(heads_of(pods), key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True):
+    for pod in sorted(leader_pods(pods), key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True):
         status = pod.get("status", {})
         if status.get("reason"):
             # Evicted, Preempting, NodeLost, ...: not the head's doing.
-            return _cut(f"{status['reason']}: {status.get('message', '')}".removesuffix(": "))
+            return _shorten(f"{status['reason']}: {status.get('message', '')}".removesuffix(": "))
         for container in status.get("containerStatuses") or []:
             ended = (container.get("state") or {}).get("terminated")
-            if container["name"] == HEAD and ended:
-                return _how(ended)
+            if container["name"] == LEADER and ended:
+                return _exit_text(ended)
     return ""
 
 
-def _how(ended: Object) -> str:
+def _exit_text(ended: Object) -> str:
     return "killed: out of memory" if ended.get("reason") == "OOMKilled" else f"exit code {ended.get('exitCode')}"
 
 
-def _ended(pod: Object, name: str) -> Object | None:
+def _terminated_state(pod: Object, name: str) -> Object | None:
     """How a container has ended; None: it has not."""
     statuses = pod.get("status", {}).get("containerStatuses") or []
     ended = ((each.get("state") or {}).get("terminated") for each in statuses if each["name"] == name)
@@ -108,12 +108,12 @@ def _ended(pod: Object, name: str) -> Object | None:
 
 def _role_lost(pod: Object) -> str:
     """A pod dies as one, but Kubernetes leaves its other containers alone."""
-    if _ended(pod, HEAD):
+    if _terminated_state(pod, LEADER):
         return ""
     for role in (container["name"] for container in pod["spec"].get("containers") or []):
-        ended = _ended(pod, role)
+        ended = _terminated_state(pod, role)
         if ended:
-            return f"{role} ended: {_how(ended)}"
+            return f"{role} ended: {_exit_text(ended)}"
     return ""
 
 
@@ -126,5 +126,5 @@ def _true_conditions(job: Object) -> Mapping[str, Object]:
     return {condition["type"]: condition for condition in conditions if condition.get("status") == "True"}
 
 
-def _cut(reason: str) -> str:
+def _shorten(reason: str) -> str:
     return " ".join(reason.split())[:LONGEST_REASON]

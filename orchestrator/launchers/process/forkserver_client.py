@@ -25,7 +25,7 @@ APPEAR_SECONDS = 60.0
 """A nursery imports torch before it listens."""
 ANSWER_SECONDS = 30.0
 POLL_SECONDS = 0.05
-GOODBYE_SECONDS = 5.0
+EXIT_TIMEOUT_SECONDS = 5.0
 REAP_SECONDS = 1.0
 CREDENTIALS = struct.Struct("3i")
 """Linux' struct ucred: pid, user, group."""
@@ -33,10 +33,10 @@ CREDENTIALS = struct.Struct("3i")
 _log = structlog.get_logger(__name__)
 
 
-class Nursery:
+class ForkServerClient:
     """Whoever forks the pods.
 
-    nursery = Nursery(folder / "nursery.sock", log_path, lifeline="")
+    nursery = ForkServerClient(folder / "nursery.sock", log_path, lifeline="")
     answer = await nursery.order({"pod": {...}})
     await nursery.close(dismiss=True)
     """
@@ -49,7 +49,7 @@ class Nursery:
         self._peer: Process | None = None
         self._turn = asyncio.Lock()
 
-    async def order(self, order: Mapping[str, Any]) -> dict[str, Any]:
+    async def send_request(self, send_request: Mapping[str, Any]) -> dict[str, Any]:
         """Gives an order and returns the answer.
 
         Raises:
@@ -59,7 +59,7 @@ class Nursery:
             answer = None
             try:
                 reader, writer = await self._connect()
-                writer.write(json.dumps(order).encode() + b"\n")
+                writer.write(json.dumps(send_request).encode() + b"\n")
                 answer = json.loads(await asyncio.wait_for(reader.readline(), ANSWER_SECONDS))
             except (OSError, ValueError, TimeoutError) as error:
                 raise Unavailable(
@@ -71,19 +71,19 @@ class Nursery:
                     self._hang_up()
             return dict(answer)
 
-    async def close(self, *, dismiss: bool) -> None:
+    async def close(self, *, stop_server: bool) -> None:
         """Hangs up; `dismiss` also ends the nursery, which has no children any more."""
-        nursery = await self._find() if dismiss else None
+        forkserver = await self._find_process() if stop_server else None
         self._hang_up()
-        if nursery:
-            nursery.signal(signal.SIGTERM)
-            if not await nursery.ended(GOODBYE_SECONDS):
-                nursery.signal(signal.SIGKILL)
+        if forkserver:
+            forkserver.signal(signal.SIGTERM)
+            if not await forkserver.ended(EXIT_TIMEOUT_SECONDS):
+                forkserver.signal(signal.SIGKILL)
             self._path.unlink(missing_ok=True)
         if self._child:
             # Reaps it if it has ended; one that goes on is nobody's business here any more.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(REAP_SECONDS if dismiss else 0)
+                self._child.wait(REAP_SECONDS if stop_server else 0)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The connection that is open, or a new one, if need be to a new nursery."""
@@ -123,7 +123,7 @@ class Nursery:
             )
         _log.info("nursery started", pid=self._child.pid)
 
-    async def _find(self) -> Process | None:
+    async def _find_process(self) -> Process | None:
         """The nursery's process, whoever started it."""
         if self._connection is None:
             await self._dial()

@@ -20,11 +20,11 @@ from typing import Any, Self
 import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers.base import ListedPod, NewPod, Surroundings
+from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.host_capacity import allowed_cpus, gpu_ids, sense
 from orchestrator.launchers.log_tail import last_line
-from orchestrator.launchers.pod_settings import HEAD, LAYOUTS, check_one_host, pod_settings
-from orchestrator.launchers.process.forkserver_client import Nursery
+from orchestrator.launchers.pod_settings import LAYOUTS, LEADER, check_one_host, pod_settings
+from orchestrator.launchers.process.forkserver_client import ForkServerClient
 from podrace.errors import InvalidArgument, Unavailable
 from podrace.processes.identity import Process, boot_id
 from podrace.tournament.v1.tournament_pb2 import PodSpec
@@ -35,7 +35,7 @@ MAXIMUM_SOCKET_PATH_BYTES = 107
 """Linux' sun_path, without the closing zero."""
 WRITING_SECONDS = 10.0
 """A nursery that got its order from an earlier orchestrator writes the pod's file within this time."""
-GOODBYE_SECONDS = 5.0
+EXIT_TIMEOUT_SECONDS = 5.0
 
 _log = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ class PodFile:
     @property
     def lives(self) -> bool:
         """Whether the pod's head does."""
-        return self.boot_id == boot_id() and self.roles[HEAD].lives
+        return self.boot_id == boot_id() and self.roles[LEADER].lives
 
 
 class ProcessLauncher:
@@ -64,23 +64,23 @@ class ProcessLauncher:
     """
 
     def __init__(
-        self, surroundings: Surroundings, on_death: Callable[[], None], *, shared_memory: Path = SHARED_MEMORY
+        self, pod_environment: PodEnvironment, on_death: Callable[[], None], *, shared_memory: Path = SHARED_MEMORY
     ) -> None:
         """Touches nothing yet.
 
         Args:
-            surroundings: What every pod is told.
+            pod_environment: What every pod is told.
             on_death: Called, on the event loop, when a pod has died.
             shared_memory: Where the planes of the pods keep their files.
         """
-        self._surroundings = surroundings
+        self._pod_environment = pod_environment
         self._on_death = on_death
         self._shared_memory = shared_memory
-        self._folder = surroundings.runtime_folder / "pods"
-        self._nursery = Nursery(
-            surroundings.runtime_folder / "nursery.sock",
-            surroundings.log_folder / "nursery.log",
-            lifeline=surroundings.lifeline,
+        self._folder = pod_environment.runtime_folder / "pods"
+        self._forkserver = ForkServerClient(
+            pod_environment.runtime_folder / "nursery.sock",
+            pod_environment.log_folder / "nursery.log",
+            lifeline=pod_environment.lifeline,
         )
         self._watched: dict[str, int] = {}
         self._starting: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -94,10 +94,10 @@ class ProcessLauncher:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Lets go of the pods; a nursery without any is sent home."""
-        living = await self._clear_away()
+        living = await self._clean_up()
         for pod_id in list(self._watched):
             self._unwatch(pod_id)
-        await self._nursery.close(dismiss=not living)
+        await self._forkserver.close(stop_server=not living)
 
     async def list(self) -> Sequence[ListedPod]:
         """See Launcher. Reads a small file a pod from a memory-backed folder, on the event loop."""
@@ -106,7 +106,7 @@ class ProcessLauncher:
             if file is not None and file.lives:
                 self._watch(pod_id, file)
             elif file is not None or self._is_abandoned(pod_id):
-                self._sweep(pod_id, file)
+                self._remove_leftovers(pod_id, file)
         return [file.pod for file in files.values() if file is not None and file.lives]
 
     async def start(self, pod: NewPod) -> None:
@@ -118,7 +118,7 @@ class ProcessLauncher:
         cpus, gpus = self._choose(pod.spec)
         self._starting[pod.pod_id] = cpus, gpus
         try:
-            answer = await self._nursery.order({"pod": self._order(pod, cpus, gpus)})
+            answer = await self._forkserver.send_request({"pod": self._pod_order(pod, cpus, gpus)})
         finally:
             del self._starting[pod.pod_id]
         if "pid" not in answer:
@@ -130,26 +130,26 @@ class ProcessLauncher:
         if file is None or not file.lives:
             return
         if not kill:
-            file.roles[HEAD].signal(signal.SIGTERM)
+            file.roles[LEADER].signal(signal.SIGTERM)
             return
         # The head first: the nursery restarts the other roles of a pod whose head lives.
-        for process in sorted(file.roles.values(), key=lambda process: process != file.roles[HEAD]):
+        for process in sorted(file.roles.values(), key=lambda process: process != file.roles[LEADER]):
             process.signal(signal.SIGKILL)
 
     async def capacity(self) -> Capacity:
         """See Launcher: this machine, as far as this process may use it."""
         return sense()
 
-    def last_words(self, pod_id: str) -> str:
+    def last_log_line(self, pod_id: str) -> str:
         """See Launcher."""
         return last_line(self._log_path(pod_id))
 
     # --- starting ---------------------------------------------------------------------------------------------
 
-    def _order(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[int, ...]) -> dict[str, Any]:
-        around = self._surroundings
-        settings = pod_settings(pod, around)
-        host = around.telemetry.metrics_listen.rpartition(":")[0]
+    def _pod_order(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[int, ...]) -> dict[str, Any]:
+        pod_environment = self._pod_environment
+        settings = pod_settings(pod, pod_environment)
+        host = pod_environment.telemetry.metrics_listen.rpartition(":")[0]
         # Every role needs a port of its own.
         settings["telemetry"]["metrics_listen"] = f"{host}:0" if host else ""
         return settings | {
@@ -157,7 +157,7 @@ class ProcessLauncher:
             "gpus": gpus,
             "folder": str(self._folder / pod.pod_id),
             "log_path": str(self._log_path(pod.pod_id)),
-            "lifeline": around.lifeline,
+            "lifeline": pod_environment.lifeline,
         }
 
     def _check(self, pod: NewPod) -> None:
@@ -184,7 +184,7 @@ class ProcessLauncher:
         return (promised[index] for promised in self._starting.values())
 
     def _log_path(self, pod_id: str) -> Path:
-        return self._surroundings.log_folder / f"{pod_id}.log"
+        return self._pod_environment.log_folder / f"{pod_id}.log"
 
     # --- watching and sweeping --------------------------------------------------------------------------------
 
@@ -196,10 +196,10 @@ class ProcessLauncher:
     def _watch(self, pod_id: str, file: PodFile) -> None:
         if pod_id in self._watched:
             return
-        descriptor = file.roles[HEAD].open()
+        descriptor = file.roles[LEADER].open()
         if descriptor is not None:
             self._watched[pod_id] = descriptor
-            asyncio.get_running_loop().add_reader(descriptor, self._died, pod_id)
+            asyncio.get_running_loop().add_reader(descriptor, self._on_pod_death, pod_id)
 
     def _unwatch(self, pod_id: str) -> None:
         descriptor = self._watched.pop(pod_id, None)
@@ -207,17 +207,17 @@ class ProcessLauncher:
             asyncio.get_running_loop().remove_reader(descriptor)
             os.close(descriptor)
 
-    def _died(self, pod_id: str) -> None:
+    def _on_pod_death(self, pod_id: str) -> None:
         self._unwatch(pod_id)
         self._on_death()
 
-    async def _clear_away(self) -> Sequence[ListedPod]:
+    async def _clean_up(self) -> Sequence[ListedPod]:
         """As list, and leaves nothing of the dead to a next time."""
         await self.list()
         for file in self._files().values():
             if file is not None and not file.lives:
                 for process in file.roles.values():
-                    await process.ended(GOODBYE_SECONDS)
+                    await process.ended(EXIT_TIMEOUT_SECONDS)
         return await self.list()
 
     def _is_abandoned(self, pod_id: str) -> bool:
@@ -225,7 +225,7 @@ class ProcessLauncher:
         age_seconds = time.time() - (self._folder / pod_id).stat().st_mtime
         return pod_id not in self._starting and age_seconds > WRITING_SECONDS
 
-    def _sweep(self, pod_id: str, file: PodFile | None) -> None:
+    def _remove_leftovers(self, pod_id: str, file: PodFile | None) -> None:
         """Clears away what a dead pod left; what still runs of it is killed now and cleared away the next time."""
         self._unwatch(pod_id)
         left = [role for role in file.roles.values() if role.lives] if file and file.boot_id == boot_id() else []

@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 
 from orchestrator.assignments import external_pods
-from orchestrator.assignments.external_pods import Visitors
+from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
 from orchestrator.decisions.pool_size import Limits
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import Launcher, ListedPod, NewPod
 from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.launchers.options import ExternalOptions
-from orchestrator.leaderboard_client import Board
-from orchestrator.pool.reconciler import LAUNCHED, Reconciler
+from orchestrator.leaderboard_client import LeaderboardClient
+from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, Reconciler
 from orchestrator.service import OrchestratorServicer
-from orchestrator.state.database import State
-from orchestrator.state.runtime import Live, remember
+from orchestrator.state.database import StateDatabase
+from orchestrator.state.runtime import RuntimeState
+from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.lifecycle import Tournaments
 from podrace import rpc
@@ -73,7 +74,7 @@ class FakeLauncher:
         if kill or not self.stubborn:
             self.pods.pop(pod_id, None)
 
-    def last_words(self, pod_id: str) -> str:
+    def last_log_line(self, pod_id: str) -> str:
         return self.words
 
 
@@ -168,8 +169,8 @@ class Mesh:
     """An orchestrator in this process behind a real server, a real database, and a clock that the test turns."""
 
     clock: HandClock
-    state: State
-    live: Live
+    state: StateDatabase
+    runtime: RuntimeState
     launcher: Any
     leaderboard: FakeLeaderboard
     reconciler: Reconciler
@@ -188,9 +189,9 @@ class Mesh:
     async def look(self, seconds: float = 0.0) -> None:
         """Time passes, and the loop looks until it finds nothing more to do."""
         self.clock.now += seconds
-        self.live.wake.set()
-        while self.live.wake.is_set():
-            self.live.wake.clear()
+        self.runtime.reconcile_requested.set()
+        while self.runtime.reconcile_requested.is_set():
+            self.runtime.reconcile_requested.clear()
             await self.reconciler.cycle()
             await asyncio.sleep(0)
 
@@ -310,15 +311,15 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
         ]
         config = rpc.ServerConfig(grace_seconds=0.0)
         leaderboard_server = await rpc.Server.start(config, services)
-        state = State.open(tmp_path / "orchestrator.sqlite", clock)
-        live = Live(LEASE_SECONDS)
+        state = StateDatabase.open(tmp_path / "orchestrator.sqlite", clock)
+        runtime = RuntimeState(LEASE_SECONDS)
         await state.transact(lifecycle.cancel_running, "its mesh went away; resume it", but_mesh_id=mesh_id)
-        live.restore(await state.transact(remember), clock.monotonic())
-        state.follow(live.roster.note)
-        board = Board(leaderboard_server.address, live.learn_best)
+        runtime.restore(await state.transact(load_saved_state), clock.monotonic())
+        state.on_saved(runtime.cache.apply_saved)
+        board = LeaderboardClient(leaderboard_server.address, runtime.best.update)
         capacity = [Capacity(Resources(cores, 64 * GIB, 0), 64 * GIB)]
-        visiting = Visitors(state, live, clock) if external else None
-        launcher = launcher or (ExternalLauncher(visiting, ExternalOptions(9090)) if visiting else FakeLauncher())
+        external = ExternalPods(state, runtime, clock) if external else None
+        launcher = launcher or (ExternalLauncher(external, ExternalOptions(9090)) if external else FakeLauncher())
 
         async def sensed() -> Capacity:
             return capacity[-1]
@@ -326,28 +327,28 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
         if not external:
             launcher.capacity = sensed
         randomness = itertools.count()
-        assignments = Assignments(state, live, board, clock, visitors=visiting)
+        assignments = Assignments(state, runtime, board, clock, external_pods=external)
         servicer = OrchestratorServicer(
             Tournaments(
                 state,
-                live,
+                runtime,
                 mesh_id=mesh_id,
                 start_pods=start_pods,
                 random_bytes=lambda count: bytes([next(randomness)] * count),
             ),
             assignments,
-            live,
+            runtime,
             clock,
             leaderboard_address=leaderboard_server.address,
             watch_pause_seconds=0.0,
         )
         limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
-        rules = external_pods.RULES if external else LAUNCHED
-        reconciler = Reconciler(state, live, board, launcher, clock, limits=limits, period_seconds=0.01, rules=rules)
+        rules = external_pods.EXTERNAL_POD_RULES if external else LAUNCHED_POD_RULES
+        reconciler = Reconciler(state, runtime, board, launcher, clock, limits=limits, period_seconds=0.01, rules=rules)
         server = await rpc.Server.start(config, [_service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)])
         async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
             stub = pb_grpc.OrchestratorServiceStub(channel)
-            yield Mesh(clock, state, live, launcher, leaderboard, reconciler, assignments, servicer, capacity, stub)
+            yield Mesh(clock, state, runtime, launcher, leaderboard, reconciler, assignments, servicer, capacity, stub)
         servicer.close()
         await server.drain()
         await reconciler.close()

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.assignments import transactions
 from orchestrator.decisions.dispatch import Holder
-from orchestrator.decisions.pool_size import PodStanding
+from orchestrator.decisions.pool_size import PodActivity
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -93,10 +93,10 @@ async def test_a_drained_agent_goes_on_elsewhere_and_a_finished_one_does_not(mes
 async def test_a_pod_that_hangs_up_while_it_is_given_an_agent_leaves_a_lease_that_expires(mesh: Any, name: str) -> None:
     free = threading.Event()
     busy = asyncio.create_task(mesh.state.transact(lambda transaction: free.wait(10)))
-    asking = asyncio.create_task(mesh.assignments.acquire(Holder(f"{name}-p0", "life"), 0.0))
+    requester = asyncio.create_task(mesh.assignments.acquire(Holder(f"{name}-p0", "life"), 0.0))
     await asyncio.sleep(0)
-    asking.cancel()
-    await asyncio.wait([asking])
+    requester.cancel()
+    await asyncio.wait([requester])
     free.set()
     await busy
     await mesh.get(name)  # what was begun before is done when this is answered
@@ -120,12 +120,12 @@ async def test_an_agent_that_is_finished_while_another_pod_asks_for_it_is_not_ha
         request_id="r", assignment_id=work.assignment_id, lease_epoch=1, outcome=pb.OUTCOME_FINISHED
     )
     completing = asyncio.create_task(mesh.assignments.complete(completion))
-    asking = asyncio.create_task(mesh.assignments.acquire(Holder(f"{name}-p1", "life"), 0.0))
+    requester = asyncio.create_task(mesh.assignments.acquire(Holder(f"{name}-p1", "life"), 0.0))
     for _ in range(10):
         await asyncio.sleep(0)
     free.set()
     await asyncio.gather(busy, completing)
-    assert (await asking).work.work_id == f"{name}-a1"
+    assert (await requester).work.work_id == f"{name}-a1"
 
 
 async def test_completing_twice_does_no_harm(mesh: Any, name: str) -> None:
@@ -187,8 +187,8 @@ async def test_what_a_pod_says_in_the_end_is_written_in_one_step_with_its_lease(
     monkeypatch.setattr(state, "transact", once)
     await mesh.complete(work, progress=pb.Progress(evaluator_fault="it crashed", environment_steps=5))
     monkeypatch.undo()
-    assert steps == [transactions.take_back]
-    assert not mesh.live.leases
+    assert steps == [transactions.complete_lease]
+    assert not mesh.runtime.leases.held
     assert "evaluator_replaced" in await mesh.kinds(name)
 
 
@@ -196,13 +196,13 @@ async def test_a_pod_is_judged_by_what_is_shown_of_it_not_by_what_an_earlier_lif
     pod_id = f"{name}-p0"
     left = await mesh.assigned(pod_id, "first life")
     await mesh.renew(left, activity=pb.POD_ACTIVITY_PUBLISHING, score=1.0)
-    assert mesh.live.standing(pod_id, mesh.clock.now) == PodStanding(True, True, 1.0)
+    assert mesh.runtime.leases.pod_activity(pod_id, mesh.clock.now) == PodActivity(True, True, 1.0)
     evaluation_id = await mesh.evaluate(name)
     work = await mesh.assigned(pod_id, "second life")
     assert work.evaluate.evaluation_id == evaluation_id
     shown = next(pod for pod in await mesh.pods(name) if pod.pod_id == pod_id)
     assert (shown.agent_id, shown.activity) == ("", pb.POD_ACTIVITY_OPENING)
-    assert mesh.live.standing(pod_id, mesh.clock.now) == PodStanding(True, False, None)
+    assert mesh.runtime.leases.pod_activity(pod_id, mesh.clock.now) == PodActivity(True, False, None)
 
 
 async def test_progress_is_seen_by_people(mesh: Any, name: str) -> None:

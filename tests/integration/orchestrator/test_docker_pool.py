@@ -8,7 +8,7 @@ import docker.errors
 import pytest
 from fake_docker import Engine
 
-from orchestrator.launchers.base import Surroundings
+from orchestrator.launchers.base import PodEnvironment
 from orchestrator.launchers.docker import DockerLauncher
 from orchestrator.launchers.options import DockerOptions
 from podrace.telemetry import TelemetryConfig
@@ -32,7 +32,7 @@ def engine() -> Engine:
 
 @pytest.fixture
 def launcher(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DockerLauncher:
-    around = Surroundings(
+    pod_environment = PodEnvironment(
         orchestrator="orchestrator:50051",
         leaderboard="leaderboard:50052",
         store="minio+http://store:9000/podrace",
@@ -43,7 +43,7 @@ def launcher(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         telemetry=TelemetryConfig(),
     )
     monkeypatch.setattr(docker, "from_env", lambda **_: engine)
-    return DockerLauncher(around, DockerOptions(network="elsewhere"), environ={})
+    return DockerLauncher(pod_environment, DockerOptions(network="elsewhere"), environ={})
 
 
 async def look_until_it_ends(mesh: Any, name: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.assignments.external_pods import AN_EARLIER_LIFE, FORGIVEN_SECONDS, SILENCE_SECONDS
+from orchestrator.assignments.external_pods import PRESENCE_SECONDS, RESTARTED, RETURN_SECONDS
 from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
@@ -42,11 +42,11 @@ async def test_a_pod_nobody_knows_is_given_work_and_told_of(mesh: Any, spec: Any
 
 
 async def test_without_a_tournament_it_waits_and_is_woken_by_the_first(mesh: Any, spec: Any) -> None:
-    asking = asyncio.create_task(mesh.acquire("host-1", wait=20.0))
-    while "host-1" not in mesh.assignments._visitors.present():
+    requester = asyncio.create_task(mesh.acquire("host-1", wait=20.0))
+    while "host-1" not in mesh.assignments._external_pods.present():
         await asyncio.sleep(0)
     await mesh.create(spec())
-    assert (await asking).WhichOneof("answer") == "assignment"
+    assert (await requester).WhichOneof("answer") == "assignment"
 
 
 async def test_pods_spread_over_the_tournaments_up_to_their_limits(mesh: Any, spec: Any) -> None:
@@ -116,7 +116,7 @@ async def test_a_pod_that_hands_back_and_asks_no_more_has_gone_and_has_not_died(
     name = await mesh.create(spec())
     assignment = await mesh.assigned("host-1")
     await mesh.complete(assignment, pb.OUTCOME_DRAINED)
-    await mesh.look(SILENCE_SECONDS + 1.0)
+    await mesh.look(PRESENCE_SECONDS + 1.0)
     assert await mesh.pods() == []
     (gone,) = [event.message for event in await mesh.events(name) if event.kind == "pod_gone"]
     assert gone == "host-1 has gone: it asks for no more work"
@@ -129,16 +129,16 @@ async def test_a_pod_that_was_killed_is_missed_and_its_agent_goes_to_another(mes
     taken = await mesh.assigned("host-2")
     assert taken.train.agent_id == lost.train.agent_id
     assert taken.lease_epoch == lost.lease_epoch + 1
-    await mesh.look(SILENCE_SECONDS + 1.0)
+    await mesh.look(PRESENCE_SECONDS + 1.0)
     assert [pod.pod_id for pod in await mesh.pods(name)] == ["host-2"]
 
 
 async def test_a_pod_that_was_away_for_a_while_goes_on_with_what_nobody_took(mesh: Any, spec: Any) -> None:
     await mesh.create(spec())
     assignment = await mesh.assigned("host-1")
-    await mesh.look(LEASE_SECONDS + FORGIVEN_SECONDS / 2)
+    await mesh.look(LEASE_SECONDS + RETURN_SECONDS / 2)
     assert (await mesh.renew(assignment)).directive == pb.DIRECTIVE_CONTINUE
-    await mesh.look(LEASE_SECONDS + FORGIVEN_SECONDS + 1.0)
+    await mesh.look(LEASE_SECONDS + RETURN_SECONDS + 1.0)
     assert await mesh.pods() == []
     assert (await mesh.kinds()).count("pod_died") == 1
 
@@ -150,7 +150,7 @@ async def test_a_pod_that_crashes_again_and_again_ends_the_tournament_with_the_r
     await mesh.acquire("host-1", "one more")
     found = await mesh.get(name)
     assert found.state == tournament_pb2.TOURNAMENT_STATE_FAILED
-    assert found.reason.endswith(AN_EARLIER_LIFE)
+    assert found.reason.endswith(RESTARTED)
 
 
 async def test_fewer_pods_than_the_minimum_is_said_with_the_reason(mesh: Any, spec: Any) -> None:
@@ -185,7 +185,7 @@ async def test_what_a_pod_held_that_went_and_came_back_for_another_tournament_go
     lost, kept = await mesh.assigned("host-1"), await mesh.assigned("host-2")
     await mesh.look(LEASE_SECONDS)
     await mesh.renew(kept)
-    await mesh.look(FORGIVEN_SECONDS + 1.0)
+    await mesh.look(RETURN_SECONDS + 1.0)
     assert (await mesh.renew(kept)).directive == pb.DIRECTIVE_CONTINUE, "it paid for the other's absence"
     await limit(mesh, first, 1)
     second = await mesh.create(spec(maximum_pods=1))

@@ -147,8 +147,8 @@ async def test_a_pod_that_is_killed_is_replaced(service: Service, spec: Any) -> 
     async with service.stub() as stub:
         await service.create(stub, spec)
         before = await service.has_pods(stub)
-        nursery = next(process for process in service.descendants() if "forkserver" in process.cmdline())
-        nursery.children()[0].kill()
+        forkserver = next(process for process in service.descendants() if "forkserver" in process.cmdline())
+        forkserver.children()[0].kill()
 
         async def replaced() -> bool:
             names = await service.pods(stub)

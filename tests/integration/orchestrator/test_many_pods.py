@@ -68,10 +68,10 @@ async def test_pods_that_wait_for_a_round_are_not_asked_again_at_each_completion
     works = [await mesh.assigned(f"{name}-p{number}") for number in range(4)]
     await mesh.complete(works[0])
     waiting = asyncio.create_task(mesh.acquire(f"{name}-p0", wait=30.0))
-    while f"{name}-p0" not in mesh.live.asked:
+    while f"{name}-p0" not in mesh.runtime.connected_pods:
         await asyncio.sleep(0)
     await mesh.complete(works[1])
-    change = mesh.live.bell.next()
+    change = mesh.runtime.changes.next_change()
     await mesh.complete(works[2])
     assert not change.is_set()
     await mesh.complete(works[3])

@@ -153,7 +153,7 @@ async def test_a_mesh_that_stops_cancels_drains_waits_and_kills(open_mesh: Any, 
         name = await mesh.create(spec(maximum_pods=1))
         await mesh.look()
         work = await mesh.assigned(f"{name}-p0")
-        dismissing = asyncio.create_task(mesh.reconciler.dismiss(grace_seconds=20.0))
+        dismissing = asyncio.create_task(mesh.reconciler.stop_all_pods(grace_seconds=20.0))
         while not mesh.launcher.stopped:
             assert not dismissing.done()
             await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestrator.launchers.base import NewPod, Surroundings
+from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.pod_settings import threads_of_a_role
 from orchestrator.launchers.process.launcher import ProcessLauncher, choose_cpus
 from podrace.errors import InvalidArgument, Unavailable
@@ -36,8 +36,8 @@ class Yard:
         self.folder, self.died = folder, asyncio.Event()
         self.shared_memory = folder / "shm"
         self.shared_memory.mkdir(exist_ok=True)
-        surroundings = Surroundings("unix:/o", "unix:/l", store, folder, folder, "", 60.0, TelemetryConfig())
-        self.launcher = ProcessLauncher(surroundings, self.died.set, shared_memory=self.shared_memory)
+        pod_environment = PodEnvironment("unix:/o", "unix:/l", store, folder, folder, "", 60.0, TelemetryConfig())
+        self.launcher = ProcessLauncher(pod_environment, self.died.set, shared_memory=self.shared_memory)
 
     def file(self, pod_id: str = "race-aaaaaa-p0") -> dict[str, Any]:
         content: dict[str, Any] = json.loads((self.folder / "pods" / pod_id / "pod.json").read_text())
@@ -182,8 +182,8 @@ async def test_the_last_words_of_a_pod_are_the_last_line_it_wrote(yard_of: Any) 
     async with yard.launcher:
         await yard.launcher.start(pod())
         await yard.swept()
-        assert yard.launcher.last_words("race-aaaaaa-p0") == "error: no such environment"
-        assert yard.launcher.last_words("nobody") == ""
+        assert yard.launcher.last_log_line("race-aaaaaa-p0") == "error: no such environment"
+        assert yard.launcher.last_log_line("nobody") == ""
 
 
 async def test_an_order_that_is_refused_says_why(yard_of: Any) -> None:
@@ -203,9 +203,9 @@ async def test_a_nursery_that_ends_at_once_is_an_error_with_its_last_words(
 
 async def test_a_nursery_that_was_killed_is_started_again_and_its_pods_stay(yard: Yard) -> None:
     await yard.launcher.start(pod())
-    (nursery,) = nursery_of(yard.folder)
-    nursery.kill()
-    nursery.wait()
+    (forkserver,) = nursery_of(yard.folder)
+    forkserver.kill()
+    forkserver.wait()
     await yard.launcher.start(pod("race-aaaaaa-p1"))
     assert await yard.listed() == ["race-aaaaaa-p0", "race-aaaaaa-p1"]
     await yard.launcher.stop("race-aaaaaa-p0", kill=True)

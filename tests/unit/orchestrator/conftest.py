@@ -8,7 +8,7 @@ from fake_cluster import AROUND, NAMESPACE, FakeCluster, Hands
 
 from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
 from orchestrator.launchers.options import KubernetesOptions
-from orchestrator.state.database import State
+from orchestrator.state.database import StateDatabase
 
 
 @dataclass
@@ -30,8 +30,8 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-async def state(tmp_path: Path, clock: HandClock) -> AsyncIterator[State]:
-    opened = State.open(tmp_path / "orchestrator.sqlite", clock)
+async def state(tmp_path: Path, clock: HandClock) -> AsyncIterator[StateDatabase]:
+    opened = StateDatabase.open(tmp_path / "orchestrator.sqlite", clock)
     yield opened
     opened.close()
 

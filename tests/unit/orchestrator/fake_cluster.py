@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.launchers.base import NewPod, Surroundings
-from orchestrator.launchers.kubernetes.api_client import Answer
+from orchestrator.launchers.base import NewPod, PodEnvironment
+from orchestrator.launchers.kubernetes.api_client import ApiResponse
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_SEPARATE, PodSpec
 
@@ -19,7 +19,7 @@ PATH = re.compile(
     r"(/(?P<name>[^/]+))?(?P<log>/log)?"
 )
 
-AROUND = Surroundings(
+AROUND = PodEnvironment(
     orchestrator="podrace-orchestrator:50051",
     leaderboard="podrace-leaderboard:50052",
     store="minio+http://podrace-store:9000/podrace",
@@ -82,9 +82,9 @@ def node(name: str = "n1", cores: str = "8", memory: str = "16Gi", gpus: int = 0
     }
 
 
-def failure(status: int, message: str, reason: str = "", **headers: str) -> Answer:
+def failure(status: int, message: str, reason: str = "", **headers: str) -> ApiResponse:
     said = {"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": status}
-    return Answer(status, json.dumps(said).encode(), headers)
+    return ApiResponse(status, json.dumps(said).encode(), headers)
 
 
 @dataclass
@@ -93,7 +93,7 @@ class FakeCluster:
 
     objects: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     asked: list[tuple[str, str, Mapping[str, str], Any]] = field(default_factory=list)
-    failures: dict[tuple[str, str], Answer | OSError] = field(default_factory=dict)
+    failures: dict[tuple[str, str], ApiResponse | OSError] = field(default_factory=dict)
     """By method and kind."""
     logs: dict[str, str] = field(default_factory=dict)
     page: int = 500
@@ -135,7 +135,7 @@ class FakeCluster:
     def end(self, job: str, condition: str) -> None:
         self.jobs()[job]["status"] = {"conditions": [{"type": condition, "status": "True"}]}
 
-    def __call__(self, method: str, path: str, query: Mapping[str, str], body: Any) -> Answer:
+    def __call__(self, method: str, path: str, query: Mapping[str, str], body: Any) -> ApiResponse:
         self.asked.append((method, path, query, body))
         match = PATH.fullmatch(path)
         assert match, path
@@ -147,7 +147,7 @@ class FakeCluster:
             return trouble
         held = self.objects.setdefault(kind, {})
         if match["log"]:
-            return Answer(200, self.logs.get(name, "").encode())
+            return ApiResponse(200, self.logs.get(name, "").encode())
         if method == "GET" and not name:
             return self._list(held, query)
         if method == "POST":
@@ -156,10 +156,10 @@ class FakeCluster:
             return failure(404, f'{kind} "{name}" not found', "NotFound")
         if method == "DELETE":
             self._delete(kind, held, name, body)
-            return Answer(200, b"{}")
-        return Answer(200, json.dumps(held[name]).encode())
+            return ApiResponse(200, b"{}")
+        return ApiResponse(200, json.dumps(held[name]).encode())
 
-    def _list(self, held: dict[str, dict[str, Any]], query: Mapping[str, str]) -> Answer:
+    def _list(self, held: dict[str, dict[str, Any]], query: Mapping[str, str]) -> ApiResponse:
         wanted = dict(each.split("=") for each in query.get("labelSelector", "").split(",") if each)
         found = [item for item in held.values() if wanted.items() <= (item["metadata"].get("labels") or {}).items()]
         begin = int(query.get("continue", "0"))
@@ -167,15 +167,15 @@ class FakeCluster:
             self.expired_once = False
             return failure(410, "The provided continue parameter is too old", "Expired")
         more = {"continue": str(begin + self.page)} if len(found) > begin + self.page else {}
-        return Answer(200, json.dumps({"items": found[begin : begin + self.page], "metadata": more}).encode())
+        return ApiResponse(200, json.dumps({"items": found[begin : begin + self.page], "metadata": more}).encode())
 
-    def _create(self, kind: str, held: dict[str, dict[str, Any]], body: dict[str, Any]) -> Answer:
+    def _create(self, kind: str, held: dict[str, dict[str, Any]], body: dict[str, Any]) -> ApiResponse:
         body = json.loads(json.dumps(body))
         name = body["metadata"].setdefault("name", f"{body['metadata'].get('generateName', '')}{len(held)}")
         if name in held:
             return failure(409, f'{kind} "{name}" already exists', "AlreadyExists")
         body["metadata"]["creationTimestamp"] = "2026-11-21T10:00:00Z"
-        return Answer(201, json.dumps(self.put(kind, body)).encode())
+        return ApiResponse(201, json.dumps(self.put(kind, body)).encode())
 
     def _delete(self, kind: str, held: dict[str, dict[str, Any]], name: str, options: Mapping[str, Any]) -> None:
         if options.get("propagationPolicy") == "Foreground" or (kind == "pods" and "gracePeriodSeconds" not in options):

@@ -6,7 +6,7 @@ from google.protobuf.struct_pb2 import Struct
 from agentpod.config import RetrainConfig
 from agentpod.learner.provenance import add_provenance, as_struct, spec_of, versions
 from agentpod.process.retraining import assignment_of, copy_checkpoint, pod_config, run, settings_of
-from orchestrator.launchers.base import NewPod, Surroundings
+from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.pod_settings import pod_settings, roles_of
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Manifest
 from podrace.checkpoint_store.folder import FolderStore
@@ -74,8 +74,8 @@ def test_a_manifest_that_does_not_say_enough_is_refused() -> None:
 def test_a_pod_that_trains_again_is_set_up_as_the_launchers_set_it_up(pod: dict[str, object], tmp_path: Path) -> None:
     spec = make_spec(pod=pod).pod
     again = settings_of(pod_config(spec, RetrainConfig("s", "m", tmp_path), "store"))
-    around = Surroundings("o", "l", "store", tmp_path, tmp_path, "", 60.0, TelemetryConfig())
-    launched = pod_settings(NewPod("p", "t", spec), around)
+    pod_environment = PodEnvironment("o", "l", "store", tmp_path, tmp_path, "", 60.0, TelemetryConfig())
+    launched = pod_settings(NewPod("p", "t", spec), pod_environment)
     # All on this machine, wherever it was before.
     place = {"pod_id", "tournament_id", "orchestrator", "leaderboard", "orphan_seconds", "telemetry", "hosts"}
     assert {key: again[key] for key in launched.keys() - place} == {

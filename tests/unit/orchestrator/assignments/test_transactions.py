@@ -1,20 +1,20 @@
 from typing import Any
 
-from orchestrator.assignments.transactions import keep_agent
+from orchestrator.assignments.transactions import save_generated_agent
 from orchestrator.state import records
-from orchestrator.state.database import State, Transaction
+from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import AgentRecord, WorkPhase
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 
 
-async def kept(state: State, number: int, left: dict[str, str], tournament_id: str = "t") -> None:
+async def kept(state: StateDatabase, number: int, left: dict[str, str], tournament_id: str = "t") -> None:
     """An agent's number is committed, then the agent arrives."""
     name = f"{tournament_id}-a{number}"
     row = AgentRecord(name, tournament_id, number, WorkPhase.UNFINISHED, 1, "p0", "life", 0, None)
     await state.transact(records.save, row)
     made = Agent(agent_id=name, tournament_id=tournament_id, number=number, reason="fresh", left_algorithms=left)
-    await state.transact(keep_agent, made)
-    await state.transact(keep_agent, made)
+    await state.transact(save_generated_agent, made)
+    await state.transact(save_generated_agent, made)
 
 
 def departures(transaction: Transaction) -> list[tuple[Any, ...]]:
@@ -23,7 +23,7 @@ def departures(transaction: Transaction) -> list[tuple[Any, ...]]:
     )
 
 
-async def test_an_algorithm_that_leaves_the_draw_is_told_once_with_the_reason(state: State) -> None:
+async def test_an_algorithm_that_leaves_the_draw_is_told_once_with_the_reason(state: StateDatabase) -> None:
     await kept(state, 0, {})
     assert await state.transact(departures) == []
     halved = {"a2c": "halving after 2 agents of each: its best, 5 ± 0, is behind that of ppo, 9 ± 0"}

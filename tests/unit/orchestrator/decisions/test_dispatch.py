@@ -4,14 +4,14 @@ import pytest
 
 from orchestrator.decisions.dispatch import (
     STALE_EPOCH,
-    Begin,
+    AssignExisting,
+    AssignNew,
+    DispatchState,
     Drain,
-    Hand,
     Holder,
-    Rounds,
-    Situation,
+    RoundProgress,
     Wait,
-    Work,
+    WorkItem,
     check_epoch,
     choose,
     direct,
@@ -25,23 +25,23 @@ ME = Holder("p0", "second-life")
 OTHER = Holder("p1", "life")
 
 
-def situation(**changes: object) -> Situation:
-    plain = Situation(drain_reason="", end_reason="", evaluations=[], agents=[], next_number=3, rounds=None)
+def state(**changes: object) -> DispatchState:
+    plain = DispatchState(drain_reason="", end_reason="", evaluations=[], agents=[], next_number=3, rounds=None)
     return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def held_by(holder: Holder | None, work_id: str = "a0", *, lives: bool = True, valid: bool = True) -> Work:
-    return Work(work_id, holder, lives, valid)
+def held_by(holder: Holder | None, work_id: str = "a0", *, lives: bool = True, valid: bool = True) -> WorkItem:
+    return WorkItem(work_id, holder, lives, valid)
 
 
 def test_a_repeat_gets_what_it_holds_under_the_same_epoch() -> None:
     agents = [held_by(None, "a0"), held_by(ME, "a1")]
-    assert choose(ME, situation(agents=agents)) == Hand("a1", "asked again", again=True)
+    assert choose(ME, state(agents=agents)) == AssignExisting("a1", "asked again", again=True)
 
 
 def test_evaluations_come_before_agents() -> None:
-    choice = choose(ME, situation(evaluations=[held_by(None, "e0")], agents=[held_by(None, "a0")]))
-    assert isinstance(choice, Hand)
+    choice = choose(ME, state(evaluations=[held_by(None, "e0")], agents=[held_by(None, "a0")]))
+    assert isinstance(choice, AssignExisting)
     assert choice.work_id == "e0"
 
 
@@ -55,49 +55,49 @@ def test_evaluations_come_before_agents() -> None:
     ],
     ids=["given back", "pod dead", "lease expired", "earlier life of the same pod"],
 )
-def test_an_agent_that_nobody_works_on_goes_before_a_new_one(work: Work) -> None:
-    choice = choose(ME, situation(agents=[work]))
-    assert isinstance(choice, Hand)
+def test_an_agent_that_nobody_works_on_goes_before_a_new_one(work: WorkItem) -> None:
+    choice = choose(ME, state(agents=[work]))
+    assert isinstance(choice, AssignExisting)
     assert (choice.work_id, choice.again) == ("a0", False)
 
 
 def test_an_agent_that_somebody_works_on_is_left_alone() -> None:
-    assert choose(ME, situation(agents=[held_by(OTHER)])) == Begin(3)
+    assert choose(ME, state(agents=[held_by(OTHER)])) == AssignNew(3)
 
 
 def test_the_oldest_free_agent_goes_first() -> None:
     agents = [held_by(OTHER, "a0"), held_by(None, "a1"), held_by(None, "a2")]
-    choice = choose(ME, situation(agents=agents))
-    assert isinstance(choice, Hand)
+    choice = choose(ME, state(agents=agents))
+    assert isinstance(choice, AssignExisting)
     assert choice.work_id == "a1"
 
 
 def test_a_retired_pod_is_drained_whatever_there_is_to_do() -> None:
-    assert choose(ME, situation(drain_reason="the pool shrinks", agents=[held_by(ME)])) == Drain("the pool shrinks")
+    assert choose(ME, state(drain_reason="the pool shrinks", agents=[held_by(ME)])) == Drain("the pool shrinks")
 
 
 def test_after_the_end_no_agent_is_handed_out_but_evaluations_are() -> None:
-    ended = situation(end_reason="cancelled", agents=[held_by(None)])
+    ended = state(end_reason="cancelled", agents=[held_by(None)])
     assert choose(ME, ended) == Drain("cancelled")
     choice = choose(ME, dataclasses.replace(ended, evaluations=[held_by(None, "e0")]))
-    assert isinstance(choice, Hand)
+    assert isinstance(choice, AssignExisting)
     assert choice.work_id == "e0"
 
 
 def test_a_round_waits_for_every_agent_of_the_earlier_ones() -> None:
-    rounds = Rounds(size=3, unfinished_numbers=[1], judged=1)
-    choice = choose(ME, situation(agents=[held_by(OTHER, "a1")], rounds=rounds))
+    rounds = RoundProgress(size=3, unfinished_numbers=[1], judged=1)
+    choice = choose(ME, state(agents=[held_by(OTHER, "a1")], rounds=rounds))
     assert choice == Wait("round 1 waits for agent 1 of round 0")
 
 
 def test_a_round_waits_until_the_objective_was_judged_on_the_earlier_ones() -> None:
-    rounds = Rounds(size=3, unfinished_numbers=[], judged=0)
-    assert isinstance(choose(ME, situation(rounds=rounds)), Wait)
-    assert choose(ME, situation(rounds=dataclasses.replace(rounds, judged=1))) == Begin(3)
+    rounds = RoundProgress(size=3, unfinished_numbers=[], judged=0)
+    assert isinstance(choose(ME, state(rounds=rounds)), Wait)
+    assert choose(ME, state(rounds=dataclasses.replace(rounds, judged=1))) == AssignNew(3)
 
 
 def test_the_first_round_waits_for_nothing() -> None:
-    assert choose(ME, situation(next_number=0, rounds=Rounds(3, [], 0))) == Begin(0)
+    assert choose(ME, state(next_number=0, rounds=RoundProgress(3, [], 0))) == AssignNew(0)
 
 
 @pytest.mark.parametrize("told", [1, 3])

@@ -1,6 +1,6 @@
 import pytest
 
-from orchestrator.decisions.objective import Standing, met
+from orchestrator.decisions.objective import TournamentProgress, met
 from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec
 
 
@@ -11,42 +11,44 @@ def objective(target: float | None = None, seconds: int = 0, steps: int | None =
     return spec
 
 
-def standing(score: float | None = None, seconds: float = 0.0, steps: int = 0, between_rounds: bool = True) -> Standing:
-    return Standing(score, seconds, steps, between_rounds)
+def progress(
+    score: float | None = None, seconds: float = 0.0, steps: int = 0, between_rounds: bool = True
+) -> TournamentProgress:
+    return TournamentProgress(score, seconds, steps, between_rounds)
 
 
 @pytest.mark.parametrize(
     ("spec", "before", "after"),
     [
-        (objective(target=475.0), standing(score=474.9), standing(score=475.0)),
-        (objective(seconds=60), standing(seconds=59.9), standing(seconds=60.0)),
-        (objective(steps=1000), standing(steps=999), standing(steps=1000)),
-        (objective(target=-250.0), standing(score=None), standing(score=-249.0)),
-        (objective(target=0.0), standing(score=-0.5), standing(score=0.0)),
+        (objective(target=475.0), progress(score=474.9), progress(score=475.0)),
+        (objective(seconds=60), progress(seconds=59.9), progress(seconds=60.0)),
+        (objective(steps=1000), progress(steps=999), progress(steps=1000)),
+        (objective(target=-250.0), progress(score=None), progress(score=-249.0)),
+        (objective(target=0.0), progress(score=-0.5), progress(score=0.0)),
     ],
 )
 def test_each_objective_is_met_exactly_when_it_is_reached(
-    spec: ObjectiveSpec, before: Standing, after: Standing
+    spec: ObjectiveSpec, before: TournamentProgress, after: TournamentProgress
 ) -> None:
     assert met(spec, before) == ""
     assert met(spec, after)
 
 
 def test_any_objective_ends_the_tournament() -> None:
-    assert met(objective(target=475.0, seconds=60), standing(score=0.0, seconds=61.0)).startswith("wall clock")
+    assert met(objective(target=475.0, seconds=60), progress(score=0.0, seconds=61.0)).startswith("wall clock")
 
 
 def test_results_are_judged_between_rounds_only() -> None:
     spec = objective(target=1.0, steps=10)
-    assert met(spec, standing(score=2.0, steps=20, between_rounds=False)) == ""
-    assert met(spec, standing(score=2.0, steps=20, between_rounds=True)).startswith("target return")
+    assert met(spec, progress(score=2.0, steps=20, between_rounds=False)) == ""
+    assert met(spec, progress(score=2.0, steps=20, between_rounds=True)).startswith("target return")
 
 
 def test_the_wall_clock_does_not_wait_for_a_round() -> None:
-    assert met(objective(seconds=60), standing(seconds=60.0, between_rounds=False))
+    assert met(objective(seconds=60), progress(seconds=60.0, between_rounds=False))
 
 
 def test_the_reason_tells_both_numbers() -> None:
-    assert met(objective(target=475.0), standing(score=480.5)) == (
+    assert met(objective(target=475.0), progress(score=480.5)) == (
         "target return: the best candidate scores 480.5, the target is 475"
     )

@@ -6,21 +6,21 @@ from orchestrator.decisions.pool_size import (
     MAXIMUM_DEATHS,
     Action,
     Demand,
-    Grant,
-    Kill,
+    KillPod,
     Limits,
-    PodStanding,
+    PodActivity,
     PodView,
-    Retire,
-    Short,
-    Start,
-    Terminate,
+    PoolGrant,
+    PoolShort,
+    RetirePod,
+    StartPod,
+    TerminatePod,
     backoff_seconds,
     decide,
     grant,
     share,
 )
-from orchestrator.decisions.resources import Capacity, Resources, Room
+from orchestrator.decisions.resources import Capacity, FreeResources, Resources
 
 GIB = 1 << 30
 ONE_CORE = Resources(1.0, GIB, 0)
@@ -56,10 +56,10 @@ def pod(
     terminated: bool = False,
     reserved: Resources = ONE_CORE,
     publishing: bool = False,
-    prospect: float | None = None,
+    score: float | None = None,
 ) -> PodView:
     since = None if drained is None else NOW - drained
-    standing = PodStanding(busy, publishing, prospect)
+    standing = PodActivity(busy, publishing, score)
     return PodView(pod_id, tournament_id, reserved, NOW - age, since, terminated, lambda now: standing)
 
 
@@ -70,11 +70,11 @@ def act(
 
 
 def started(actions: list[Action]) -> list[str]:
-    return [action.tournament_id for action in actions if isinstance(action, Start)]
+    return [action.tournament_id for action in actions if isinstance(action, StartPod)]
 
 
 def retired(actions: list[Action]) -> list[str]:
-    return [action.pod_id for action in actions if isinstance(action, Retire)]
+    return [action.pod_id for action in actions if isinstance(action, RetirePod)]
 
 
 def test_the_free_cores_are_filled() -> None:
@@ -98,7 +98,7 @@ def test_the_minimum_is_granted_although_cores_are_short() -> None:
 def test_the_minimum_is_not_granted_when_memory_is_short() -> None:
     actions = act(machine(memory_gib=2), [wants(minimum=3)])
     assert started(actions) == ["t"] * 2
-    assert [type(action) for action in actions[2:]] == [Short]
+    assert [type(action) for action in actions[2:]] == [PoolShort]
     assert "memory" in actions[2].reason
 
 
@@ -120,14 +120,14 @@ def test_gpus_are_never_oversubscribed() -> None:
 
 
 def test_tournaments_share_fairly() -> None:
-    assert share(machine(4).room, [wants("a"), wants("b")]) == {"a": 2, "b": 2}
-    assert share(machine(3).room, [wants("a"), wants("b")]) == {"a": 2, "b": 1}
-    assert share(machine(4).room, [wants("a", maximum=1), wants("b")]) == {"a": 1, "b": 3}
+    assert share(machine(4).unoccupied, [wants("a"), wants("b")]) == {"a": 2, "b": 2}
+    assert share(machine(3).unoccupied, [wants("a"), wants("b")]) == {"a": 2, "b": 1}
+    assert share(machine(4).unoccupied, [wants("a", maximum=1), wants("b")]) == {"a": 1, "b": 3}
 
 
 def test_what_a_big_pod_cannot_use_goes_to_a_small_one() -> None:
     big = wants("big", pod=Resources(3, GIB, 0))
-    assert share(machine(5).room, [big, wants("small")]) == {"big": 1, "small": 2}
+    assert share(machine(5).unoccupied, [big, wants("small")]) == {"big": 1, "small": 2}
 
 
 def test_a_second_tournament_gets_its_share_of_a_full_machine() -> None:
@@ -146,10 +146,10 @@ def test_idle_pods_are_retired_before_busy_ones_and_young_before_old() -> None:
 def test_the_weakest_prospects_go_first() -> None:
     pods = [
         pod("unknown", age=90),
-        pod("best", age=10, prospect=9.0),
-        pod("worst", age=80, prospect=-2.0),
+        pod("best", age=10, score=9.0),
+        pod("worst", age=80, score=-2.0),
         pod("idle", busy=False),
-        pod("better", age=80, prospect=3.0),
+        pod("better", age=80, score=3.0),
     ]
     order = [set(retired(act(machine(), [wants(minimum=0, maximum=most)], pods))) for most in (4, 3, 2, 1)]
     assert order == [
@@ -158,18 +158,18 @@ def test_the_weakest_prospects_go_first() -> None:
         {"idle", "unknown", "worst"},
         {"idle", "unknown", "worst", "better"},
     ]
-    (reason,) = [one.reason for one in act(machine(), [wants(maximum=1)], pods[1:3]) if isinstance(one, Retire)]
+    (reason,) = [one.reason for one in act(machine(), [wants(maximum=1)], pods[1:3]) if isinstance(one, RetirePod)]
     assert reason == "the share of t is 1 now, and its agent has the lowest score, -2"
 
 
 def test_who_publishes_is_not_killed_meanwhile() -> None:
     assert act(machine(), [], [pod("p0", drained=90, terminated=True, publishing=True)]) == []
-    assert isinstance(act(machine(), [], [pod("p0", drained=90, publishing=True)])[0], Terminate)
+    assert isinstance(act(machine(), [], [pod("p0", drained=90, publishing=True)])[0], TerminatePod)
 
 
 def test_a_pool_grows_and_shrinks_in_its_steps() -> None:
     def granted(before: int | None, cores: float, **pace: Any) -> int:
-        size = None if before is None else Grant(before, NOW - 5)
+        size = None if before is None else PoolGrant(before, NOW - 5)
         return grant(NOW, machine(cores=cores), [wants(minimum=1, granted=size, **pace)])["t"].pods
 
     assert granted(None, 8, step_pods=2) == 3, "one step beyond the minimum"
@@ -180,23 +180,23 @@ def test_a_pool_grows_and_shrinks_in_its_steps() -> None:
     assert granted(3, 8) == 8, "without a step as many as fit"
     assert granted(8, 2) == 2
     assert granted(8, 8, maximum=4, step_pods=1) == 4, "what a person limits holds at once"
-    assert grant(NOW, machine(8), [wants(minimum=6, step_pods=1, granted=Grant(1, NOW))])["t"].pods == 6
+    assert grant(NOW, machine(8), [wants(minimum=6, step_pods=1, granted=PoolGrant(1, NOW))])["t"].pods == 6
 
 
 def test_a_pool_keeps_its_size_until_it_has_cooled_down() -> None:
-    def after(seconds: float, cores: float) -> Grant:
-        demand = wants(cooldown_seconds=30.0, granted=Grant(3, NOW - seconds))
+    def after(seconds: float, cores: float) -> PoolGrant:
+        demand = wants(cooldown_seconds=30.0, granted=PoolGrant(3, NOW - seconds))
         return grant(NOW, machine(cores=cores), [demand])["t"]
 
-    assert after(29, cores=8) == Grant(3, NOW - 29)
-    assert after(29, cores=1) == Grant(3, NOW - 29)
-    assert after(30, cores=8) == Grant(8, NOW)
-    assert after(30, cores=1) == Grant(1, NOW)
-    assert after(99, cores=3) == Grant(3, NOW - 99), "nothing changed"
+    assert after(29, cores=8) == PoolGrant(3, NOW - 29)
+    assert after(29, cores=1) == PoolGrant(3, NOW - 29)
+    assert after(30, cores=8) == PoolGrant(8, NOW)
+    assert after(30, cores=1) == PoolGrant(1, NOW)
+    assert after(99, cores=3) == PoolGrant(3, NOW - 99), "nothing changed"
 
 
 def test_a_pod_that_died_is_replaced_while_the_pool_cools_down() -> None:
-    demand = wants(cooldown_seconds=30.0, step_pods=1, granted=Grant(3, NOW))
+    demand = wants(cooldown_seconds=30.0, step_pods=1, granted=PoolGrant(3, NOW))
     actions, line = decide(NOW, machine(cores=8), [demand], [pod("p0"), pod("p1")], LIMITS)
     assert started(actions) == ["t"]
     assert line == "pods wanted: t 3 of 8; cores reserved: 2 of 8"
@@ -212,13 +212,13 @@ def test_a_pod_that_is_told_to_go_holds_its_reservation_until_it_is_gone() -> No
 
 def test_a_pod_that_does_not_go_is_terminated_once_and_killed_later() -> None:
     assert act(machine(), [], [pod("p0", drained=19)]) == []
-    assert isinstance(act(machine(), [], [pod("p0", drained=20)])[0], Terminate)
+    assert isinstance(act(machine(), [], [pod("p0", drained=20)])[0], TerminatePod)
     assert act(machine(), [], [pod("p0", drained=30, terminated=True)]) == []
-    assert isinstance(act(machine(), [], [pod("p0", drained=60, terminated=True)])[0], Kill)
+    assert isinstance(act(machine(), [], [pod("p0", drained=60, terminated=True)])[0], KillPod)
 
 
 def test_nothing_is_started_before_the_back_off_is_over() -> None:
-    assert [type(action) for action in act(machine(), [wants(not_before=NOW + 1)])] == [Short]
+    assert [type(action) for action in act(machine(), [wants(not_before=NOW + 1)])] == [PoolShort]
     assert started(act(machine(cores=1), [wants(not_before=NOW)])) == ["t"]
 
 
@@ -266,42 +266,44 @@ def cluster(*free_cores: float, ours: tuple[float, ...] = (), memory_gib: int = 
         sum(nodes, Resources(0, 0, 0)),
         1 << 50,
         nodes=nodes,
-        free=Room(sum(free, Resources(0, 0, 0)), free, strict=True),
+        free=FreeResources(sum(free, Resources(0, 0, 0)), free, strict=True),
         closed=closed,
     )
 
 
 def test_a_pod_has_to_fit_on_a_single_node():
     three = Resources(3.0, GIB, 0)
-    assert share(cluster(2.0, 2.0).room, [wants(pod=three, minimum=0)]) == {"t": 0}
-    assert share(cluster(4.0, 4.0).room, [wants(pod=three, minimum=0)]) == {"t": 2}
-    assert act(cluster(2.0, 2.0), [wants(pod=three)]) == [Short("t", "a pod needs 3 cores, 2 are free")]
+    assert share(cluster(2.0, 2.0).unoccupied, [wants(pod=three, minimum=0)]) == {"t": 0}
+    assert share(cluster(4.0, 4.0).unoccupied, [wants(pod=three, minimum=0)]) == {"t": 2}
+    assert act(cluster(2.0, 2.0), [wants(pod=three)]) == [PoolShort("t", "a pod needs 3 cores, 2 are free")]
 
 
 def test_what_no_single_node_has_together_is_not_enough():
     lopsided = (Resources(8.0, GIB, 0), Resources(1.0, 16 * GIB, 0))
     total = Resources(9.0, 17 * GIB, 0)
-    capacity = Capacity(total, 1 << 50, nodes=lopsided, free=Room(total, lopsided, strict=True))
+    capacity = Capacity(total, 1 << 50, nodes=lopsided, free=FreeResources(total, lopsided, strict=True))
     (short,) = act(capacity, [wants(pod=Resources(2.0, 4 * GIB, 0))])
-    assert short == Short("t", "a pod needs 2 cores, 4.0 GiB and 0 GPUs on a single node, and none has all of it free")
+    assert short == PoolShort(
+        "t", "a pod needs 2 cores, 4.0 GiB and 0 GPUs on a single node, and none has all of it free"
+    )
 
 
 def test_each_pod_that_is_started_takes_its_place_on_a_node():
     started = act(cluster(2.0, 3.0), [wants(pod=Resources(2.0, GIB, 0), minimum=0)])
-    assert [type(action) for action in started] == [Start, Start]
+    assert [type(action) for action in started] == [StartPod, StartPod]
 
 
 def test_cores_of_a_cluster_are_never_promised_twice():
-    assert act(cluster(0.5), [wants(minimum=2)]) == [Short("t", "a pod needs 1 cores, 0.5 are free")]
+    assert act(cluster(0.5), [wants(minimum=2)]) == [PoolShort("t", "a pod needs 1 cores, 0.5 are free")]
 
 
 def test_a_quota_binds_beside_the_nodes():
     nodes = (Resources(8.0, 16 * GIB, 0),) * 2
     total = Resources(3.0, 32 * GIB, 0)
-    capacity = Capacity(total, 1 << 50, nodes=nodes, free=Room(total, nodes, strict=True))
+    capacity = Capacity(total, 1 << 50, nodes=nodes, free=FreeResources(total, nodes, strict=True))
     actions = act(capacity, [wants(minimum=4, pod=Resources(2.0, GIB, 0))])
-    assert [type(action) for action in actions] == [Start, Short]
-    assert actions[1] == Short("t", "a pod needs 2 cores, 1 are free")
+    assert [type(action) for action in actions] == [StartPod, PoolShort]
+    assert actions[1] == PoolShort("t", "a pod needs 2 cores, 1 are free")
 
 
 def test_where_pods_stand_is_the_clusters_to_know():
@@ -309,12 +311,12 @@ def test_where_pods_stand_is_the_clusters_to_know():
     capacity = cluster(4.0, 0.0, ours=(0.0, 4.0))
     pods = [pod("t-p0", reserved=Resources(4.0, GIB, 0))]
     started = act(capacity, [wants(pod=Resources(4.0, GIB, 0))], pods)
-    assert started == [Start("t", "free cores: 4; a pod needs 4")]
+    assert started == [StartPod("t", "free cores: 4; a pod needs 4")]
 
 
 def test_nothing_is_started_while_the_cluster_is_closed_and_everybody_hears_why():
     capacity = cluster(8.0, closed="t-p0 waits: no node has a GPU")
     said = "t-p0 waits: no node has a GPU"
-    assert act(capacity, [wants("a"), wants("b")]) == [Short("a", said), Short("b", said)]
+    assert act(capacity, [wants("a"), wants("b")]) == [PoolShort("a", said), PoolShort("b", said)]
     surplus = act(capacity, [wants("a", maximum=0, minimum=0)], [pod("a-p0", "a")])
-    assert [type(action) for action in surplus] == [Retire, Short]
+    assert [type(action) for action in surplus] == [RetirePod, PoolShort]

@@ -7,7 +7,7 @@ import docker.errors
 import pytest
 from fake_docker import GIB, Engine
 
-from orchestrator.launchers.base import NewPod, Surroundings
+from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.docker import DockerLauncher, credentials
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import roles_of
@@ -23,7 +23,7 @@ def engine() -> Engine:
 
 @pytest.fixture
 def launcher(engine: Engine, tmp_path: Path) -> DockerLauncher:
-    around = Surroundings(
+    pod_environment = PodEnvironment(
         orchestrator="orchestrator:50051",
         leaderboard="leaderboard:50052",
         store="minio+http://store:9000/podrace",
@@ -34,7 +34,7 @@ def launcher(engine: Engine, tmp_path: Path) -> DockerLauncher:
         telemetry=TelemetryConfig(),
     )
     options = DockerOptions(image="podrace/agentpod:test", network="mesh", gpus=("0", "1"))
-    launcher = DockerLauncher(around, options, environ={"PODRACE_STORE_ACCESS_KEY": "key"})
+    launcher = DockerLauncher(pod_environment, options, environ={"PODRACE_STORE_ACCESS_KEY": "key"})
     launcher.__dict__["_client"] = engine
     return launcher
 
@@ -129,24 +129,24 @@ async def test_a_pod_whose_head_is_dead_is_swept_and_its_last_words_kept(
     launcher: DockerLauncher, engine: Engine
 ) -> None:
     await launcher.start(new_pod())
-    head = engine.running["podrace-race-p0-learner"]
-    head.status, head.said = "exited", b"one\n\x1b[31merror: no room\x1b[0m\n\n"
+    leader = engine.running["podrace-race-p0-learner"]
+    leader.status, leader.said = "exited", b"one\n\x1b[31merror: no room\x1b[0m\n\n"
     assert await launcher.list() == []
     assert engine.removed[0] == "podrace-race-p0-learner"
     assert not engine.running
     assert not engine.volume_options
-    assert launcher.last_words("race-p0") == "error: no room"
+    assert launcher.last_log_line("race-p0") == "error: no room"
 
 
 async def test_who_said_nothing_is_known_by_how_it_ended(launcher: DockerLauncher, engine: Engine) -> None:
     for pod_id, state in (("race-p0", {"ExitCode": 137}), ("race-p1", {"OOMKilled": True, "ExitCode": 137})):
         await launcher.start(new_pod(pod_id))
-        head = engine.running[f"podrace-{pod_id}-learner"]
-        head.status, head.attrs["State"] = "exited", state
+        leader = engine.running[f"podrace-{pod_id}-learner"]
+        leader.status, leader.attrs["State"] = "exited", state
     await launcher.list()
-    assert launcher.last_words("race-p0") == "exit code 137"
-    assert launcher.last_words("race-p1") == "killed: out of memory"
-    assert launcher.last_words("race-p9") == ""
+    assert launcher.last_log_line("race-p0") == "exit code 137"
+    assert launcher.last_log_line("race-p1") == "killed: out of memory"
+    assert launcher.last_log_line("race-p9") == ""
 
 
 async def test_containers_without_a_head_are_swept(launcher: DockerLauncher, engine: Engine) -> None:

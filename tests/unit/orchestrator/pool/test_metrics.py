@@ -2,7 +2,7 @@
 
 import prometheus_client
 
-from orchestrator.decisions.pool_size import Demand, PodStanding, PodView, Retire, Start
+from orchestrator.decisions.pool_size import Demand, PodActivity, PodView, RetirePod, StartPod
 from orchestrator.decisions.resources import Resources
 from orchestrator.pool.metrics import measure_wanted, wanted
 
@@ -14,12 +14,12 @@ def demand(name: str, minimum_pods: int = 0) -> Demand:
 
 
 def view(pod_id: str, tournament_id: str, drained_since: float | None = None) -> PodView:
-    return PodView(pod_id, tournament_id, POD, 0.0, drained_since, False, lambda now: PodStanding(busy=True))
+    return PodView(pod_id, tournament_id, POD, 0.0, drained_since, False, lambda now: PodActivity(busy=True))
 
 
 def test_wanted_are_those_that_stay_with_those_to_be_started_less_those_to_go() -> None:
     views = [view("a0", "a"), view("a1", "a"), view("b0", "b"), view("b1", "b", drained_since=1.0)]
-    actions = [Start("a", "room"), Retire("b0", "too many")]
+    actions = [StartPod("a", "room"), RetirePod("b0", "too many")]
     assert wanted([demand("a"), demand("b")], views, actions) == {"a": 3, "b": 0}
 
 
@@ -28,7 +28,7 @@ def test_a_minimum_that_cannot_be_had_is_wanted_still() -> None:
 
 
 def test_pods_of_a_tournament_without_work_are_not_wanted() -> None:
-    assert wanted([], [view("a0", "a")], [Retire("a0", "no work")]) == {"a": 0}
+    assert wanted([], [view("a0", "a")], [RetirePod("a0", "no work")]) == {"a": 0}
 
 
 def value(tournament_id: str) -> float | None:

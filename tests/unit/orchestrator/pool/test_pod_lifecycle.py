@@ -7,9 +7,9 @@ from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod
 from orchestrator.pool import pod_lifecycle
-from orchestrator.pool.pod_lifecycle import START_GRACE_SECONDS, census
+from orchestrator.pool.pod_lifecycle import START_GRACE_SECONDS, compare
 from orchestrator.state import records
-from orchestrator.state.database import State, Transaction
+from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import FAILED, EventRecord, PodPhase, PodRecord, TournamentRecord
 from orchestrator.tournaments import lifecycle
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -26,27 +26,27 @@ def listed(pod_id: str = "p0") -> ListedPod:
 
 
 def test_a_pod_that_was_seen_and_is_not_listed_any_more_is_gone_at_once() -> None:
-    assert census([recorded()], [], [], {"p0": 0.0}).gone == [recorded()]
+    assert compare([recorded()], [], [], {"p0": 0.0}).gone == [recorded()]
 
 
 @pytest.mark.parametrize(("absent", "gone"), [(START_GRACE_SECONDS - 0.1, 0), (START_GRACE_SECONDS, 1)])
 def test_a_pod_that_was_only_intended_gets_a_grace(absent: float, gone: int) -> None:
-    assert len(census([recorded(phase=PodPhase.INTENDED)], [], [], {"p0": absent}).gone) == gone
+    assert len(compare([recorded(phase=PodPhase.INTENDED)], [], [], {"p0": absent}).gone) == gone
 
 
 def test_a_pod_that_is_being_started_is_never_gone() -> None:
-    assert census([recorded(phase=PodPhase.INTENDED)], [], ["p0"], {"p0": 1000.0}).gone == []
+    assert compare([recorded(phase=PodPhase.INTENDED)], [], ["p0"], {"p0": 1000.0}).gone == []
 
 
 def test_a_pod_that_nobody_recorded_is_unknown() -> None:
-    found = census([], [listed()], [], {})
+    found = compare([], [listed()], [], {})
     assert (found.unknown, found.gone, found.appeared) == ([listed()], [], [])
 
 
 def test_a_pod_appears_once() -> None:
     intended = recorded(phase=PodPhase.INTENDED)
-    assert census([intended], [listed()], ["p0"], {}).appeared == [intended]
-    assert census([recorded()], [listed()], [], {}).appeared == []
+    assert compare([intended], [listed()], ["p0"], {}).appeared == [intended]
+    assert compare([recorded()], [listed()], [], {}).appeared == []
 
 
 def new_tournament(transaction: Transaction) -> TournamentRecord:
@@ -57,23 +57,25 @@ def new_tournament(transaction: Transaction) -> TournamentRecord:
     return lifecycle.create(transaction, request, resolve(given), "", lambda count: b"\x00" * count)
 
 
-async def die(state: State, tournament_id: str, words: str = "boom") -> int:
-    pod = await state.transact(pod_lifecycle.intend, tournament_id, "a test")
-    return (await state.transact(pod_lifecycle.bury, pod.pod_id, words))[1]
+async def die(state: StateDatabase, tournament_id: str, words: str = "boom") -> int:
+    pod = await state.transact(pod_lifecycle.record_intent, tournament_id, "a test")
+    return (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, words))[1]
 
 
-async def kinds(state: State) -> Sequence[str]:
+async def kinds(state: StateDatabase) -> Sequence[str]:
     return [event.kind for event in await state.transact(records.select, EventRecord, "true ORDER BY sequence")]
 
 
-async def test_pods_are_numbered_and_recorded_before_they_run(state: State) -> None:
+async def test_pods_are_numbered_and_recorded_before_they_run(state: StateDatabase) -> None:
     tournament = await state.transact(new_tournament)
-    names = [(await state.transact(pod_lifecycle.intend, tournament.tournament_id, "a test")).pod_id for _ in range(2)]
+    names = [
+        (await state.transact(pod_lifecycle.record_intent, tournament.tournament_id, "a test")).pod_id for _ in range(2)
+    ]
     assert names == ["race-aaaaaa-p0", "race-aaaaaa-p1"]
     assert [pod.phase for pod in await state.transact(records.live_pods)] == [PodPhase.INTENDED] * 2
 
 
-async def test_pods_that_die_one_after_another_end_their_tournament_with_the_last_words(state: State) -> None:
+async def test_pods_that_die_one_after_another_end_their_tournament_with_the_last_words(state: StateDatabase) -> None:
     tournament = await state.transact(new_tournament)
     name = tournament.tournament_id
     assert [await die(state, name) for _ in range(MAXIMUM_DEATHS)] == list(range(1, MAXIMUM_DEATHS + 1))
@@ -82,26 +84,26 @@ async def test_pods_that_die_one_after_another_end_their_tournament_with_the_las
     assert failed.reason.endswith("the last one said: boom")
 
 
-async def test_a_pod_that_was_of_use_may_die_without_blame(state: State) -> None:
+async def test_a_pod_that_was_of_use_may_die_without_blame(state: StateDatabase) -> None:
     tournament = await state.transact(new_tournament)
-    pod = await state.transact(pod_lifecycle.intend, tournament.tournament_id, "a test")
+    pod = await state.transact(pod_lifecycle.record_intent, tournament.tournament_id, "a test")
     record = await state.transact(records.find, PodRecord, pod.pod_id)
     assert record is not None
     await state.transact(records.save, dataclasses.replace(record, useful=True))
-    assert (await state.transact(pod_lifecycle.bury, pod.pod_id, "boom"))[1] == 0
+    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, "boom"))[1] == 0
 
 
-async def test_a_pod_that_goes_as_told_is_not_a_death(state: State) -> None:
+async def test_a_pod_that_goes_as_told_is_not_a_death(state: StateDatabase) -> None:
     tournament = await state.transact(new_tournament)
-    pod = await state.transact(pod_lifecycle.intend, tournament.tournament_id, "a test")
+    pod = await state.transact(pod_lifecycle.record_intent, tournament.tournament_id, "a test")
     await state.transact(pod_lifecycle.retire, pod.pod_id, "the pool shrinks")
     await state.transact(pod_lifecycle.retire, pod.pod_id, "the pool shrinks")
-    assert (await state.transact(pod_lifecycle.bury, pod.pod_id, ""))[1] == 0
+    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, ""))[1] == 0
     assert await kinds(state) == ["tournament_created", "pod_started", "pod_draining", "pod_gone"]
 
 
-async def test_a_pod_is_buried_once(state: State) -> None:
+async def test_a_pod_is_buried_once(state: StateDatabase) -> None:
     tournament = await state.transact(new_tournament)
-    pod = await state.transact(pod_lifecycle.intend, tournament.tournament_id, "a test")
-    assert (await state.transact(pod_lifecycle.bury, pod.pod_id, ""))[1] == 1
-    assert (await state.transact(pod_lifecycle.bury, pod.pod_id, ""))[1] == 0
+    pod = await state.transact(pod_lifecycle.record_intent, tournament.tournament_id, "a test")
+    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, ""))[1] == 1
+    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, ""))[1] == 0

@@ -4,7 +4,7 @@ import json
 
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod
-from orchestrator.pool.prometheus_targets import Targets
+from orchestrator.pool.prometheus_targets import PrometheusTargets
 
 
 def listed(pod_id: str, **metrics: str) -> ListedPod:
@@ -12,9 +12,9 @@ def listed(pod_id: str, **metrics: str) -> ListedPod:
 
 
 def test_every_role_of_every_pod_listed_last_is_a_target_with_labels_of_its_own() -> None:
-    targets = Targets()
-    targets.note([listed("gone", learner="gone:9090")])
-    targets.note([listed("p0", learner="p0-learner:9090", evaluator="p0-evaluator:9090"), listed("p1")])
+    targets = PrometheusTargets()
+    targets.update([listed("gone", learner="gone:9090")])
+    targets.update([listed("p0", learner="p0-learner:9090", evaluator="p0-evaluator:9090"), listed("p1")])
     content_type, body = targets.page()
     assert content_type == "application/json"
     assert json.loads(body) == [
@@ -30,4 +30,4 @@ def test_every_role_of_every_pod_listed_last_is_a_target_with_labels_of_its_own(
 
 
 def test_before_the_first_look_there_is_a_list_and_it_is_empty() -> None:
-    assert json.loads(Targets().page()[1]) == []
+    assert json.loads(PrometheusTargets().page()[1]) == []

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.state.database import REQUEST_RECORD_SECONDS, State, Transaction
+from orchestrator.state.database import REQUEST_RECORD_SECONDS, StateDatabase, Transaction
 from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument
 from podrace.orchestrator.v1.orchestrator_pb2 import CancelTournamentRequest
 
@@ -18,7 +18,7 @@ def record(transaction: Transaction, message: str = "hello") -> None:
     transaction.record("greeting", message, tournament_id="t")
 
 
-async def test_events_are_stored_with_their_change_and_logged_once_they_are_durable(state: State) -> None:
+async def test_events_are_stored_with_their_change_and_logged_once_they_are_durable(state: StateDatabase) -> None:
     def fail(transaction: Transaction) -> None:
         record(transaction, "never")
         raise FailedPrecondition("no")
@@ -34,7 +34,7 @@ async def test_events_are_stored_with_their_change_and_logged_once_they_are_dura
 class Once:
     """A request that is made again and again."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: StateDatabase) -> None:
         self.state, self.done = state, 0
 
     async def ask(self, request_id: str = "r", tournament_id: str = "t") -> str:
@@ -47,32 +47,32 @@ class Once:
         return await self.state.transact(lambda transaction: transaction.once("Cancel", request_id, request, act))
 
 
-async def test_a_repeated_request_is_done_once_and_answered_alike(state: State) -> None:
+async def test_a_repeated_request_is_done_once_and_answered_alike(state: StateDatabase) -> None:
     once = Once(state)
     assert [await once.ask(), await once.ask()] == ["answer 1", "answer 1"]
     assert await once.ask("another") == "answer 2"
 
 
-async def test_another_request_under_a_used_id_is_refused(state: State) -> None:
+async def test_another_request_under_a_used_id_is_refused(state: StateDatabase) -> None:
     once = Once(state)
     await once.ask()
     with pytest.raises(AlreadyExists, match="'r' was used for another request"):
         await once.ask(tournament_id="u")
 
 
-async def test_a_request_without_an_id_is_refused(state: State) -> None:
+async def test_a_request_without_an_id_is_refused(state: StateDatabase) -> None:
     with pytest.raises(InvalidArgument, match="request_id is empty"):
         await Once(state).ask("")
 
 
-async def test_a_request_is_forgotten_after_a_day(state: State, clock: Any) -> None:
+async def test_a_request_is_forgotten_after_a_day(state: StateDatabase, clock: Any) -> None:
     once = Once(state)
     await once.ask()
     clock.now += REQUEST_RECORD_SECONDS + 1
     assert await once.ask() == "answer 2"
 
 
-async def test_a_request_that_failed_may_be_repeated(state: State) -> None:
+async def test_a_request_that_failed_may_be_repeated(state: StateDatabase) -> None:
     request = CancelTournamentRequest(request_id="r")
 
     def fail() -> str:
@@ -90,9 +90,9 @@ def save(transaction: Transaction, name: str) -> None:
     transaction.saved.append(name)
 
 
-async def test_who_follows_is_told_in_order_and_before_who_asked_is_answered(state: State) -> None:
+async def test_who_follows_is_told_in_order_and_before_who_asked_is_answered(state: StateDatabase) -> None:
     told: list[str] = []
-    state.follow(told.extend)
+    state.on_saved(told.extend)
 
     async def ask(name: str) -> list[str]:
         await state.transact(save, name)
@@ -103,9 +103,9 @@ async def test_who_follows_is_told_in_order_and_before_who_asked_is_answered(sta
     assert all(name in answer for name, answer in zip("abc", answers, strict=True))
 
 
-async def test_who_follows_is_not_told_what_failed(state: State) -> None:
+async def test_who_follows_is_not_told_what_failed(state: StateDatabase) -> None:
     told: list[str] = []
-    state.follow(told.extend)
+    state.on_saved(told.extend)
 
     def fail(transaction: Transaction) -> None:
         save(transaction, "never")
@@ -117,9 +117,9 @@ async def test_who_follows_is_not_told_what_failed(state: State) -> None:
     assert told == ["a"]
 
 
-async def test_who_follows_is_told_what_was_done_for_somebody_who_has_gone_away(state: State) -> None:
+async def test_who_follows_is_told_what_was_done_for_somebody_who_has_gone_away(state: StateDatabase) -> None:
     told: list[str] = []
-    state.follow(told.extend)
+    state.on_saved(told.extend)
     began, free = threading.Event(), threading.Event()
 
     def slow(transaction: Transaction) -> None:
@@ -127,11 +127,11 @@ async def test_who_follows_is_told_what_was_done_for_somebody_who_has_gone_away(
         free.wait(10)
         save(transaction, "slow")
 
-    asking = asyncio.create_task(state.transact(slow))
+    requester = asyncio.create_task(state.transact(slow))
     await asyncio.to_thread(began.wait, 10)
-    asking.cancel()
-    await asyncio.wait([asking])
+    requester.cancel()
+    await asyncio.wait([requester])
     free.set()
     await state.transact(count_events)
-    assert asking.cancelled()
+    assert requester.cancelled()
     assert told == ["slow"]

@@ -9,9 +9,9 @@ import pytest
 from fake_cluster import NAMESPACE, FakeCluster, Hands, failure, new_pod
 from kubernetes.config import kube_config
 
-from orchestrator.launchers.base import Witness
-from orchestrator.launchers.kubernetes.api_client import Cluster, connect
-from orchestrator.launchers.kubernetes.event_recorder import BURST, Announcer
+from orchestrator.launchers.base import EventSink
+from orchestrator.launchers.kubernetes.api_client import ApiClient, connect
+from orchestrator.launchers.kubernetes.event_recorder import BURST, EventRecorder
 from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
 from podrace.errors import InvalidArgument, Unavailable
 
@@ -39,23 +39,23 @@ async def test_what_is_wrong_with_the_server_is_one_line_with_a_way_out(
 
 
 async def test_a_server_that_asks_for_a_pause_gets_it(cluster: FakeCluster, hands: Hands) -> None:
-    asking = Cluster(cluster, NAMESPACE, monotonic=hands)
+    requester = ApiClient(cluster, NAMESPACE, monotonic=hands)
     cluster.failures["GET", "jobs"] = failure(429, "slow down", **{"Retry-After": "7"})
     with pytest.raises(Unavailable):
-        asking.list("batch/v1", "jobs")
+        requester.list("batch/v1", "jobs")
     cluster.failures.clear()
     with pytest.raises(Unavailable, match="has asked for a pause"):
-        asking.list("batch/v1", "jobs")
+        requester.list("batch/v1", "jobs")
     assert len(cluster.asked) == 1
     hands.now += 7.0
-    assert asking.list("batch/v1", "jobs") == []
+    assert requester.list("batch/v1", "jobs") == []
 
 
 def test_a_long_list_comes_in_pages_and_begins_anew_when_it_has_expired(cluster: FakeCluster) -> None:
     for number in range(7):
         cluster.put("jobs", {"metadata": {"name": f"j{number}"}, "spec": {}})
     cluster.page, cluster.expired_once = 3, True
-    found = Cluster(cluster, NAMESPACE).list("batch/v1", "jobs")
+    found = ApiClient(cluster, NAMESPACE).list("batch/v1", "jobs")
     assert [job["metadata"]["name"] for job in found] == [f"j{number}" for number in range(7)]
 
 
@@ -80,10 +80,10 @@ async def test_a_namespace_without_a_template_says_what_to_apply(
 
 
 async def test_decisions_become_events_on_the_configmap(launcher: KubernetesLauncher, cluster: FakeCluster) -> None:
-    assert isinstance(launcher, Witness)
-    launcher.note("pool_short", "a pod needs 1 GPUs, 0 are free", {"tournament_id": "race"})
-    launcher.note("agent_generated", "a0", {"tournament_id": "race", "agent_id": "a0"})
-    await asyncio.gather(launcher._announcer._sending)
+    assert isinstance(launcher, EventSink)
+    launcher.record_event("pool_short", "a pod needs 1 GPUs, 0 are free", {"tournament_id": "race"})
+    launcher.record_event("agent_generated", "a0", {"tournament_id": "race", "agent_id": "a0"})
+    await asyncio.gather(launcher._event_recorder._sending)
     (event,) = cluster.objects["events"].values()
     assert (event["reason"], event["type"]) == ("PoolShort", "Warning")
     assert event["message"] == "a pod needs 1 GPUs, 0 are free"
@@ -105,16 +105,16 @@ async def test_events_are_few_and_never_in_the_way(cluster: FakeCluster, hands: 
         raise Unavailable("away")
 
     loop = asyncio.get_running_loop()
-    announcer = Announcer(lambda: Cluster(cluster, NAMESPACE), owner, monotonic=hands)
+    event_recorder = EventRecorder(lambda: ApiClient(cluster, NAMESPACE), owner, monotonic=hands)
     for number in range(500):
-        announcer.note("pod_started", f"p{number}", {"tournament_id": "race"})
+        event_recorder.record_event("pod_started", f"p{number}", {"tournament_id": "race"})
     await sent.wait()
     for _ in range(10):
         # Time enough for more, on the same threads.
         await asyncio.to_thread(time.monotonic)
     assert len(owners) == BURST
-    assert announcer.dropped == 400
-    await announcer.close()
+    assert event_recorder.dropped == 400
+    await event_recorder.close()
 
 
 # --- where it is -------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_outside_a_cluster_the_server_and_the_namespace_are_those_of_kubectl(
     assert namespace == "races"
     assert connect("another")[1] == "another"
     with pytest.raises(Unavailable, match=r"does not answer: .*127.0.0.1.*port=9.*Connection refused"):
-        Cluster(send, namespace).list("v1", "pods")
+        ApiClient(send, namespace).list("v1", "pods")
 
 
 def test_where_no_cluster_is_known_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

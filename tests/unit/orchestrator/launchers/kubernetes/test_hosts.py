@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fake_cluster import GIB, FakeCluster, Hands, new_pod, node
 
-from orchestrator.decisions.resources import Resources, Room
+from orchestrator.decisions.resources import FreeResources, Resources
 from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
 from orchestrator.launchers.pod_settings import check_one_host
 from podrace.errors import FailedPrecondition, InvalidArgument
@@ -60,15 +60,15 @@ async def test_it_is_where_its_head_is_and_says_what_its_head_said(
 ) -> None:
     await started(launcher, cluster)
     cluster.give_pod("race-p0", index=1, podIP="10.0.0.2")
-    head = cluster.give_pod("race-p0", index=0, podIP="10.0.0.1")
+    leader = cluster.give_pod("race-p0", index=0, podIP="10.0.0.1")
     (listed,) = await launcher.list()
     assert listed.metrics["learner"] == "10.0.0.1:9090"
     assert listed.reserved == Resources(8.0, 6 * GIB, 0, hosts=2)
-    cluster.logs[head["metadata"]["name"]] = "error: the head's own words"
+    cluster.logs[leader["metadata"]["name"]] = "error: the head's own words"
     cluster.give_pod("race-p0", index=1)
     cluster.end("race-p0", "Failed")
     await launcher.list()
-    assert launcher.last_words("race-p0") == "error: the head's own words"
+    assert launcher.last_log_line("race-p0") == "error: the head's own words"
 
 
 async def test_a_host_whose_learner_has_ended_is_no_head_that_has(
@@ -94,11 +94,11 @@ async def test_hosts_that_no_node_has_taken_yet_take_their_room(
             cluster.give_pod("race-p0", index=taken - 1, at=f"n{taken}")
         await launcher.list()
         hands.now += 10.0
-        room = (await launcher.capacity()).free
-        assert room is not None
-        assert room.total.cores == 8.0, taken
+        unoccupied = (await launcher.capacity()).free
+        assert unoccupied is not None
+        assert unoccupied.total.cores == 8.0, taken
         # Between the two, which node the other host will be on is the scheduler's to know.
-        assert taken == 1 or [each.cores for each in room.nodes] == [4.0, 4.0]
+        assert taken == 1 or [each.cores for each in unoccupied.nodes] == [4.0, 4.0]
 
 
 async def test_a_template_without_a_service_for_the_names_is_told(
@@ -112,11 +112,11 @@ async def test_a_template_without_a_service_for_the_names_is_told(
 @pytest.mark.parametrize(("nodes", "fits"), [((4.0, 4.0), True), ((8.0, 3.0), False), ((16.0,), False)])
 def test_each_part_of_a_pod_needs_a_node_of_its_own(nodes: tuple[float, ...], fits: bool) -> None:
     each = tuple(Resources(cores, 64 * GIB, 8) for cores in nodes)
-    room = Room(sum(each, Resources(0.0, 0, 0)), each, strict=True)
+    unoccupied = FreeResources(sum(each, Resources(0.0, 0, 0)), each, strict=True)
     pod = Resources(8.0, 6 * GIB, 2, hosts=2)
-    assert room.fits(pod) == fits
+    assert unoccupied.fits(pod) == fits
     if fits:
-        left = room - pod
+        left = unoccupied - pod
         assert [node.cores for node in left.nodes] == [0.0, 0.0]
         assert left.total.cores == 0.0
         assert not left.fits(pod)

@@ -47,8 +47,8 @@ async def test_what_has_completed_is_deleted_and_what_failed_is_kept_for_a_while
         cluster.end(pod_id, end)
     assert await launcher.list() == []
     assert list(cluster.jobs()) == ["race-p1"]
-    assert launcher.last_words("race-p0") == "error: Complete"
-    assert launcher.last_words("race-p1") == "error: Failed"
+    assert launcher.last_log_line("race-p0") == "error: Complete"
+    assert launcher.last_log_line("race-p1") == "error: Failed"
     hands.now += 299.0
     await launcher.list()
     assert cluster.jobs()
@@ -79,7 +79,7 @@ async def test_who_said_nothing_is_known_by_how_it_ended(
     cluster.give_pod("race-p0", "Failed", **status)
     cluster.end("race-p0", "Failed")
     await launcher.list()
-    assert launcher.last_words("race-p0") == said
+    assert launcher.last_log_line("race-p0") == said
 
 
 async def test_a_pod_that_was_pushed_out_lives_on_in_its_job(
@@ -241,7 +241,7 @@ async def test_a_pod_that_lost_a_role_is_told_to_go_once(launcher: KubernetesLau
     cluster.give_pod("race-p0", containerStatuses=[{"name": name, "state": each} for name, each in states.items()])
     for _ in range(2):
         assert len(await launcher.list()) == 1
-    assert launcher.last_words("race-p0") == "worker-0 ended: killed: out of memory"
+    assert launcher.last_log_line("race-p0") == "worker-0 ended: killed: out of memory"
     deleted = [
         (path.split("/")[-2], body.get("propagationPolicy"))
         for method, path, _, body in cluster.asked
@@ -275,9 +275,9 @@ async def test_what_was_just_started_is_no_longer_free(
     launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
 ) -> None:
     async def free() -> float:
-        room = (await launcher.capacity()).free
-        assert room is not None
-        return room.total.cores
+        unoccupied = (await launcher.capacity()).free
+        assert unoccupied is not None
+        return unoccupied.total.cores
 
     assert await free() == 8.0
     await launcher.start(new_pod())
@@ -320,6 +320,6 @@ async def test_where_other_namespaces_are_hidden_our_own_pods_count(
     await hidden.start(new_pod())
     cluster.give_pod("race-p0")
     await hidden.list()
-    room = (await hidden.capacity()).free
-    assert room is not None
-    assert room.total.cores == 6.0
+    unoccupied = (await hidden.capacity()).free
+    assert unoccupied is not None
+    assert unoccupied.total.cores == 6.0

@@ -6,7 +6,7 @@ import pytest
 from fake_cluster import GIB, node
 
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers.kubernetes.nodes import Seen, capacity_of, quantity, requests_of, takes_pods
+from orchestrator.launchers.kubernetes.nodes import ClusterObjects, capacity_of, quantity, requests_of, takes_pods
 
 GPU = "nvidia.com/gpu"
 
@@ -30,7 +30,7 @@ def template(**spec: Any) -> dict[str, Any]:
 def sense(
     nodes: list[Any], pods: list[Any] | None = None, quotas: list[Any] | None = None, gpu: str = GPU, **spec: Any
 ) -> Capacity:
-    seen = Seen(nodes, pods or [], quotas or [], template(**spec))
+    seen = ClusterObjects(nodes, pods or [], quotas or [], template(**spec))
     return capacity_of(seen, lambda each: each["metadata"]["labels"].get("ours") == "yes", [], gpu)
 
 
@@ -69,22 +69,22 @@ def test_a_cordoned_node_keeps_what_runs_and_takes_nothing_new() -> None:
     assert capacity.nodes == (Resources(3.0, GIB, 0), Resources(8.0, 16 * GIB, 0))
     alone = sense([node("a", unschedulable=True)])
     assert alone.total == Resources(0.0, 0, 0)
-    assert alone.room.strict
+    assert alone.unoccupied.strict
 
 
 def test_nodes_that_agent_pods_may_not_be_on_do_not_count() -> None:
     away = node("away")
     away["status"]["conditions"][0]["status"] = "Unknown"
     tainted = node("tainted", taints=[{"key": GPU, "effect": "NoSchedule"}])
-    leaving = node("leaving", taints=[{"key": "x", "value": "1", "effect": "NoExecute"}])
+    terminating = node("leaving", taints=[{"key": "x", "value": "1", "effect": "NoExecute"}])
     asked = node("asked", taints=[{"key": "x", "effect": "PreferNoSchedule"}])
-    assert [takes_pods(each, template()) for each in (away, tainted, leaving, asked)] == [False, False, False, True]
+    assert [takes_pods(each, template()) for each in (away, tainted, terminating, asked)] == [False, False, False, True]
     tolerant = template(tolerations=[{"key": GPU, "operator": "Exists"}, {"key": "x", "value": "1"}])
     assert takes_pods(tainted, tolerant)
-    assert takes_pods(leaving, tolerant)
-    assert not takes_pods(leaving, template(tolerations=[{"key": "x", "value": "2"}]))
-    assert takes_pods(leaving, template(tolerations=[{"operator": "Exists"}]))
-    assert not takes_pods(leaving, template(tolerations=[{"operator": "Exists", "effect": "NoSchedule"}]))
+    assert takes_pods(terminating, tolerant)
+    assert not takes_pods(terminating, template(tolerations=[{"key": "x", "value": "2"}]))
+    assert takes_pods(terminating, template(tolerations=[{"operator": "Exists"}]))
+    assert not takes_pods(terminating, template(tolerations=[{"operator": "Exists", "effect": "NoSchedule"}]))
     assert takes_pods(asked, template(nodeSelector={"kubernetes.io/hostname": "asked"}))
     assert not takes_pods(asked, template(nodeSelector={"gpu": "h100"}))
 
@@ -153,7 +153,7 @@ def test_a_quota_of_some_pods_only_is_the_servers_to_apply() -> None:
 
 
 def test_pods_that_no_node_has_taken_yet_take_their_room() -> None:
-    seen = Seen([node("a", "2"), node("b", "3")], [], [], template())
+    seen = ClusterObjects([node("a", "2"), node("b", "3")], [], [], template())
     capacity = capacity_of(seen, lambda each: False, [Resources(3.0, GIB, 0)], GPU)
     assert capacity.free is not None
     assert capacity.free.nodes == (Resources(2.0, 16 * GIB, 0), Resources(0.0, 15 * GIB, 0))
@@ -161,7 +161,9 @@ def test_pods_that_no_node_has_taken_yet_take_their_room() -> None:
 
 def test_a_pod_that_no_node_has_room_for_keeps_its_place_in_the_pool() -> None:
     waiting = Resources(1.0, GIB, 0)
-    capacity = capacity_of(Seen([node(unschedulable=True)], [], [], template()), lambda each: False, [waiting], GPU)
+    capacity = capacity_of(
+        ClusterObjects([node(unschedulable=True)], [], [], template()), lambda each: False, [waiting], GPU
+    )
     assert capacity.total == waiting
     assert capacity.nodes == (waiting,)
     assert capacity.free is not None

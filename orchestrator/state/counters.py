@@ -1,0 +1,62 @@
+"""Counts environment steps and failed agents, per agent and per tournament.
+
+The event loop owns this state: no other thread may read or write it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+
+class Counters:
+    """Totals that grow with every report of a pod.
+
+    counters.count_steps("cartpole", "cartpole-a0", 2048)
+    counters.environment_steps("cartpole")
+    """
+
+    def __init__(self) -> None:
+        self._agent_steps: dict[str, int] = {}
+        self._tournament_steps: defaultdict[str, int] = defaultdict(int)
+        self._failed_agents: defaultdict[str, int] = defaultdict(int)
+        self._unsaved_agents: set[str] = set()
+
+    def restore(self, steps: Mapping[str, int], failed_agents: Mapping[str, int]) -> None:
+        """Loads the totals of a previous run, by tournament."""
+        self._tournament_steps.update(steps)
+        self._failed_agents.update(failed_agents)
+
+    def restore_agent(self, agent_id: str, steps: int) -> None:
+        """Sets the steps that are already counted of an agent, unless they are known."""
+        self._agent_steps.setdefault(agent_id, steps)
+
+    def count_steps(self, tournament_id: str, agent_id: str, steps: int) -> None:
+        """Counts the steps of an agent up to `steps`, its total.
+
+        An agent that lost its pod repeats steps since its last checkpoint; these are not counted twice.
+        """
+        known = self._agent_steps.get(agent_id, 0)
+        if steps > known:
+            self._agent_steps[agent_id] = steps
+            self._tournament_steps[tournament_id] += steps - known
+            self._unsaved_agents.add(agent_id)
+
+    def environment_steps(self, tournament_id: str) -> int:
+        """Environment steps over all agents of a tournament."""
+        return self._tournament_steps[tournament_id]
+
+    def count_failure(self, tournament_id: str) -> None:
+        """Counts an agent that has failed."""
+        self._failed_agents[tournament_id] += 1
+
+    def failed_agents(self, tournament_id: str) -> int:
+        """Number of agents of a tournament that have failed."""
+        return self._failed_agents[tournament_id]
+
+    def take_unsaved(self) -> dict[str, int]:
+        """Steps of the agents that changed since the last call, by agent."""
+        agents, self._unsaved_agents = self._unsaved_agents, set()
+        return {agent_id: self._agent_steps[agent_id] for agent_id in agents}
+
+    def mark_unsaved(self, agent_ids: Iterable[str]) -> None:
+        """Includes these agents in the next `take_unsaved`, because they could not be saved."""
+        self._unsaved_agents.update(agent_ids)

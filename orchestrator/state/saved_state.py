@@ -1,0 +1,89 @@
+"""Reads from the database what a previous run saved, and writes the counters that grow all the time."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.state import records
+from orchestrator.state.cache import FAILURES_KEPT
+from orchestrator.state.database import Transaction
+from orchestrator.state.records import (
+    AgentRecord,
+    EvaluationRecord,
+    PodRecord,
+    TournamentRecord,
+    WorkPhase,
+    WorkRecord,
+)
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """What a previous run saved."""
+
+    tournaments: list[TournamentRecord]
+    works: list[WorkRecord]
+    """Unfinished agents and evaluations."""
+    steps: dict[str, int]
+    """Environment steps by tournament."""
+    failed_agents: dict[str, int]
+    """Number of failed agents by tournament."""
+    pods: Sequence[PodRecord] = ()
+    """Pods that are not gone."""
+    failures: Sequence[AgentRecord] = ()
+    """The latest agents that failed, oldest first."""
+
+
+@dataclass(frozen=True)
+class UnsavedChanges:
+    """Counters to write to the database."""
+
+    agent_steps: dict[str, int]
+    """Environment steps by agent."""
+    running_seconds: dict[str, float]
+    """Running time by tournament."""
+    best: dict[str, Candidate]
+    """Best candidate by tournament."""
+
+
+def load_saved_state(transaction: Transaction) -> SavedState:
+    """Reads what a previous run saved."""
+    totals = transaction.execute("SELECT tournament_id, SUM(environment_steps) FROM agents GROUP BY tournament_id")
+    failed = transaction.execute(
+        "SELECT tournament_id, COUNT(*) FROM agents WHERE phase = ? GROUP BY tournament_id", WorkPhase.FAILED
+    )
+    return SavedState(
+        records.select(transaction, TournamentRecord, "true ORDER BY sequence"),
+        [
+            *records.select(transaction, AgentRecord, "phase = ? ORDER BY number", WorkPhase.UNFINISHED),
+            *records.select(transaction, EvaluationRecord, "phase = ? ORDER BY number", WorkPhase.UNFINISHED),
+        ],
+        {name: int(steps) for name, steps in totals},
+        {name: int(agents) for name, agents in failed},
+        records.live_pods(transaction),
+        [failure for name, _ in failed for failure in _latest_failures(transaction, name)],
+    )
+
+
+def _latest_failures(transaction: Transaction, tournament_id: str) -> list[AgentRecord]:
+    condition = "tournament_id = ? AND phase = ? ORDER BY number DESC LIMIT ?"
+    latest = records.select(transaction, AgentRecord, condition, tournament_id, WorkPhase.FAILED, FAILURES_KEPT)
+    return latest[::-1]
+
+
+def write_changes(transaction: Transaction, changes: UnsavedChanges) -> None:
+    """Writes counters to the rows of their agents and tournaments."""
+    # One statement for all agents: with one per agent, this thread would wait for the interpreter lock each time.
+    transaction.execute(
+        "UPDATE agents SET environment_steps = steps.value FROM json_each(?) AS steps WHERE agent_id = steps.key",
+        json.dumps(changes.agent_steps),
+    )
+    for tournament_id, seconds in changes.running_seconds.items():
+        transaction.execute(
+            "UPDATE tournaments SET running_seconds = ? WHERE tournament_id = ?", seconds, tournament_id
+        )
+    for tournament_id, best in changes.best.items():
+        transaction.execute(
+            "UPDATE tournaments SET best = ? WHERE tournament_id = ?", best.SerializeToString(), tournament_id
+        )
