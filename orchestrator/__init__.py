@@ -1,1 +1,1 @@
-"""The orchestrator: who trains what. Holds tournaments, leases agents to pods, decides how many pods there are."""
+"""The orchestrator: stores tournaments, leases agents to pods, and decides how many pods each tournament gets."""

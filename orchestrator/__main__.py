@@ -1,4 +1,4 @@
-"""`python -m orchestrator`: wires the service by hand and runs it until it is told to stop."""
+"""Wires the orchestrator and runs it until it is asked to stop: `python -m orchestrator`."""
 
 import asyncio
 import gc
@@ -31,9 +31,9 @@ from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.processes import lifeline
 
 GARBAGE_THRESHOLDS = 5_000, 10, 100
-"""Of the collector's generations. What is remembered of thousands of pods is no garbage, and to go through all of it
-takes a tenth of a second in which nobody is answered: it is done seldom."""
-MESH_STOPPED = "its mesh went away; resume it"
+"""Thresholds of the garbage collector's generations. A full collection over the state of thousands of pods takes a
+tenth of a second, in which no call is answered, and finds nothing: it is done rarely."""
+MESH_STOPPED = "the mesh that ran it has stopped; resume it to continue"
 _log = structlog.get_logger(__name__)
 
 
@@ -41,7 +41,7 @@ async def serve(config: Config, clock: Clock) -> None:
     """Serves until SIGTERM, or until the lifeline is lost.
 
     Raises:
-        PodraceError: It cannot start; the message says what to do.
+        PodraceError: The service cannot start; the message says what to do.
     """
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     check(config)
@@ -52,7 +52,7 @@ async def serve(config: Config, clock: Clock) -> None:
     runtime = RuntimeState(config.lease_duration_seconds)
     leaderboard = LeaderboardClient(config.leaderboard, runtime.best.update)
     try:
-        # A tournament that another embedded mesh was running cannot be going on: that mesh held this database.
+        # This process holds the database, so any other embedded mesh that ran a tournament from it has stopped.
         await state.transact(lifecycle.cancel_running, MESH_STOPPED, but_mesh_id=config.mesh_id)
         runtime.restore(await state.transact(load_saved_state), clock.monotonic())
         state.on_saved(runtime.cache.apply_saved)
@@ -79,7 +79,7 @@ async def serve(config: Config, clock: Clock) -> None:
 
 
 async def _work(config: Config, reconciler: Reconciler, servicer: OrchestratorServicer, server: rpc.Server) -> None:
-    """Runs until it is told to stop, then leaves things as whoever told it expects to find them."""
+    """Runs until it is asked to stop; stops all pods first if they belong to an embedded mesh."""
     running = asyncio.create_task(reconciler.run())
     ends = [lifeline.lost(config.lifeline)] if config.lifeline else []
     reason = await rpc.shutdown_requested(asyncio.shield(running), *ends)
@@ -87,7 +87,7 @@ async def _work(config: Config, reconciler: Reconciler, servicer: OrchestratorSe
     reconciler.stop()
     await running
     if config.mesh_id:
-        # Pods publish and give back what they hold: they are answered until they are gone.
+        # Pods publish and give back their work, so calls are answered until all pods have stopped.
         servicer.refuse_new()
         await reconciler.stop_all_pods(config.stop_grace_seconds)
     servicer.close()

@@ -1,4 +1,4 @@
-"""Configuration of the orchestrator."""
+"""Defines and checks the configuration of the orchestrator."""
 
 import os
 import tempfile
@@ -16,53 +16,53 @@ from podrace.telemetry import TelemetryConfig
 
 @dataclass(frozen=True)
 class Config:
-    """One orchestrator."""
+    """Configuration of one orchestrator."""
 
     server: ServerConfig = field(default_factory=lambda: ServerConfig(listen="127.0.0.1:50051"))
-    """Where it listens; pods are given the bound address."""
+    """Address the service listens on; pods receive the bound address."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
-    """Logs and metrics; pods are given the same format and level."""
+    """Logs and metrics; pods use the same log format and level."""
     database: Path = Path("podrace-home/orchestrator.sqlite")
-    """File that remembers everything; one orchestrator at a time."""
+    """Database file; only one orchestrator can open it at a time."""
     leaderboard: str = "127.0.0.1:50052"
-    """Address of the leaderboard; told to pods and to whoever asks for a tournament."""
+    """Address of the leaderboard; passed to pods and returned with tournaments."""
     store: str = "podrace-home/store"
-    """Checkpoint store that pods are told to use."""
+    """Checkpoint store that pods use."""
     runtime_folder: Path = Path(tempfile.gettempdir()) / "podrace"
-    """Where sockets and the pods' folders lie; short, because Linux limits socket paths to 107 bytes."""
+    """Folder of sockets and of the pods' folders; keep it short, because Linux limits socket paths to 107 bytes."""
     log_folder: Path = Path("podrace-home/logs")
-    """One log file a pod."""
+    """Folder with one log file per pod."""
     lifeline: str = ""
-    """Socket of whoever this service, and its pods, must not outlive; empty: nobody."""
+    """Socket of a process that this service and its pods must not outlive; empty: none."""
     mesh_id: str = ""
-    """Which embedded mesh this is; with it, tournaments and pods end with the service. Empty: a standing service."""
+    """Id of the embedded mesh; if set, tournaments and pods end with the service. Empty: an independent service."""
     start_pods: bool = True
-    """False: only answers what is known; nothing can be trained or evaluated."""
+    """False: the service only answers queries; nothing can be trained or evaluated."""
     lease_duration_seconds: float = 10.0
-    """A pod that was silent for this long may lose its agent to another."""
+    """The agent of a pod that has not renewed its lease for this long may be assigned to another pod."""
     reconcile_period_seconds: float = 0.5
-    """Longest time between two looks at everything."""
+    """Maximum time between two reconcile cycles."""
     orphan_seconds: float = 60.0
-    """A pod without an answer from here for this long publishes and goes."""
+    """A pod that gets no response from the orchestrator for this long publishes and stops."""
     terminate_seconds: float = 20.0
-    """A pod told to go that is still there after this long gets SIGTERM."""
+    """A pod that is still running this long after it was asked to stop gets SIGTERM."""
     kill_seconds: float = 60.0
-    """And after this long, SIGKILL."""
+    """A pod that is still running this long after it was asked to stop gets SIGKILL."""
     stop_grace_seconds: float = 20.0
-    """When an embedded mesh ends, its pods may take this long to publish."""
+    """Time that pods have to publish when an embedded mesh stops."""
     launcher: str = "process"
-    """What starts pods: `process`, `docker` or `kubernetes`; `external`: others do, and whoever asks is given work."""
+    """What starts pods: `process`, `docker`, `kubernetes`, or `external` for pods that are started elsewhere."""
     launchers: LauncherOptions = field(default_factory=LauncherOptions)
-    """Options of each."""
+    """Options of each launcher."""
     advertised: str = ""
-    """Where pods reach this service, if not where it listens (in a container: its name on the network and the port)."""
+    """Address where pods reach this service, if not `server.listen` (in a container: its host name and port)."""
 
 
 def check(config: Config) -> None:
-    """Refuses settings that cannot work, before anything is opened.
+    """Rejects invalid settings, before anything is opened.
 
     Raises:
-        InvalidArgument: With the key and the value.
+        InvalidArgument: A setting is invalid; the message has its key and value.
     """
     for key in ("lease_duration_seconds", "reconcile_period_seconds", "orphan_seconds"):
         if not getattr(config, key) > 0:
@@ -78,10 +78,10 @@ def check(config: Config) -> None:
 
 
 def make_folders(config: Config) -> None:
-    """Makes the folders it writes to, for this user alone.
+    """Creates the folders that the orchestrator writes to, with access for this user only.
 
     Raises:
-        FailedPrecondition: One cannot be made or written to; the message names the key.
+        FailedPrecondition: A folder cannot be created or written to; the message names the key.
     """
     for key in ("runtime_folder", "log_folder"):
         folder: Path = getattr(config, key)
@@ -89,7 +89,7 @@ def make_folders(config: Config) -> None:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise FailedPrecondition(
-                f"{key} = {str(folder)!r}: cannot be made: {error.strerror}; choose another"
+                f"{key} = {str(folder)!r}: cannot be created: {error.strerror}; choose another folder"
             ) from None
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise FailedPrecondition(f"{key} = {str(folder)!r}: cannot be written to; choose another")
+            raise FailedPrecondition(f"{key} = {str(folder)!r}: cannot be written to; choose another folder")

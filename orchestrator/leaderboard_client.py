@@ -1,4 +1,4 @@
-"""Owns what is asked of the leaderboard: the best candidate of a tournament, and its next agent."""
+"""Calls the leaderboard: best candidates, new agents, the champion and its snapshots."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -17,26 +17,26 @@ GENERATE_DEADLINE_SECONDS = 10.0
 CHAMPION_DEADLINE_SECONDS = 5.0
 SNAPSHOT_DEADLINE_SECONDS = 5.0
 REFRESH_WAIT_SECONDS = 0.25
-"""A leaderboard that is away must not hold up the reconcile loop: it goes on with what it knew."""
+"""Time that a reconcile cycle waits for the leaderboard; without an answer it continues with the known candidates."""
 
 _log = structlog.get_logger(__name__)
 
 
 class LeaderboardClient:
-    """The leaderboard as the orchestrator sees it.
+    """Client of the leaderboard's services.
 
-    board = LeaderboardClient(address, live.best.update)
-    fresh = await board.refresh(tournament_ids)
-    agent = await board.generate(tournament, record, unfinished_agent_ids)
-    await board.close()
+    leaderboard = LeaderboardClient(address, runtime.best.update)
+    fresh = await leaderboard.refresh(tournament_ids)
+    agent = await leaderboard.generate(tournament, record, unfinished_agent_ids, failed_agent_ids)
+    await leaderboard.close()
     """
 
     def __init__(self, address: str, on_best: Callable[[str, pb.Candidate], object]) -> None:
-        """Dials nothing yet.
+        """Creates the client; the connection is opened with the first call.
 
         Args:
-            address: Of the leaderboard.
-            on_best: Is told a tournament and its best candidate whenever that was asked for.
+            address: Address of the leaderboard.
+            on_best: Called with a tournament id and its best candidate after each refresh.
         """
         self._channel = rpc.connect(address, pb.DESCRIPTOR)
         self._leaderboard: Any = pb_grpc.LeaderboardServiceStub(self._channel)
@@ -47,9 +47,11 @@ class LeaderboardClient:
         self._unreachable = False
 
     async def refresh(self, tournament_ids: Iterable[str]) -> frozenset[str]:
-        """Asks for the best candidate of each tournament and returns those that were answered within the patience.
+        """Requests the best candidate of each tournament.
 
-        What is returned was asked after this call began, so that it includes every submission answered before.
+        Returns:
+            The tournaments that were answered within REFRESH_WAIT_SECONDS. Their requests were sent after this call
+            began, so the answers include every submission that was acknowledged before.
         """
         asked = {
             tournament_id: asyncio.create_task(self._refresh_one(tournament_id))
@@ -67,13 +69,13 @@ class LeaderboardClient:
             response = await rpc.call(self._leaderboard.ListCandidates, request, deadline_seconds=BEST_DEADLINE_SECONDS)
         except PodraceError as error:
             if not self._unreachable:
-                _log.warning("the leaderboard does not answer; going on with what is known", error=error.message)
+                _log.warning("the leaderboard does not respond; using the last known candidates", error=error.message)
             self._unreachable = True
             return False
         finally:
             del self._refreshing[tournament_id]
         if self._unreachable:
-            _log.info("the leaderboard answers again")
+            _log.info("the leaderboard responds again")
         self._unreachable = False
         for candidate in response.candidates[:1]:
             self._on_best(tournament_id, candidate)
@@ -82,10 +84,10 @@ class LeaderboardClient:
     async def generate(
         self, tournament: TournamentRecord, agent: AgentRecord, unfinished: Sequence[str], failed: Sequence[str]
     ) -> pb.Agent:
-        """Has an agent made, or gets the one that was made for this number before.
+        """Generates an agent, or returns the one that was generated for this number before.
 
         Raises:
-            PodraceError: What the generator answers.
+            PodraceError: The error of the generator.
         """
         request = pb.GenerateAgentRequest(
             request_id=agent.agent_id,
@@ -102,10 +104,10 @@ class LeaderboardClient:
     async def name_champion(
         self, tournament_id: str, evaluations: Sequence[pb.FreshEvaluation]
     ) -> pb.NameChampionResponse:
-        """Asks who is champion, given these fresh evaluations, and who is to be evaluated.
+        """Asks the leaderboard to select the champion, given fresh evaluations, and which candidates to evaluate.
 
         Raises:
-            DeadlineExceeded, Unavailable: There is no answer.
+            DeadlineExceeded, Unavailable: The leaderboard does not respond.
         """
         request = pb.NameChampionRequest(tournament_id=tournament_id, evaluations=evaluations)
         response: pb.NameChampionResponse = await rpc.call(
@@ -116,10 +118,10 @@ class LeaderboardClient:
     async def snapshot_champion(
         self, tournament_id: str, number: int, running_seconds: float, environment_steps: int
     ) -> None:
-        """Has the policy of the best candidate kept as the snapshot of this number, if there is one.
+        """Stores the policy of the best candidate, if there is one, as the snapshot with this number.
 
         Raises:
-            PodraceError: What the leaderboard answers.
+            PodraceError: The error of the leaderboard.
         """
         request = pb.SnapshotChampionRequest(
             request_id=f"{tournament_id}-snapshot-{number}",
@@ -131,7 +133,7 @@ class LeaderboardClient:
         await rpc.call(self._updater.SnapshotChampion, request, deadline_seconds=SNAPSHOT_DEADLINE_SECONDS)
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Cancels pending requests and closes the connection."""
         for task in list(self._refreshing.values()):
             task.cancel()
         await asyncio.gather(*self._refreshing.values(), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Owns how records are told: as the messages of the contract, with what is known only in memory laid over them."""
+"""Builds the messages of the contract from records and from the state in memory."""
 
 from typing import cast
 
@@ -23,14 +23,14 @@ from podrace.tournament.v1 import tournament_pb2
 
 
 def duration(seconds: float) -> Duration:
-    """Seconds as a Duration."""
+    """Converts seconds to a Duration."""
     message = Duration()
     message.FromNanoseconds(round(seconds * 1e9))
     return message
 
 
 def timestamp(seconds: float) -> Timestamp:
-    """Seconds since 1970 as a Timestamp."""
+    """Converts seconds since 1970 to a Timestamp."""
     message = Timestamp()
     message.FromNanoseconds(round(seconds * 1e9))
     return message
@@ -39,7 +39,7 @@ def timestamp(seconds: float) -> Timestamp:
 def tournament_message(
     record: TournamentRecord, runtime: RuntimeState, now: float, leaderboard_address: str
 ) -> tournament_pb2.Tournament:
-    """A tournament as it is now; `now` is monotonic."""
+    """Builds the message of a tournament; `now` is monotonic."""
     name = record.tournament_id
     message = tournament_pb2.Tournament(
         tournament_id=name,
@@ -65,7 +65,7 @@ def tournament_message(
 
 
 def pod_message(record: PodRecord, runtime: RuntimeState) -> pb.Pod:
-    """A pod as it is now."""
+    """Builds the message of a pod."""
     lease = runtime.leases.latest_of_pod(record.pod_id)
     return pb.Pod(
         pod_id=record.pod_id,
@@ -90,7 +90,7 @@ def _activity(record: PodRecord, runtime: RuntimeState) -> pb.PodActivity.ValueT
 
 
 def event_message(record: EventRecord) -> pb.Event:
-    """An event."""
+    """Builds the message of an event."""
     return pb.Event(
         sequence=record.sequence,
         time=timestamp(record.time),
@@ -103,7 +103,7 @@ def event_message(record: EventRecord) -> pb.Event:
 
 
 def assignment_message(assigned: AssignedWork, lease_seconds: float, running_seconds: float) -> pb.Assignment:
-    """Work that was handed out; the tournament has been running for so long."""
+    """Builds the message of assigned work; `running_seconds` is the running time of its tournament."""
     work = assigned.work
     message = pb.Assignment(
         assignment_id=assignment_id(work),
@@ -134,7 +134,7 @@ def _evaluation_work(work: EvaluationRecord) -> pb.EvaluationWork:
 
 
 def evaluation_entry(record: EvaluationRecord) -> pb.EvaluationEntry:
-    """An evaluation that was asked for, in a list: without traces, which may be long."""
+    """Builds the list entry of an evaluation, without traces, which can be large."""
     entry = pb.EvaluationEntry(
         work=_evaluation_work(record), done=record.phase != WorkPhase.UNFINISHED, error=record.error
     )
@@ -145,5 +145,5 @@ def evaluation_entry(record: EvaluationRecord) -> pb.EvaluationEntry:
 
 
 def duration_seconds(message: Duration) -> float:
-    """A Duration in seconds; a negative one counts as none."""
+    """Converts a Duration to seconds; a negative one becomes 0."""
     return max(0.0, message.seconds + message.nanos / 1e9)

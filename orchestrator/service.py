@@ -1,4 +1,4 @@
-"""The servicer: translates between the contract and tournaments, assignments; decides nothing."""
+"""Translates between the gRPC contract and tournaments and assignments; decides nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,17 +29,18 @@ from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.tournament.v1 import tournament_pb2
 
 WATCH_PERIOD_SECONDS = 0.5
-"""Progress comes with renewals, which ring no bell: a watcher looks at least this often."""
+"""Renewals change the progress without a notification, so a watcher is updated at least this often."""
 WATCH_PAUSE_SECONDS = 0.25
-"""A watcher is sent no more than four messages a second."""
+"""A watcher receives at most four messages per second."""
 WATCH_REST_FACTOR = 9.0
-"""Times what a message took: so long a watcher of a large pool waits for the next, and leaves the time to the pods."""
+"""After a message that took t seconds to build, a watcher waits for this many times t, so that watchers of a large pool
+leave most of the time to the calls of pods."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
-    """Serves the contract; each method is described there."""
+    """Implements OrchestratorService; the contract describes each method."""
 
     def __init__(
         self,
@@ -57,38 +58,38 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._closing = False
 
     def refuse_new(self) -> None:
-        """Takes nothing new from people; pods are answered as before."""
+        """Rejects new tournaments and evaluations; calls of pods are answered as before."""
         self._tournaments.close()
 
     def close(self) -> None:
-        """Ends the calls that wait, so that the server can stop."""
+        """Ends waiting calls, so that the server can stop."""
         self._closing = True
         self._tournaments.close()
         self._assignments.close()
 
-    # --- people -----------------------------------------------------------------------------------------------
+    # --- calls of users ---------------------------------------------------------------------------------------
 
     async def CreateTournament(
         self, request: pb.CreateTournamentRequest, context: Context
     ) -> pb.CreateTournamentResponse:
-        """Stores and starts; see the contract."""
+        """Creates and starts a tournament."""
         return pb.CreateTournamentResponse(tournament=self._tournament_message(await self._tournaments.create(request)))
 
     async def GetTournament(self, request: pb.GetTournamentRequest, context: Context) -> pb.GetTournamentResponse:
-        """Reads; see the contract."""
+        """Returns a tournament."""
         return pb.GetTournamentResponse(
             tournament=self._tournament_message(await self._tournaments.get(request.tournament_id))
         )
 
     async def ListTournaments(self, request: pb.ListTournamentsRequest, context: Context) -> pb.ListTournamentsResponse:
-        """Reads a page; see the contract."""
+        """Returns a page of tournaments."""
         found, token = await self._tournaments.page(request.page_size, request.page_token)
         return pb.ListTournamentsResponse(tournaments=map(self._tournament_message, found), next_page_token=token)
 
     async def WatchTournament(
         self, request: pb.WatchTournamentRequest, context: Context
     ) -> AsyncIterator[pb.WatchTournamentResponse]:
-        """Sends what is, then what changes; see the contract."""
+        """Streams the current state, then every change."""
         token, sent = request.resume_token, pb.WatchTournamentResponse()
         while True:
             change, begin = self._runtime.changes.next_change(), self._clock.monotonic()
@@ -110,54 +111,54 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     async def UpdateTournament(
         self, request: pb.UpdateTournamentRequest, context: Context
     ) -> pb.UpdateTournamentResponse:
-        """Changes; see the contract."""
+        """Changes pool limits or the objective."""
         return pb.UpdateTournamentResponse(tournament=self._tournament_message(await self._tournaments.update(request)))
 
     async def CancelTournament(
         self, request: pb.CancelTournamentRequest, context: Context
     ) -> pb.CancelTournamentResponse:
-        """Stops; see the contract."""
+        """Cancels a tournament."""
         return pb.CancelTournamentResponse(tournament=self._tournament_message(await self._tournaments.cancel(request)))
 
     async def ResumeTournament(
         self, request: pb.ResumeTournamentRequest, context: Context
     ) -> pb.ResumeTournamentResponse:
-        """Goes on; see the contract."""
+        """Resumes a tournament."""
         return pb.ResumeTournamentResponse(tournament=self._tournament_message(await self._tournaments.resume(request)))
 
     async def CreateEvaluation(
         self, request: pb.CreateEvaluationRequest, context: Context
     ) -> pb.CreateEvaluationResponse:
-        """Queues; see the contract."""
+        """Queues an evaluation."""
         return pb.CreateEvaluationResponse(evaluation_id=await self._tournaments.create_evaluation(request))
 
     async def GetEvaluation(self, request: pb.GetEvaluationRequest, context: Context) -> pb.GetEvaluationResponse:
-        """Reads; see the contract."""
+        """Returns an evaluation."""
         found = await self._tournaments.get_evaluation(request.evaluation_id)
         done = found.phase != WorkPhase.UNFINISHED
         return pb.GetEvaluationResponse(done=done, evaluation=found.result, error=found.error)
 
     async def ListEvaluations(self, request: pb.ListEvaluationsRequest, context: Context) -> pb.ListEvaluationsResponse:
-        """Reads a page; see the contract."""
+        """Returns a page of evaluations."""
         found, token = await self._tournaments.evaluations(request.tournament_id, request.page_size, request.page_token)
         return pb.ListEvaluationsResponse(evaluations=map(evaluation_entry, found), next_page_token=token)
 
     async def ListPods(self, request: pb.ListPodsRequest, context: Context) -> pb.ListPodsResponse:
-        """Reads; see the contract."""
+        """Returns the pods of a tournament, or all pods."""
         pods = self._tournaments.pods(request.tournament_id)
         return pb.ListPodsResponse(pods=[pod_message(pod, self._runtime) for pod in pods])
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
-        """Reads a page; see the contract."""
+        """Returns a page of events."""
         found, token = await self._tournaments.events(request.tournament_id, request.page_size, request.page_token)
         return pb.ListEventsResponse(events=map(event_message, found), next_page_token=token)
 
-    # --- pods -------------------------------------------------------------------------------------------------
+    # --- calls of pods ----------------------------------------------------------------------------------------
 
     async def AcquireAssignment(
         self, request: pb.AcquireAssignmentRequest, context: Context
     ) -> pb.AcquireAssignmentResponse:
-        """Hands out work; see the contract."""
+        """Assigns work to a pod."""
         requester = Holder(request.pod_id, request.incarnation)
         answer = await self._assignments.acquire(requester, duration_seconds(request.wait_duration))
         if isinstance(answer, AssignedWork):
@@ -169,7 +170,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         return pb.AcquireAssignmentResponse(retry_after=duration(RETRY_SECONDS))
 
     async def RenewAssignment(self, request: pb.RenewAssignmentRequest, context: Context) -> pb.RenewAssignmentResponse:
-        """Prolongs; see the contract."""
+        """Extends a lease."""
         directive = await self._assignments.renew(request.assignment_id, request.lease_epoch, request.progress)
         response = pb.RenewAssignmentResponse(
             directive=directive.directive,
@@ -184,7 +185,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     async def CompleteAssignment(
         self, request: pb.CompleteAssignmentRequest, context: Context
     ) -> pb.CompleteAssignmentResponse:
-        """Takes back; see the contract."""
+        """Ends a lease."""
         await self._assignments.complete(request)
         return pb.CompleteAssignmentResponse()
 

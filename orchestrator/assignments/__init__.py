@@ -1,1 +1,1 @@
-"""Assignments: acquired, renewed and completed by pods under leases."""
+"""Assignments: pods acquire, renew and complete them under leases."""

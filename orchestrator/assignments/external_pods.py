@@ -1,8 +1,8 @@
-"""Owns pods that come by themselves: who is there, and which tournament each of them works for next.
+"""Tracks external pods, which are started outside the orchestrator, and decides which tournament each works for.
 
-A pod that a launcher started belongs to one tournament and goes with it. A visitor belongs to nobody: it has a record
-while it works for a tournament, and is offered another one whenever it asks and holds nothing. What a pod is
-(processors, memory, layout) is its own affair; here every visitor is one place.
+A pod that a launcher started belongs to one tournament and ends with it. An external pod belongs to no tournament: it
+has a record while it works for one, and may be assigned to another whenever it requests work and holds none. Its
+processors, memory and layout are not known here; every external pod counts as one unit of capacity.
 """
 
 import asyncio
@@ -28,36 +28,36 @@ from orchestrator.state.runtime import RuntimeState
 from podrace.tournament.v1 import tournament_pb2
 
 EXTERNAL_POD_RESOURCES = Resources(1.0, 0, 0)
-"""What a visitor counts as."""
+"""What an external pod counts as: one unit of capacity."""
 PRESENCE_SECONDS = 5.0
-"""Between two calls a pod is silent no longer than this."""
+"""A pod counts as present for this long after its last call."""
 RETURN_SECONDS = 60.0
-"""A pod whose lease expired, and whose agent nobody else took, may come back within this time and go on."""
+"""A pod whose lease expired may return within this time and resume its agent, unless that was assigned again."""
 NO_WORK = "no tournament has work for another pod"
-RESTARTED = "it began anew without giving back what it held"
+RESTARTED = "it restarted without giving back its work"
 
 
 class ExternalPods:
-    """Who comes, and what each is given.
+    """Tracks which external pods are present, and assigns work to them.
 
-    with visitors.asks(pod_id):
-        answer = await visitors.hand_out(Holder(pod_id, incarnation))
+    with external_pods.waiting_call(pod_id):
+        answer = await external_pods.assign_work(Holder(pod_id, incarnation))
     """
 
     def __init__(self, state: StateDatabase, runtime: RuntimeState, clock: Clock) -> None:
-        """Whoever was recorded by an earlier life of this service may still be there."""
+        """Creates the tracker; pods that a previous run recorded count as present at first."""
         self._state, self._runtime, self._clock = state, runtime, clock
         now = clock.monotonic()
         self._heard = dict.fromkeys(runtime.cache.pods, now)
         self._waiting: Counter[str] = Counter()
-        # Two that are placed at once would take the same place.
+        # Two pods that are assigned at the same time would both take the same free place.
         self._turn = asyncio.Lock()
 
-    # --- who is there -----------------------------------------------------------------------------------------
+    # --- presence ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def waiting_call(self, pod_id: str) -> Iterator[None]:
-        """A pod asks, and is there until it is answered, or hangs up, and a little longer."""
+        """Marks a pod as present while it waits for an answer, and for PRESENCE_SECONDS after."""
         self._waiting[pod_id] += 1
         try:
             yield
@@ -67,14 +67,14 @@ class ExternalPods:
             self._heard[pod_id] = self._clock.monotonic()
 
     def present(self) -> frozenset[str]:
-        """Pods that ask, have asked just now, or hold a lease that is valid."""
+        """Ids of pods that wait for an answer, called recently, or hold a valid lease."""
         now = self._clock.monotonic()
         self._heard = {pod_id: then for pod_id, then in self._heard.items() if now - then < PRESENCE_SECONDS}
         holding = (held.pod_id for held in self._runtime.leases.held.values() if now < held.expires)
         return frozenset((*self._waiting, *self._heard, *holding))
 
     def expected(self) -> list[PodRecord]:
-        """Recorded pods that are there, or may come back to what they hold."""
+        """Records of pods that are present, or may return to the work they hold."""
         now, present = self._clock.monotonic(), self.present()
         return [
             pod
@@ -84,13 +84,13 @@ class ExternalPods:
         ]
 
     def count(self) -> int:
-        """How many there are, those included that may come back: nobody else pays for their absence."""
+        """Number of pods, including those that may return, so that their absence does not shrink other pools."""
         return len(self.present().union(pod.pod_id for pod in self.expected()))
 
-    # --- what they are given ----------------------------------------------------------------------------------
+    # --- assignment -------------------------------------------------------------------------------------------
 
     async def assign_work(self, requester: Holder) -> AssignedWork | dispatch.Wait:
-        """What a visitor gets: work of the tournament that has fewest pods for what it is entitled to."""
+        """Assigns work of the tournament that has the fewest pods relative to its share."""
         async with self._turn:
             if requester.pod_id in self._runtime.cache.pods and await self._state.transact(
                 close_stale_record, requester
@@ -118,7 +118,7 @@ class ExternalPods:
         )
         own = cache.pods.get(pod_id)
         if own and cache.held(pod_id):
-            # Its last answer was lost.
+            # The response to its previous request was lost.
             return [own.tournament_id]
         return preferences(own.tournament_id if own else "", others, shares(self.count(), demands))
 
@@ -129,29 +129,30 @@ class ExternalPods:
         return DispatchInputs(expired, dict(self._runtime.judged_rounds), works)
 
 
-# --- decisions, pure ---------------------------------------------------------------------------------------------
+# --- decisions: pure functions -----------------------------------------------------------------------------------
 
 
 def shares(external_pods: int, demands: Sequence[Demand]) -> Mapping[str, int]:
-    """How many visitors each tournament is entitled to."""
+    """Computes how many external pods each tournament should have."""
     unoccupied = Capacity(Resources(float(external_pods), 0, 0), 0).unoccupied
     return pool_size.share(unoccupied, [as_external_demand(each) for each in demands])
 
 
 def as_external_demand(asked: Demand) -> Demand:
-    """What a tournament asks for, counted in visitors: each is one place, and they come at a pace of their own."""
+    """Converts the demand of a tournament to units of external pods, without steps and cooldown."""
     return replace(asked, pod=EXTERNAL_POD_RESOURCES, step_pods=None, cooldown_seconds=0.0, granted=None)
 
 
 def preferences(here: str, others: Mapping[str, int], entitled: Mapping[str, int]) -> list[str]:
-    """Tournaments that a visitor may work for, the neediest first.
+    """Orders the tournaments that an external pod may work for, the one that needs it most first.
 
-    Of two with as few pods the one that it does not come from is first, so that a single pod takes turns.
+    Among tournaments with equally many pods, the one that the pod worked for last comes last, so that a single pod
+    alternates between them.
 
     Args:
-        here: The tournament it worked for last; empty for none.
-        others: How many other visitors work for each tournament.
-        entitled: From `shares`, oldest tournament first.
+        here: The tournament that the pod worked for last; empty if there is none.
+        others: Number of other external pods that work for each tournament.
+        entitled: The result of `shares`, oldest tournament first.
     """
     wanting = [name for name, count in entitled.items() if others.get(name, 0) < count]
     return sorted(wanting, key=lambda name: (others.get(name, 0), name == here))
@@ -160,26 +161,26 @@ def preferences(here: str, others: Mapping[str, int], entitled: Mapping[str, int
 def decide_external(
     now: float, capacity: Capacity, demands: Sequence[Demand], views: Sequence[PodView], limits: Limits
 ) -> tuple[list[Action], str]:
-    """As scale.decide, for pods that can neither be started nor pressed: they are told to give back what they hold.
+    """Like `pool_size.decide`, for pods that cannot be started or killed: surplus pods are asked to give back work.
 
     Args:
         now: Monotonic time.
-        capacity: As many cores as there are visitors.
-        demands: From `as_places`.
-        views: ExternalPods that work for a tournament.
-        limits: Not asked.
+        capacity: As many cores as there are external pods.
+        demands: The results of `as_external_demand`.
+        views: External pods that work for a tournament.
+        limits: Ignored, except for fields that do not apply to starting or killing pods.
 
     Returns:
-        What to do, and the whole in a line.
+        The actions, and a summary in one line.
     """
-    patient = replace(limits, start_pods=False, terminate_seconds=math.inf, kill_seconds=math.inf)
-    actions, line = pool_size.decide(now, capacity, demands, views, patient)
+    without_pressure = replace(limits, start_pods=False, terminate_seconds=math.inf, kill_seconds=math.inf)
+    actions, line = pool_size.decide(now, capacity, demands, views, without_pressure)
     staying = Counter(view.tournament_id for view in views if view.drained_since is None)
-    there = f"there are {capacity.total.cores:g}; start more"
+    present = f"{capacity.total.cores:g} external pods are connected; start more"
     return [
         *actions,
         *(
-            PoolShort(each.tournament_id, f"{staying[each.tournament_id]} of {each.minimum_pods} pods: {there}")
+            PoolShort(each.tournament_id, f"{staying[each.tournament_id]} of {each.minimum_pods} pods: {present}")
             for each in demands
             if staying[each.tournament_id] < each.minimum_pods
         ),
@@ -187,16 +188,19 @@ def decide_external(
 
 
 EXTERNAL_POD_RULES = PoolRules(decide_external, as_external_demand)
-"""For pods that come by themselves."""
+"""Rules for external pods."""
 
 
-# --- changes, each in one transaction ----------------------------------------------------------------------------
+# --- transactions ------------------------------------------------------------------------------------------------
 
 
 def close_stale_record(transaction: Transaction, requester: Holder) -> bool:
-    """Ends what a visitor that asks cannot go on with; says whether its record is closed.
+    """Ends the work that a requesting external pod cannot continue.
 
-    That is the work of an earlier life of it, which died with it; and anything at all if it was told to give it back.
+    This is work that a previous run of the pod held, and all work of a pod that was asked to give it back.
+
+    Returns:
+        Whether the pod's record is closed.
     """
     pod = records.find(transaction, PodRecord, requester.pod_id)
     if pod is None or pod.phase == PodPhase.GONE:
@@ -216,7 +220,7 @@ def close_stale_record(transaction: Transaction, requester: Holder) -> bool:
 def assign_external(
     transaction: Transaction, requester: Holder, tournament_id: str, inputs: DispatchInputs
 ) -> AssignedWork | dispatch.Wait | dispatch.Drain:
-    """Gives a visitor work of this tournament, if there is any; from then on it works for it."""
+    """Assigns work of this tournament to an external pod, if there is any, and records that the pod works for it."""
     answer = transactions.assign_from_tournament(transaction, tournament_id, requester, inputs)
     pod = records.find(transaction, PodRecord, requester.pod_id)
     there = pod is not None and pod.phase != PodPhase.GONE and pod.tournament_id == tournament_id
@@ -236,6 +240,6 @@ def assign_external(
         drain_reason="",
     )
     records.save(transaction, joined)
-    message = f"{requester.pod_id} came by itself and works for it, as it is: `pod` of the specification is not asked"
+    message = f"external pod {requester.pod_id} joined; the tournament's `pod` settings do not apply to it"
     transaction.record("pod_joined", message, tournament_id=tournament_id, pod_id=requester.pod_id)
     return answer

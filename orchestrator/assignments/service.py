@@ -1,4 +1,7 @@
-"""Owns the life of an assignment: acquired, renewed, completed. The rules are in lease; this applies them, durably."""
+"""Runs the lifecycle of assignments: acquire, renew, complete.
+
+The rules are in `decisions.dispatch`, the transactions in `assignments.transactions`.
+"""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -24,13 +27,14 @@ from orchestrator.state.transitions import fail_tournament
 from podrace.errors import InvalidArgument, NotFound, PodraceError
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
-LONGEST_WAIT_SECONDS = 30.0
+MAXIMUM_WAIT_SECONDS = 30.0
 RETRY_SECONDS = 1.0
-MOST_GENERATIONS = 8
-"""Agents that are being made at a time: when thousands of pods ask at once they wait here, not at the leaderboard,
-where each would have a deadline."""
-MOST_STEPS = 10**15
-COMPLETED = prometheus_client.Counter(
+CONCURRENT_GENERATIONS = 8
+"""Maximum number of agents that are generated at the same time. When thousands of pods request work at once, they wait
+here and not at the leaderboard, where each call has a deadline."""
+MAXIMUM_STEPS = 10**15
+"""Largest plausible number of environment steps of an agent."""
+COMPLETED_ASSIGNMENTS = prometheus_client.Counter(
     "podrace_orchestrator_assignments_completed", "Assignments completed by their pods", ["outcome"]
 )
 _log = structlog.get_logger(__name__)
@@ -38,7 +42,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class RetryLater:
-    """The pod is to ask again: what it is given could not be made just now."""
+    """The pod must request again: its agent could not be generated now."""
 
     reason: str
 
@@ -47,7 +51,7 @@ AcquireResult = AssignedWork | RetryLater | dispatch.Wait | dispatch.Drain
 
 
 class Assignments:
-    """Hands out work, keeps it alive, takes it back."""
+    """Assigns work to pods, renews their leases, and completes assignments."""
 
     def __init__(
         self,
@@ -58,34 +62,34 @@ class Assignments:
         *,
         external_pods: ExternalPods | None = None,
     ) -> None:
-        """Hands out what `state` holds.
+        """Creates the service.
 
         Args:
-            state: Where everything is remembered.
-            runtime: Is told who holds what.
-            leaderboard: Makes agents.
-            clock: What time it is.
-            external_pods: Places pods that come by themselves; None where only those are known that were started here.
+            state: Database of the orchestrator.
+            runtime: State in memory, which is updated with each lease.
+            leaderboard: Generates agents.
+            clock: Time of leases and of waiting calls.
+            external_pods: Assigns work to external pods; None if all pods are started by a launcher.
         """
         self._state, self._runtime, self._leaderboard, self._clock = state, runtime, leaderboard, clock
         self._external_pods = external_pods
         self._closing = False
-        self._generating = asyncio.Semaphore(MOST_GENERATIONS)
-        # What a pod holds is looked up before the transaction that gives it more.
+        self._generating = asyncio.Semaphore(CONCURRENT_GENERATIONS)
+        # What a pod holds is read before the transaction that assigns more, so requests of one pod are serialized.
         self._pod_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def close(self) -> None:
-        """Sends away the pods that wait."""
+        """Answers the pods that wait for work."""
         self._closing = True
         self._runtime.changes.notify_all()
 
     # --- acquire ----------------------------------------------------------------------------------------------
 
     async def acquire(self, requester: Holder, wait_seconds: float) -> AcquireResult:
-        """Work for a pod; waits for it to appear.
+        """Assigns work to a pod, and waits for work if there is none.
 
         Raises:
-            InvalidArgument: The request names no pod or no incarnation.
+            InvalidArgument: `pod_id` or `incarnation` is missing.
         """
         if not requester.pod_id or not requester.incarnation:
             raise InvalidArgument("AcquireAssignment: pod_id and incarnation must both be set")
@@ -93,7 +97,7 @@ class Assignments:
             return await self._acquire(requester, wait_seconds)
 
     async def _acquire(self, requester: Holder, wait_seconds: float) -> AcquireResult:
-        deadline = self._clock.monotonic() + min(wait_seconds, LONGEST_WAIT_SECONDS)
+        deadline = self._clock.monotonic() + min(wait_seconds, MAXIMUM_WAIT_SECONDS)
         while True:
             change = self._runtime.changes.next_change()
             answer = await self._try_acquire(requester)
@@ -106,7 +110,7 @@ class Assignments:
                 return answer
 
     async def _try_acquire(self, requester: Holder) -> AcquireResult:
-        # A pod that hangs up meanwhile must not leave work that is handed out but has no lease to expire.
+        # If the call is cancelled now, the assigned work must still get a lease, which can expire.
         answer = await asyncio.shield(self._assign_work(requester))
         if not isinstance(answer, AssignedWork) or isinstance(answer.work, EvaluationRecord) or answer.work.agent:
             return answer
@@ -132,7 +136,7 @@ class Assignments:
         return await self._state.transact(transactions.assign_work, requester, inputs)
 
     async def _generate(self, tournament: TournamentRecord, agent: AgentRecord) -> AcquireResult:
-        """Has the agent made whose number is committed already; whoever holds it next does so again if this fails."""
+        """Generates an agent whose number is committed; if this fails, the next pod that gets it tries again."""
         try:
             async with self._generating:
                 agents = self._runtime.cache.agents(tournament.tournament_id)
@@ -142,32 +146,32 @@ class Assignments:
                     await self._state.transact(transactions.save_generated_agent, made)
         except InvalidArgument as error:
             await self._state.transact(
-                fail_tournament, tournament.tournament_id, f"no agent can be made: {error.message}"
+                fail_tournament, tournament.tournament_id, f"no agent can be generated: {error.message}"
             )
             self._runtime.reconcile_requested.set()
             return dispatch.Drain(error.message)
         except PodraceError as error:
-            _log.warning("no agent was made", agent_id=agent.agent_id, error=error.message)
-            return RetryLater(f"the generator does not answer: {error.message}")
+            _log.warning("could not generate an agent", agent_id=agent.agent_id, error=error.message)
+            return RetryLater(f"the generator does not respond: {error.message}")
         held = await self._state.transact(transactions.still_held, agent)
         if held is None:
-            return RetryLater(f"{agent.agent_id} went to another pod meanwhile")
+            return RetryLater(f"{agent.agent_id} was assigned to another pod in the meantime")
         self._runtime.grant_lease(held, self._clock.monotonic())
         return AssignedWork(tournament, held)
 
     # --- renew ------------------------------------------------------------------------------------------------
 
     async def renew(self, assignment_id: str, lease_epoch: int, progress: pb.Progress) -> dispatch.LeaseDirective:
-        """Prolongs a lease and says what the pod is to do.
+        """Renews a lease and returns what the pod must do.
 
         Raises:
-            InvalidArgument: The progress cannot be true.
-            NotFound: There never was such an assignment.
-            FailedPrecondition: STALE_EPOCH.
+            InvalidArgument: The reported progress is implausible.
+            NotFound: There is no such assignment.
+            FailedPrecondition: The lease epoch is outdated (STALE_EPOCH).
         """
         _check_progress(progress)
         work_id = work_of(assignment_id)
-        # Renewals are most of all calls: what they need is in memory, unless there is something unusual about them.
+        # Renewals are the most frequent calls, so they are answered from memory in the normal case.
         held = _known(self._runtime.cache, work_id)
         if held is None:
             held = await self._state.transact(transactions.read_lease, work_id)
@@ -191,16 +195,16 @@ class Assignments:
     # --- complete ---------------------------------------------------------------------------------------------
 
     async def complete(self, request: pb.CompleteAssignmentRequest) -> None:
-        """Takes work back.
+        """Completes an assignment: its work is finished, failed, or given back.
 
         Raises:
-            InvalidArgument: The outcome is missing, or the progress cannot be true.
-            NotFound: There never was such an assignment.
-            FailedPrecondition: STALE_EPOCH.
+            InvalidArgument: The outcome is missing, or the reported progress is implausible.
+            NotFound: There is no such assignment.
+            FailedPrecondition: The lease epoch is outdated (STALE_EPOCH).
         """
         if request.outcome not in transactions.OUTCOMES:
             raise InvalidArgument(
-                f"CompleteAssignment: outcome = {request.outcome}: expected one of those in the contract"
+                f"CompleteAssignment: outcome = {request.outcome}: expected one of the contract's Outcome values"
             )
         _check_progress(request.progress)
         await asyncio.shield(self._complete(work_of(request.assignment_id), request))
@@ -210,23 +214,23 @@ class Assignments:
         completed = await self._state.transact(transactions.complete_lease, work_id, request, fault)
         if completed is None:
             return
-        # From here on nothing waits: what is durable is known to all at once.
+        # No await from here on, so that all state in memory changes at once.
         self._runtime.renew_lease(work_id, request.lease_epoch, request.progress, self._clock.monotonic())
         self._runtime.leases.release(work_id, request.lease_epoch)
         if isinstance(completed, AgentRecord):
-            # Its lease may have been given up before, because the pod was thought dead.
+            # The lease may have been released before, because the pod was considered dead.
             self._runtime.counters.count_steps(completed.tournament_id, work_id, completed.environment_steps)
             if completed.phase == WorkPhase.FAILED:
                 self._runtime.counters.count_failure(completed.tournament_id)
-        COMPLETED.labels(pb.Outcome.Name(request.outcome).removeprefix("OUTCOME_").lower()).inc()
+        COMPLETED_ASSIGNMENTS.labels(pb.Outcome.Name(request.outcome).removeprefix("OUTCOME_").lower()).inc()
         if completed.phase != WorkPhase.FINISHED:
-            # It can be handed out again, or was the last straw. What follows from one that is finished, the reconcile
-            # loop says: pods that wait for others must not all ask again at each.
+            # The work can be assigned again, or the tournament has failed: waiting pods must know. After a finished
+            # agent, the reconcile loop notifies them, so that not every pod requests again after each agent.
             self._runtime.changes.notify_all()
         self._runtime.reconcile_requested.set()
 
     def _new_fault(self, work_id: str, progress: pb.Progress) -> str:
-        """Why a tournament's evaluator did not score, unless its pod has said so last time, too: then empty."""
+        """Why the tournament's evaluator did not score; empty if the pod reported the same fault last time."""
         held = self._runtime.leases.held.get(work_id)
         fault = progress.evaluator_fault
         return fault if held and fault != held.progress.evaluator_fault else ""
@@ -235,15 +239,15 @@ class Assignments:
 def generation_order(
     unfinished: Mapping[str, AgentRecord], agent: AgentRecord, *, synchronous: bool
 ) -> Iterator[tuple[AgentRecord, list[str]]]:
-    """Which agents are to be generated before `agent` can be handed out, each with the others the generator is told of.
+    """Lists the agents to generate before `agent` can be assigned, each with the agents that the generator is given.
 
-    A synchronous round is generated as a whole, in order, before any agent of it trains, and the generator is told of
-    the earlier ones of the round only: what it sees is the same however fast the pods are.
+    A synchronous round is generated as a whole, in order, before any of its agents trains, and the generator is given
+    only the earlier agents of the round. Its input is therefore the same however fast the pods are.
 
     Args:
-        unfinished: By id, in order; it may change while the agents are generated.
-        agent: Who is to be handed out.
-        synchronous: Whether agents come in rounds.
+        unfinished: Unfinished agents by id, in order; may change while agents are generated.
+        agent: The agent to assign.
+        synchronous: Whether agents are generated in rounds.
     """
     if not synchronous:
         yield agent, [agent_id for agent_id in unfinished if agent_id != agent.agent_id]
@@ -251,21 +255,21 @@ def generation_order(
     earlier: list[str] = []
     for other in tuple(unfinished.values()):
         if other.agent is None:
-            # A copy for one request at a time: all of a round at once would be a table of its size squared.
+            # Copied for one request at a time: lists for a whole round at once would take quadratic memory.
             yield other, earlier.copy()
         earlier.append(other.agent_id)
 
 
 def assignment_id(work: WorkRecord) -> str:
-    """The name of an assignment: what is to be done, and which handing-out of it this is."""
+    """Id of an assignment: the work and the lease epoch."""
     return f"{work.work_id}.{work.lease_epoch}"
 
 
 def work_of(assignment_id: str) -> str:
-    """The name of the work of an assignment.
+    """Returns the id of the work of an assignment.
 
     Raises:
-        NotFound: This is not the name of an assignment.
+        NotFound: This is not the id of an assignment.
     """
     work_id, dot, epoch = assignment_id.rpartition(".")
     if not dot or not epoch.isdigit():
@@ -274,7 +278,7 @@ def work_of(assignment_id: str) -> str:
 
 
 def _known(cache: StateCache, work_id: str) -> HeldWork | None:
-    """As handover.read_lease, from memory; None where the database has to be asked."""
+    """Like `transactions.read_lease`, from memory; None if the work must be read from the database."""
     work = cache.works.get(work_id)
     pod = cache.pods.get(work.pod_id) if work else None
     if work is None or pod is None:
@@ -283,6 +287,8 @@ def _known(cache: StateCache, work_id: str) -> HeldWork | None:
 
 
 def _check_progress(progress: pb.Progress) -> None:
-    """Refuses a count that would spoil the total of the tournament, which is kept for ever."""
-    if progress.environment_steps > MOST_STEPS:
-        raise InvalidArgument(f"progress.environment_steps = {progress.environment_steps}: no agent can take so many")
+    """Rejects a step count that would corrupt the tournament's total permanently."""
+    if progress.environment_steps > MAXIMUM_STEPS:
+        raise InvalidArgument(
+            f"progress.environment_steps = {progress.environment_steps}: expected at most {MAXIMUM_STEPS}"
+        )

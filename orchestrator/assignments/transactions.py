@@ -1,4 +1,4 @@
-"""Owns the durable half of a lease: work handed out and taken back, each in one transaction. The rules are in lease."""
+"""Assigns work and completes leases in the database, each in one transaction; the rules are in `decisions.dispatch`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,17 +24,17 @@ OUTCOMES = {
     pb.OUTCOME_FINISHED: (WorkPhase.FINISHED, "finished"),
     pb.OUTCOME_DRAINED: (WorkPhase.UNFINISHED, "drained"),
     pb.OUTCOME_AGENT_FAILED: (WorkPhase.FAILED, "failed"),
-    # Nothing is wrong with the agent.
+    # The specification is wrong, not the agent.
     pb.OUTCOME_SPEC_FAILED: (WorkPhase.UNFINISHED, "drained"),
 }
-"""What becomes of an agent."""
+"""Phase of an agent, and the word in its event, after each outcome."""
 MAXIMUM_FAULT_CHARACTERS = 500
-"""Characters of a fault that are written down."""
+"""Length of an evaluator fault in its event."""
 
 
 @dataclass(frozen=True)
 class AssignedWork:
-    """Work that was handed out."""
+    """Work that was assigned to a pod."""
 
     tournament: TournamentRecord
     work: WorkRecord
@@ -42,27 +42,27 @@ class AssignedWork:
 
 @dataclass(frozen=True)
 class DispatchInputs:
-    """What the event loop knows that a transaction needs."""
+    """State in memory that a transaction needs."""
 
     expired: Collection[tuple[str, int]]
-    """Leases that have expired, as names of the work with their epochs: a lease given meanwhile is none of them."""
+    """Expired leases as pairs of work id and lease epoch; a lease granted since then has another epoch."""
     judged_rounds: Mapping[str, int]
-    """Rounds of each synchronous tournament after which its objective was judged and not met."""
+    """By synchronous tournament, the number of rounds after which its objective was checked and not met."""
     works: Sequence[WorkRecord] = ()
-    """The work in question, in the order in which it is offered, as it was lately: nothing else can be free. What has
-    become free since goes to the next pod that asks."""
+    """Work that may be assigned, in the order in which it is offered, as of recently. No other work can be free, except
+    what became free since then, which goes to the next pod that requests work."""
 
 
-# --- handing out -------------------------------------------------------------------------------------------------
+# --- assigning ---------------------------------------------------------------------------------------------------
 
 
 def assign_work(
     transaction: Transaction, requester: Holder, inputs: DispatchInputs
 ) -> AssignedWork | dispatch.Wait | dispatch.Drain:
-    """Decides what a pod that asks gets, and makes it durable."""
+    """Decides what a pod that requests work gets, and stores it."""
     pod = records.find(transaction, PodRecord, requester.pod_id)
     if pod is None or pod.phase == PodPhase.GONE:
-        return dispatch.Drain(f"pod {requester.pod_id} is not known here")
+        return dispatch.Drain(f"pod {requester.pod_id} is unknown to this orchestrator")
     if pod.drain_reason:
         return dispatch.Drain(pod.drain_reason)
     return assign_from_tournament(transaction, pod.tournament_id, requester, inputs)
@@ -71,7 +71,7 @@ def assign_work(
 def assign_from_tournament(
     transaction: Transaction, tournament_id: str, requester: Holder, inputs: DispatchInputs
 ) -> AssignedWork | dispatch.Wait | dispatch.Drain:
-    """Decides what a pod gets that asks for work of one tournament, and is welcome there."""
+    """Decides what a pod gets that may work for the given tournament, and stores it."""
     tournament = records.find_tournament(transaction, tournament_id)
     works = _assignable_work(transaction, requester, inputs)
     state = dispatch.DispatchState(
@@ -88,7 +88,7 @@ def assign_from_tournament(
     if isinstance(choice, dispatch.AssignExisting):
         found = next(record for record, _ in works if record.work_id == choice.work_id)
         return AssignedWork(
-            tournament, found if choice.again else _assign(transaction, found, requester, choice.reason)
+            tournament, found if choice.repeated else _assign(transaction, found, requester, choice.reason)
         )
     return choice
 
@@ -96,7 +96,7 @@ def assign_from_tournament(
 def _assignable_work(
     transaction: Transaction, requester: Holder, inputs: DispatchInputs
 ) -> list[tuple[WorkRecord, dispatch.WorkItem]]:
-    """What the pod itself holds, and the first evaluation and the first agent that are free, as they are now."""
+    """The work that the pod itself holds, and the first free evaluation and agent, as they are now."""
     found: list[tuple[WorkRecord, dispatch.WorkItem]] = []
     free: set[type[WorkRecord]] = set()
     for believed in inputs.works:
@@ -143,7 +143,7 @@ def _fail_if_lost_too_often(
 
 
 def _assign_new_agent(transaction: Transaction, tournament: TournamentRecord, requester: Holder) -> AssignedWork:
-    """Commits the next number, or those of the next round, and hands out the first."""
+    """Commits the next number, or the numbers of the next round, and assigns the first."""
     numbers = range(tournament.next_agent, tournament.next_agent + tournament.round_size)
     tournament = replace(tournament, next_agent=numbers.stop)
     records.save(transaction, tournament)
@@ -167,56 +167,57 @@ def _assign_new_agent(transaction: Transaction, tournament: TournamentRecord, re
 
 
 def _assign(transaction: Transaction, work: WorkRecord, requester: Holder, reason: str) -> WorkRecord:
-    handed = replace(work, lease_epoch=work.lease_epoch + 1, pod_id=requester.pod_id, incarnation=requester.incarnation)
-    records.save(transaction, handed)
-    agent_id = handed.agent_id if isinstance(handed, AgentRecord) else ""
+    assigned = replace(
+        work, lease_epoch=work.lease_epoch + 1, pod_id=requester.pod_id, incarnation=requester.incarnation
+    )
+    records.save(transaction, assigned)
+    agent_id = assigned.agent_id if isinstance(assigned, AgentRecord) else ""
     transaction.record(
         "agent_assigned" if agent_id else "evaluation_assigned",
-        f"{handed.work_id} goes to {requester.pod_id}: {reason} (lease epoch {handed.lease_epoch})",
-        tournament_id=handed.tournament_id,
+        f"{assigned.work_id} is assigned to {requester.pod_id}: {reason} (lease epoch {assigned.lease_epoch})",
+        tournament_id=assigned.tournament_id,
         pod_id=requester.pod_id,
         agent_id=agent_id,
     )
-    return handed
+    return assigned
 
 
-def save_generated_agent(transaction: Transaction, made: Agent) -> None:
-    """Stores an agent that was made, once."""
-    agent = records.find(transaction, AgentRecord, made.agent_id)
+def save_generated_agent(transaction: Transaction, generated: Agent) -> None:
+    """Stores a generated agent, unless it is stored already."""
+    agent = records.find(transaction, AgentRecord, generated.agent_id)
     if agent and agent.agent is None:
-        records.save(transaction, replace(agent, agent=made))
-        message = f"{agent.agent_id}: {made.reason}"
+        records.save(transaction, replace(agent, agent=generated))
+        message = f"{agent.agent_id}: {generated.reason}"
         transaction.record("agent_generated", message, tournament_id=agent.tournament_id, agent_id=agent.agent_id)
-        _record_left_algorithms(transaction, made)
+        _record_left_algorithms(transaction, generated)
 
 
-def _record_left_algorithms(transaction: Transaction, made: Agent) -> None:
-    """Says once for each algorithm why no pod gets an agent of it any more; every later agent brings the same."""
-    if not made.left_algorithms:
+def _record_left_algorithms(transaction: Transaction, generated: Agent) -> None:
+    """Records once per algorithm why it is no longer drawn; every later agent carries the same reasons."""
+    if not generated.left_algorithms:
         return
-    rows = transaction.execute(
-        "SELECT message FROM events WHERE tournament_id = ? AND kind = 'algorithm_left'", made.tournament_id
-    )
-    told = {message.partition(" ")[0] for (message,) in rows}
-    for name, reason in sorted(made.left_algorithms.items()):
-        if name not in told:
-            message = f"{name} leaves the draw: {reason}; its pods get agents of the others as theirs end"
-            transaction.record("algorithm_left", message, tournament_id=made.tournament_id, agent_id=made.agent_id)
+    recorded = records.left_algorithms(transaction, generated.tournament_id)
+    for name, reason in sorted(generated.left_algorithms.items()):
+        if name not in recorded:
+            message = f"{name} leaves the draw: {reason}; its pods get other algorithms when their agents finish"
+            transaction.record(
+                "algorithm_left", message, tournament_id=generated.tournament_id, agent_id=generated.agent_id
+            )
 
 
 def still_held(transaction: Transaction, held: AgentRecord) -> AgentRecord | None:
-    """An agent as it is now, if nobody else has got it since; else None."""
+    """Returns the current record of an agent; None if it was assigned again since `held` was read."""
     agent = records.find(transaction, AgentRecord, held.agent_id)
     same = agent and (agent.lease_epoch, agent.pod_id) == (held.lease_epoch, held.pod_id)
     return agent if same else None
 
 
-# --- taking back -------------------------------------------------------------------------------------------------
+# --- completing --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class HeldWork:
-    """Some work, and what decides about it."""
+    """Work and what decides about its lease."""
 
     tournament: TournamentRecord
     work: WorkRecord
@@ -225,17 +226,21 @@ class HeldWork:
 
 
 def read_lease(transaction: Transaction, work_id: str) -> HeldWork:
-    """Reads what decides about a lease; raises NotFound for work that never was."""
+    """Reads what decides about a lease.
+
+    Raises:
+        NotFound: There is no such work.
+    """
     work = records.find_work(transaction, work_id)
     pod = records.find(transaction, PodRecord, work.pod_id)
     tournament = records.find_tournament(transaction, work.tournament_id)
     if pod is None or pod.phase == PodPhase.GONE:
-        return HeldWork(tournament, work, f"pod {work.pod_id} is not known here", useful=True)
+        return HeldWork(tournament, work, f"pod {work.pod_id} is unknown to this orchestrator", useful=True)
     return HeldWork(tournament, work, pod.drain_reason, pod.useful)
 
 
 def mark_useful(transaction: Transaction, pod_id: str) -> None:
-    """The pod has done something of use: the deaths before it were accidents."""
+    """Records that a pod did useful work, so that earlier deaths of pods no longer count."""
     pod = records.find(transaction, PodRecord, pod_id)
     if pod is None:
         return
@@ -246,25 +251,28 @@ def mark_useful(transaction: Transaction, pod_id: str) -> None:
 
 
 def record_evaluator_fault(transaction: Transaction, tournament_id: str, pod_id: str, fault: str) -> None:
-    """A pod's own evaluator scored in the place of the tournament's."""
-    reason = f"{pod_id} scores with its own evaluator for a while: {fault[:MAXIMUM_FAULT_CHARACTERS]}"
+    """Records that a pod scored with the built-in evaluator because the tournament's evaluator failed."""
+    reason = f"{pod_id} falls back to the built-in evaluator for a while: {fault[:MAXIMUM_FAULT_CHARACTERS]}"
     transaction.record("evaluator_replaced", reason, tournament_id=tournament_id, pod_id=pod_id)
 
 
 def complete_lease(
     transaction: Transaction, work_id: str, request: pb.CompleteAssignmentRequest, evaluator_fault: str = ""
 ) -> WorkRecord | None:
-    """Ends a lease; None if it had ended already.
+    """Ends a lease and stores the outcome.
 
     Args:
-        transaction: Where.
-        work_id: Of the work that was leased.
-        request: What its pod says in the end.
-        evaluator_fault: What is to be noted of the tournament's own evaluator, if anything.
+        transaction: The transaction to write in.
+        work_id: The leased work.
+        request: The final report of the pod.
+        evaluator_fault: Why the tournament's evaluator failed, if that is to be recorded.
+
+    Returns:
+        The work as it is now; None if the lease had ended already.
 
     Raises:
-        NotFound: There never was such work.
-        FailedPrecondition: STALE_EPOCH.
+        NotFound: There is no such work.
+        FailedPrecondition: The lease epoch is outdated (STALE_EPOCH).
     """
     work = records.find_work(transaction, work_id)
     dispatch.check_epoch(work_id, work.lease_epoch, request.lease_epoch)
@@ -303,7 +311,7 @@ def _count_failures(transaction: Transaction, agent: AgentRecord, request: pb.Co
         failed = tournament.agents_failed_in_row + 1 if agent.phase == WorkPhase.FAILED else 0
         records.save(transaction, replace(tournament, agents_failed_in_row=failed))
         if dispatch.is_last_failure(failed, len(tournament.spec.algorithms)):
-            reason = f"{failed} agents failed one after another; the last one: {request.message}"
+            reason = f"{failed} agents failed in a row, the last one with: {request.message}"
             fail_tournament(transaction, tournament.tournament_id, reason)
 
 
@@ -317,7 +325,7 @@ def _complete_evaluation(
     if request.outcome == pb.OUTCOME_FINISHED:
         ended = replace(evaluation, phase=WorkPhase.FINISHED, result=request.evaluation)
     else:
-        error = request.message or "the pod gave no reason"
+        error = request.message or "failed without a message from the pod"
         ended = replace(evaluation, phase=WorkPhase.FAILED, error=error)
     end_evaluation(transaction, ended)
     return ended

@@ -1,7 +1,11 @@
-"""Decides who works on what, and what a pod that reports is told. Pure: knows no clock, no database and no launcher.
+"""Decides which pod works on which agent or evaluation, and what a pod must do when it reports. Pure functions.
 
-Time decides only who is *offered* an agent; the lease epoch, which grows each time it is handed out, decides who may
-publish.
+Rules:
+- A pod gets, in this order: the work it already holds, a queued evaluation, an agent without a valid lease, the next
+  new agent.
+- Time decides only which agents are offered again. The lease epoch, which increases each time work is assigned,
+  decides which pod may publish.
+- A round of a synchronous tournament starts after the objective was checked on all results of the previous round.
 """
 
 from collections.abc import Sequence
@@ -15,7 +19,7 @@ STALE_EPOCH = "ERROR_REASON_STALE_EPOCH"
 
 @dataclass(frozen=True)
 class Holder:
-    """One life of a pod."""
+    """One run of a pod; a restarted pod has the same id and another incarnation."""
 
     pod_id: str
     incarnation: str
@@ -26,13 +30,13 @@ class WorkItem:
     """An agent that is not finished, or an evaluation that is not done."""
 
     work_id: str
-    """Name of the agent or of the evaluation."""
+    """Id of the agent or evaluation."""
     holder: Holder | None
-    """Who was given it last and has not given it back."""
+    """The pod that the work was assigned to last and that has not given it back; None if there is none."""
     holder_alive: bool = True
-    """Whether that pod is alive."""
+    """Whether that pod is still alive."""
     lease_valid: bool = True
-    """Whether that lease has not expired."""
+    """Whether the lease of that pod has not expired."""
 
 
 @dataclass(frozen=True)
@@ -41,55 +45,55 @@ class RoundProgress:
 
     size: int
     unfinished_numbers: Sequence[int]
-    """Positions of agents that are neither finished nor failed."""
+    """Numbers of agents that are neither finished nor failed."""
     judged: int
-    """Rounds after which the objective was judged and not met."""
+    """Number of rounds after which the objective was checked and not met."""
 
 
 @dataclass(frozen=True)
 class DispatchState:
-    """What there is to do in the tournament of a pod that asks."""
+    """The work of one tournament, as seen by a pod that requests work."""
 
     drain_reason: str
-    """Why this pod is to go; empty while it is to stay."""
+    """Why the requesting pod must drain; empty if it need not."""
     end_reason: str
-    """Why no agent is trained any more; empty while the tournament is running."""
+    """Why agents of this tournament are no longer trained; empty while the tournament is running."""
     evaluations: Sequence[WorkItem]
-    """Oldest first."""
+    """Evaluations that are not done, oldest first."""
     agents: Sequence[WorkItem]
-    """Those not finished, oldest first."""
+    """Agents that are not finished, oldest first."""
     next_number: int
-    """Position of the next new agent."""
+    """Number of the next new agent."""
     rounds: RoundProgress | None
-    """None unless the tournament is synchronous."""
+    """None for a tournament that is not synchronous."""
 
 
 @dataclass(frozen=True)
 class AssignExisting:
-    """Hand out this work, under a new lease epoch unless `again`."""
+    """Assign existing work, under a new lease epoch unless the request is repeated."""
 
     work_id: str
     reason: str
-    again: bool = False
+    repeated: bool = False
 
 
 @dataclass(frozen=True)
 class AssignNew:
-    """Make agent `number` and hand it out."""
+    """Create agent `number` and assign it."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Wait:
-    """There is nothing to do now."""
+    """Assign nothing: there is no work now."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Drain:
-    """The pod is to go."""
+    """Ask the pod to give back its work and stop."""
 
     reason: str
 
@@ -98,17 +102,17 @@ Choice = AssignExisting | AssignNew | Wait | Drain
 
 
 def choose(requester: Holder, state: DispatchState) -> Choice:
-    """What a pod that asks for work gets.
+    """Decides what a pod that requests work gets.
 
-    In this order: what it holds already (its answer was lost), a queued evaluation, an agent that nobody works on any
-    more, the next new agent.
+    The order is: work that this pod already holds (the previous response was lost), a queued evaluation, an agent that
+    no pod trains any more, the next new agent.
     """
     if state.drain_reason:
         return Drain(state.drain_reason)
     works = [*state.evaluations, *(() if state.end_reason else state.agents)]
     for work in works:
         if work.holder == requester:
-            return AssignExisting(work.work_id, "asked again", again=True)
+            return AssignExisting(work.work_id, "the request was repeated", repeated=True)
     for work in works:
         reason = why_free(work, requester)
         if reason:
@@ -120,22 +124,22 @@ def choose(requester: Holder, state: DispatchState) -> Choice:
 
 
 def why_free(work: WorkItem, requester: Holder) -> str:
-    """Why a pod that asks may have this work; empty while it belongs to somebody else."""
+    """Why work may be assigned to the requesting pod; empty while another pod holds it."""
     holder = work.holder
     if holder is None:
-        return "nobody holds it"
+        return "no pod holds it"
     if not work.holder_alive:
         return f"{holder.pod_id} is gone"
     if holder.pod_id == requester.pod_id:
-        return "an earlier life of this pod held it"
+        return "a previous run of this pod held it"
     return "" if work.lease_valid else f"the lease of {holder.pod_id} expired"
 
 
 def why_round_is_closed(number: int, rounds: RoundProgress | None) -> str:
     """Why agent `number` cannot be generated yet; empty when it can.
 
-    A round begins when every agent of the earlier ones is finished or failed and the objective was judged on their
-    results, so that what the generator sees does not depend on who was faster.
+    A round starts when all agents of the previous rounds are finished or failed and the objective was checked on their
+    results. This way the generator's input does not depend on which pod was faster.
     """
     if rounds is None:
         return ""
@@ -143,18 +147,18 @@ def why_round_is_closed(number: int, rounds: RoundProgress | None) -> str:
     earlier = [position for position in rounds.unfinished_numbers if position // rounds.size < this_round]
     if earlier:
         return f"round {this_round} waits for agent {min(earlier)} of round {min(earlier) // rounds.size}"
-    return "" if rounds.judged >= this_round else f"round {this_round} waits until round {this_round - 1} is judged"
+    return "" if rounds.judged >= this_round else f"round {this_round} waits for the check of round {this_round - 1}"
 
 
 def check_epoch(work_id: str, current_epoch: int, request_epoch: int) -> None:
-    """Refuses a pod whose work was handed to another one since.
+    """Rejects a request for work that was assigned again in the meantime.
 
     Raises:
-        FailedPrecondition: STALE_EPOCH.
+        FailedPrecondition: The request has an old lease epoch (STALE_EPOCH).
     """
     if request_epoch != current_epoch:
         raise FailedPrecondition(
-            f"{work_id} was handed out again under lease epoch {current_epoch}, this is epoch {request_epoch}:"
+            f"{work_id} was assigned again under lease epoch {current_epoch}, this request has epoch {request_epoch}:"
             " stop without publishing",
             reason=STALE_EPOCH,
         )
@@ -162,34 +166,34 @@ def check_epoch(work_id: str, current_epoch: int, request_epoch: int) -> None:
 
 @dataclass(frozen=True)
 class LeaseDirective:
-    """What a pod that reports is told."""
+    """What a pod must do after it renewed a lease."""
 
     directive: pb.Directive.ValueType
     reason: str = ""
 
 
 def direct(*, held: bool, training: bool, drain_reason: str, end_reason: str) -> LeaseDirective:
-    """What the pod that reports on its work is to do.
+    """Decides what a pod that renews a lease must do.
 
     Args:
-        held: The work was not given back meanwhile.
-        training: It is an agent, not an evaluation; evaluations are done even after the end.
-        drain_reason: As in DispatchState.
-        end_reason: As in DispatchState.
+        held: Whether the work was not given back in the meantime.
+        training: True for an agent, False for an evaluation, which is completed even after the tournament has ended.
+        drain_reason: See `DispatchState`.
+        end_reason: See `DispatchState`.
     """
     if not held:
-        return LeaseDirective(pb.DIRECTIVE_CANCEL, "the assignment is complete already")
+        return LeaseDirective(pb.DIRECTIVE_CANCEL, "the assignment is already complete")
     reason = drain_reason or (end_reason if training else "")
     return LeaseDirective(pb.DIRECTIVE_DRAIN, reason) if reason else LeaseDirective(pb.DIRECTIVE_CONTINUE)
 
 
 def is_last_failure(failed_in_row: int, algorithms: int = 1, *, limit: int = 3) -> bool:
-    """Whether so many agents failed one after another that the next would fail, too, whatever its algorithm."""
+    """Whether so many agents failed in a row that the next one would fail too, whatever its algorithm."""
     return failed_in_row >= limit * algorithms
 
 
 def lost_too_often(lease_epoch: int, work: WorkItem, requester: Holder, *, limit: int = 3) -> str:
-    """Why an evaluation is given up: it takes its pods with it, as `limit` of them showed; empty while it is not."""
+    """Why an evaluation fails after `limit` pods that held it were lost; empty if it may be assigned again."""
     if work.holder is None or lease_epoch < limit or not why_free(work, requester) or work.holder == requester:
         return ""
-    return f"given up after {lease_epoch} pods were lost with it"
+    return f"cancelled after {lease_epoch} pods were lost while they ran it"

@@ -1,4 +1,8 @@
-"""Decides whether a tournament has reached its objective. Pure: knows no clock, no database and no leaderboard."""
+"""Decides whether a tournament has reached its objective. Pure functions.
+
+The wall clock is checked at any time. Everything that depends on results is checked only between rounds; otherwise a
+synchronous tournament could end in the middle of a round, at a moment that the seed does not determine.
+"""
 
 from dataclasses import dataclass
 
@@ -7,24 +11,20 @@ from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec
 
 @dataclass(frozen=True)
 class TournamentProgress:
-    """How far a tournament has come."""
+    """The progress of a tournament."""
 
     best_score: float | None
     """Mean return of the best candidate; None while the board is empty."""
     running_seconds: float
-    """Wall clock it was running, pauses left out."""
+    """Wall-clock time without pauses."""
     environment_steps: int
-    """Steps over all agents."""
+    """Environment steps over all agents."""
     between_rounds: bool
-    """No round is half done; always true of a tournament that has no rounds."""
+    """Whether no round is in progress; always True for a tournament without rounds."""
 
 
 def met(objective: ObjectiveSpec, progress: TournamentProgress) -> str:
-    """Says, in a line for a person, which objective is met; empty while none is.
-
-    What depends on results is judged between rounds only, or a synchronous tournament would end within a round at a
-    moment that no seed decides; the wall clock is judged at any time.
-    """
+    """Returns which objective is met, as one line of text; empty while none is met."""
     seconds = objective.wall_clock_duration.ToNanoseconds() / 1e9
     if objective.HasField("wall_clock_duration") and progress.running_seconds >= seconds:
         return f"wall clock: ran for {progress.running_seconds:.0f} s of {seconds:.0f} s"

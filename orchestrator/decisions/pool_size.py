@@ -1,8 +1,12 @@
-"""Decides how many pods each tournament has and which are to go. Pure: knows no clock, no database, no launcher.
+"""Decides how many pods each tournament gets, and which pods to start and stop. Pure functions.
 
-Capacity is counted in reservations (`orchestrator.decisions.resources`). Cores may be oversubscribed by
-`minimum_pods`; memory
-and GPUs never are.
+Rules:
+- Every tournament with work gets its minimum, then the free capacity is shared evenly, oldest tournament first.
+- Capacity is counted in reservations (`orchestrator.decisions.resources`). `minimum_pods` may oversubscribe cores, but
+  never memory or GPUs.
+- A pool grows and shrinks in steps, with a cooldown in between.
+- When a pool shrinks, idle pods stop first, then pods whose agent has no score, then those with the lowest score.
+- A pod that does not stop when asked gets SIGTERM, later SIGKILL, but is not killed while it publishes.
 """
 
 import functools
@@ -14,68 +18,68 @@ from operator import attrgetter
 from orchestrator.decisions.resources import Capacity, FreeResources, Resources
 
 SETTLING_SECONDS = 30.0
-"""A younger pod has not touched the memory it reserved yet, so that the machine still reports it as available."""
+"""A younger pod has not used the memory it reserved yet, so the machine still reports that memory as available."""
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
 MAXIMUM_DEATHS = 5
-"""So many pods in a row that die before they were of any use end their tournament."""
+"""A tournament fails after this many pods in a row that died before they did useful work."""
 
 
 @dataclass(frozen=True)
 class PoolGrant:
-    """The size that a pool may have; pods that die are replaced up to it."""
+    """The size that a pool may have now; pods that die are replaced up to this size."""
 
     pods: int
     since: float
-    """Monotonic time at which it became this."""
+    """Monotonic time of the last change of size."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a tournament that still has work asks for."""
+    """What a tournament with work asks for."""
 
     tournament_id: str
     pod: Resources
     minimum_pods: int
     maximum_pods: int | None
-    """None: what the machine holds."""
+    """None: as many as there is capacity for."""
     not_before: float = 0.0
-    """Monotonic time before which no pod is started: pods died one after another."""
+    """Monotonic time before which no pod is started, because pods died shortly after their start."""
     step_pods: int | None = None
-    """Pods it grows or shrinks by at a time; None: as many as it takes."""
+    """Number of pods that the pool grows or shrinks by at a time; None: any number."""
     cooldown_seconds: float = 0.0
-    """It keeps its size for so long after it has changed."""
+    """Minimum time between two changes of the pool's size."""
     granted: PoolGrant | None = None
-    """Its size so far; None at first."""
+    """The current size; None at first."""
 
 
 @dataclass(frozen=True)
 class PodActivity:
-    """What a pod is at."""
+    """What a pod does."""
 
     busy: bool = False
-    """It holds an assignment."""
+    """Whether it holds an assignment."""
     publishing: bool = False
-    """It said so last, and its lease runs: it is not killed meanwhile."""
+    """Whether it reported that it publishes, and its lease is valid; it is not killed in that time."""
     score: float | None = None
-    """Score of the agent it trains, as far as it was evaluated under this lease."""
+    """Score of the agent it trains; None while the agent has not been evaluated under this lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod that is there, or is being started. What changes all the time is asked for where it matters."""
+    """A pod that exists or is being started. Values that change all the time are computed on request."""
 
     pod_id: str
     tournament_id: str
     reserved: Resources
     start_time: float
-    """Monotonic."""
+    """Monotonic time."""
     drained_since: float | None
-    """Monotonic time it was told to go; None while it is to stay."""
+    """Monotonic time at which it was asked to stop; None if it was not."""
     terminated: bool
-    """It was sent SIGTERM."""
+    """Whether it was sent SIGTERM."""
     activity: Callable[[float], PodActivity]
-    """What it is at, at a monotonic time; asked within the decision, while nothing changes."""
+    """Returns what the pod does at a monotonic time."""
 
 
 tournament_of: Callable[[PodView], str] = attrgetter("tournament_id")
@@ -83,14 +87,14 @@ tournament_of: Callable[[PodView], str] = attrgetter("tournament_id")
 
 @dataclass(frozen=True)
 class Limits:
-    """How patient the decisions are."""
+    """Whether pods are started, and how long pods get to stop."""
 
     start_pods: bool
-    """False: pods are retired but never started."""
+    """False: pods are stopped but never started."""
     terminate_seconds: float
-    """A pod told to go that is still there after this long gets SIGTERM."""
+    """A pod that is still there this long after it was asked to stop gets SIGTERM."""
     kill_seconds: float
-    """And after this long, SIGKILL."""
+    """A pod that is still there this long after it was asked to stop gets SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ class StartPod:
 
 @dataclass(frozen=True)
 class RetirePod:
-    """Tell this pod to publish and go."""
+    """Ask this pod to publish and stop."""
 
     pod_id: str
     reason: str
@@ -127,7 +131,7 @@ class KillPod:
 
 @dataclass(frozen=True)
 class PoolShort:
-    """Nothing can be started for this tournament, which has fewer pods than it is entitled to."""
+    """No pod can be started for this tournament, although it has fewer pods than it should have."""
 
     tournament_id: str
     reason: str
@@ -139,20 +143,20 @@ Action = StartPod | RetirePod | TerminatePod | KillPod | PoolShort
 def decide(
     now: float, capacity: Capacity, demands: Sequence[Demand], pods: Sequence[PodView], limits: Limits
 ) -> tuple[list[Action], str]:
-    """Compares what is with what should be.
+    """Compares the pods that exist with those that should exist.
 
     Args:
         now: Monotonic time.
-        capacity: What the machine has.
-        demands: Tournaments with work, oldest first; a pod of any other tournament is to go.
-        pods: Every pod, oldest first, those being started and those told to go included.
-        limits: How patient to be.
+        capacity: What the machine or cluster has.
+        demands: Tournaments with work, oldest first; pods of other tournaments are asked to stop.
+        pods: Every pod, oldest first, including pods that are being started and pods that were asked to stop.
+        limits: When to terminate and kill pods.
 
     Returns:
-        What to do, each with its reason, and the whole in a line.
+        The actions, each with its reason, and a summary in one line.
     """
     wanted = share(capacity.unoccupied, demands)
-    desired = {name: given.pods for name, given in grant(now, capacity, demands).items()}
+    desired = {name: granted.pods for name, granted in grant(now, capacity, demands).items()}
     draining = [pod for pod in pods if pod.drained_since is not None]
     staying = [pod for pod in pods if pod.drained_since is None]
     actions: list[Action] = [action for pod in draining for action in _enforce_drain(now, pod, limits)]
@@ -174,15 +178,15 @@ def decide(
 
 
 def share(unoccupied: FreeResources, demands: Sequence[Demand]) -> Mapping[str, int]:
-    """How many pods each tournament is entitled to, by its id.
+    """Computes how many pods each tournament should have, by tournament id.
 
-    First everybody's minimum, one pod each in turn; then one more pod for whoever has fewest, the oldest first, as long
-    as it fits.
+    Each tournament first gets its minimum, one pod at a time in turn. Then the tournament with the fewest pods gets one
+    more, the oldest first, as long as a pod fits.
     """
     return _share(unoccupied, tuple(demands))
 
 
-# SavedState, because it is asked for at every look and takes a step a pod.
+# Cached, because every reconcile cycle calls it and it takes one step per pod.
 @functools.lru_cache(maxsize=16)
 def _share(unoccupied: FreeResources, demands: tuple[Demand, ...]) -> Mapping[str, int]:
     counts = {demand.tournament_id: 0 for demand in demands}
@@ -202,19 +206,22 @@ def _share(unoccupied: FreeResources, demands: tuple[Demand, ...]) -> Mapping[st
 
 
 def grant(now: float, capacity: Capacity, demands: Sequence[Demand]) -> Mapping[str, PoolGrant]:
-    """The size that each pool may have now, by tournament: its share, approached in its steps."""
+    """Computes the size that each pool may have now, by tournament id: its share, approached in its steps."""
     wanted = share(capacity.unoccupied, demands)
     return {demand.tournament_id: _approach(now, wanted[demand.tournament_id], demand) for demand in demands}
 
 
 def _approach(now: float, wanted: int, demand: Demand) -> PoolGrant:
-    """One step towards what is wanted, unless the last was a moment ago: free capacity flickers, pods cost seconds."""
+    """One step towards the wanted size, unless the last step was within the cooldown.
+
+    Free capacity changes quickly, while starting a pod takes seconds.
+    """
     least, before = min(demand.minimum_pods, wanted), demand.granted
     pods = least if before is None else before.pods
     if before is None or now - before.since >= demand.cooldown_seconds:
         step = abs(wanted - pods) if demand.step_pods is None else demand.step_pods
         pods = min(max(wanted, pods - step), pods + step)
-    # The limits were set by a person and hold at once.
+    # A user set these limits, so they take effect at once.
     pods = max(pods, least)
     if demand.maximum_pods is not None:
         pods = min(pods, demand.maximum_pods)
@@ -222,7 +229,7 @@ def _approach(now: float, wanted: int, demand: Demand) -> PoolGrant:
 
 
 def backoff_seconds(deaths: int) -> float:
-    """How long to wait before the next pod after so many useless ones in a row."""
+    """How long to wait before starting the next pod, after `deaths` useless pods in a row."""
     return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (deaths - 1)) if deaths else 0.0
 
 
@@ -244,14 +251,14 @@ def _free(capacity: Capacity, pods: Sequence[PodView]) -> FreeResources:
 
 
 def _enforce_drain(now: float, pod: PodView, limits: Limits) -> list[Action]:
-    """Steps up against a pod that was told to go and did not."""
+    """Terminates or kills a pod that did not stop when asked."""
     if pod.drained_since is None:
         return []
     waited = now - pod.drained_since
     if waited >= limits.kill_seconds and not pod.activity(now).publishing:
-        return [KillPod(pod.pod_id, f"still there {waited:.0f} s after it was told to go")]
+        return [KillPod(pod.pod_id, f"still running {waited:.0f} s after it was asked to stop")]
     if waited >= limits.terminate_seconds and not pod.terminated:
-        return [TerminatePod(pod.pod_id, f"still there {waited:.0f} s after it was told to go")]
+        return [TerminatePod(pod.pod_id, f"still running {waited:.0f} s after it was asked to stop")]
     return []
 
 
@@ -262,10 +269,9 @@ def _retire_surplus(
     counts: Counter[str],
     staying: Sequence[PodView],
 ) -> list[Action]:
-    """Of each tournament the pods with the weakest prospects go first.
+    """Stops the least valuable pods of each tournament that has too many.
 
-    Kept are busy pods before idle ones, those whose agent was scored before the others, by their scores, and then the
-    old before the young.
+    Busy pods are kept before idle ones, then pods whose agent has a score, the highest first, then older pods.
     """
     names = {demand.tournament_id for demand in demands}
     too_many = {name for name, count in counts.items() if count > desired.get(name, 0)}
@@ -282,7 +288,7 @@ def _retire_surplus(
 
 
 def _most_valuable_first(concerned: tuple[PodView, PodActivity]) -> tuple[bool, bool, float, float]:
-    """Sorts the best prospects first."""
+    """Sort key of a pod: the most valuable first."""
     pod, activity = concerned
     return not activity.busy, activity.score is None, -(activity.score or 0.0), pod.start_time
 
@@ -296,7 +302,7 @@ def _why_retired(pod: PodView, activity: PodActivity, names: set[str], desired: 
         weakest = "its agent has no score yet"
     else:
         weakest = f"its agent has the lowest score, {activity.score:.4g}"
-    return f"the share of {pod.tournament_id} is {desired[pod.tournament_id]} now, and {weakest}"
+    return f"the share of {pod.tournament_id} is now {desired[pod.tournament_id]}, and {weakest}"
 
 
 def _start_missing(
@@ -327,7 +333,7 @@ def _start_missing(
 def _why_not_now(now: float, demand: Demand, unoccupied: FreeResources, available: int, *, needed: bool) -> str:
     pod, free = demand.pod.per_host, unoccupied.largest
     if now < demand.not_before:
-        return "waits after pods that died at once"
+        return "waiting, because pods died shortly after their start"
     if pod.memory_bytes > min(free.memory_bytes, available):
         return f"a pod needs {_gib(pod.memory_bytes)} of memory, {_gib(min(free.memory_bytes, available))} is free"
     if pod.gpus > free.gpus:
@@ -337,15 +343,15 @@ def _why_not_now(now: float, demand: Demand, unoccupied: FreeResources, availabl
     if not unoccupied.fits(demand.pod, oversubscribe_cores=needed):
         wanted = f"{pod.cores:g} cores, {_gib(pod.memory_bytes)} and {pod.gpus} GPUs"
         if demand.pod.hosts > 1:
-            return f"a pod needs {wanted} on each of {demand.pod.hosts} nodes, and fewer have all of it free"
-        return f"a pod needs {wanted} on a single node, and none has all of it free"
+            return f"a pod needs {wanted} on each of {demand.pod.hosts} nodes, and fewer nodes have that much free"
+        return f"a pod needs {wanted} on a single node, and no node has that much free"
     return ""
 
 
 def _why_started(count: int, demand: Demand, free: Resources) -> str:
     if count < demand.minimum_pods:
         short = " (cores are oversubscribed)" if demand.pod.cores > free.cores else ""
-        return f"pod {count + 1} of the {demand.minimum_pods} it always has{short}"
+        return f"pod {count + 1} of the minimum of {demand.minimum_pods}{short}"
     return f"free cores: {max(free.cores, 0):g}; a pod needs {demand.pod.cores:g}"
 
 

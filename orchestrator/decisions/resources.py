@@ -1,6 +1,6 @@
-"""Owns the arithmetic of reservations: what a pod takes, what there is, and what has a place where.
+"""Computes with resource reservations: what pods reserve, what is free, and on which nodes a pod fits. Pure functions.
 
-Capacity is counted in reservations, not in momentary idleness: a machine of two cores holds two pods of one core,
+Capacity is counted in reservations, not in current load: a machine with two cores holds two pods of one core each,
 however busy they are.
 """
 
@@ -11,24 +11,24 @@ from itertools import islice
 
 @dataclass(frozen=True)
 class Resources:
-    """What a pod reserves, or what there is."""
+    """What a pod reserves, or what a machine or node has."""
 
     cores: float
     memory_bytes: int
     gpus: int
     hosts: int = 1
-    """Of a pod: nodes that it is spread over in equal parts."""
+    """For a pod: the number of nodes it is spread over, in equal shares."""
 
     @property
     def per_host(self) -> "Resources":
-        """What a pod reserves on each of its nodes."""
+        """What a pod reserves on each of its hosts."""
         if self.hosts == 1:
             return self
-        # Thousandths of a core are the finest that Kubernetes counts.
+        # Kubernetes counts cores in thousandths.
         return Resources(round(self.cores / self.hosts, 3), self.memory_bytes // self.hosts, self.gpus // self.hosts)
 
     def for_hosts(self, hosts: int) -> "Resources":
-        """What so many parts of a pod reserve."""
+        """What a pod reserves on `hosts` of its hosts together."""
         per_host = self.per_host
         return Resources(per_host.cores * hosts, per_host.memory_bytes * hosts, per_host.gpus * hosts, hosts)
 
@@ -41,40 +41,40 @@ class Resources:
 
 @dataclass(frozen=True)
 class FreeResources:
-    """What may still be reserved: altogether, and on each node. Each part of a pod has to fit on a node of its own."""
+    """What can still be reserved, in total and per node. Each host of a pod needs a node of its own."""
 
     total: Resources
     nodes: tuple[Resources, ...]
     strict: bool = False
-    """Whether cores cannot be promised twice either, because somebody else places the pods."""
+    """Whether cores cannot be oversubscribed, because a scheduler outside the orchestrator places the pods."""
 
     def __sub__(self, pod: Resources) -> "FreeResources":
         per_host = pod.per_host
-        # Where none has room, those with the most cores promise them twice.
+        # If the pod fits on no node, the nodes with the most free cores are oversubscribed.
         order = sorted(range(len(self.nodes)), key=lambda index: self._preference(index, per_host))
         chosen = set(order[: pod.hosts])
         nodes = (node - per_host if index in chosen else node for index, node in enumerate(self.nodes))
         return replace(self, total=self.total - pod, nodes=tuple(nodes))
 
     def _preference(self, index: int, per_host: Resources) -> tuple[bool, float]:
-        """Sorts the nodes that a part goes to first."""
+        """Sort key of a node: nodes where one host of the pod fits come first."""
         fits = _covers(self.nodes[index], per_host)
         return not fits, 0.0 if fits else -self.nodes[index].cores
 
     def fits(self, pod: Resources, *, oversubscribe_cores: bool = False) -> bool:
-        """Whether one more pod has a place here; its cores do not count where they may be promised twice."""
+        """Whether one more pod fits; its cores are ignored where they may be oversubscribed."""
         needed = replace(pod, cores=-math.inf) if oversubscribe_cores and not self.strict else pod
         return _covers(self.total, needed) and self.has_nodes(needed)
 
     def has_nodes(self, pod: Resources) -> bool:
-        """Whether there is a node for each part of a pod, whatever there is altogether."""
+        """Whether there is a node for each host of a pod; does not check the total."""
         per_host = pod.per_host
         fitting = (node for node in self.nodes if _covers(node, per_host))
         return len(list(islice(fitting, pod.hosts))) == pod.hosts
 
     @property
     def largest(self) -> Resources:
-        """The most of each that one node has left, though perhaps not the same one."""
+        """The largest free amount of each resource on any node; the maxima can be on different nodes."""
         return Resources(
             min(self.total.cores, max((node.cores for node in self.nodes), default=0.0)),
             min(self.total.memory_bytes, max((node.memory_bytes for node in self.nodes), default=0)),
@@ -84,22 +84,22 @@ class FreeResources:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the machine, or a cluster of them, has for pods."""
+    """What a machine or a cluster has for agent pods."""
 
     total: Resources
-    """All of it, reserved or not."""
+    """Reserved or not."""
     available_memory_bytes: int
-    """Memory that could be had this moment, whoever uses the rest."""
+    """Memory that is available now, taking into account all other programs."""
     nodes: tuple[Resources, ...] = ()
-    """Of a cluster: the same for each node, what others reserved there taken off; empty: one machine."""
+    """For a cluster: what each node has for agent pods, without what others reserved; empty for a single machine."""
     free: FreeResources | None = None
-    """Of a cluster, whose pods somebody else places: what is left, all pods that there are taken off."""
+    """For a cluster: what is left after all pods; None for a single machine, where it is computed from the pods."""
     closed: str = ""
-    """Why no pod may be started now; empty: they may."""
+    """Why no pod may be started now; empty if pods may be started."""
 
     @property
     def unoccupied(self) -> FreeResources:
-        """What there is while no pod of ours is anywhere."""
+        """What could be reserved if there were no agent pods."""
         return FreeResources(self.total, self.nodes or (self.total,), strict=bool(self.nodes))
 
 

@@ -1,4 +1,4 @@
-"""Says what an update changed of a tournament, for its event. Pure."""
+"""Describes what an update changed in a tournament, for the message of its event. Pure functions."""
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -6,15 +6,15 @@ from google.protobuf.message import Message
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 CHANGEABLE = "pool", "objective"
-NOTHING = "none"
+UNSET = "none"
 
 
 def describe_changes(before: TournamentSpec, after: TournamentSpec) -> str:
-    """What differs in what can be changed while a tournament runs: `pool.maximum_pods 2 -> 4`.
+    """Lists the changed values among those that can change while a tournament runs: `pool.maximum_pods 2 -> 4`.
 
     Args:
-        before: Resolved.
-        after: Resolved.
+        before: Resolved specification.
+        after: Resolved specification.
     """
     found = []
     for section in CHANGEABLE:
@@ -23,13 +23,13 @@ def describe_changes(before: TournamentSpec, after: TournamentSpec) -> str:
             was, now = _display(old, field.name), _display(new, field.name)
             if was != now:
                 found.append(f"{section}.{field.name} {was} -> {now}")
-    return ", ".join(found) or "nothing that was not so before"
+    return ", ".join(found) or "no value changed"
 
 
 def _display(message: Message, name: str) -> str:
-    """A value for a person; of what can be missing, whether it is there."""
+    """A value as text; UNSET for an optional field that is not set."""
     if message.DESCRIPTOR.fields_by_name[name].has_presence and not message.HasField(name):
-        return NOTHING
+        return UNSET
     value = getattr(message, name)
     if isinstance(value, Duration):
         return f"{value.ToNanoseconds() / 1e9:g} s"

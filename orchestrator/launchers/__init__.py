@@ -1,4 +1,4 @@
-"""The launchers by name; each is imported when it is opened."""
+"""Lists the launchers by name; the module of each is imported when it is used."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from orchestrator.launchers.base import LauncherContext, PodEnvironment
 from orchestrator.launchers.options import LauncherOptions
 
 LauncherFactory = Callable[[PodEnvironment, LauncherOptions, Callable[[], None]], LauncherContext]
-"""Opens a launcher, given what its pods are told, its options, and what to call when a pod has died."""
+"""Creates a launcher from the settings that all pods share, its options, and a function to call when a pod has died."""
 
 
 def _process(
@@ -32,5 +32,5 @@ def _kubernetes(
 
 
 EXTERNAL = "external"
-"""The launcher that starts nothing; it is opened where the pods that come are known."""
+"""Name of the launcher for external pods, which starts none; `orchestrator.__main__` creates it."""
 LAUNCHERS: dict[str, LauncherFactory] = {"process": _process, "docker": _docker, "kubernetes": _kubernetes}

@@ -1,6 +1,6 @@
-"""Defines what a launcher is: the interface between the orchestrator and what starts and stops pods.
+"""Defines the interface between the orchestrator and what starts and stops pods.
 
-A launcher knows pods, not tournaments; its list is the truth about what runs, whoever started it.
+A launcher manages pods, not tournaments. Its list is the authoritative list of running pods, whatever started them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,27 +16,27 @@ from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 @dataclass(frozen=True)
 class NewPod:
-    """A pod to be started."""
+    """A pod to start."""
 
     pod_id: str
     tournament_id: str
     spec: PodSpec
-    """Resolved: every field is set."""
+    """Resolved specification: every field is set."""
 
 
 @dataclass(frozen=True)
 class ListedPod:
-    """A pod that runs."""
+    """A running pod."""
 
     pod_id: str
     tournament_id: str
     start_time: float
     """Seconds since 1970."""
     layout: int
-    """As in the contract's Layout."""
+    """Value of the contract's enum Layout."""
     reserved: Resources
     metrics: Mapping[str, str] = field(default_factory=dict)
-    """Addresses of its Prometheus endpoints, by role, as others reach them; empty where nobody can know."""
+    """Addresses of its Prometheus endpoints by role, as reachable from outside; empty if they are not known."""
 
 
 class Launcher(Protocol):
@@ -48,81 +48,82 @@ class Launcher(Protocol):
     ...
     await launcher.stop(pod_id, kill=False)
     ...
-    print(launcher.last_words(pod_id))
+    print(launcher.last_log_line(pod_id))
     """
 
     async def list(self) -> Sequence[ListedPod]:
-        """Pods that run; what dead ones left behind is cleared away.
+        """Lists running pods, and cleans up after dead ones.
 
         Raises:
-            Unavailable: Whoever knows does not answer.
+            Unavailable: The Docker Engine or API server does not respond.
         """
         ...
 
     async def start(self, pod: NewPod) -> None:
-        """Starts a pod and returns when it is listed; one that runs already is left as it is.
+        """Starts a pod and returns when it is listed; a running pod is left unchanged.
 
         Raises:
-            InvalidArgument: No such pod can ever be started; the message says why.
+            InvalidArgument: Such a pod can never be started; the message says why.
             Unavailable: It could not be started this time.
         """
         ...
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
-        """Tells a pod to publish and go, or kills it; nothing happens to one that does not run."""
+        """Asks a pod to publish and stop, or kills it; ignored for a pod that is not running."""
         ...
 
     async def capacity(self) -> Capacity:
-        """What there is for pods.
+        """Returns the capacity for pods.
 
         Raises:
-            Unavailable: Whoever knows does not answer.
+            Unavailable: The Docker Engine or API server does not respond.
         """
         ...
 
     def last_log_line(self, pod_id: str) -> str:
-        """The last line of a pod's log; empty when there is none. The pod may be gone."""
+        """Returns the last line of the log of a pod, running or gone; empty if there is none."""
         ...
 
 
 @runtime_checkable
 class EventSink(Protocol):
-    """A launcher whose machinery has a place of its own for what the orchestrator decides.
+    """A launcher whose platform has its own place for events.
 
     state.on_event(launcher.record_event)
     """
 
     def record_event(self, kind: str, message: str, ids: Mapping[str, str]) -> None:
-        """Passes an event on as well as it can; never blocks, never raises.
+        """Forwards an event on a best-effort basis; never blocks, never raises.
 
         Args:
-            kind: As in the contract's Event.
+            kind: Value of the contract's Event.kind.
             message: What happened, and why.
-            ids: tournament_id, and pod_id or agent_id where it is about one.
+            ids: `tournament_id`, and `pod_id` or `agent_id` if the event is about one.
         """
         ...
 
 
 @dataclass(frozen=True)
 class PodEnvironment:
-    """What every pod is told."""
+    """Settings that all pods share."""
 
     orchestrator: str
-    """Address of this service."""
+    """Address of the orchestrator."""
     leaderboard: str
     """Address of the leaderboard."""
     store: str
     """Checkpoint store."""
     runtime_folder: Path
-    """Where sockets and the pods' folders lie."""
+    """Folder of sockets and of the pods' folders."""
     log_folder: Path
-    """One log file a pod."""
+    """Folder with one log file per pod."""
     lifeline: str
-    """Socket of whoever the pods must not outlive; empty: nobody."""
+    """Socket of a process that the pods must not outlive; empty: none."""
     orphan_seconds: float
-    """A pod without an answer from the orchestrator for this long publishes and goes."""
+    """A pod that gets no response from the orchestrator for this long publishes and stops."""
     telemetry: TelemetryConfig
-    """Logs and metrics of the pods."""
+    """Log and metrics settings of the pods."""
 
 
 LauncherContext = AbstractAsyncContextManager[Launcher]
+"""Closing a launcher leaves its pods running."""

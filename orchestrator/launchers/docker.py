@@ -1,8 +1,8 @@
-"""Owns pods that are containers of a Docker Engine: a container a role, known by labels, removed when the head is dead.
+"""Runs pods as containers of a Docker Engine: one container per role, found by labels, removed when the leader is dead.
 
-A pod's containers share one memory-backed volume, where its sockets, lifelines and the regions of the plane `shared`
-lie. A pod lives while its head's container runs. Whoever may talk to the engine owns its machine: give the socket to
-nobody else.
+The containers of a pod share one memory-backed volume with its sockets, lifelines and the regions of the `shared`
+plane. A pod is alive as long as its leader's container runs. Access to the engine's socket is equivalent to root
+access on its machine: give it to no other service.
 """
 
 import asyncio
@@ -33,51 +33,51 @@ from orchestrator.launchers.pod_settings import (
 )
 from podrace.errors import InvalidArgument, Unavailable
 
-FOLDER = "/run/podrace"
-"""Where the volume of a pod lies in its containers."""
+POD_FOLDER = "/run/podrace"
+"""Mount point of the pod's volume in its containers."""
 USER = 10001
-"""Of the images; owns the volume."""
+"""User id of the images, and owner of the volume."""
 NANO = 1_000_000_000
 TIMEOUT_SECONDS = 30
 ROLE_RESTARTS = 3
 GPU_CAPABILITIES = ["gpu", "compute", "utility"]
-"""Of the driver: an image need not say itself that it wants CUDA and NVML."""
+"""Driver capabilities, so that images need not declare that they use CUDA and NVML."""
 TAIL_LINES = 20
-CREDENTIALS = ("PODRACE_STORE_ACCESS_KEY", "PODRACE_STORE_SECRET_KEY")
+STORE_CREDENTIALS = ("PODRACE_STORE_ACCESS_KEY", "PODRACE_STORE_SECRET_KEY")
 SECRET_SUFFIX = "_FILE"
 
 _log = structlog.get_logger(__name__)
 
 
 class DockerLauncher:
-    """Pods as containers. See Launcher for the verbs.
+    """Launcher of pods as containers; see `Launcher` for the methods.
 
-    async with DockerLauncher(surroundings, options) as launcher:
+    async with DockerLauncher(pod_environment, options) as launcher:
         await launcher.start(pod)
     """
 
     def __init__(
         self, pod_environment: PodEnvironment, options: DockerOptions, *, environ: Mapping[str, str] = os.environ
     ) -> None:
-        """Talks to nobody yet.
+        """Creates the launcher; it connects with the first call.
 
         Args:
-            pod_environment: What every pod is told; its addresses are those that containers see.
-            options: Of this launcher.
-            environ: Where the credentials of the store are found.
+            pod_environment: Settings that all pods share; addresses must be reachable from containers.
+            options: Options of this launcher.
+            environ: Environment with the credentials of the store.
         """
         self._pod_environment, self._options, self._environ = pod_environment, options, environ
         self._last_log_line: dict[str, str] = {}
         self._starting: set[str] = set()
 
     async def __aenter__(self) -> Self:
-        """Talks to nobody yet: an engine that is away for a while is waited for."""
+        """Does not connect yet, so that an engine that is down for a while does not prevent the start."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leaves the pods as they are."""
+        """Closes the connection; the pods keep running."""
         if "_client" in self.__dict__:
             await asyncio.to_thread(self._client.close)
 
@@ -87,7 +87,7 @@ class DockerLauncher:
 
         return docker.from_env(timeout=TIMEOUT_SECONDS, environment=dict(self._environ))
 
-    # --- verbs ------------------------------------------------------------------------------------------------
+    # --- Launcher ---------------------------------------------------------------------------------------------
 
     async def list(self) -> Sequence[ListedPod]:
         """See Launcher."""
@@ -99,7 +99,7 @@ class DockerLauncher:
         check_one_host(pod.spec, "docker")
         if pod.spec.gpus > len(self._options.gpus):
             raise InvalidArgument(
-                f"pod.gpus = {pod.spec.gpus}: launcher 'docker' may give away {len(self._options.gpus)} (docker.gpus)"
+                f"pod.gpus = {pod.spec.gpus}: launcher 'docker' has {len(self._options.gpus)} GPUs (docker.gpus)"
             )
         self._starting.add(pod.pod_id)
         try:
@@ -112,7 +112,7 @@ class DockerLauncher:
         await self._in_thread(self._remove if kill else self._terminate, pod_id)
 
     async def capacity(self) -> Capacity:
-        """See Launcher: the whole machine of the engine, but for what is spared."""
+        """Returns the capacity of the engine's machine, without the spare memory."""
         capacity: Capacity = await self._in_thread(self._sense)
         return capacity
 
@@ -121,7 +121,7 @@ class DockerLauncher:
         return self._last_log_line.get(pod_id, "")
 
     async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Asks the engine on a thread; whatever is wrong with it becomes one line."""
+        """Calls the engine in a thread; errors become one line."""
         from docker.errors import DockerException, ImageNotFound
         from requests.exceptions import RequestException
 
@@ -129,13 +129,13 @@ class DockerLauncher:
             return await asyncio.to_thread(work, *arguments)
         except ImageNotFound:
             raise Unavailable(
-                f"image {self._options.image!r} is not on the engine: build or pull it, or set docker.image"
+                f"image {self._options.image!r} does not exist on the engine: build or pull it, or set docker.image"
             ) from None
         except (DockerException, RequestException) as error:
             self.__dict__.pop("_client", None)
-            raise Unavailable(f"the Docker Engine refuses: {_one_line(error)}{_hint(error)}") from None
+            raise Unavailable(f"the Docker Engine reports an error: {_one_line(error)}{_hint(error)}") from None
 
-    # --- what runs --------------------------------------------------------------------------------------------
+    # --- listing ----------------------------------------------------------------------------------------------
 
     def _containers(self, **labels: str) -> Sequence[Any]:
         wanted = {"scope": self._options.scope, **labels}
@@ -153,25 +153,25 @@ class DockerLauncher:
             if pod_id in leaders:
                 self._last_log_line[pod_id] = _last_log_line(leaders[pod_id])
             self._remove(pod_id)
-            _log.info("swept", pod_id=pod_id)
+            _log.info("removed a dead pod", pod_id=pod_id)
         return [
             replace(_listed(leader), metrics=self._metrics(pod_id, containers)) for pod_id, leader in living.items()
         ]
 
     def _metrics(self, pod_id: str, containers: Sequence[Any]) -> dict[str, str]:
-        """Where the roles of a pod serve metrics: containers find each other by name on networks that have one."""
+        """Metrics addresses of a pod's roles; only user-defined networks resolve container names."""
         roles = [c.labels["podrace.role"] for c in containers if c.labels["podrace.pod"] == pod_id]
         if not (self._options.network and self._options.metrics_port):
             return {}
         return {role: f"{self._name(pod_id, role)}:{self._options.metrics_port}" for role in roles}
 
     def _remove(self, pod_id: str) -> None:
-        """Kills and removes the containers of a pod, the head first, and its volume."""
+        """Kills and removes the containers of a pod, the leader first, and its volume."""
         from docker.errors import APIError, NotFound
 
         found = self._containers(pod=pod_id)
         for container in sorted(found, key=lambda container: container.labels["podrace.role"] != LEADER):
-            # Somebody else may have been quicker.
+            # Something else may have removed it.
             with suppress(NotFound, APIError):
                 container.remove(force=True, v=True)
         with suppress(NotFound, APIError):
@@ -186,7 +186,7 @@ class DockerLauncher:
         machine = self._client.info()
         memory = max(int(machine["MemTotal"]) - self._options.spare_memory_bytes, 0)
         total = Resources(float(machine["NCPU"]), memory, len(self._options.gpus))
-        # What others on that machine use cannot be asked; limits keep pods to what they reserved.
+        # The engine does not report the memory that other programs use; limits keep pods within their reservations.
         return Capacity(total, memory)
 
     # --- starting ---------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class DockerLauncher:
         if any(leader.status == "running" for leader in self._containers(pod=pod.pod_id, role=LEADER)):
             return
         self._remove(pod.pod_id)
-        # Never pulled from here: a name that somebody forgot to build may be a stranger's on the registry.
+        # The image is never pulled here: an image that was not built could be another owner's image on the registry.
         self._client.images.get(self._options.image)
         gpus = self._free_gpus(pod.spec.gpus)
         try:
@@ -216,7 +216,7 @@ class DockerLauncher:
             raise
 
     def _container(self, pod: NewPod, role: str, gpus: Sequence[str]) -> dict[str, Any]:
-        """What the engine is told about one role."""
+        """Arguments of the engine for the container of a role."""
         leader = f"container:{self._name(pod.pod_id, LEADER)}"
         spec, options = pod.spec, self._options
         arguments: dict[str, Any] = {
@@ -226,15 +226,15 @@ class DockerLauncher:
             "detach": True,
             "labels": self._labels(pod, role, gpus),
             "environment": self._environment(pod, gpus),
-            "volumes": [f"{self._volume(pod.pod_id)}:{FOLDER}:rw", *options.mounts],
+            "volumes": [f"{self._volume(pod.pod_id)}:{POD_FOLDER}:rw", *options.mounts],
             "read_only": True,
-            # Kernels are compiled there; nothing else is written outside the volume.
+            # Compiled kernels are stored there; nothing else is written outside the volume.
             "tmpfs": {"/tmp": "", "/var/cache/podrace": f"uid={USER},gid={USER},exec"},
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges:true"],
             "nano_cpus": round(spec.cores * NANO),
             "mem_limit": spec.memory_bytes or None,
-            # The others live and die by the head's lifeline.
+            # The other roles stop when they lose the leader's lifeline.
             "restart_policy": None if role == LEADER else {"Name": "on-failure", "MaximumRetryCount": ROLE_RESTARTS},
         }
         if options.network:
@@ -243,14 +243,14 @@ class DockerLauncher:
             from docker.types import DeviceRequest
 
             arguments["device_requests"] = [DeviceRequest(device_ids=list(gpus), capabilities=[GPU_CAPABILITIES])]
-            # CUDA IPC between containers wants one space of process ids.
+            # CUDA IPC between containers needs a common process namespace.
             arguments["pid_mode"] = None if role == LEADER else leader
         return arguments
 
     def _environment(self, pod: NewPod, gpus: Sequence[str]) -> dict[str, str]:
         settings = pod_settings(pod, self._pod_environment) | {
-            "folder": f"{FOLDER}/pod",
-            "plane_folder": f"{FOLDER}/planes",
+            "folder": f"{POD_FOLDER}/pod",
+            "plane_folder": f"{POD_FOLDER}/planes",
             "gpus": tuple(range(len(gpus))),
         }
         return environment(settings) | credentials(self._environ)
@@ -283,13 +283,13 @@ class DockerLauncher:
 
 
 def credentials(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those of the store, out of the environment or the files that it names: a pod's containers have no such files.
+    """Credentials of the store, from the environment or the files that it names; pods' containers lack these files.
 
     Raises:
         Unavailable: A file cannot be read.
     """
     found = {}
-    for name in CREDENTIALS:
+    for name in STORE_CREDENTIALS:
         path = environ.get(f"{name}{SECRET_SUFFIX}")
         if name in environ:
             found[name] = environ[name]
@@ -314,7 +314,7 @@ def _listed(leader: Any) -> ListedPod:
 
 
 def _seconds(created: str) -> float:
-    """Seconds since 1970 of the engine's time, which has nanoseconds and a Z."""
+    """Converts the engine's time, which has nanoseconds and a Z, to seconds since 1970."""
     whole = created.partition(".")[0].removesuffix("Z")
     return datetime.fromisoformat(f"{whole}+00:00").timestamp()
 

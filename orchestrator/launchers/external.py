@@ -1,7 +1,7 @@
-"""Owns pods that somebody else starts and stops: starts nothing, lists whoever asks for work.
+"""Lists external pods, which are started and stopped outside the orchestrator.
 
-How many there are is decided outside (`docker compose up --scale agentpod=N`); what each works for, by
-orchestrator.assignments.external_pods.
+Their number is set outside (`docker compose up --scale agentpod=N`); `orchestrator.assignments.external_pods` decides
+which tournament each works for.
 """
 
 from collections.abc import Sequence
@@ -15,29 +15,29 @@ from orchestrator.launchers.options import ExternalOptions
 from orchestrator.state.records import PodRecord
 from podrace.errors import Unavailable
 
-STOPPED_RESPONDING = "it fell silent; what it said stands where it was started"
+STOPPED_RESPONDING = "it stopped responding; its log is where it was started"
 
 
 class ExternalPodSource(Protocol):
-    """As much as is asked of orchestrator.assignments.external_pods."""
+    """What the launcher needs of `orchestrator.assignments.external_pods`."""
 
     def count(self) -> int:
-        """How many there are."""
+        """Returns the number of external pods."""
         ...
 
     def expected(self) -> list[PodRecord]:
-        """Those recorded who are there, or may come back."""
+        """Returns the records of pods that are present, or may return."""
         ...
 
 
 class ExternalLauncher(AbstractAsyncContextManager["ExternalLauncher"]):
-    """Pods that come by themselves. See Launcher for the verbs."""
+    """Launcher of external pods; see `Launcher` for the methods."""
 
     def __init__(self, external_pods: ExternalPodSource, options: ExternalOptions) -> None:
         self._external_pods, self._options = external_pods, options
 
     async def __aenter__(self) -> Self:
-        """Opens nothing."""
+        """Returns the launcher, which has nothing to open."""
         return self
 
     async def __aexit__(
@@ -50,14 +50,14 @@ class ExternalLauncher(AbstractAsyncContextManager["ExternalLauncher"]):
         return [self._listed(pod) for pod in self._external_pods.expected()]
 
     async def start(self, pod: NewPod) -> None:
-        """Never asked for."""
+        """Raises Unavailable; not called, because the rules for external pods start none."""
         raise Unavailable("pods are started elsewhere (launcher = 'external')")
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
-        """Nothing: who was told to go hears of it when it next reports."""
+        """Has no effect: the orchestrator notifies the pod when it next reports."""
 
     async def capacity(self) -> Capacity:
-        """A core for each pod that is there: what it really has is its own affair."""
+        """Returns one core per external pod; their real resources are not known."""
         return Capacity(Resources(float(self._external_pods.count()), 0, 0), 0)
 
     def last_log_line(self, pod_id: str) -> str:

@@ -1,7 +1,7 @@
-"""Owns what the machine has for pods: processors, memory and GPUs, as far as this process may use them.
+"""Measures the processors, memory and GPUs that this process may use.
 
-A container sees the whole machine in /proc; what it may use stands in its control groups. Both versions are read, each
-group and all those above it, because any of them may be the narrowest.
+In a container, /proc shows the whole machine, while the limits are in its control groups. Both versions of control
+groups are read, each group and its parents, because any of them can have the lowest limit.
 """
 
 import functools
@@ -18,10 +18,10 @@ MICROSECONDS = 1e6
 
 
 def sense(root: Path = Path("/")) -> Capacity:
-    """Reads what there is now.
+    """Measures the current capacity.
 
     Args:
-        root: Where /proc and /sys are found.
+        root: Folder that contains /proc and /sys.
     """
     memory, available = _memory_bytes(root)
     return Capacity(Resources(_cores(root, len(allowed_cpus())), memory, len(gpu_ids())), available)
@@ -33,7 +33,7 @@ def allowed_cpus() -> list[int]:
 
 
 def gpu_ids(environ: Mapping[str, str] = os.environ) -> list[int]:
-    """The GPUs a pod can be given: all that the driver has, or those that CUDA_VISIBLE_DEVICES names by number."""
+    """GPUs that pods may use: all that the driver has, or those that CUDA_VISIBLE_DEVICES lists by number."""
     present = range(int(pynvml.nvmlDeviceGetCount())) if _driver_answers() else range(0)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -43,7 +43,7 @@ def gpu_ids(environ: Mapping[str, str] = os.environ) -> list[int]:
 
 @functools.cache
 def _driver_answers() -> bool:
-    """Whether there is a GPU driver; asked once, because it is slow to say no."""
+    """Whether there is a GPU driver; cached, because the call is slow without a driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -52,7 +52,7 @@ def _driver_answers() -> bool:
 
 
 def _cores(root: Path, allowed: int) -> float:
-    """Allowed processors, or the time quota of a control group where that is less."""
+    """Allowed processors, or the lowest time quota of a control group if that is less."""
     cores = float(allowed)
     for group in _groups(root, "cpu"):
         quota, _, period = _read(group / "cpu.max").partition(" ")
@@ -64,7 +64,7 @@ def _cores(root: Path, allowed: int) -> float:
 
 
 def _memory_bytes(root: Path) -> tuple[int, int]:
-    """Memory that may be used, and how much of it could be had this moment."""
+    """Memory that may be used, and how much of it is available now."""
     machine = _table(_read(root / "proc/meminfo"))
     total = machine["MemTotal:"] * KIBIBYTE
     available = machine["MemAvailable:"] * KIBIBYTE
@@ -74,7 +74,7 @@ def _memory_bytes(root: Path) -> tuple[int, int]:
             continue
         used = int(_read(group / "memory.current") or _read(group / "memory.usage_in_bytes") or 0)
         statistics = _table(_read(group / "memory.stat"))
-        # File pages that nobody touched lately are given back under pressure.
+        # The kernel reclaims file pages that were not used recently.
         reclaimable = statistics.get("total_inactive_file", statistics.get("inactive_file", 0))
         total = int(limit)
         available = min(available, total - used + reclaimable)
@@ -82,7 +82,7 @@ def _memory_bytes(root: Path) -> tuple[int, int]:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of the control groups this process is in, the narrowest first."""
+    """Folders of the control groups of this process, from the innermost outwards."""
     mounts = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -90,7 +90,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
             continue
         mount = mounts / controller if controllers else mounts
         group = mount / path.lstrip("/")
-        # In a container the path may be the host's, of which only the mount itself is visible.
+        # In a container the path may be that of the host, of which only the mount itself is visible.
         yield from (group, *(parent for parent in group.parents if parent.is_relative_to(mount)))
 
 

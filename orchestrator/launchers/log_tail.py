@@ -1,4 +1,4 @@
-"""Owns reading the end of a log: what a process said last is usually why it died."""
+"""Reads the last line of a log, which usually says why a process died."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def last_line(path: Path) -> str:
-    """The last line of a file that is not blank, shortened, without colours; empty when there is none."""
+    """Returns the last line of a file that is not blank, shortened, without colors; empty if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -20,6 +20,6 @@ def last_line(path: Path) -> str:
 
 
 def last_line_of(text: str) -> str:
-    """The same of a text."""
+    """Like `last_line`, for a text."""
     lines = [line.strip() for line in COLOURS.sub("", text).splitlines() if line.strip()]
     return lines[-1][:LONGEST_LINE] if lines else ""

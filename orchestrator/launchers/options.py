@@ -1,61 +1,61 @@
-"""What a launcher can be told, as keys of the orchestrator's configuration. Data only."""
+"""Defines the options of the launchers, which are keys of the orchestrator's configuration."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class DockerOptions:
-    """What the launcher `docker` can be told; the engine itself is found as docker's own command finds it."""
+    """Options of the launcher `docker`; the engine is found like the docker command finds it."""
 
     image: str = "podrace/agentpod:latest"
-    """Of the roles."""
+    """Image of all roles."""
     network: str = ""
-    """Of the engine, on which pods reach this service, the leaderboard and the store; empty: the engine's default."""
+    """Docker network where pods reach the orchestrator, the leaderboard and the store; empty: the engine's default."""
     scope: str = "podrace"
-    """Containers and volumes with this label are ours; each orchestrator of an engine needs one of its own."""
+    """Containers and volumes with this label belong to this orchestrator; it must be unique on the engine."""
     gpus: tuple[str, ...] = ()
-    """Ids or indices of the GPUs that pods may be given; the engine needs NVIDIA's container toolkit."""
+    """Ids or indices of the GPUs that pods may use; the engine needs NVIDIA's container toolkit."""
     mounts: tuple[str, ...] = ()
-    """More mounts of every container, for instance `/etc/ssl/store.crt:/etc/ssl/store.crt:ro`."""
+    """Additional mounts of every container, for instance `/etc/ssl/store.crt:/etc/ssl/store.crt:ro`."""
     metrics_port: int = 9090
-    """Where the image's roles serve metrics, for the list at /pods; 0: nowhere."""
+    """Port where the image's roles serve metrics, for the list at /pods; 0: none."""
     spare_memory_bytes: int = 1 << 30
-    """Of the engine's machine, for everything that is no pod."""
+    """Memory of the engine's machine that is kept free for everything other than pods."""
 
 
 @dataclass(frozen=True)
 class KubernetesOptions:
-    """What the launcher `kubernetes` can be told; the API server is found as kubectl finds it."""
+    """Options of the launcher `kubernetes`; the API server is found like kubectl finds it."""
 
     namespace: str = ""
-    """Of the pods, of their template and of what owns them; empty: this pod's own, or that of the context."""
+    """Namespace of the pods, their template and the ConfigMaps; empty: this pod's own, or that of the kube context."""
     template: str = "podrace-agentpod"
-    """PodTemplate that says what this launcher does not decide about agent pods: image, security, nodes."""
+    """PodTemplate with everything that the launcher does not set: image, security, nodes."""
     scope: str = "podrace"
-    """Jobs with this label are ours; each orchestrator of a namespace needs one of its own."""
+    """Jobs with this label belong to this orchestrator; it must be unique in the namespace."""
     gpu_resource: str = "nvidia.com/gpu"
-    """What a container asks for to have a GPU of its own; empty: the template's claims bring them."""
+    """Resource that a container requests per GPU; empty: resource claims of the template provide the GPUs."""
     sense_seconds: float = 2.0
-    """What nodes have is asked for this often."""
+    """Time between two reads of the nodes' resources."""
     keep_seconds: float = 300.0
-    """Jobs that failed are kept for this long, for `kubectl logs`; so is a tournament's ConfigMap without Jobs."""
+    """How long failed Jobs are kept for `kubectl logs`, and ConfigMaps of tournaments without Jobs."""
 
 
 @dataclass(frozen=True)
 class ExternalOptions:
-    """What the launcher `external` can be told."""
+    """Options of the launcher `external`."""
 
     metrics_port: int = 0
-    """Where pods serve metrics on the host that each is named after, for the list at /pods; 0: nobody knows."""
+    """Port where each pod serves metrics on the host it is named after, for the list at /pods; 0: not known."""
 
 
 @dataclass(frozen=True)
 class LauncherOptions:
-    """Of all launchers; each reads its own."""
+    """Options of all launchers; each launcher reads its own."""
 
     docker: DockerOptions = field(default_factory=DockerOptions)
-    """Of the launcher `docker`."""
+    """Options of the launcher `docker`."""
     kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
-    """Of the launcher `kubernetes`."""
+    """Options of the launcher `kubernetes`."""
     external: ExternalOptions = field(default_factory=ExternalOptions)
-    """Of the launcher `external`."""
+    """Options of the launcher `external`."""

@@ -1,4 +1,4 @@
-"""What every pod is told, whatever starts it: keys of its configuration, and which roles it is made of. Pure."""
+"""Builds the configuration of pods that is the same for all launchers, and lists the roles of a pod. Pure functions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,18 +9,19 @@ from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 LEADER = "learner"
+"""Role of the leader, the first learner of a pod; the pod is alive as long as the leader is."""
 LAYOUT_NAMES = {tournament_pb2.LAYOUT_SEPARATE: "separate", tournament_pb2.LAYOUT_FUSED: "fused"}
 LAYOUTS = {name: layout for layout, name in LAYOUT_NAMES.items()}
 
 
 def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]:
-    """Keys of the pod's configuration that depend on nothing but its specification and its surroundings."""
+    """Configuration keys of a pod that depend only on its specification and the shared settings."""
     return {
         "pod_id": pod.pod_id,
         "tournament_id": pod.tournament_id,
         "layout": LAYOUT_NAMES[pod.spec.layout],
         "workers": pod.spec.workers,
-        # Tournaments that were stored before there was a choice do not say.
+        # Not set in tournaments that were created before pods could have several learners.
         "learners": pod.spec.learners or 1,
         "hosts": hosts_of(pod.spec),
         "precision": pod.spec.precision or "float32",
@@ -40,31 +41,31 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
 
 
 def threads_of_a_role(spec: PodSpec) -> int:
-    """Threads of torch in each role; the evaluator computes now and then only, and is niced."""
+    """Number of torch threads of each role; the evaluator is not counted, because it computes rarely and is niced."""
     computing = 1 if spec.layout == tournament_pb2.LAYOUT_FUSED else (spec.learners or 1) * (1 + spec.workers)
     return max(1, int(spec.cores / computing))
 
 
 def hosts_of(spec: PodSpec) -> int:
-    """Hosts of a pod; a specification that was stored before there was a choice does not say."""
+    """Number of hosts of a pod; not set in specifications that were stored before pods could have several hosts."""
     return spec.hosts or 1
 
 
 def check_one_host(spec: PodSpec, launcher: str) -> None:
-    """Refuses a pod of several hosts where there is only one.
+    """Rejects a pod with several hosts for a launcher that has only one.
 
     Raises:
-        InvalidArgument: It has more than one.
+        InvalidArgument: The pod has several hosts.
     """
     if hosts_of(spec) > 1:
         raise InvalidArgument(
-            f"pod.hosts = {spec.hosts}: the launcher {launcher!r} has one host; run the mesh on Kubernetes, or set it"
-            " to 1"
+            f"pod.hosts = {spec.hosts}: the launcher {launcher!r} has one host; set it to 1, or run the mesh on"
+            " Kubernetes"
         )
 
 
 def roles_of(spec: PodSpec) -> tuple[str, ...]:
-    """Names of a pod's processes on each of its hosts, the head first, as agentpod knows them."""
+    """Names of a pod's processes on each of its hosts, the leader first."""
     if spec.layout == tournament_pb2.LAYOUT_FUSED:
         return (LEADER,)
     learners = (spec.learners or 1) // hosts_of(spec)
@@ -74,7 +75,7 @@ def roles_of(spec: PodSpec) -> tuple[str, ...]:
 
 
 def environment(settings: Mapping[str, Any], prefix: str = "PODRACE_AGENTPOD__") -> dict[str, str]:
-    """Settings as environment variables that `podrace.config` reads; nested keys are joined by two underscores."""
+    """Converts settings to environment variables for `podrace.config`; nested keys are joined by two underscores."""
     variables: dict[str, str] = {}
     for key, value in settings.items():
         name = f"{prefix}{key.upper()}"

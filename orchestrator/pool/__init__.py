@@ -1,1 +1,1 @@
-"""The training pool: the reconcile loop, pod records, and metrics."""
+"""The pods of all tournaments: the reconcile loop, pod records, and metrics."""

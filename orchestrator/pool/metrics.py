@@ -1,4 +1,4 @@
-"""Owns the numbers that the reconcile loop tells Prometheus after each look: tournaments, pods, leases."""
+"""Exports the metrics of the reconcile loop: tournaments, pods, leases."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from podrace.tournament.v1.tournament_pb2 import TournamentState
 
 PODS = prometheus_client.Gauge("podrace_orchestrator_pods", "Pods", ["tournament_id"])
 WANTED = prometheus_client.Gauge(
-    "podrace_orchestrator_pods_wanted", "Pods there will be when all that was decided is done", ["tournament_id"]
+    "podrace_orchestrator_pods_wanted", "Pods after all decided actions are done", ["tournament_id"]
 )
 LEASES = prometheus_client.Gauge("podrace_orchestrator_leases", "Assignments held by pods")
 EXPIRED = prometheus_client.Counter("podrace_orchestrator_leases_expired", "Leases that were not renewed in time")
@@ -22,11 +22,11 @@ STEPS = prometheus_client.Gauge(
     "podrace_orchestrator_environment_steps", "Environment steps over all agents", ["tournament_id"]
 )
 FAILED_AGENTS = prometheus_client.Gauge("podrace_orchestrator_failed_agents", "Agents that failed", ["tournament_id"])
-RECONCILE = prometheus_client.Histogram("podrace_orchestrator_reconcile_seconds", "Time of one look at everything")
+RECONCILE = prometheus_client.Histogram("podrace_orchestrator_reconcile_seconds", "Duration of a reconcile cycle")
 
 
 def wanted(demands: Sequence[Demand], views: Sequence[PodView], actions: Sequence[Action]) -> Mapping[str, int]:
-    """How many pods each tournament will have when this is done; at least its minimum, even if that cannot be had."""
+    """Number of pods per tournament after these actions; at least its minimum, even if there is no capacity for it."""
     counts = Counter([view.tournament_id for view in views if view.drained_since is None])
     counts.update([action.tournament_id for action in actions if isinstance(action, StartPod)])
     if retired := {action.pod_id for action in actions if isinstance(action, RetirePod)}:
@@ -36,12 +36,12 @@ def wanted(demands: Sequence[Demand], views: Sequence[PodView], actions: Sequenc
 
 
 def measure_wanted(counts: Mapping[str, int]) -> None:
-    """Tells how many pods were decided on."""
+    """Exports the number of pods that was decided on."""
     _set_by_tournament(WANTED, counts)
 
 
 def measure(observed: Observation, runtime: RuntimeState) -> None:
-    """Tells what a look has shown; of tournaments, those that are going on."""
+    """Exports what a reconcile cycle observed; per tournament only for those that are active."""
     names = [tournament.tournament_id for tournament in observed.tournaments]
     _set_by_tournament(PODS, Counter([pod.tournament_id for pod in observed.pods]))
     _set_by_tournament(STEPS, {name: runtime.counters.environment_steps(name) for name in names})
@@ -57,7 +57,7 @@ def measure(observed: Observation, runtime: RuntimeState) -> None:
 
 
 def _set_by_tournament(gauge: prometheus_client.Gauge, values: Mapping[str, float]) -> None:
-    """Sets a gauge by tournament, and forgets others; what is scraped meanwhile misses none that is going on."""
+    """Sets a gauge per tournament and removes other tournaments; a concurrent scrape sees all current tournaments."""
     for tournament_id, value in values.items():
         gauge.labels(tournament_id).set(value)
     reported = {sample.labels["tournament_id"] for metric in gauge.collect() for sample in metric.samples}

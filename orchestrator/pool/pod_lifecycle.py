@@ -1,4 +1,4 @@
-"""Owns what happens to the records of pods: intended, seen, retired, buried. Decides who is missing (`compare`)."""
+"""Records the lifecycle of pods: intended, seen, asked to stop, gone."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,21 +20,21 @@ from orchestrator.state.records import (
 from orchestrator.state.transitions import end_evaluation, fail_tournament
 
 START_GRACE_SECONDS = 10.0
-"""A pod that was intended by an earlier life of this service appears within this time, or never."""
-LEFT = "it asks for no more work"
-UNKNOWN = "this orchestrator does not know it"
+"""A pod whose start a previous run of the orchestrator recorded appears within this time, or never."""
+LEFT = "it no longer requests work"
+UNKNOWN = "this orchestrator did not start it"
 
 
 @dataclass(frozen=True)
 class PodComparison:
-    """What the launcher's list says about the recorded pods."""
+    """Differences between the recorded pods and the launcher's list."""
 
     unknown: list[ListedPod]
-    """Run, but are not recorded."""
+    """Pods that run, but are not recorded."""
     appeared: list[PodRecord]
-    """Were intended and run now."""
+    """Pods whose start was recorded and that run now."""
     gone: list[PodRecord]
-    """Are dead, or never came to life."""
+    """Pods that have stopped, or were never started."""
 
 
 def compare(
@@ -43,13 +43,13 @@ def compare(
     starting: Collection[str],
     absent_seconds: Mapping[str, float],
 ) -> PodComparison:
-    """Compares what is recorded with what runs.
+    """Compares the recorded pods with the running ones.
 
     Args:
         recorded: Pods that are not known to be gone.
-        listed: What the launcher knows.
-        starting: Pods that the launcher has been told to start and has not answered for.
-        absent_seconds: For how long intended pods have been missing.
+        listed: Pods that the launcher lists.
+        starting: Pods that the launcher is starting now.
+        absent_seconds: How long each recorded pod has been missing from the list.
     """
     running = {pod.pod_id for pod in listed}
     known = {pod.pod_id for pod in recorded}
@@ -68,11 +68,11 @@ def compare(
     )
 
 
-# --- changes, each in one transaction ----------------------------------------------------------------------------
+# --- transactions ------------------------------------------------------------------------------------------------
 
 
 def record_intent(transaction: Transaction, tournament_id: str, reason: str) -> NewPod:
-    """Records a pod before it is started, so that none ever runs unknown."""
+    """Records a pod before it is started, so that no pod runs without a record."""
     tournament = records.find_tournament(transaction, tournament_id)
     number, spec = tournament.next_pod, tournament.spec.pod
     pod = PodRecord(
@@ -95,7 +95,7 @@ def record_intent(transaction: Transaction, tournament_id: str, reason: str) -> 
 
 
 def record_appearance(transaction: Transaction, found: PodComparison) -> None:
-    """Records pods that were seen for the first time; those that nobody here intended are to go."""
+    """Records pods that were listed for the first time; unknown ones are asked to stop."""
     for pod in found.appeared:
         records.save(transaction, replace(pod, phase=PodPhase.SEEN))
     for listed in found.unknown:
@@ -113,28 +113,29 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> None:
             drain_reason=UNKNOWN,
         )
         records.save(transaction, adopted)
-        message = f"{listed.pod_id} runs and is to go: {UNKNOWN}"
+        message = f"{listed.pod_id} is running and is asked to stop: {UNKNOWN}"
         transaction.record("pod_unknown", message, tournament_id=listed.tournament_id, pod_id=listed.pod_id)
 
 
 def retire(transaction: Transaction, pod_id: str, reason: str) -> None:
-    """Has a pod told to publish and go when it next asks or reports."""
+    """Asks a pod to publish and stop; it is notified when it next requests work or reports."""
     pod = records.find(transaction, PodRecord, pod_id)
     if pod is None or pod.drain_reason:
         return
     tournament = records.find(transaction, TournamentRecord, pod.tournament_id)
-    # Why the tournament has ended tells a person more than that it has no work.
+    # The reason why the tournament has ended is more useful than "it has no work".
     reason = (tournament.end_reason if tournament else "") or reason
     records.save(transaction, replace(pod, drain_reason=reason))
-    transaction.record("pod_draining", f"{pod_id} is to go: {reason}", tournament_id=pod.tournament_id, pod_id=pod_id)
+    message = f"{pod_id} is asked to stop: {reason}"
+    transaction.record("pod_draining", message, tournament_id=pod.tournament_id, pod_id=pod_id)
 
 
 def mark_gone(transaction: Transaction, pod_id: str, last_log_line: str) -> tuple[str, int]:
-    """Records that a pod is gone, and ends the tournament if too many died that way.
+    """Records that a pod is gone, and fails its tournament if too many pods died before they did useful work.
 
     Returns:
-        Its tournament, and how many pods of that have died one after another before they were of any use, this one
-        included; 0 if this one went as it was told, or had been of use.
+        The tournament, and its number of useless pods in a row, including this one; 0 if this pod was asked to stop or
+        had done useful work.
     """
     pod = records.find(transaction, PodRecord, pod_id)
     if pod is None or pod.phase == PodPhase.GONE:
@@ -143,10 +144,10 @@ def mark_gone(transaction: Transaction, pod_id: str, last_log_line: str) -> tupl
         pod = _depart(transaction, pod)
     records.save(transaction, replace(pod, phase=PodPhase.GONE))
     as_requested = bool(pod.drain_reason)
-    detail = f"; its last words: {last_log_line}" if last_log_line and not as_requested else ""
+    detail = f"; its last log line: {last_log_line}" if last_log_line and not as_requested else ""
     transaction.record(
         "pod_gone" if as_requested else "pod_died",
-        f"{pod_id} has gone: {pod.drain_reason}" if as_requested else f"{pod_id} died{detail}",
+        f"{pod_id} has stopped: {pod.drain_reason}" if as_requested else f"{pod_id} died{detail}",
         tournament_id=pod.tournament_id,
         pod_id=pod_id,
     )
@@ -157,7 +158,7 @@ def mark_gone(transaction: Transaction, pod_id: str, last_log_line: str) -> tupl
 
 
 def _depart(transaction: Transaction, pod: PodRecord) -> PodRecord:
-    """Frees what a visitor held, which may come again under its name; one that held nothing was free to go."""
+    """Frees the work of an external pod, which may return under its id; one without work counts as asked to stop."""
     held = held_by(transaction, pod)
     for work in held:
         records.save(transaction, replace(work, pod_id="", incarnation=""))
@@ -165,7 +166,7 @@ def _depart(transaction: Transaction, pod: PodRecord) -> PodRecord:
 
 
 def held_by(transaction: Transaction, pod: PodRecord) -> list[WorkRecord]:
-    """What a pod was given and has not given back."""
+    """Work that is assigned to a pod."""
     works: list[WorkRecord] = [
         *records.unfinished(transaction, EvaluationRecord, pod.tournament_id),
         *records.unfinished(transaction, AgentRecord, pod.tournament_id),
@@ -176,14 +177,14 @@ def held_by(transaction: Transaction, pod: PodRecord) -> list[WorkRecord]:
 def _count_death(transaction: Transaction, tournament: TournamentRecord, last_log_line: str) -> int:
     evaluations = records.unfinished(transaction, EvaluationRecord, tournament.tournament_id)
     if tournament.state != RUNNING and not evaluations:
-        # It was told that the tournament has ended, and went.
+        # The pod was informed that the tournament has ended, and stopped.
         return 0
     deaths = tournament.pods_died_in_row + 1
     last = deaths >= MAXIMUM_DEATHS
     records.save(transaction, replace(tournament, pods_died_in_row=0 if last else deaths))
     if last:
-        reason = f"{deaths} pods died one after another before they were of any use; the last one said:"
-        reason = f"{reason} {last_log_line or 'nothing'}"
+        reason = f"{deaths} pods in a row died before they did useful work; last log line of the latest pod:"
+        reason = f"{reason} {last_log_line or 'none'}"
         fail_tournament(transaction, tournament.tournament_id, reason)
         for evaluation in evaluations:
             end_evaluation(transaction, replace(evaluation, phase=WorkPhase.FAILED, error=reason))

@@ -1,7 +1,7 @@
-"""Owns what Prometheus is told about pods: where each serves its metrics (HTTP service discovery).
+"""Serves the metrics addresses of all pods to Prometheus (HTTP service discovery).
 
-Pods come and go under names that nobody knows beforehand; whoever collects metrics needs neither the engine's socket
-nor a list of its own.
+Pods have names that are not known in advance. With this list, Prometheus needs neither access to the Docker socket nor
+a list of its own.
 """
 
 import json
@@ -14,27 +14,26 @@ CONTENT_TYPE = "application/json"
 
 
 class PrometheusTargets:
-    """The pods listed last.
+    """Metrics addresses of the pods that were listed last.
 
     telemetry.start(config, service="orchestrator", pages={PATH: targets.page})
     targets.update(await launcher.list())
     """
 
     def __init__(self) -> None:
-        """There are none."""
         self._page = page([])
 
     def update(self, listed: Sequence[ListedPod]) -> None:
-        """These run now."""
+        """Sets the running pods."""
         self._page = page(listed)
 
     def page(self) -> tuple[str, bytes]:
-        """Content type and body; may be called from another thread."""
+        """Returns content type and body; may be called from another thread."""
         return CONTENT_TYPE, self._page
 
 
 def page(listed: Sequence[ListedPod]) -> bytes:
-    """As `http_sd_configs` of Prometheus reads it: one group a role of a pod, so that each has labels of its own."""
+    """Formats pods for `http_sd_configs` of Prometheus: one group per role of a pod, each with its own labels."""
     groups = [
         {
             "targets": [address],

@@ -1,7 +1,7 @@
-"""Owns the loop that makes what is into what should be: observe, decide, act.
+"""Runs the reconcile loop: observes tournaments and pods, decides, and acts.
 
-Level-triggered: every look begins anew from the database, the launcher's list and the machine. Nothing depends on
-having seen an event, so that it can be killed at any moment.
+Every cycle starts from the current state of the database, the launcher's list and the capacity. Nothing depends on
+having received an event, so the process can be killed at any moment.
 """
 
 import asyncio
@@ -41,43 +41,44 @@ from orchestrator.tournaments.snapshots import ChampionSnapshots
 from podrace.errors import InvalidArgument, PodraceError, Unavailable
 
 SAVE_PERIOD_SECONDS = 2.0
-"""So much progress is forgotten at most when the process is killed; pods tell it again."""
+"""Progress that is lost at most when the process is killed; pods report it again."""
 REST_FACTOR = 9.0
-"""Times a look: so long the loop rests after it, however often it is woken, and leaves the time to the pods' calls."""
+"""After a cycle of t seconds the loop rests for this many times t, even if another cycle is requested, so that most of
+the time is left for the calls of pods."""
 LONGEST_REST_SECONDS = 2.0
 YIELD_SECONDS = 0.001
 KILL_TIMEOUT_SECONDS = 5.0
-"""Processes that were killed are gone within this time."""
+"""Time within which killed processes have stopped."""
 STOPPED = "the mesh was stopped"
 
 _log = structlog.get_logger(__name__)
 
 Decide = Callable[[float, Capacity, Sequence[Demand], Sequence[PodView], Limits], tuple[list[pool_size.Action], str]]
-"""As scale.decide."""
+"""See `pool_size.decide`."""
 
 
 @dataclass(frozen=True)
 class PoolRules:
-    """How many pods there are to be, and what is to be done about it."""
+    """Decides how many pods each tournament gets and what to do about it."""
 
     decide: Decide = pool_size.decide
-    """Compares what is with what should be."""
-    adapt: Callable[[Demand], Demand] = lambda demand_of: demand_of
-    """What a demand becomes before it is looked at."""
+    """Compares the existing pods with the wanted ones."""
+    adapt: Callable[[Demand], Demand] = lambda demand: demand
+    """Converts a demand before the decision."""
 
 
 LAUNCHED_POD_RULES = PoolRules()
-"""For pods that are started here."""
+"""Rules for pods that a launcher starts."""
 
 
 class Reconciler:
-    """Makes what is into what should be.
+    """Brings the pods in line with the tournaments.
 
     running = asyncio.create_task(reconciler.run())
     ...
     reconciler.stop()
     await running
-    await reconciler.dismiss(grace_seconds=20)  # only where the pods end with the service
+    await reconciler.stop_all_pods(grace_seconds=20)  # only if the pods end with the service
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Reconciler:
         self._line = ""
 
     async def run(self) -> str:
-        """Looks again and again, at least every period, until it is stopped."""
+        """Runs cycles, at least one per period, until it is stopped."""
         while not self._stopping:
             begin = self._clock.monotonic()
             await self._cycle_safely()
@@ -123,12 +124,12 @@ class Reconciler:
         return "stopped"
 
     def stop(self) -> None:
-        """Has `run` return after the look it is at."""
+        """Makes `run` return after the current cycle."""
         self._stopping = True
         self._runtime.reconcile_requested.set()
 
     async def stop_all_pods(self, grace_seconds: float) -> None:
-        """Ends every tournament and every pod: told to go, waited for, killed, swept."""
+        """Cancels all tournaments and stops all pods; those still running after `grace_seconds` are killed."""
         self._stopping_pods = True
         self._limits = replace(self._limits, start_pods=False, terminate_seconds=0.0)
         await self._state.transact(lifecycle.cancel_running, STOPPED)
@@ -140,27 +141,27 @@ class Reconciler:
             await self._wait_until_no_pods(KILL_TIMEOUT_SECONDS)
 
     async def close(self) -> None:
-        """Gives up what is being started, and writes down what must survive."""
+        """Cancels starting pods and snapshots, and saves what must survive."""
         await self._cancel_starts()
         await self._snapshots.close()
         await save_changes(self._state, self._runtime)
 
     async def cycle(self) -> None:
-        """Looks at everything once: observes, decides, acts."""
+        """Runs one cycle: observes, decides, acts."""
         now = self._clock.monotonic()
         self._runtime.running_time.add(self._running, now - self._last_cycle)
         self._last_cycle = now
-        silence = await self._compare_pods(now)
-        # Before one of them is ended by what is judged next.
+        unavailable = await self._compare_pods(now)
+        # Before the completion check, which may end one of these tournaments.
         self._snapshots.take_due(now, self._running)
         await self._completion_check.check_all(now)
         await _yield_to_calls()
         observed = observe(self._runtime.cache)
         self._running = [found.tournament_id for found in observed.tournaments if found.state == RUNNING]
         self._runtime.running_time.set_running(self._running, now)
-        capacity = silence or await self._capacity()
+        capacity = unavailable or await self._capacity()
         if isinstance(capacity, str):
-            # What is there can neither grow nor shrink; what it does goes on.
+            # The pools keep their size, and the pods continue.
             for name in self._running:
                 await self._record_short(name, capacity)
         else:
@@ -172,10 +173,10 @@ class Reconciler:
             await save_changes(self._state, self._runtime)
         metrics.measure(observed, self._runtime)
 
-    # --- pods that came and went ------------------------------------------------------------------------------
+    # --- appeared and gone pods -------------------------------------------------------------------------------
 
     async def _compare_pods(self, now: float) -> str:
-        """Compares the records with the launcher's list; returns why there is none."""
+        """Compares the records with the launcher's list; returns why there is no list, or an empty text."""
         try:
             listed = await self._launcher.list()
         except Unavailable as error:
@@ -196,16 +197,16 @@ class Reconciler:
         return ""
 
     async def _mark_gone(self, pod_id: str, last_log_line: str) -> None:
-        """Records that a pod is gone, and frees what it held."""
+        """Records that a pod is gone, and releases its leases."""
         tournament_id, deaths = await self._state.transact(pod_lifecycle.mark_gone, pod_id, last_log_line)
         self._runtime.release_pod(pod_id)
         self._recorded_actions -= {(TerminatePod, pod_id), (KillPod, pod_id)}
         self._not_before[tournament_id] = self._clock.monotonic() + pool_size.backoff_seconds(deaths)
 
-    # --- how many pods ----------------------------------------------------------------------------------------
+    # --- pool sizes -------------------------------------------------------------------------------------------
 
     async def _capacity(self) -> Capacity | str:
-        """What there is for pods, or why nobody knows."""
+        """Returns the capacity for pods, or why it is unknown."""
         try:
             return await self._launcher.capacity()
         except Unavailable as error:
@@ -224,7 +225,7 @@ class Reconciler:
         self._recorded_shortages = {
             name: recorded for name, recorded in self._recorded_shortages.items() if name in short
         }
-        # Together: many changes share a commit.
+        # Concurrently, so that many changes share one commit.
         await asyncio.gather(*map(self._act, actions))
         if any(isinstance(action, RetirePod) for action in actions):
             self._runtime.changes.notify_all()
@@ -261,7 +262,7 @@ class Reconciler:
             await self._launcher.stop(action.pod_id, kill=kill)
 
     async def _start(self, pod: NewPod) -> None:
-        """Runs beside the loop: the first pod waits seconds for the nursery."""
+        """Starts a pod in a task of its own: the first pod waits seconds for the fork server."""
         try:
             await self._launcher.start(pod)
         except InvalidArgument as error:
@@ -275,7 +276,7 @@ class Reconciler:
             self._runtime.changes.notify_all()
 
     async def _cancel_starts(self) -> list[str]:
-        """Waits for no pod that is being started; returns their names."""
+        """Cancels the start of all pods that are being started; returns their ids."""
         starts = dict(self._starts)
         for task in starts.values():
             task.cancel()
@@ -283,31 +284,31 @@ class Reconciler:
         return list(starts)
 
     async def _record_short(self, tournament_id: str, reason: str) -> None:
-        """Records why a pool is short, unless the same, but for its numbers, was said since it is."""
+        """Records why a pool is short, once per reason while it is short; the numbers in a reason do not matter."""
         recorded = self._recorded_shortages.setdefault(tournament_id, set())
-        words = re.sub(r"[\d.]+", "#", reason)
-        if words not in recorded:
-            recorded.add(words)
+        pattern = re.sub(r"[\d.]+", "#", reason)
+        if pattern not in recorded:
+            recorded.add(pattern)
             await self._state.transact(record_pool_event, "pool_short", tournament_id, reason)
 
     async def _record_once(self, action: pool_size.Action, name: str, kind: str, message: str) -> None:
-        """Records an event unless the same is going on still."""
+        """Records an event, unless it was recorded for the same action before."""
         if (type(action), name) in self._recorded_actions:
             return
         self._recorded_actions.add((type(action), name))
         await self._state.transact(record_pool_event, kind, name, message)
 
-    # --- the rest ---------------------------------------------------------------------------------------------
+    # --- the loop ---------------------------------------------------------------------------------------------
 
     async def _cycle_safely(self) -> None:
         try:
             with metrics.RECONCILE.time():
                 await self.cycle()
         except PodraceError as error:
-            _log.error("could not reconcile; trying again", error=error.message)
+            _log.error("the reconcile cycle failed; retrying", error=error.message)
         except Exception:
-            # A defect; the next look starts afresh, and pods that train must not pay for it.
-            _log.exception("could not reconcile; trying again")
+            # A bug must not stop the loop: the next cycle starts from the current state, and pods continue to train.
+            _log.exception("the reconcile cycle failed; retrying")
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -315,7 +316,7 @@ class Reconciler:
         self._runtime.reconcile_requested.clear()
 
     async def _wait_until_no_pods(self, seconds: float) -> bool:
-        """Looks again and again until there is no pod any more, at most for so long; says whether there is none."""
+        """Runs cycles until there are no pods, for at most `seconds`; returns whether there are none."""
         deadline = self._clock.monotonic() + seconds
         while True:
             await self._cycle_safely()
@@ -334,15 +335,15 @@ class Reconciler:
 
 
 async def _yield_to_calls() -> None:
-    """Lets calls be answered that came meanwhile: a look at thousands of pods takes long."""
-    # What is asleep for no time at all goes on before the loop has looked who calls.
+    """Lets pending calls run in between, because a cycle over thousands of pods takes long."""
+    # sleep(0) would resume before the event loop has polled its sockets.
     await asyncio.sleep(YIELD_SECONDS)
 
 
 def demand_of(
     tournament: TournamentRecord, *, evaluating: bool, not_before: float, granted: pool_size.PoolGrant | None = None
 ) -> Demand:
-    """What a tournament with work asks for: its pool, or a single pod for evaluations after its end."""
+    """Computes what a tournament with work asks for: its pool, or a single pod for evaluations after its end."""
     pool = tournament.spec.pool
     running = tournament.state == RUNNING
     return Demand(

@@ -1,1 +1,1 @@
-"""The orchestrator's state: the database, what is cached of it, and what is kept in memory only."""
+"""The state of the orchestrator: the database, its cache, and the state that is kept in memory only."""

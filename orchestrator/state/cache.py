@@ -1,8 +1,9 @@
-"""Owns what of the database is in memory as well: tournaments, unfinished work and living pods, as last committed.
+"""Keeps the latest committed records in memory: tournaments, unfinished work and pods that are not gone.
 
-A pool is asked about far more often than it changes. What reads all of it, or reads it often (the reconcile loop, every
-renewal), reads here; what decides reads the rows it decides on in its transaction. Belongs to the event loop. Counts
-that grow all the time (steps, running seconds, the best candidate) are not kept up to date here: RuntimeState has them.
+A pool is read far more often than it changes. Code that reads all of it, or reads it often (the reconcile loop, lease
+renewals), reads this cache. Code that decides reads the rows it depends on in its transaction. Values that change all
+the time (environment steps, running time, the best candidate) are outdated here: see `RuntimeState`. The event loop
+owns this state.
 """
 
 from collections import defaultdict, deque
@@ -21,19 +22,19 @@ from orchestrator.state.records import (
 )
 
 FAILURES_KEPT = 200
-"""Of each tournament, the latest: what the generator is told."""
+"""Failed agents that are remembered per tournament, the latest; the generator receives their ids."""
 
 
 class StateCache:
-    """Tournaments, unfinished work, living pods.
+    """Tournaments, unfinished work and pods.
 
-    state.on_saved(roster.apply_saved)
-    for pod in roster.pods.values(): ...
+    state.on_saved(cache.apply_saved)
+    for pod in cache.pods.values(): ...
 
     Attributes:
-        tournaments: All of them, by id, oldest first.
-        pods: Those not gone, by id, oldest first.
-        works: Agents neither finished nor failed, evaluations not done, by id.
+        tournaments: All tournaments, by id, oldest first.
+        pods: Pods that are not gone, by id, oldest first.
+        works: Agents that are neither finished nor failed and evaluations that are not done, by id.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class StateCache:
         self._agents: dict[str, dict[str, AgentRecord]] = {}
         self._evaluations: dict[str, dict[str, EvaluationRecord]] = {}
         self._failed: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=FAILURES_KEPT))
-        # Ids of works: by tournament those that nobody living holds, by pod the others.
+        # Ids of unfinished work: what no living pod holds, by tournament, and what pods hold, by pod.
         self._free: defaultdict[str, set[str]] = defaultdict(set)
         self._held: defaultdict[str, set[str]] = defaultdict(set)
         self._appliers: dict[type[Any], Callable[[Any], None]] = {
@@ -54,28 +55,28 @@ class StateCache:
         }
 
     def apply_saved(self, saved: Iterable[Any]) -> None:
-        """These records were committed, in this order."""
+        """Applies records that were committed, in the order of their commits."""
         for record in saved:
             self._appliers[type(record)](record)
 
     def agents(self, tournament_id: str) -> dict[str, AgentRecord]:
-        """Agents of a tournament that are neither finished nor failed, by id, in order; not to be changed."""
+        """Agents of a tournament that are neither finished nor failed, by id, in order; read-only."""
         return self._agents.get(tournament_id, {})
 
     def failed(self, tournament_id: str) -> Sequence[str]:
-        """The agents of a tournament that failed last, by id, in the order in which they did."""
+        """Ids of the latest agents of a tournament that failed, in the order of their failures."""
         return tuple(self._failed.get(tournament_id, ()))
 
     def held(self, pod_id: str) -> Collection[str]:
-        """Ids of the work that a living pod was given and has not given back; not to be changed."""
+        """Ids of the work that is assigned to a pod; read-only."""
         return self._held.get(pod_id, ())
 
     def evaluations(self, tournament_id: str) -> dict[str, EvaluationRecord]:
-        """Evaluations of a tournament that are not done, by id, in order; not to be changed."""
+        """Evaluations of a tournament that are not done, by id, in order; read-only."""
         return self._evaluations.get(tournament_id, {})
 
     def active(self) -> list[TournamentRecord]:
-        """Tournaments that run or end, or have evaluations to be done, oldest first."""
+        """Tournaments that are running or ending, or have evaluations that are not done, oldest first."""
         return [
             tournament
             for tournament in self.tournaments.values()
@@ -83,20 +84,19 @@ class StateCache:
         ]
 
     def assignable_work(self, pod_id: str, expired: Iterable[str]) -> Sequence[WorkRecord]:
-        """All work that a pod may be given: evaluations, then agents, each in order.
+        """All work that may be assigned to a pod: evaluations, then agents, each in order.
 
-        It is what the pod itself was given and has not given back, what nobody holds, or a pod that is gone, and what
-        others have held too long.
+        This is the work that the pod itself holds, work that no living pod holds, and work whose lease has expired.
 
         Args:
-            pod_id: Who asks.
-            expired: Works whose lease has expired.
+            pod_id: The pod that requests work.
+            expired: Ids of work whose lease has expired.
         """
         pod = self.pods.get(pod_id)
         return () if pod is None else self.assignable_in_tournament(pod.tournament_id, pod_id, expired)
 
     def assignable_in_tournament(self, tournament_id: str, pod_id: str, expired: Iterable[str]) -> Sequence[WorkRecord]:
-        """The same for a pod that may work for this tournament."""
+        """Like `assignable_work`, for a pod that may work for the given tournament."""
         names = {*self._held.get(pod_id, ()), *self._free.get(tournament_id, ()), *expired}
         works = (self.works[name] for name in names if name in self.works)
         same = [work for work in works if work.tournament_id == tournament_id]

@@ -1,26 +1,26 @@
-"""Owns what time is: passed in wherever it is read, so that a test can turn it."""
+"""Defines the clock that is passed to all code that needs the time, so that tests can set it."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two times: one to tell people, one to count with.
+    """Wall-clock time for timestamps, monotonic time for durations.
 
     expires = clock.monotonic() + lease_seconds
     """
 
     def wall(self) -> float:
-        """Seconds since 1970, UTC; may jump."""
+        """Seconds since 1970, UTC; can jump."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary moment of this process; never goes back."""
+        """Seconds since an arbitrary start; never decreases within a process."""
         ...
 
 
 class SystemClock:
-    """The machine's own."""
+    """The clock of the machine."""
 
     def wall(self) -> float:
         """See Clock."""

@@ -1,5 +1,7 @@
-"""Owns what the orchestrator adds to a database: its format, events that are logged once they are durable, and requests
-that are done once. Knows nothing of what the other rows mean (see records).
+"""Extends the database with the orchestrator's schema, an event log, and requests that are executed once.
+
+Events are logged and passed on only after their transaction is durable. The module `records` defines what the rows
+mean.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from podrace import database
 from podrace.errors import AlreadyExists, InvalidArgument
 
 REQUEST_RECORD_SECONDS = 86_400.0
-"""A repeat of a request is recognized for a day."""
+"""A repeated request is recognized for one day."""
 
 SCHEMA = """
 CREATE TABLE tournaments (
@@ -48,25 +50,27 @@ CREATE INDEX requests_by_time ON requests (time);
 """
 
 DATABASE_FORMAT = database.Format(owner="orchestrator", application_id=0x706F7263, version=1, schema=SCHEMA)
-"""The application id spells "porc"."""
+"""The application id is "porc" in ASCII."""
 
 _log = structlog.get_logger(__name__)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 EventCallback = Callable[[str, str, Mapping[str, str]], None]
 
+"""Receives kind, message and ids of an event."""
+
 
 @dataclass(frozen=True)
 class Transaction(database.Transaction):
-    """One change: what it reads and writes, and what it tells about itself."""
+    """One transaction, with the events it recorded and the records it saved."""
 
     events: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
-    """Kind, message and ids of the events it recorded."""
+    """Kind, message and ids of each recorded event."""
     saved: list[Any] = field(default_factory=list)
-    """Records it saved, in order."""
+    """Saved records, in order."""
 
     def record(self, kind: str, message: str, *, tournament_id: str, pod_id: str = "", agent_id: str = "") -> None:
-        """Stores an event, and logs it once it is durable."""
+        """Stores an event; it is logged once the transaction is durable."""
         ids = {"tournament_id": tournament_id, "pod_id": pod_id, "agent_id": agent_id}
         self.execute(
             "INSERT INTO events (time, tournament_id, pod_id, agent_id, kind, message) VALUES (?, ?, ?, ?, ?, ?)",
@@ -78,14 +82,17 @@ class Transaction(database.Transaction):
         self.events.append((kind, message, {name: value for name, value in ids.items() if value}))
 
     def once(self, method: str, request_id: str, request: Message, action: Callable[[], str]) -> str:
-        """Does `action` unless this very request was done before, and returns the name it answered with then.
+        """Runs `action`, unless the same request was executed before, and returns its answer.
+
+        Returns:
+            The answer of `action`, now or when the request was executed first.
 
         Raises:
             InvalidArgument: The request has no id.
-            AlreadyExists: Another request came under this id.
+            AlreadyExists: The id was used for a different request.
         """
         if not request_id:
-            raise InvalidArgument(f"{method}: request_id is empty; send any new text, so that a repeat does no harm")
+            raise InvalidArgument(f"{method}: request_id is empty; set a unique text, so that a retry is recognized")
         fingerprint = sha256(request.SerializeToString(deterministic=True)).hexdigest()
         self.execute("DELETE FROM requests WHERE time < ?", self.now - REQUEST_RECORD_SECONDS)
         found = self.execute(
@@ -93,7 +100,7 @@ class Transaction(database.Transaction):
         )
         if found:
             if found[0][0] != fingerprint:
-                raise AlreadyExists(f"{method}: request_id {request_id!r} was used for another request; send a new one")
+                raise AlreadyExists(f"{method}: request_id {request_id!r} was used for another request; use a new one")
             return str(found[0][1])
         answer = action()
         self.execute("INSERT INTO requests VALUES (?, ?, ?, ?, ?)", method, request_id, fingerprint, answer, self.now)
@@ -101,9 +108,9 @@ class Transaction(database.Transaction):
 
 
 class StateDatabase:
-    """What is remembered.
+    """The database of the orchestrator.
 
-    state = State.open(path, clock)
+    state = StateDatabase.open(path, clock)
     tournament = await state.transact(find_tournament, tournament_id)
     state.close()
     """
@@ -115,25 +122,25 @@ class StateDatabase:
 
     @classmethod
     def open(cls, path: Path, clock: Clock) -> "StateDatabase":
-        """Opens the database, or makes it; see `Database.open`.
+        """Opens the database, or creates it; see `Database.open`.
 
         Raises:
-            DataLoss: It is damaged.
+            DataLoss: The database is damaged.
             FailedPrecondition: Another instance has it open, it belongs to another program or version, or it cannot be
                 written.
         """
         return cls(database.Database.open(path, DATABASE_FORMAT, clock.wall))
 
     def on_saved(self, on_saved: Callable[[Sequence[Any]], None]) -> None:
-        """From here on, `follow(saved)` is told, on the event loop, what each change has saved.
+        """Sets the function that receives the records saved by each transaction.
 
-        It is told as soon as that is durable, in the order of the changes and before whoever asked for the change is
-        answered; also where he has gone away meanwhile.
+        It is called on the event loop once the transaction is durable, in the order of the transactions, and before
+        `transact` returns to its caller. It is also called if the caller was cancelled in the meantime.
         """
         self._on_saved = on_saved
 
     def on_event(self, on_event: EventCallback) -> None:
-        """From here on, `witness(kind, message, ids)` is told each event once it is durable; it must not block."""
+        """Sets the function that receives each event (kind, message, ids) once it is durable; it must not block."""
         self._on_event = on_event
 
     async def transact(
@@ -142,10 +149,10 @@ class StateDatabase:
         *args: Parameters.args,
         **kwargs: Parameters.kwargs,
     ) -> Result:
-        """Runs `function(transaction, ...)` and returns what it returns, once that is durable; then logs its events.
+        """Runs `function(transaction, ...)` and returns its result once the transaction is durable; logs its events.
 
         Raises:
-            PodraceError: What the function raises; nothing is changed then.
+            PodraceError: An error of the function; nothing is changed in that case.
             ResourceExhausted: The disk is full.
             DataLoss: The database is damaged.
         """
@@ -156,7 +163,7 @@ class StateDatabase:
 
         loop = asyncio.get_running_loop()
         done = self._database.submit(change)
-        # Before the waiting below, or the answer would overtake what it rests on.
+        # Registered before waiting, so that the cache is updated before the caller continues.
         done.add_done_callback(lambda finished: loop.call_soon_threadsafe(self._notify_saved, finished))
         result, transaction = await asyncio.wrap_future(done)
         for kind, message, ids in transaction.events:
@@ -169,5 +176,5 @@ class StateDatabase:
             self._on_saved(finished.result()[1].saved)
 
     def close(self) -> None:
-        """Finishes what was begun, then closes and unlocks the database."""
+        """Finishes pending transactions, then closes and unlocks the database."""
         self._database.close()

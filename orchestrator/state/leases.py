@@ -67,7 +67,7 @@ class Leases:
     def grant(self, work: WorkRecord, now: float) -> None:
         """Grants a lease on work that was just assigned to a pod, and ends the previous lease on it.
 
-        Does nothing if a lease with a later epoch is known. `now` is monotonic.
+        Has no effect if a lease with a later epoch is known. `now` is monotonic.
         """
         earlier = self.held.get(work.work_id)
         if earlier and earlier.lease_epoch > work.lease_epoch:

@@ -1,4 +1,4 @@
-"""Owns what a look at everything shows: what decisions depend on, all of the same moment."""
+"""Collects what a reconcile cycle decides on, all of the same moment."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,22 +10,22 @@ from orchestrator.state.records import AgentRecord, PodRecord, TournamentRecord
 
 @dataclass(frozen=True)
 class Observation:
-    """What was committed last, all of the same moment."""
+    """The committed state that decisions depend on, all of the same moment."""
 
     tournaments: list[TournamentRecord]
-    """Those that run or end, or have evaluations to be done, oldest first."""
+    """Tournaments that are running or ending, or have evaluations that are not done, oldest first."""
     agents: Mapping[str, Mapping[str, AgentRecord]]
     """Unfinished agents, by tournament and id."""
     evaluating: set[str]
-    """Tournaments with evaluations to be done."""
+    """Tournaments with evaluations that are not done."""
     pods: list[PodRecord]
-    """Those not gone, oldest first."""
+    """Pods that are not gone, oldest first."""
     states: Mapping[int, int]
     """Number of tournaments in each state."""
 
 
 def observe(cache: StateCache) -> Observation:
-    """Looks at everything that decisions depend on."""
+    """Collects everything that decisions depend on."""
     found = cache.active()
     names = [tournament.tournament_id for tournament in found]
     return Observation(

@@ -1,7 +1,7 @@
-"""Owns what decisions see of pods: a view of each, made when its record is new and kept until that changes.
+"""Keeps one `PodView` per pod, which is created when the pod's record changes.
 
-Thousands of pods are looked at again and again. Were their views made anew each time, the garbage collector would go
-through everything that is remembered every few seconds, and every call would wait for it.
+Every reconcile cycle reads the views of thousands of pods. Creating them again in each cycle would trigger the garbage
+collector every few seconds, which delays every call.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from orchestrator.state.runtime import RuntimeState
 
 
 class PodViews:
-    """PodViews of pods, by their ids.
+    """Views of pods.
 
     views = PodViews(runtime, clock)
-    scale.decide(now, ..., views.views_of(now, recorded), ...)
-    views.note_terminated("cartpole-p0")
+    pool_size.decide(now, ..., views.views_of(now, recorded), ...)
+    views.mark_terminated("cartpole-p0")
     """
 
     def __init__(self, runtime: RuntimeState, clock: Clock) -> None:
@@ -27,11 +27,11 @@ class PodViews:
         self._views: dict[str, tuple[PodRecord, PodView]] = {}
 
     def views_of(self, now: float, recorded: Sequence[PodRecord]) -> list[PodView]:
-        """A view of each pod, in the same order.
+        """Returns the view of each pod, in the same order.
 
         Args:
-            now: Monotonic time of the look; a pod whose record first says so now was told to go now.
-            recorded: All pods; of others nothing is known any more.
+            now: Monotonic time; a pod whose record has a drain reason for the first time counts as drained since now.
+            recorded: All pods; views of other pods are dropped.
         """
         views_by_pod = self._views
         views = [
@@ -43,7 +43,7 @@ class PodViews:
         return views
 
     def mark_terminated(self, pod_id: str) -> None:
-        """The pod was sent SIGTERM."""
+        """Records that a pod was sent SIGTERM."""
         if known := self._views.get(pod_id):
             self._views[pod_id] = known[0], replace(known[1], terminated=True)
 
@@ -51,13 +51,13 @@ class PodViews:
         drained_since, terminated = (now, False) if pod.drain_reason else (None, False)
         known = self._views.get(pod.pod_id)
         if pod.drain_reason and known and known[1].drained_since is not None:
-            # It is going already, and something else about it has changed.
+            # The pod was asked to stop before, and something else in its record has changed.
             drained_since, terminated = known[1].drained_since, known[1].terminated
         view = PodView(
             pod.pod_id,
             pod.tournament_id,
             pod.reserved,
-            # What its start was by the monotonic clock.
+            # The start time on the monotonic clock.
             min(now, now - self._clock.wall() + pod.start_time),
             drained_since,
             terminated,

@@ -1,6 +1,7 @@
-"""Owns what the rows of the database mean: one frozen dataclass a table, and the questions that are asked of them.
+"""Maps the rows of the database to frozen dataclasses, one per table, and runs the queries on them.
 
-A change reads a record, makes another with dataclasses.replace, and saves it; nothing else writes these tables.
+A transaction reads a record, derives a new one with `dataclasses.replace`, and saves it; nothing else writes these
+tables.
 """
 
 import dataclasses
@@ -34,11 +35,11 @@ END_STATES = (COMPLETED, CANCELLED, FAILED)
 
 
 EXTERNAL_POD_NUMBER = -1
-"""Number of a pod that came by itself."""
+"""Number of a pod that the orchestrator did not start."""
 
 
 class WorkPhase(StrEnum):
-    """Where an agent or an evaluation stands."""
+    """State of an agent or an evaluation."""
 
     UNFINISHED = "unfinished"
     FINISHED = "finished"
@@ -46,14 +47,14 @@ class WorkPhase(StrEnum):
 
 
 class PodPhase(StrEnum):
-    """Where a pod stands."""
+    """State of a pod."""
 
     INTENDED = "intended"
-    """Recorded; the launcher may know it or not."""
+    """It is recorded; the launcher may or may not have started it."""
     SEEN = "seen"
     """The launcher has listed it."""
     GONE = "gone"
-    """It is dead, or never came to life."""
+    """It has stopped, or was never started."""
 
 
 @dataclass(frozen=True)
@@ -79,25 +80,25 @@ class TournamentRecord:
 
     @property
     def pod_resources(self) -> Resources:
-        """What one of its pods reserves."""
+        """What each of its pods reserves."""
         pod = self.spec.pod
-        # Tournaments that were stored before pods could have several hosts do not say.
+        # Not set in tournaments that were created before pods could have several hosts.
         return Resources(pod.cores, pod.memory_bytes, pod.gpus, pod.hosts or 1)
 
     @property
     def round_size(self) -> int:
-        """Agents that are generated together: a round of a synchronous tournament, else one."""
+        """Number of agents that are generated together: a round of a synchronous tournament, otherwise one."""
         return self.spec.pool.maximum_pods if self.spec.synchronous else 1
 
     @property
     def end_reason(self) -> str:
-        """Why no agent is trained any more; empty while it is running."""
+        """Why its agents are no longer trained; empty while it is running."""
         return "" if self.state == RUNNING else f"tournament {self.tournament_id}: {self.reason}"
 
 
 @dataclass(frozen=True)
 class AgentRecord:
-    """An agent; a row is written before the generator is asked, so that no number is lost or used twice."""
+    """An agent; its row is written before the generator is called, so that no number is lost or used twice."""
 
     TABLE: ClassVar[str] = "agents"
     agent_id: str
@@ -106,15 +107,15 @@ class AgentRecord:
     phase: WorkPhase
     lease_epoch: int
     pod_id: str
-    """Who was given it last and has not given it back; empty for nobody."""
+    """The pod that it was assigned to last and that has not given it back; empty if there is none."""
     incarnation: str
     environment_steps: int
     agent: Agent | None
-    """None until the generator has answered."""
+    """None until the generator has responded."""
 
     @property
     def work_id(self) -> str:
-        """Its name as something to be done."""
+        """Id of the work."""
         return self.agent_id
 
 
@@ -136,19 +137,19 @@ class EvaluationRecord:
 
     @property
     def work_id(self) -> str:
-        """Its name as something to be done."""
+        """Id of the work."""
         return self.evaluation_id
 
 
 @dataclass(frozen=True)
 class PodRecord:
-    """A pod; the row is written before it is started."""
+    """A pod; its row is written before the pod is started."""
 
     TABLE: ClassVar[str] = "pods"
     pod_id: str
     tournament_id: str
     number: int
-    """Position among the pods of its tournament; VISITOR for one that nobody here has started."""
+    """Position among the pods of its tournament; EXTERNAL_POD_NUMBER for an external pod."""
     phase: PodPhase
     start_time: float
     layout: int
@@ -156,24 +157,24 @@ class PodRecord:
     memory_bytes: int
     gpus: int
     useful: bool
-    """It has finished an assignment or scored an agent: its death is an accident, not a defect."""
+    """Whether it completed an assignment or scored an agent; its death then counts as an accident, not a defect."""
     drain_reason: str
-    """Why it was told to go; empty while it is to stay."""
+    """Why it was asked to stop; empty if it was not."""
 
     @property
     def is_external(self) -> bool:
-        """Whether it came by itself, and will come again."""
+        """Whether it was started outside the orchestrator, and may return under the same id."""
         return self.number == EXTERNAL_POD_NUMBER
 
     @cached_property
     def reserved(self) -> Resources:
-        """What it reserves."""
+        """What the pod reserves."""
         return Resources(self.cores, self.memory_bytes, self.gpus)
 
 
 @dataclass(frozen=True)
 class EventRecord:
-    """Something that was decided or happened; written by Transaction.record."""
+    """A decision or an occurrence; written by `Transaction.record`."""
 
     TABLE: ClassVar[str] = "events"
     sequence: int
@@ -206,14 +207,14 @@ def save(transaction: Transaction, record: TournamentRecord | AgentRecord | Eval
 
 
 def select(transaction: Transaction, kind: type[Record], condition: str, *values: object) -> list[Record]:
-    """The records of a kind for which an SQL condition holds."""
+    """Returns the records of a kind that match an SQL condition."""
     decoders = DECODERS[kind]
     rows = transaction.execute(f"SELECT {', '.join(decoders)} FROM {kind.TABLE} WHERE {condition}", *values)
     return [kind(*(decode(value) for decode, value in zip(decoders.values(), row, strict=True))) for row in rows]
 
 
 def find(transaction: Transaction, kind: type[Record], name: str) -> Record | None:
-    """The record whose first field is `name`."""
+    """Returns the record whose first field is `name`; None if there is none."""
     found = select(transaction, kind, f"{next(iter(DECODERS[kind]))} = ?", name)
     return found[0] if found else None
 
@@ -233,17 +234,17 @@ DECODERS: Mapping[type[Any], Mapping[str, Any]] = {
     kind: {field.name: _decoder(typing.get_type_hints(kind)[field.name]) for field in dataclasses.fields(kind)}
     for kind in (TournamentRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
 }
-"""How each column of a table is read: by record, then by column, in order."""
+"""Decoder of each column, by record class and column name, in the order of the columns."""
 
 
-# --- questions ---------------------------------------------------------------------------------------------------
+# --- queries -----------------------------------------------------------------------------------------------------
 
 
 def find_tournament(transaction: Transaction, tournament_id: str) -> TournamentRecord:
-    """A tournament by its id.
+    """Returns a tournament by its id.
 
     Raises:
-        NotFound: There is none; the message names the nearest.
+        NotFound: There is none; the message suggests the closest id.
     """
     found = find(transaction, TournamentRecord, tournament_id)
     if found is None:
@@ -254,7 +255,7 @@ def find_tournament(transaction: Transaction, tournament_id: str) -> TournamentR
 
 
 def find_work(transaction: Transaction, work_id: str) -> WorkRecord:
-    """An agent or an evaluation by its id.
+    """Returns an agent or an evaluation by its id.
 
     Raises:
         NotFound: There is neither.
@@ -266,33 +267,62 @@ def find_work(transaction: Transaction, work_id: str) -> WorkRecord:
 
 
 def find_again(transaction: Transaction, work: WorkRecord) -> WorkRecord | None:
-    """An agent or an evaluation as it is now."""
+    """Returns the current record of an agent or evaluation."""
     if isinstance(work, AgentRecord):
         return find(transaction, AgentRecord, work.agent_id)
     return find(transaction, EvaluationRecord, work.evaluation_id)
 
 
 def live_pods(transaction: Transaction) -> list[PodRecord]:
-    """Pods that are not gone, oldest first."""
+    """Returns the pods that are not gone, oldest first."""
     return select(transaction, PodRecord, "phase != ? ORDER BY start_time, pod_id", PodPhase.GONE)
 
 
 def unfinished(transaction: Transaction, kind: type[Work], tournament_id: str) -> list[Work]:
-    """Agents that are neither finished nor failed, or evaluations that are not done, of a tournament in order."""
+    """Returns the unfinished agents or evaluations of a tournament, in order."""
     condition = "tournament_id = ? AND phase = ? ORDER BY number"
     return select(transaction, kind, condition, tournament_id, WorkPhase.UNFINISHED)
 
 
 def first_unfinished(transaction: Transaction, tournament_id: str) -> int | None:
-    """The lowest number of an agent of a tournament that is neither finished nor failed; None without any."""
+    """Returns the lowest number of an unfinished agent of a tournament; None if there is none."""
     condition = "tournament_id = ? AND phase = ?"
     rows = transaction.execute(f"SELECT min(number) FROM agents WHERE {condition}", tournament_id, WorkPhase.UNFINISHED)
     return None if rows[0][0] is None else int(rows[0][0])
 
 
 def events_after(transaction: Transaction, tournament_id: str, sequence: int, limit: int) -> list[EventRecord]:
-    """Events after a sequence number, oldest first; of all tournaments when `tournament_id` is empty."""
+    """Returns events after a sequence number, oldest first; of all tournaments for an empty `tournament_id`."""
     if not tournament_id:
         return select(transaction, EventRecord, "sequence > ? ORDER BY sequence LIMIT ?", sequence, limit)
     condition = "tournament_id = ? AND sequence > ? ORDER BY sequence LIMIT ?"
     return select(transaction, EventRecord, condition, tournament_id, sequence, limit)
+
+
+def next_tournament_sequence(transaction: Transaction) -> int:
+    """Returns the sequence number of the next tournament."""
+    return int(transaction.execute("SELECT coalesce(max(sequence), 0) + 1 FROM tournaments")[0][0])
+
+
+def tournaments_before(transaction: Transaction, sequence: int, limit: int) -> list[TournamentRecord]:
+    """Returns tournaments with a lower sequence number, newest first."""
+    return select(transaction, TournamentRecord, "sequence < ? ORDER BY sequence DESC LIMIT ?", sequence, limit)
+
+
+def running_tournaments(transaction: Transaction) -> list[TournamentRecord]:
+    """Returns the tournaments that are running."""
+    return select(transaction, TournamentRecord, "state = ?", RUNNING)
+
+
+def evaluations_from(transaction: Transaction, tournament_id: str, number: int, limit: int) -> list[EvaluationRecord]:
+    """Returns evaluations of a tournament from a number on, in order."""
+    condition = "tournament_id = ? AND number >= ? ORDER BY number LIMIT ?"
+    return select(transaction, EvaluationRecord, condition, tournament_id, number, limit)
+
+
+def left_algorithms(transaction: Transaction, tournament_id: str) -> set[str]:
+    """Returns the algorithms that have left the draw of a tournament, according to its events."""
+    rows = transaction.execute(
+        "SELECT message FROM events WHERE tournament_id = ? AND kind = 'algorithm_left'", tournament_id
+    )
+    return {message.partition(" ")[0] for (message,) in rows}

@@ -1,4 +1,4 @@
-"""State transitions that several packages make: a tournament fails, an evaluation ends."""
+"""Applies state transitions that several packages need: a tournament fails, an evaluation ends."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from orchestrator.state.records import FAILED, RUNNING, EvaluationRecord, WorkPh
 
 
 def end_evaluation(transaction: Transaction, evaluation: EvaluationRecord) -> None:
-    """Stores an evaluation that is done, well or not."""
+    """Stores an evaluation that is finished or failed."""
     records.save(transaction, replace(evaluation, pod_id="", incarnation=""))
     well = evaluation.phase == WorkPhase.FINISHED
     transaction.record(
@@ -20,7 +20,7 @@ def end_evaluation(transaction: Transaction, evaluation: EvaluationRecord) -> No
 
 
 def fail_tournament(transaction: Transaction, tournament_id: str, reason: str) -> None:
-    """Ends a tournament that cannot go on; one that has ended, or is ending, stays as it is."""
+    """Ends a tournament as failed; one that is not running stays unchanged."""
     tournament = records.find_tournament(transaction, tournament_id)
     if tournament.state != RUNNING:
         return

@@ -1,1 +1,1 @@
-"""The life of a tournament: created, changed, completed, its champion selected."""
+"""The lifecycle of tournaments: creation, changes, completion, champion selection, snapshots."""

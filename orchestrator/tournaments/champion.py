@@ -1,7 +1,7 @@
-"""Owns the naming of a champion where a tournament asks for fresh evaluations: they are work like any other.
+"""Selects the champion of a tournament that asks for fresh evaluations; these are queued like any other evaluation.
 
-Level-triggered: every look asks the leaderboard who is to be evaluated, queues what is not queued yet, and takes what
-there is. The leaderboard decides; see its NameChampion.
+Every reconcile cycle asks the leaderboard which candidates to evaluate, queues missing evaluations, and collects the
+results that exist. The leaderboard decides (see its method NameChampion).
 """
 
 from orchestrator.leaderboard_client import LeaderboardClient
@@ -16,13 +16,13 @@ from podrace.leaderboard.v1 import leaderboard_pb2
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 EVALUATION_TIMEOUT_SECONDS = 900.0
-"""After this long the evaluations that there are decide."""
+"""After this time the champion is selected from the evaluations that are done."""
 
 
 class ChampionSelection:
-    """Names champions.
+    """Selects champions.
 
-    while not await crowning.settled(now, tournament): ...
+    while not await champion_selection.select_when_ready(now, tournament): ...
     """
 
     def __init__(self, state: StateDatabase, runtime: RuntimeState, leaderboard: LeaderboardClient) -> None:
@@ -30,11 +30,14 @@ class ChampionSelection:
         self._started: dict[str, float] = {}
 
     async def select_when_ready(self, now: float, tournament: TournamentRecord) -> bool:
-        """Whether there is nothing to wait for before the tournament is complete; names the champion then.
+        """Selects the champion once its fresh evaluations are done.
 
         Args:
             now: Monotonic time.
-            tournament: Ending; nobody trains for it any more.
+            tournament: An ending tournament whose agents are no longer trained.
+
+        Returns:
+            Whether the tournament can be completed: the champion is selected, or no selection is needed.
         """
         name = tournament.tournament_id
         if not tournament.spec.champion.reevaluate_top:
@@ -52,7 +55,7 @@ class ChampionSelection:
                 return False
             await self._select(tournament, done)
         except (DeadlineExceeded, Unavailable):
-            # Without an answer the first of the board stays champion.
+            # Without a response, the first candidate of the board stays champion.
             return waited >= EVALUATION_TIMEOUT_SECONDS
         return True
 
@@ -70,7 +73,7 @@ class ChampionSelection:
 def fresh_evaluation(
     transaction: Transaction, tournament: TournamentRecord, contender: leaderboard_pb2.Contender
 ) -> leaderboard_pb2.FreshEvaluation | None:
-    """Queues the evaluation of a contender, once; returns what came of it, or None while that is awaited."""
+    """Queues the evaluation of a contender once; returns its result, or None while it is not done."""
     candidate = contender.candidate
     request = pb.CreateEvaluationRequest(
         request_id=f"{tournament.tournament_id}-champion-{candidate.candidate_id}",

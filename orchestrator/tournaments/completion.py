@@ -1,4 +1,7 @@
-"""Owns when a tournament ends, and when a round of a synchronous one begins. The rule itself is in objective."""
+"""Checks when tournaments end and when the next round of a synchronous tournament may start.
+
+The rule itself is in `decisions.objective`.
+"""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -13,13 +16,13 @@ from orchestrator.state.runtime import RuntimeState, save_changes
 from orchestrator.tournaments.champion import ChampionSelection
 
 LEADERBOARD_TIMEOUT_SECONDS = 10.0
-"""So long the end of a tournament waits for a leaderboard that is away."""
+"""Time that the end of a tournament waits for a leaderboard that does not respond."""
 
 
 class CompletionCheck:
-    """Judges tournaments on what the leaderboard says.
+    """Checks all tournaments against their objectives.
 
-    await referee.judge(clock.monotonic())
+    await completion_check.check_all(clock.monotonic())
     """
 
     def __init__(self, state: StateDatabase, runtime: RuntimeState, leaderboard: LeaderboardClient) -> None:
@@ -29,11 +32,11 @@ class CompletionCheck:
         self._had_pods: set[str] = set()
 
     async def check_all(self, now: float) -> None:
-        """Asks for the best candidates, ends what has met its objective, and lets rounds begin."""
+        """Refreshes the best candidates, ends tournaments that met their objective, and lets rounds start."""
         observed = observe(self._runtime.cache)
         active = {found.tournament_id for found in observed.tournaments if found.state in (RUNNING, ENDING)}
         with_pods = {pod.tournament_id for pod in observed.pods}
-        # Once more after the last pod has gone: it may have submitted just before.
+        # Refreshed once more after the last pod has stopped, which may have submitted just before.
         fresh = await self._leaderboard.refresh(active | with_pods | self._had_pods)
         self._had_pods = with_pods
         for tournament in observed.tournaments:
@@ -46,7 +49,7 @@ class CompletionCheck:
     async def _check_running(self, tournament: TournamentRecord, unfinished: Collection[str], *, fresh: bool) -> None:
         name, synchronous = tournament.tournament_id, tournament.spec.synchronous
         rounds_done = _rounds_done(tournament, unfinished)
-        # Only a board that was asked after the last agent of a round had finished knows all of the round's scores.
+        # All scores of a round are known only if the board was read after the last agent of the round had finished.
         between_rounds = not synchronous or (rounds_done > 0 and fresh)
         best = self._runtime.best.by_tournament.get(name)
         progress = objective.TournamentProgress(
@@ -67,7 +70,7 @@ class CompletionCheck:
         name = tournament.tournament_id
         waited = now - self._no_training_since.setdefault(name, now)
         if self._runtime.leases.is_training(name, now):
-            # From here on the leaderboard has time to answer.
+            # The leaderboard's time to respond is counted from here on.
             self._no_training_since[name] = now
         elif (fresh or waited >= LEADERBOARD_TIMEOUT_SECONDS) and await self._champion_selection.select_when_ready(
             now, tournament
@@ -79,14 +82,14 @@ class CompletionCheck:
 
 
 def _rounds_done(tournament: TournamentRecord, unfinished: Collection[str]) -> int:
-    """Rounds of a synchronous tournament that are complete; 0 while one is half done."""
+    """Number of complete rounds of a synchronous tournament; 0 while a round is in progress."""
     if not tournament.spec.synchronous or unfinished:
         return 0
     return tournament.next_agent // tournament.round_size
 
 
 def end_tournament(transaction: Transaction, tournament_id: str, state: int, reason: str) -> None:
-    """Takes a tournament from RUNNING to ENDING, or from ENDING to COMPLETED."""
+    """Changes the state of a tournament from RUNNING to ENDING, or from ENDING to COMPLETED."""
     tournament = records.find_tournament(transaction, tournament_id)
     if tournament.state != (RUNNING if state == ENDING else ENDING):
         return

@@ -1,4 +1,4 @@
-"""Owns what people ask for: tournaments created, changed, cancelled and resumed, evaluations queued."""
+"""Executes the requests of users: creates, changes, cancels and resumes tournaments, and queues evaluations."""
 
 import base64
 from collections.abc import Callable
@@ -25,17 +25,17 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.resolve import resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
-ENDED = "ERROR_REASON_TOURNAMENT_ENDED"
+TOURNAMENT_ENDED = "ERROR_REASON_TOURNAMENT_ENDED"
 ID_CHARACTERS = 6
 DEFAULT_PAGE = 100
 LONGEST_PAGE = 1000
 NEWEST = 1 << 62
-"""Above every sequence number."""
+"""Larger than every sequence number."""
 
 
 @dataclass(frozen=True)
 class TournamentView:
-    """A tournament with what happened, of the same moment, and its pods at that moment or just after it."""
+    """A tournament and its events, of the same moment, with its pods at that moment or shortly after."""
 
     tournament: TournamentRecord
     pods: list[PodRecord]
@@ -43,7 +43,7 @@ class TournamentView:
 
 
 class Tournaments:
-    """What people ask for."""
+    """Requests of users."""
 
     def __init__(
         self,
@@ -54,29 +54,30 @@ class Tournaments:
         start_pods: bool,
         random_bytes: Callable[[int], bytes],
     ) -> None:
-        """Serves one mesh.
+        """Creates the service of one mesh.
 
         Args:
-            state: Where everything is remembered.
-            runtime: Is told what is new.
-            mesh_id: The mesh that tournaments begin in.
-            start_pods: Whether anything can be trained here.
-            random_bytes: So many random bytes, for names.
+            state: Database of the orchestrator.
+            runtime: State in memory, which is notified of changes.
+            mesh_id: The mesh that new tournaments belong to.
+            start_pods: Whether this orchestrator starts pods.
+            random_bytes: Returns the given number of random bytes, for tournament ids.
         """
         self._state, self._runtime = state, runtime
         self._mesh_id, self._start_pods, self._random_bytes = mesh_id, start_pods, random_bytes
         self._closing = False
 
     def close(self) -> None:
-        """Takes nothing new from here on."""
+        """Rejects new tournaments and evaluations from here on."""
         self._closing = True
 
     async def create(self, request: pb.CreateTournamentRequest) -> TournamentRecord:
-        """Stores a tournament and has it started.
+        """Stores a new tournament; the reconcile loop starts its pods.
 
         Raises:
-            InvalidArgument: BAD_SPEC.
-            FailedPrecondition: No pods are started here.
+            InvalidArgument: The specification is invalid (BAD_SPEC).
+            FailedPrecondition: This orchestrator starts no pods.
+            Unavailable: The orchestrator is stopping.
         """
         self._check_accepting()
         spec = resolve(request.spec)
@@ -87,17 +88,17 @@ class Tournaments:
         return await self._change(change)
 
     async def update(self, request: pb.UpdateTournamentRequest) -> TournamentRecord:
-        """Changes limits or objective.
+        """Changes pool limits or the objective.
 
         Raises:
-            InvalidArgument: BAD_SPEC.
+            InvalidArgument: The changed specification is invalid (BAD_SPEC).
             NotFound: There is no such tournament.
-            FailedPrecondition: TOURNAMENT_ENDED.
+            FailedPrecondition: The tournament has ended (TOURNAMENT_ENDED).
         """
         return await self._change(lambda transaction: update(transaction, request))
 
     async def cancel(self, request: pb.CancelTournamentRequest) -> TournamentRecord:
-        """Stops a tournament; one that has ended, or is ending, stays as it is.
+        """Cancels a tournament; one that has ended, or is ending, stays unchanged.
 
         Raises:
             NotFound: There is no such tournament.
@@ -110,11 +111,12 @@ class Tournaments:
         )
 
     async def resume(self, request: pb.ResumeTournamentRequest) -> TournamentRecord:
-        """Goes on with a tournament.
+        """Resumes a tournament.
 
         Raises:
             NotFound: There is no such tournament.
-            FailedPrecondition: Its objective was met, or no pods are started here.
+            FailedPrecondition: Its objective was met, or this orchestrator starts no pods.
+            Unavailable: The orchestrator is stopping.
         """
         self._check_accepting()
         return await self._change(
@@ -127,9 +129,10 @@ class Tournaments:
         """Queues an evaluation and returns its id.
 
         Raises:
-            InvalidArgument: The checkpoint is not named.
+            InvalidArgument: A checkpoint is incomplete.
             NotFound: There is no such tournament.
-            FailedPrecondition: No pods are started here.
+            FailedPrecondition: This orchestrator starts no pods.
+            Unavailable: The orchestrator is stopping.
         """
         self._check_accepting()
         evaluation_id = await self._state.transact(create_evaluation, request)
@@ -137,29 +140,28 @@ class Tournaments:
         return evaluation_id
 
     async def get(self, tournament_id: str) -> TournamentRecord:
-        """A tournament; raises NotFound."""
+        """Returns a tournament; raises NotFound."""
         return await self._state.transact(records.find_tournament, tournament_id)
 
     async def get_evaluation(self, evaluation_id: str) -> EvaluationRecord:
-        """An evaluation; raises NotFound."""
+        """Returns an evaluation; raises NotFound."""
         found = await self._state.transact(records.find, EvaluationRecord, evaluation_id)
         if found is None:
             raise NotFound(f"evaluation_id {evaluation_id!r}: there is no such evaluation")
         return found
 
     async def page(self, page_size: int, page_token: str) -> tuple[list[TournamentRecord], str]:
-        """Tournaments, newest first, and the token of the next page; raises InvalidArgument for a bad token."""
+        """Returns tournaments, newest first, and the token of the next page; raises InvalidArgument for a bad token."""
         size, before = page_limit(page_size), token_number(page_token, "ListTournaments") or NEWEST
-        condition = "sequence < ? ORDER BY sequence DESC LIMIT ?"
-        found = await self._state.transact(records.select, TournamentRecord, condition, before, size)
+        found = await self._state.transact(records.tournaments_before, before, size)
         return found, str(found[-1].sequence) if len(found) == size else ""
 
     def pods(self, tournament_id: str) -> list[PodRecord]:
-        """Pods of a tournament, or of all when it is empty, oldest first."""
+        """Returns the pods of a tournament, or all pods for an empty id, oldest first."""
         return [pod for pod in self._runtime.cache.pods.values() if tournament_id in ("", pod.tournament_id)]
 
     async def events(self, tournament_id: str, page_size: int, page_token: str) -> tuple[list[EventRecord], str]:
-        """Events, oldest first, and the token of the next page; raises InvalidArgument for a bad token."""
+        """Returns events, oldest first, and the token of the next page; raises InvalidArgument for a bad token."""
         size, after = page_limit(page_size), token_number(page_token, "ListEvents")
         found = await self._state.transact(records.events_after, tournament_id, after, size)
         return found, str(found[-1].sequence) if len(found) == size else ""
@@ -167,14 +169,13 @@ class Tournaments:
     async def evaluations(
         self, tournament_id: str, page_size: int, page_token: str
     ) -> tuple[list[EvaluationRecord], str]:
-        """Evaluations, oldest first, and the token of the next page; raises InvalidArgument for a bad token."""
+        """Returns evaluations, oldest first, and the token of the next page; raises InvalidArgument for a bad token."""
         size, begin = page_limit(page_size), token_number(page_token, "ListEvaluations")
-        condition = "tournament_id = ? AND number >= ? ORDER BY number LIMIT ?"
-        found = await self._state.transact(records.select, EvaluationRecord, condition, tournament_id, begin, size)
+        found = await self._state.transact(records.evaluations_from, tournament_id, begin, size)
         return found, str(found[-1].number + 1) if len(found) == size else ""
 
     async def tournament_view(self, tournament_id: str, after: int) -> TournamentView:
-        """A tournament, its pods, and its events after a sequence number; raises NotFound."""
+        """Returns a tournament, its pods, and its events after a sequence number; raises NotFound."""
         tournament, events = await self._state.transact(tournament_view, tournament_id, min(after, NEWEST))
         return TournamentView(tournament, self.pods(tournament_id), events)
 
@@ -191,10 +192,12 @@ class Tournaments:
         if self._closing:
             raise Unavailable("the orchestrator is stopping")
         if not self._start_pods:
-            raise FailedPrecondition("this orchestrator starts no pods (start_pods = false), so nothing would be done")
+            raise FailedPrecondition(
+                "this orchestrator starts no pods (start_pods = false) and cannot run anything new"
+            )
 
 
-# --- changes, each in one transaction ----------------------------------------------------------------------------
+# --- transactions ------------------------------------------------------------------------------------------------
 
 
 def create(
@@ -204,12 +207,12 @@ def create(
     mesh_id: str,
     random_bytes: Callable[[int], bytes],
 ) -> TournamentRecord:
-    """Stores a tournament, once."""
+    """Stores a tournament once per request id."""
 
     def store() -> str:
         tournament = TournamentRecord(
             tournament_id=_new_id(transaction, spec.name, random_bytes),
-            sequence=transaction.execute("SELECT coalesce(max(sequence), 0) + 1 FROM tournaments")[0][0],
+            sequence=records.next_tournament_sequence(transaction),
             spec=spec,
             state=RUNNING,
             reason="created",
@@ -243,13 +246,13 @@ def _new_id(transaction: Transaction, name: str, random_bytes: Callable[[int], b
 
 
 def update(transaction: Transaction, request: pb.UpdateTournamentRequest) -> TournamentRecord:
-    """Changes limits or objective, once."""
+    """Changes pool limits or the objective once per request id."""
 
     def change(tournament: TournamentRecord) -> None:
         if tournament.state != RUNNING:
             raise FailedPrecondition(
                 f"tournament {tournament.tournament_id} has ended ({tournament.reason}) and cannot be changed",
-                reason=ENDED,
+                reason=TOURNAMENT_ENDED,
             )
         spec = TournamentSpec()
         spec.CopyFrom(tournament.spec)
@@ -268,24 +271,24 @@ def update(transaction: Transaction, request: pb.UpdateTournamentRequest) -> Tou
 
 
 def cancel(transaction: Transaction, tournament: TournamentRecord, reason: str) -> None:
-    """Stops a tournament that is running."""
+    """Cancels a tournament if it is running."""
     if tournament.state == RUNNING:
         records.save(transaction, replace(tournament, state=CANCELLED, reason=reason, end_time=transaction.now))
         transaction.record("tournament_cancelled", reason, tournament_id=tournament.tournament_id)
 
 
 def cancel_running(transaction: Transaction, reason: str, *, but_mesh_id: str | None = None) -> None:
-    """Stops every tournament that is running, except those of one mesh."""
-    for tournament in records.select(transaction, TournamentRecord, "state = ?", RUNNING):
+    """Cancels every running tournament, except those of one mesh."""
+    for tournament in records.running_tournaments(transaction):
         if tournament.mesh_id != but_mesh_id:
             cancel(transaction, tournament, reason)
 
 
 def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str) -> None:
-    """Goes on with a tournament that was cancelled or has failed, with a clean sheet."""
+    """Resumes a tournament that was cancelled or has failed, and resets its failure counts."""
     if tournament.state in (ENDING, COMPLETED):
         raise FailedPrecondition(
-            f"tournament {tournament.tournament_id} has reached its objective ({tournament.reason}); create another"
+            f"tournament {tournament.tournament_id} has met its objective ({tournament.reason}); create a new one"
         )
     if tournament.state == RUNNING:
         return
@@ -300,12 +303,12 @@ def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str)
     )
     records.save(transaction, resumed)
     transaction.record(
-        "tournament_resumed", f"it had ended: {tournament.reason}", tournament_id=tournament.tournament_id
+        "tournament_resumed", f"it had ended with: {tournament.reason}", tournament_id=tournament.tournament_id
     )
 
 
 def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequest) -> str:
-    """Queues an evaluation, once."""
+    """Queues an evaluation once per request id."""
     checkpoint = request.checkpoint
     if any(not named.agent_id or not named.manifest_digest for named in (checkpoint, *request.members)):
         raise InvalidArgument("CreateEvaluation: agent_id and manifest_digest of every checkpoint must be set")
@@ -340,7 +343,7 @@ def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequ
 def tournament_view(
     transaction: Transaction, tournament_id: str, after: int
 ) -> tuple[TournamentRecord, list[EventRecord]]:
-    """Reads a tournament, and its events after a sequence number."""
+    """Reads a tournament and its events after a sequence number."""
     return (
         records.find_tournament(transaction, tournament_id),
         records.events_after(transaction, tournament_id, after, LONGEST_PAGE),
@@ -348,23 +351,23 @@ def tournament_view(
 
 
 def has_ended(seen: TournamentView) -> bool:
-    """Whether nothing more will happen that a watcher was not shown."""
+    """Whether the tournament has ended and this view includes its last event."""
     return seen.tournament.state in END_STATES and len(seen.events) < LONGEST_PAGE
 
 
 def page_limit(page_size: int) -> int:
-    """How many records a page has."""
+    """Number of records on a page."""
     return min(page_size or DEFAULT_PAGE, LONGEST_PAGE)
 
 
 def token_number(page_token: str, method: str) -> int:
-    """Where a page begins; 0 for the first.
+    """Position where a page starts; 0 for the first.
 
     Raises:
-        InvalidArgument: The token is none that was given out.
+        InvalidArgument: The list did not return this token.
     """
     if page_token and (not page_token.isdecimal() or int(page_token) > NEWEST):
-        raise InvalidArgument(f"{method}: page_token {page_token!r} was not given out by this list")
+        raise InvalidArgument(f"{method}: page_token {page_token!r} is invalid; use a next_page_token of this list")
     return int(page_token or 0)
 
 
@@ -374,7 +377,7 @@ _Change = pb.UpdateTournamentRequest | pb.CancelTournamentRequest | pb.ResumeTou
 def _once(
     transaction: Transaction, method: str, request: _Change, change: Callable[[TournamentRecord], None]
 ) -> TournamentRecord:
-    """Does a change to a tournament once, and returns the tournament as it is after it."""
+    """Changes a tournament once per request id, and returns it as it is after the change."""
 
     def act() -> str:
         change(records.find_tournament(transaction, request.tournament_id))

@@ -1,4 +1,4 @@
-"""Owns when the champion's snapshot is taken; the leaderboard takes it, for it has the board."""
+"""Schedules snapshots of champions; the leaderboard stores them."""
 
 import asyncio
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ _log = structlog.get_logger(__name__)
 
 
 class ChampionSnapshots:
-    """Has champions' snapshots taken, beside the loop that asks for it.
+    """Requests snapshots that are due, in tasks beside the reconcile loop.
 
-    snapshots.take_due(clock.monotonic(), running_tournament_ids)  # at each look
+    snapshots.take_due(clock.monotonic(), running_tournament_ids)  # in each reconcile cycle
     await snapshots.close()
     """
 
@@ -26,12 +26,12 @@ class ChampionSnapshots:
         self._taking: dict[str, asyncio.Task[None]] = {}
 
     def take_due(self, now: float, tournament_ids: Iterable[str]) -> None:
-        """Begins to take what is due of tournaments that run; `now` is monotonic."""
+        """Starts to take the snapshots that are due for running tournaments; `now` is monotonic."""
         for name in tournament_ids:
             period = period_seconds(self._runtime.cache.tournaments[name].spec.evaluation)
             if period is None or name in self._taking:
                 continue
-            # An earlier life may have taken the last one: then it is asked for again, which does no harm.
+            # If a previous run took the latest snapshot, it is requested again, which has no effect.
             schedule = self._schedules.setdefault(name, SnapshotSchedule(period, last=0))
             number = schedule.due(self._runtime.running_time.seconds(name, now))
             if number:
@@ -43,15 +43,15 @@ class ChampionSnapshots:
             steps = self._runtime.counters.environment_steps(name)
             await self._leaderboard.snapshot_champion(name, number, running_seconds, steps)
         except (DeadlineExceeded, Unavailable):
-            return  # tried again at the next look
+            return  # retried in the next reconcile cycle
         except PodraceError as error:
-            _log.warning("no snapshot of the champion", tournament_id=name, number=number, error=error.message)
+            _log.warning("could not take a champion snapshot", tournament_id=name, number=number, error=error.message)
         finally:
             del self._taking[name]
         schedule.last = number
 
     async def close(self) -> None:
-        """Gives up what is under way."""
+        """Cancels snapshots that are being taken."""
         tasks = list(self._taking.values())
         for task in tasks:
             task.cancel()

@@ -130,7 +130,7 @@ async def _wait_for_previous(folders: Folders, notify: Callable[[str], None]) ->
 
 async def _wait_until_empty(folders: Folders, deadline_seconds: float) -> bool:
     """Waits until no process of the mesh runs; returns False if some still run at the deadline."""
-    sockets = folders.orchestrator_socket, folders.leaderboard_socket, folders.nursery_socket
+    sockets = folders.orchestrator_socket, folders.leaderboard_socket, folders.forkserver_socket
     give_up = time.monotonic() + deadline_seconds
     while any(listens(socket) for socket in sockets) or orphan_pods.living_roles(folders.pods):
         if time.monotonic() > give_up:

@@ -38,9 +38,9 @@ class Folders:
         return self.runtime / "leaderboard.sock"
 
     @property
-    def nursery_socket(self) -> Path:
+    def forkserver_socket(self) -> Path:
         """Socket of the process that forks the pods' roles."""
-        return self.runtime / "nursery.sock"
+        return self.runtime / "forkserver.sock"
 
     @property
     def lifeline(self) -> Path:

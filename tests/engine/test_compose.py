@@ -183,10 +183,11 @@ def test_what_the_engine_refuses_ends_the_tournament_with_its_reason(stack: Stac
     finally:
         del stack.environment["PODRACE_VERSION"]
         stack.run("rmi", "--force", "podrace-test/orchestrator:never-built")
-    reason = "image 'podrace-test/agentpod:never-built' is not on the engine: build or pull it, or set docker.image"
+    reason = "image 'podrace-test/agentpod:never-built' does not exist on the engine"
+    reason = f"{reason}: build or pull it, or set docker.image"
     assert seen.tournament.reason.endswith(reason)
     shown = stack.compose("run", "--rm", "--no-deps", "command", "show", name, "--orchestrator", "orchestrator:50051")
-    assert "is not on the engine" in " ".join(shown.split())
+    assert "does not exist on the engine" in " ".join(shown.split())
 
 
 def test_a_fixed_pool_without_the_socket_grows_and_shrinks_by_hand(stack: Stack) -> None:

@@ -257,7 +257,7 @@ async def test_killed_pods_are_replaced_and_a_killed_orchestrator_takes_them_up_
 async def handed_back(mesh: Mesh, tournament: str) -> bool:
     """Whether the agent was given back by its pod, rather than missed when the lease expired."""
     first, *later = await mesh.events(tournament, "agent_assigned")
-    return "the next new agent" in first and len(later) == 1 and "nobody holds it" in later[0]
+    return "the next new agent" in first and len(later) == 1 and "no pod holds it" in later[0]
 
 
 async def grown(mesh: Mesh, tournament: str, beyond: int) -> bool:
@@ -287,7 +287,7 @@ async def test_a_drained_node_hands_the_agent_back_and_a_pod_waits_for_room(mesh
         async def short() -> bool:
             # Before that it may say that it waits a moment: its last pod went before it was of any use.
             reasons = await mesh.events(tournament, "pool_short")
-            return any("no node takes it" in reason or "cores" in reason for reason in reasons)
+            return any("no node accepts it" in reason or "cores" in reason for reason in reasons)
 
         await until(short, "the reason in the events")
         published = await mesh.steps(tournament)
@@ -311,7 +311,7 @@ async def test_a_pod_that_lost_a_role_publishes_and_is_replaced(mesh: Mesh) -> N
     mesh.kubectl("exec", broken, "-c", "worker-0", "--", "python", "-c", KILL_WORKER, check=False)
     await until(lambda: broken not in mesh.running() and mesh.running(), "another pod")
     (death,) = await mesh.events(tournament, "pod_died")
-    assert "worker-0 ended" in death, death
+    assert "worker-0 exited" in death, death
     await until(lambda: handed_back(mesh, tournament), "its agent to go on")
 
 
@@ -363,7 +363,7 @@ async def test_an_image_that_is_missing_is_told_and_waited_for(mesh: Mesh) -> No
 
         await until(short, "the reason in the events")
         (reason, *_) = await mesh.events(tournament, "pool_short")
-        assert "image 'podrace-test/nobody-built-this:local' cannot be had (ErrImageNeverPull)" in reason
+        assert "image 'podrace-test/nobody-built-this:local' is not available (ErrImageNeverPull)" in reason
     finally:
         take("podrace-test/agentpod:local")
 
@@ -375,7 +375,7 @@ async def test_rights_that_are_missing_are_told_and_waited_for(mesh: Mesh) -> No
         tournament = await mesh.create(pool__minimum_pods=1, **SMALL, **ENDLESS)
 
         async def short() -> bool:
-            return any("forbids it" in message for message in await mesh.events(tournament, "pool_short"))
+            return any("denies permission" in message for message in await mesh.events(tournament, "pool_short"))
 
         await until(short, "the reason in the events")
     finally:

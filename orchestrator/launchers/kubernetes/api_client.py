@@ -1,7 +1,7 @@
-"""Owns the talk with a Kubernetes API server: plain objects in and out, and what is wrong with it in one line.
+"""Calls a Kubernetes API server with plain JSON objects, and turns its errors into one line with a remedy.
 
-Objects are what JSON says they are, not the client's classes: those are of one version and refuse what a newer or an
-older server says.
+Objects are plain JSON, not the classes of the kubernetes package: those belong to one API version and reject objects of
+newer or older servers.
 """
 
 import json
@@ -18,13 +18,13 @@ OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 TIMEOUT_SECONDS = 10.0
 PAGE = 500
 RESTARTS = 3
-"""Of a list whose continuation has expired."""
+"""Attempts to read a list whose continuation token expires."""
 LONGEST_PAUSE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class ApiResponse:
-    """What the server answered."""
+    """Response of the server."""
 
     status: int
     content: bytes
@@ -32,42 +32,42 @@ class ApiResponse:
 
 
 class SendRequest(Protocol):
-    """Sends one request; raises OSError when nobody answers."""
+    """Sends one request; raises OSError if the server does not respond."""
 
     def __call__(self, method: str, path: str, query: Mapping[str, str], body: Object | None) -> ApiResponse:
-        """Blocks for TIMEOUT_SECONDS at most."""
+        """Blocks for at most TIMEOUT_SECONDS."""
         ...
 
 
 class ApiClient:
-    """The API server, as seen from one namespace. Every method blocks.
+    """Client of the API server for one namespace. Every method blocks.
 
-    cluster = ApiClient(*connect(""))
-    cluster.create("batch/v1", "jobs", {...})
-    for job in cluster.list("batch/v1", "jobs", labels="podrace/scope=podrace"): ...
-    cluster.delete("batch/v1", "jobs", "race-p0")
+    client = ApiClient(*connect(""))
+    client.create("batch/v1", "jobs", {...})
+    for job in client.list("batch/v1", "jobs", labels="podrace/scope=podrace"): ...
+    client.delete("batch/v1", "jobs", "race-p0")
     """
 
     def __init__(self, send: SendRequest, namespace: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Sends nothing yet.
+        """Creates the client; it sends nothing yet.
 
         Args:
-            send: To the server.
-            namespace: Where everything is that belongs to one.
-            monotonic: Clock, for servers that ask to be left alone for a while.
+            send: Sends a request to the server.
+            namespace: Namespace of all namespaced objects.
+            monotonic: Clock for servers that request a pause (Retry-After).
         """
         self._send, self.namespace, self._monotonic = send, namespace, monotonic
         self._not_before = 0.0
 
     def get(self, group: str, kind: str, name: str) -> Object | None:
-        """One object; None if there is none."""
+        """Returns an object; None if it does not exist."""
         answer = self._request("GET", self._path(group, kind, name), missing=True)
         return None if answer is None else _object(answer)
 
     def list(
         self, group: str, kind: str, *, labels: str = "", fields: str = "", everywhere: bool = False
     ) -> Sequence[Object]:
-        """All objects that match, by pages; a list whose continuation has expired begins anew."""
+        """Returns all matching objects, page by page; starts again if the continuation token expires."""
         query = {"limit": str(PAGE)}
         if labels:
             query["labelSelector"] = labels
@@ -78,17 +78,17 @@ class ApiClient:
             found = self._pages(path, query)
             if found is not None:
                 return found
-        raise Unavailable(f"the Kubernetes API does not finish a list of {kind}: it expires again and again")
+        raise Unavailable(f"the Kubernetes API cannot complete a list of {kind}: its continuation token keeps expiring")
 
     def create(self, group: str, kind: str, body: Object) -> Object | None:
-        """Makes an object; None if there is one of that name already."""
+        """Creates an object; returns None if one with that name exists."""
         answer = self._request("POST", self._path(group, kind), body=body, present=True)
         return None if answer is None else _object(answer)
 
     def delete(
         self, group: str, kind: str, name: str, *, propagation: str = "", grace_seconds: int | None = None
     ) -> None:
-        """Has an object deleted; one that is not there is fine."""
+        """Deletes an object, if it exists."""
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if propagation:
             options["propagationPolicy"] = propagation
@@ -97,19 +97,19 @@ class ApiClient:
         self._request("DELETE", self._path(group, kind, name), body=options, missing=True)
 
     def log(self, pod: str, container: str, lines: int) -> str:
-        """The end of what a container said; empty where nobody knows any more."""
+        """Returns the end of a container's log; empty if it is not available."""
         query = {"container": container, "tailLines": str(lines)}
         try:
             answer = self._request("GET", f"{self._path('v1', 'pods', pod)}/log", query=query, missing=True)
         except (InvalidArgument, Unavailable):
-            # It never began, its node is away, or this service may not read logs: nothing that has to be known.
+            # The container never started, its node is down, or this service may not read logs; the log is optional.
             return ""
         return "" if answer is None else answer.content.decode(errors="replace")
 
-    # --- one request ------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------
 
     def _pages(self, path: str, query: Mapping[str, str]) -> Sequence[Object] | None:
-        """All pages of a list; None when it has to begin anew."""
+        """Returns all pages of a list; None if it must start again."""
         found: list[Object] = []
         token = ""
         while True:
@@ -133,13 +133,13 @@ class ApiClient:
         present: bool = False,
         expired: bool = False,
     ) -> ApiResponse | None:
-        """Asks once; None for the answers that the caller says are fine."""
+        """Sends a request once; returns None for the errors that the caller accepts."""
         if self._monotonic() < self._not_before:
-            raise Unavailable("the Kubernetes API is overloaded and has asked for a pause")
+            raise Unavailable("the Kubernetes API is overloaded and requested a pause")
         try:
             answer = self._send(method, path, query or {}, body)
         except OSError as error:
-            raise Unavailable(f"the Kubernetes API does not answer: {_one_line(error)}") from None
+            raise Unavailable(f"the Kubernetes API does not respond: {_one_line(error)}") from None
         if answer.status < 300:
             return answer
         if (missing and answer.status == 404) or (present and _exists(answer)) or (expired and answer.status == 410):
@@ -157,29 +157,29 @@ class ApiClient:
 
 
 def error_of(answer: ApiResponse, asked: str, namespace: str) -> PodraceError:
-    """What an answer means for a pod that was to be started, or for the loop that asked: one line with a way out."""
+    """Converts an error response to an error with one line of text and a remedy."""
     message = _message(answer)
     if answer.status == 401:
-        return Unavailable(f"the Kubernetes API does not know who asks: {message}; are the credentials still valid?")
+        return Unavailable(f"the Kubernetes API rejects the credentials: {message}; check that they are still valid")
     if answer.status == 403 and "exceeded quota" in message:
         return Unavailable(f"a quota of namespace {namespace!r} is exhausted: {message}")
     if answer.status == 403:
         return Unavailable(
-            f"the Kubernetes API forbids it: {message}; give this service account the Role of deploy/k8s/base"
+            f"the Kubernetes API denies permission: {message}; give this service account the Role of deploy/k8s/base"
         )
     if answer.status == 404 and "namespaces" in message:
         return Unavailable(f"there is no namespace {namespace!r}: {message}; set kubernetes.namespace")
     if answer.status == 404:
         return NotFound(f"{asked}: {message}")
     if answer.status in (400, 422):
-        return InvalidArgument(f"the Kubernetes API refuses it: {message}")
+        return InvalidArgument(f"the Kubernetes API rejects the request: {message}")
     if answer.status == 429:
         return Unavailable(f"the Kubernetes API is overloaded: {message}")
-    return Unavailable(f"the Kubernetes API fails: {asked}: {answer.status} {message}")
+    return Unavailable(f"the Kubernetes API reports an error: {asked}: {answer.status} {message}")
 
 
 def connect(namespace: str) -> tuple[SendRequest, str]:
-    """Finds the API server: of the cluster this runs in, or of KUBECONFIG; and the namespace, where none is given.
+    """Finds the API server of the cluster this runs in, or of KUBECONFIG, and the namespace if none is given.
 
     Raises:
         Unavailable: There is neither.
@@ -199,7 +199,7 @@ def connect(namespace: str) -> tuple[SendRequest, str]:
             found = config.list_kube_config_contexts()[1]["context"].get("namespace", "default")
     except (config.ConfigException, OSError) as error:
         raise Unavailable(
-            f"no Kubernetes cluster is known: {_one_line(error)}; run in one, or set KUBECONFIG"
+            f"no Kubernetes cluster is configured: {_one_line(error)}; run in a cluster, or set KUBECONFIG"
         ) from None
     return _sender(client.ApiClient(configuration)), namespace or found
 
@@ -232,12 +232,12 @@ def _object(answer: ApiResponse) -> Object:
     try:
         found: Object = json.loads(answer.content)
     except ValueError:
-        raise Unavailable(f"the Kubernetes API answered what is no JSON: {answer.content[:100]!r}") from None
+        raise Unavailable(f"the Kubernetes API did not respond with JSON: {answer.content[:100]!r}") from None
     return found
 
 
 def _message(answer: ApiResponse) -> str:
-    """What the server says is wrong: the message of its Status, or whatever stands in its place."""
+    """Error text of the server: the message of its Status, or the beginning of its response."""
     try:
         message = json.loads(answer.content)["message"]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Owns what the orchestrator decides as Events of Kubernetes: on a tournament's ConfigMap, few, never waited for."""
+"""Records decisions of the orchestrator as Kubernetes Events on the tournament's ConfigMap, limited in rate."""
 
 import asyncio
 import time
@@ -13,23 +13,23 @@ from orchestrator.launchers.kubernetes.api_client import ApiClient, Object
 from podrace.errors import PodraceError
 
 BURST = 20
-"""Events that may be sent at once; the API server limits them as well."""
+"""Number of events that may be sent at once; the API server limits them as well."""
 EVENTS_PER_SECOND = 0.5
 QUEUE_LIMIT = 100
-"""More than so many that wait are dropped; the orchestrator's own list has them all."""
+"""Further events are dropped while this many wait; the orchestrator's own event list is complete."""
 LONGEST_MESSAGE = 1000
 WARNING_KINDS = ("pod_died", "pod_killed", "pool_short", "tournament_failed")
 AGENT_KIND_PREFIX = "agent_"
-"""What befalls single agents is too much, and is no decision about pods."""
+"""Events about single agents are not recorded: they are too many, and no decisions about pods."""
 _log = structlog.get_logger(__name__)
 
 
 class EventRecorder:
-    """Sends events, one after the other, as the rate allows.
+    """Sends events one after the other, within the rate limit.
 
-    announcer = EventRecorder(cluster, owner)
-    announcer.record_event("pod_started", "race-p0: ...", {"tournament_id": "race"})
-    await announcer.close()
+    event_recorder = EventRecorder(cluster, owner)
+    event_recorder.record_event("pod_started", "race-p0: ...", {"tournament_id": "race"})
+    await event_recorder.close()
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class EventRecorder:
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Sends nothing yet.
+        """Creates the recorder.
 
         Args:
-            cluster: Where to.
-            owner: Finds or makes the ConfigMap of a tournament; it blocks.
-            monotonic: Clock that the rate is measured with.
+            cluster: Returns the client of the API server.
+            owner: Finds or creates the ConfigMap of a tournament; blocks.
+            monotonic: Clock of the rate limit.
         """
         self._cluster, self._owner, self._monotonic = cluster, owner, monotonic
         self._queue: deque[tuple[str, str, str]] = deque()
@@ -53,7 +53,7 @@ class EventRecorder:
         self.dropped = 0
 
     def record_event(self, kind: str, message: str, ids: Mapping[str, str]) -> None:
-        """Has an event sent; never blocks."""
+        """Queues an event; never blocks."""
         tournament_id = ids.get("tournament_id", "")
         if not tournament_id or kind.startswith(AGENT_KIND_PREFIX):
             return
@@ -65,7 +65,7 @@ class EventRecorder:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def close(self) -> None:
-        """Gives up what was not sent."""
+        """Drops events that are not sent yet."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
@@ -78,10 +78,10 @@ class EventRecorder:
             try:
                 await asyncio.to_thread(self._send, kind, message, tournament_id)
             except PodraceError as error:
-                _log.debug("an event was not passed on", kind=kind, error=error.message)
+                _log.debug("could not record a Kubernetes event", kind=kind, error=error.message)
 
     def _pause_seconds(self) -> float:
-        """How long the next event has to wait."""
+        """Seconds until the next event may be sent."""
         now = self._monotonic()
         self._allowed = min(float(BURST), self._allowed + (now - self._counted) * EVENTS_PER_SECOND)
         self._counted = now
@@ -93,7 +93,7 @@ class EventRecorder:
 
 
 def event_of(kind: str, message: str, owner: Object, namespace: str) -> dict[str, Any]:
-    """An Event about a tournament's ConfigMap."""
+    """Builds an Event about a tournament's ConfigMap."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     about = owner["metadata"]
     return {

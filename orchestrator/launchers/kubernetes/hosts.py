@@ -1,7 +1,7 @@
-"""Decides what makes the pod of several hosts one Indexed Job: a Kubernetes pod a host, each of which finds the head.
+"""Builds the parts of a Job for a pod with several hosts: an Indexed Job with one Kubernetes pod per host.
 
-Such a Job numbers its pods and names their hosts after itself and the number; the headless Service that the template
-names as `subdomain` makes these names known. Number 0 has the head. Pure.
+An Indexed Job numbers its pods and derives their host names from its own name and the number. The headless Service that
+the template sets as `subdomain` makes these names resolvable. The pod with number 0 has the leader. Pure functions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ PREFIX = "PODRACE_AGENTPOD__"
 
 
 def part_of(spec: PodSpec) -> PodSpec:
-    """What each host of a pod has of it."""
+    """The share of a pod's specification that each of its hosts gets."""
     hosts = hosts_of(spec)
     if hosts == 1:
         return spec
@@ -30,16 +30,16 @@ def part_of(spec: PodSpec) -> PodSpec:
 
 
 def completions(spec: PodSpec) -> dict[str, Any]:
-    """Fields of the Job's specification that say how many pods it has."""
+    """Fields of the Job's specification that set its number of pods."""
     hosts = hosts_of(spec)
     return {"completions": hosts, "parallelism": hosts} | ({"completionMode": "Indexed"} if hosts > 1 else {})
 
 
 def host_environment(job: str, spec: PodSpec, template: Object) -> list[dict[str, Any]]:
-    """Variables by which each role knows its host, and where the head is.
+    """Environment variables with the address of the role's host and of the leader.
 
     Raises:
-        FailedPrecondition: The template names no Service.
+        FailedPrecondition: The template has no subdomain.
     """
     if hosts_of(spec) == 1:
         return []
@@ -47,8 +47,8 @@ def host_environment(job: str, spec: PodSpec, template: Object) -> list[dict[str
     if not subdomain:
         name = template["metadata"]["name"]
         raise FailedPrecondition(
-            f"PodTemplate {name!r} has no subdomain, and pod.hosts = {spec.hosts}: the hosts of a pod find each other"
-            " by a headless Service of that name; apply deploy/k8s"
+            f"PodTemplate {name!r} has no subdomain, but pod.hosts = {spec.hosts}: the hosts of a pod find each other"
+            " through a headless Service of that name; apply deploy/k8s"
         )
     number = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
     return [
@@ -59,7 +59,7 @@ def host_environment(job: str, spec: PodSpec, template: Object) -> list[dict[str
 
 
 def anti_affinity(job: str, spec: PodSpec, affinity: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The template's affinity, and that no node has two hosts of one pod."""
+    """The template's affinity, extended so that two hosts of a pod never share a node."""
     found = {**(affinity or {})}
     if hosts_of(spec) > 1:
         term = {"labelSelector": {"matchLabels": {"podrace/pod": job}}, "topologyKey": "kubernetes.io/hostname"}
@@ -70,5 +70,5 @@ def anti_affinity(job: str, spec: PodSpec, affinity: Mapping[str, Any] | None) -
 
 
 def leader_pods(pods: Sequence[Object]) -> list[Object]:
-    """Those of a Job's pods that have the head, or had it before they were replaced."""
+    """Those of a Job's pods that run the leader, including pods that were replaced."""
     return [pod for pod in pods if (pod["metadata"].get("annotations") or {}).get(INDEX, "0") == "0"]

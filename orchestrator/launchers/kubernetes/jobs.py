@@ -1,7 +1,7 @@
-"""Decides what the Job of a pod looks like, and reads back from a Job which pod it is. Pure.
+"""Builds the Job of a pod from the PodTemplate, and reads back which pod a Job is. Pure functions.
 
-The template says everything that does not depend on the pod: image, security, volumes, nodes, credentials. Filled in
-here are its roles, what they reserve, what they are told, and the memory they share.
+The template has everything that does not depend on the pod: image, security, volumes, nodes, credentials. This module
+adds the pod's roles, their resources and configuration, and the memory they share.
 """
 
 import copy
@@ -29,14 +29,14 @@ from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 CONTAINER = "agentpod"
-"""Of the template: what every role's container is made from."""
+"""Container of the template from which the container of every role is built."""
 LONGEST_NAME = 57
-"""Of a Job, whose pods' names are six characters longer, and no longer than a label may be."""
+"""Length of a Job name. The names of its pods are six characters longer, and must not exceed the length of a label."""
 EVALUATOR = "evaluator"
 EVALUATOR_PART = 10
-"""The evaluator computes now and then only: one part in so many of what a pod asks for is its own."""
+"""The evaluator, which computes rarely, gets one in this many parts of the pod's cores."""
 ROLE_WAIT_SECONDS = 60.0
-"""Containers of one pod begin one after the other, each at the pace of its node."""
+"""Time that roles wait for each other: the containers of a pod start one after the other."""
 SOCKETS_BYTES = 16 << 20
 METRICS_PORT = 9090
 FOLDER = "/run/podrace"
@@ -44,12 +44,12 @@ SHARED_MEMORY = "/dev/shm"
 
 
 def job_name(pod_id: str) -> str:
-    """The Job of a pod: its id, or where Kubernetes allows no such name, what is left of it and a digest."""
+    """Name of a pod's Job: the pod id, or its allowed characters and a digest if it is no valid name."""
     return _name(pod_id, LONGEST_NAME)
 
 
 def owner_name(scope: str, tournament_id: str) -> str:
-    """The ConfigMap that owns the Jobs of a tournament."""
+    """Name of the ConfigMap to which the Jobs of a tournament belong."""
     return _name(f"{scope}-{tournament_id}", LONGEST_NAME)
 
 
@@ -64,18 +64,19 @@ def _name(wanted: str, longest: int) -> str:
 def job_of(
     pod: NewPod, pod_environment: PodEnvironment, options: KubernetesOptions, template: Object, owner: Object
 ) -> dict[str, Any]:
-    """The Job that is a pod.
+    """Builds the Job of a pod.
 
     Args:
-        pod: What is to be started.
-        pod_environment: What every pod is told.
-        options: Of the launcher.
-        template: The PodTemplate; its own labels and annotations are the Job's, those of its template the pod's.
+        pod: The pod to start.
+        pod_environment: Settings that all pods share.
+        options: Options of the launcher.
+        template: The PodTemplate. Its own labels and annotations are copied to the Job, those of its template to the
+            Kubernetes pods.
         owner: ConfigMap of the tournament.
 
     Raises:
-        FailedPrecondition: The template has no container to make the roles from.
-        InvalidArgument: The pod's GPUs cannot be given to its containers.
+        FailedPrecondition: The template has no container to build the roles from.
+        InvalidArgument: The pod's GPUs cannot be distributed over its containers.
     """
     name, owned = job_name(pod.pod_id), owner["metadata"]
     labels = {
@@ -94,13 +95,13 @@ def job_of(
             "name": name,
             "labels": {**(given.get("labels") or {}), **labels},
             "annotations": {**_own(given.get("annotations")), **_annotations(pod)},
-            # Never this service's pod: what it started would go whenever it is replaced.
+            # Not owned by the orchestrator's pod: its pods would be deleted when it is replaced.
             "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": owned["name"], "uid": owned["uid"]}],
         },
         "spec": {
             **completions(pod.spec),
-            # A pod that dies is replaced by a new one with another id; one that was pushed out by Kubernetes is not
-            # dead for that: it comes back as soon as it has gone.
+            # A pod that dies is replaced by a new one with another id. A pod that Kubernetes evicted is not dead: it
+            # is recreated as soon as it has stopped.
             "backoffLimit": 0,
             "podFailurePolicy": {
                 "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
@@ -152,15 +153,15 @@ def _pod_spec(
     if where:
         spec["affinity"] = anti_affinity(name, pod.spec, spec.get("affinity"))
     if len(roles) > 1:
-        # CUDA's handles of memory are opened by process ids of one space.
+        # CUDA opens memory handles by process id, so all roles need a common process namespace.
         spec["shareProcessNamespace"] = True
-        # Newer clusters hold all containers together to what the pod reserves; older ones drop this.
+        # Newer clusters apply this limit to all containers together; older ones ignore it.
         spec["resources"] = whole(part)
     return spec
 
 
 def _volumes(spec: PodSpec) -> list[dict[str, Any]]:
-    # Pages count in the memory limit of the container that writes them first.
+    # Shared pages count towards the memory limit of the container that writes them first.
     shared = {"medium": "Memory"} | ({"sizeLimit": str(spec.memory_bytes)} if spec.memory_bytes else {})
     return [
         {"name": "sockets", "emptyDir": {"medium": "Memory", "sizeLimit": str(SOCKETS_BYTES)}},
@@ -173,37 +174,37 @@ def _environment(pod: NewPod, pod_environment: PodEnvironment, role: str, gpus: 
         "folder": f"{FOLDER}/pod",
         "plane_folder": SHARED_MEMORY,
         "role_wait_seconds": ROLE_WAIT_SECONDS,
-        # A container sees its own GPUs and no others, numbered from 0.
+        # A container sees only its own GPUs, numbered from 0.
         "gpus": tuple(range(gpus)),
     }
-    # Roles of a pod share one network: each serves its metrics on a port of its own, the head on the first.
+    # The roles of a pod share one network: each serves metrics on its own port, the leader on the first.
     settings["telemetry"]["metrics_listen"] = f"0.0.0.0:{METRICS_PORT + roles_of(pod.spec).index(role)}"
     return [{"name": name, "value": value} for name, value in environment(settings).items()]
 
 
 def gpus_of_roles(spec: PodSpec, roles: Sequence[str], *, claimed: bool = False) -> Mapping[str, int]:
-    """How many GPUs each container sees: a container that asks for one has it to itself.
+    """Distributes GPUs over containers: a GPU belongs to the one container that requests it.
 
-    Learners come first, then workers, then the evaluator. With the plane `group` everybody needs one, because NCCL
-    connects GPUs and nothing else.
+    Learners come first, then workers, then the evaluator. With the plane `group` every role needs one, because NCCL
+    connects only GPUs.
 
     Args:
-        spec: Of the pod.
+        spec: Specification of the pod.
         roles: Its containers.
-        claimed: A claim of the whole pod brings the GPUs, and every container sees all of them.
+        claimed: Whether a resource claim of the pod provides the GPUs, so that every container sees all of them.
 
     Raises:
-        InvalidArgument: There are too many or too few.
+        InvalidArgument: There are too many or too few GPUs.
     """
     if claimed or len(roles) == 1:
         return dict.fromkeys(roles, spec.gpus)
     if spec.gpus > len(roles):
         raise InvalidArgument(
-            f"pod.gpus = {spec.gpus}: a pod of {len(roles)} containers ({', '.join(roles)}) takes one each at most"
+            f"pod.gpus = {spec.gpus}: a pod of {len(roles)} containers ({', '.join(roles)}) can use one GPU each"
         )
     if spec.gpus and spec.plane == "group" and spec.gpus < len(roles):
         raise InvalidArgument(
-            f"pod.gpus = {spec.gpus}: plane 'group' needs one for each of {', '.join(roles)},"
+            f"pod.gpus = {spec.gpus}: plane 'group' needs one GPU for each of {', '.join(roles)},"
             " because a GPU belongs to one container"
         )
     ordered = sorted(roles, key=lambda role: (role == EVALUATOR, not role.startswith(LEADER)))
@@ -211,7 +212,7 @@ def gpus_of_roles(spec: PodSpec, roles: Sequence[str], *, claimed: bool = False)
 
 
 def resources_of_roles(spec: PodSpec, roles: Sequence[str]) -> Mapping[str, dict[str, dict[str, str]]]:
-    """Requests and limits of each container: together they ask for the pod's reservation, each may use it all."""
+    """Requests and limits of each container: requests add up to the pod's reservation, each limit is all of it."""
     thousandths, memory = round(spec.cores * 1000), spec.memory_bytes
     cores = _parts(thousandths, roles, thousandths // EVALUATOR_PART)
     memories = _parts(memory, roles, memory // len(roles))
@@ -232,7 +233,7 @@ def whole(spec: PodSpec) -> dict[str, dict[str, str]]:
 
 
 def _parts(total: int, roles: Sequence[str], evaluators: int) -> Mapping[str, int]:
-    """A total cut into whole parts, none of which is lost."""
+    """Splits a total into whole parts that add up to it."""
     others = [role for role in roles if role != EVALUATOR]
     parts = {role: evaluators for role in roles if role == EVALUATOR and others}
     left = total - sum(parts.values())
@@ -242,11 +243,12 @@ def _parts(total: int, roles: Sequence[str], evaluators: int) -> Mapping[str, in
 
 
 def _resources(base: Object, mine: Mapping[str, dict[str, str]], gpus: int, gpu_resource: str) -> dict[str, Any]:
-    """Those of the pod over the template's, whose devices go to containers with a GPU (network adapters for RDMA)."""
-    given = base.get("resources") or {}
-    found: dict[str, Any] = {**given}
+    """Resources of a role over those of the template, whose devices (RDMA adapters) only containers with a GPU get."""
+    template_resources = base.get("resources") or {}
+    found: dict[str, Any] = {**template_resources}
     for side in ("requests", "limits"):
-        devices = {key: value for key, value in (given.get(side) or {}).items() if gpus or "/" not in key}
+        stated = template_resources.get(side) or {}
+        devices = {key: value for key, value in stated.items() if gpus or "/" not in key}
         found[side] = {**devices, **mine[side]}
         if gpus and gpu_resource:
             found[side][gpu_resource] = str(gpus)
@@ -267,16 +269,16 @@ def _annotations(pod: NewPod) -> dict[str, str]:
 
 
 def _own(annotations: Mapping[str, str] | None) -> dict[str, str]:
-    """Annotations but for what kubectl keeps in them for itself."""
+    """Annotations without those of kubectl."""
     return {key: value for key, value in (annotations or {}).items() if "kubectl.kubernetes.io" not in key}
 
 
 def listed_of(job: Object, address: str = "") -> ListedPod:
-    """Which pod a Job is.
+    """Returns the pod that a Job runs.
 
     Args:
-        job: One of ours.
-        address: Of its pod, the first of several, as others reach it; empty while it has none.
+        job: A Job of this launcher.
+        address: Address of its pod with the leader; empty while it is not running.
     """
     annotations = job["metadata"]["annotations"]
     containers = job["spec"]["template"]["spec"]["containers"] if address else []
@@ -295,7 +297,7 @@ def listed_of(job: Object, address: str = "") -> ListedPod:
             float(annotations["podrace/cores"]),
             int(annotations["podrace/memory-bytes"]),
             int(annotations["podrace/gpus"]),
-            # Jobs that were made before pods could have several hosts do not say.
+            # Not set by versions in which pods had one host.
             int(annotations.get("podrace/hosts", 1)),
         ),
         metrics={role: f"{address}:{port}" for role, port in ports.items()},
@@ -303,12 +305,12 @@ def listed_of(job: Object, address: str = "") -> ListedPod:
 
 
 def seconds_of(timestamp: str) -> float:
-    """Seconds since 1970 of a time as Kubernetes writes it."""
+    """Converts a Kubernetes timestamp to seconds since 1970."""
     return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
 
 
 def owner_of(scope: str, tournament_id: str) -> dict[str, Any]:
-    """The ConfigMap that owns the Jobs of a tournament, and that its events are about."""
+    """Builds the ConfigMap to which the Jobs and Kubernetes events of a tournament belong."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -1,7 +1,7 @@
-"""Owns pods that are Jobs of a Kubernetes cluster: one Job a pod, named after it, owned by a ConfigMap a tournament.
+"""Runs pods as Jobs of a Kubernetes cluster: one Job per pod, owned by one ConfigMap per tournament.
 
-The Jobs are the truth: whoever made them, however often this service was replaced meanwhile. What is over is looked at
-for its last words and cleared away; what waits says why, and nothing more is started while it does.
+The Jobs are the authoritative list of pods, whichever orchestrator created them. The last log line of a finished Job is
+stored before the Job is deleted. While a pod is waiting, its reason is reported and no further pods are started.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ from podrace.errors import PodraceError, Unavailable
 JOBS, PODS, CONFIG_MAPS = ("batch/v1", "jobs"), ("v1", "pods"), ("v1", "configmaps")
 TAIL_LINES = 20
 LINGER_SECONDS = 30.0
-"""A pod whose head has ended, or that was told to go and is past its grace, is killed after this long."""
+"""A pod whose leader has exited, or that is past its grace period, is killed after this long."""
 PODLESS_SECONDS = 3.0
-"""A Job without a pod for this long is asked for its reasons."""
+"""The events of a Job without a pod are read after this long."""
 SETTLING_SECONDS = 5.0
-"""What was started counts for this long even where a look that began earlier has not seen it."""
+"""A started pod counts for this long, even if a list that was requested earlier does not include it."""
 
 _log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 
 
 class KubernetesLauncher:
-    """Pods as Jobs. See Launcher for the verbs, and EventSink for `note`.
+    """Launcher of pods as Jobs; see `Launcher` for the methods, and `EventSink` for `record_event`.
 
-    async with KubernetesLauncher(surroundings, options) as launcher:
+    async with KubernetesLauncher(pod_environment, options) as launcher:
         await launcher.start(pod)
     """
 
@@ -60,19 +60,19 @@ class KubernetesLauncher:
         find: Callable[[str], tuple[SendRequest, str]] = connect,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Talks to nobody yet.
+        """Creates the launcher; it connects with the first call.
 
         Args:
-            pod_environment: What every pod is told; its addresses are those that pods of the cluster see.
-            options: Of this launcher.
-            find: Finds the API server, given a namespace or none.
+            pod_environment: Settings that all pods share; addresses must be reachable from pods of the cluster.
+            options: Options of this launcher.
+            find: Finds the API server and the namespace, given a namespace or an empty text.
             monotonic: Clock.
         """
         self._pod_environment, self._options, self._find, self._monotonic = pod_environment, options, find, monotonic
         self._connected: ApiClient | None = None
         self._event_recorder = EventRecorder(self._cluster, self._owner)
         self._last_log_line: dict[str, str] = {}
-        # By name of a Job: what is reserved by those of the last look, and by what was just started.
+        # By Job name: reservations of the Jobs listed last, and of those just started.
         self._reserved: dict[str, Resources] = {}
         self._started: dict[str, tuple[Resources, float]] = {}
         self._waiting: dict[str, str] = {}
@@ -83,16 +83,16 @@ class KubernetesLauncher:
         self._since: dict[tuple[str, str], float] = {}
 
     async def __aenter__(self) -> Self:
-        """Talks to nobody yet: a server that is away for a while is waited for."""
+        """Does not connect yet, so that a server that is down for a while does not prevent the start."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leaves the pods as they are."""
+        """Stops recording events; the pods keep running."""
         await self._event_recorder.close()
 
-    # --- verbs ------------------------------------------------------------------------------------------------
+    # --- Launcher ---------------------------------------------------------------------------------------------
 
     async def list(self) -> Sequence[ListedPod]:
         """See Launcher."""
@@ -113,7 +113,7 @@ class KubernetesLauncher:
         await _in_thread(self._kill if kill else self._terminate, job_name(pod_id))
 
     async def capacity(self) -> Capacity:
-        """See Launcher: what nodes that take agent pods have left, within the quotas of the namespace."""
+        """Returns what the nodes that accept agent pods have left, within the quotas of the namespace."""
         return await _in_thread(self._capacity)
 
     def last_log_line(self, pod_id: str) -> str:
@@ -124,7 +124,7 @@ class KubernetesLauncher:
         """See EventSink."""
         self._event_recorder.record_event(kind, message, ids)
 
-    # --- what runs --------------------------------------------------------------------------------------------
+    # --- listing ----------------------------------------------------------------------------------------------
 
     def _list(self) -> Sequence[ListedPod]:
         cluster, scope = self._cluster(), f"podrace/scope={self._options.scope}"
@@ -147,12 +147,12 @@ class KubernetesLauncher:
     def _clean_up(
         self, finished: Sequence[Object], states: Mapping[str, JobState], pods: Mapping[str, Sequence[Object]]
     ) -> None:
-        """Keeps the last words of the dead, and deletes their Jobs: those that failed after a while."""
+        """Stores the last log lines of finished Jobs, and deletes these Jobs; failed ones after a while."""
         for job in finished:
             name = _name(job)
             if name not in self._last_log_line:
                 self._last_log_line[name] = self._read_last_log_line(pods[name])
-                _log.info("over", job=name, failed=states[name].failed)
+                _log.info("job finished", job=name, failed=states[name].failed)
             if not states[name].failed or self._holds_for("kept", name, True, self._options.keep_seconds):
                 self._cluster().delete(*JOBS, name, propagation="Background")
 
@@ -164,14 +164,14 @@ class KubernetesLauncher:
     def _waiting_reasons(
         self, living: Sequence[Object], states: Mapping[str, JobState], pods: Mapping[str, Sequence[Object]]
     ) -> dict[str, str]:
-        """Why pods wait, by their ids."""
+        """Why pods are waiting, by pod id."""
         found = {}
         asked = False
         for job in living:
             name, reason = _name(job), states[_name(job)].waiting
             podless = not pods[name] and not reason and not states[name].terminating
             if self._holds_for("podless", name, podless, PODLESS_SECONDS) and not asked:
-                # The others have the same reason, most likely: one question a look.
+                # The other Jobs most likely have the same reason, so events are read once per cycle.
                 asked = True
                 about = f"involvedObject.kind=Job,involvedObject.name={name}"
                 reason = creation_failure(self._cluster().list("v1", "events", fields=about))
@@ -180,20 +180,20 @@ class KubernetesLauncher:
         return found
 
     def _stop_broken_job(self, job: Object, state: JobState) -> None:
-        """Has a pod go that has lost a role, and kills what is past its time: its node may be gone, and its kubelet."""
+        """Stops a pod that has lost a role, and kills a pod that is past its time, as its node may be down."""
         if state.role_lost and not state.terminating:
-            # The head publishes what it has, instead of waiting for what never comes back.
+            # The leader publishes what it has instead of waiting for a role that does not return.
             self._last_log_line[_name(job)] = state.role_lost
             self._terminate(_name(job))
         template = job["spec"]["template"]["spec"]
         grace = float(template.get("terminationGracePeriodSeconds") or LINGER_SECONDS)
-        stays = self._holds_for("leaving", _name(job), state.terminating, grace + LINGER_SECONDS)
-        if self._holds_for("headless", _name(job), state.leader_ended, LINGER_SECONDS) or stays:
-            _log.warning("killed: past its time", job=_name(job))
+        overdue = self._holds_for("leaving", _name(job), state.terminating, grace + LINGER_SECONDS)
+        if self._holds_for("headless", _name(job), state.leader_ended, LINGER_SECONDS) or overdue:
+            _log.warning("killed a pod that is past its time", job=_name(job))
             self._kill(_name(job))
 
     def _holds_for(self, what: str, name: str, holds: bool, seconds: float) -> bool:
-        """Whether something holds, and has for so long."""
+        """Whether a condition holds, and has held for `seconds`."""
         if not holds:
             self._since.pop((what, name), None)
             return False
@@ -205,24 +205,24 @@ class KubernetesLauncher:
     def _start(self, pod: NewPod) -> None:
         owner = self._owner(pod.tournament_id)
         job = job_of(pod, self._pod_environment, self._options, self._template(), owner)
-        # Where there is one of that name, it is this pod.
+        # A Job with that name is this pod, which was started before.
         self._cluster().create(*JOBS, job)
 
     def _terminate(self, name: str) -> None:
-        # The Job stays until its pod has gone, so that it is listed as long as it publishes.
+        # With foreground deletion the Job exists, and is listed, until its pod has stopped.
         self._delete(name, "Foreground", None)
 
     def _kill(self, name: str) -> None:
         self._delete(name, "Background", 0)
 
     def _delete(self, name: str, propagation: str, grace_seconds: int | None) -> None:
-        """Deletes a Job, so that nothing replaces its pod, then the pod: the collector would do that too, some time."""
+        """Deletes a Job, then its pod: the garbage collector would delete the pod too, but later."""
         cluster = self._cluster()
         cluster.delete(*JOBS, name, propagation=propagation)
         for pod in cluster.list(*PODS, labels=f"podrace/pod={name}"):
             cluster.delete(*PODS, _name(pod), grace_seconds=grace_seconds)
 
-    # --- what there is ----------------------------------------------------------------------------------------
+    # --- capacity ---------------------------------------------------------------------------------------------
 
     def _capacity(self) -> Capacity:
         now = self._monotonic()
@@ -259,12 +259,12 @@ class KubernetesLauncher:
         )
 
     def _all_pods(self) -> Sequence[Object]:
-        """Pods of all namespaces; of this one where the others are not to be seen."""
+        """Pods of all namespaces, or of this one if the others may not be read."""
         cluster = self._cluster()
         try:
             return cluster.list(*PODS, fields="status.phase!=Succeeded,status.phase!=Failed", everywhere=True)
         except Unavailable as error:
-            _log.debug("other namespaces are not seen", error=error.message)
+            _log.debug("may not read pods of other namespaces", error=error.message)
             return cluster.list(*PODS)
 
     def _is_our_pod(self, pod: Object) -> bool:
@@ -273,7 +273,7 @@ class KubernetesLauncher:
         ours = labels.get("podrace/scope") == self._options.scope and "podrace/pod" in labels
         return ours and metadata.get("namespace") == self._cluster().namespace
 
-    # --- what there has to be ---------------------------------------------------------------------------------
+    # --- objects that must exist ------------------------------------------------------------------------------
 
     def _cluster(self) -> ApiClient:
         if self._connected is None:
@@ -294,14 +294,14 @@ class KubernetesLauncher:
         return found
 
     def _owner(self, tournament_id: str) -> Object:
-        """The ConfigMap of a tournament, made where there is none."""
+        """Returns the ConfigMap of a tournament, and creates it if needed."""
         cluster, scope = self._cluster(), self._options.scope
         name = owner_name(scope, tournament_id)
         self._since.pop(("unused", name), None)
         found = cluster.get(*CONFIG_MAPS, name) or cluster.create(*CONFIG_MAPS, owner_of(scope, tournament_id))
         found = found or cluster.get(*CONFIG_MAPS, name)
         if found is None:
-            raise Unavailable(f"ConfigMap {name!r} comes and goes: somebody else deletes it")
+            raise Unavailable(f"ConfigMap {name!r} was created and deleted again: find out what else deletes it")
         return found
 
     def _delete_unused_owners(self) -> None:
@@ -315,7 +315,7 @@ class KubernetesLauncher:
 
 
 async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
-    """Asks on a thread; whatever is wrong, the loop has to wait for better times."""
+    """Calls the API server in a thread; every error is raised as Unavailable, so that the reconcile loop retries."""
     try:
         return await asyncio.to_thread(work, *arguments)
     except PodraceError as error:
@@ -328,5 +328,5 @@ def _name(found: Object) -> str:
 
 
 def _is_ours(job: Object) -> bool:
-    """Whether it was made by this launcher: somebody's Job with our labels says nothing of pods."""
+    """Whether this launcher created a Job; other Jobs with the same labels lack the annotation."""
     return "podrace/pod-id" in (job["metadata"].get("annotations") or {})

@@ -1,4 +1,4 @@
-"""Decides what a cluster has for agent pods: per node, because a pod has to fit on a single one; minus quotas. Pure."""
+"""Computes the capacity of a cluster for agent pods: what is free on each node, limited by quotas. Pure functions."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,29 +8,29 @@ from orchestrator.decisions.resources import Capacity, FreeResources, Resources
 from orchestrator.launchers.kubernetes.api_client import Object
 
 UNKNOWN_GPUS = 1 << 20
-"""Where claims bring the GPUs, only the scheduler knows how many are left."""
+"""Used if claims provide the GPUs, because only the scheduler knows how many are free."""
 SUFFIXES = {
     "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60, "n": 1e-9, "u": 1e-6,
 }  # fmt: skip
-NOTHING = Resources(0.0, 0, 0)
-ENDED = ("Succeeded", "Failed")
+NO_RESOURCES = Resources(0.0, 0, 0)
+FINISHED_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
 class ClusterObjects:
-    """What of the cluster a decision depends on, all of about the same moment."""
+    """Objects of the cluster that the capacity depends on, read at about the same time."""
 
     nodes: Sequence[Object]
     pods: Sequence[Object]
-    """Of all namespaces, as far as this service may see them."""
+    """Pods of all namespaces that this service may read."""
     quotas: Sequence[Object]
     template: Object
-    """PodTemplate of agent pods: which nodes they may be on."""
+    """PodTemplate of agent pods, which limits the nodes they can run on."""
 
 
 def quantity(text: str | float) -> float:
-    """A quantity as Kubernetes writes it: 2, 500m, 1.5Gi, 1e3."""
+    """Parses a Kubernetes quantity: 2, 500m, 1.5Gi, 1e3."""
     text = str(text)
     for length in (2, 1):
         if text[-length:] in SUFFIXES:
@@ -45,29 +45,30 @@ def capacity_of(
     gpu_resource: str,
     closed: str = "",
 ) -> Capacity:
-    """What there is for agent pods.
+    """Computes the capacity for agent pods.
 
-    A node that takes no new pods counts with what ours have there: cordoned, it keeps what runs. A pod that no node has
-    room for counts as well: it keeps its place in the pool, and whoever adds nodes to the cluster sees it wait.
+    A node that accepts no new pods (because it is cordoned, for example) counts with what agent pods have reserved on
+    it. A pod that fits on no node counts as well: it keeps its place in the pool and stays pending, so that a cluster
+    autoscaler can add nodes for it.
 
     Args:
-        seen: The cluster.
-        ours: Whether a pod of the cluster is an agent pod of this launcher.
-        coming: What pods of ours will reserve that no node has taken yet.
-        gpu_resource: Name of what a container with a GPU asks for; empty: GPUs cannot be counted.
-        closed: Why no pod may be started now, if so.
+        seen: Objects of the cluster.
+        ours: Whether a Kubernetes pod is an agent pod of this launcher.
+        coming: Reservations of agent pods that are not bound to a node yet.
+        gpu_resource: Resource name of GPUs; empty: GPUs cannot be counted.
+        closed: Why no pod may be started now; empty if pods may be started.
     """
     requested: defaultdict[str, list[Object]] = defaultdict(list)
     for pod in seen.pods:
         node = pod["spec"].get("nodeName")
-        if node and pod.get("status", {}).get("phase") not in ENDED:
+        if node and pod.get("status", {}).get("phase") not in FINISHED_PHASES:
             requested[node].append(pod)
     free, totals = [], []
     for node in seen.nodes:
         pods = requested[node["metadata"]["name"]]
         left = _left(node, pods, seen.template, gpu_resource)
         mine = _sum(requests_of(pod, gpu_resource) for pod in pods if ours(pod))
-        if left == NOTHING and mine == NOTHING:
+        if left == NO_RESOURCES and mine == NO_RESOURCES:
             continue
         free.append(left)
         totals.append(left + mine)
@@ -82,18 +83,18 @@ def capacity_of(
             totals += [resources.per_host] * resources.hosts
     return Capacity(
         total=_least(_sum(totals), held + quota),
-        # Requests are what counts here; what pods have not touched yet is reserved all the same.
+        # Kubernetes schedules by requests: requested memory is reserved even if the pod has not used it yet.
         available_memory_bytes=1 << 62,
-        nodes=tuple(totals) or (NOTHING,),
+        nodes=tuple(totals) or (NO_RESOURCES,),
         free=unoccupied,
         closed=closed,
     )
 
 
 def takes_pods(node: Object, template: Object) -> bool:
-    """Whether a node would take an agent pod: ready, not cordoned, of the labels asked for, without a taint in the way.
+    """Whether a node accepts agent pods: it is ready, not cordoned, has the selected labels, and no untolerated taint.
 
-    Affinities are not looked at: a pod that waits for them stops the growth, and says so.
+    Affinities are not evaluated: a pod that stays pending because of them stops the growth, and its reason is recorded.
     """
     spec = template["template"]["spec"]
     conditions = {each["type"]: each["status"] for each in node.get("status", {}).get("conditions") or []}
@@ -108,14 +109,14 @@ def takes_pods(node: Object, template: Object) -> bool:
 
 
 def requests_of(pod: Object, gpu_resource: str) -> Resources:
-    """What a pod reserves: its containers together, or its largest init container, or what it says as a whole."""
+    """What a pod reserves: the sum of its containers, its largest init container, or its pod-level request."""
     spec = pod["spec"]
     running = _sum(_requests(container, gpu_resource) for container in spec.get("containers") or [])
     reserved = running
     for container in spec.get("initContainers") or []:
         asked = _requests(container, gpu_resource)
         if container.get("restartPolicy") == "Always":
-            # A sidecar runs on beside the others.
+            # A sidecar runs beside the other containers.
             reserved, running = reserved + asked, running + asked
         else:
             reserved = _most(reserved, asked)
@@ -126,13 +127,13 @@ def requests_of(pod: Object, gpu_resource: str) -> Resources:
 
 
 def quota_left(quotas: Iterable[Object], gpu_resource: str) -> Resources:
-    """What quotas of the namespace leave, all of them together."""
+    """What the quotas of the namespace leave, taking all of them together."""
     left = {"cpu": float("inf"), "memory": float(1 << 62), "gpus": float(UNKNOWN_GPUS)}
     meant = {"requests.cpu": "cpu", "cpu": "cpu", "limits.cpu": "cpu", "requests.memory": "memory", "memory": "memory"}
     meant |= {"limits.memory": "memory", f"requests.{gpu_resource}": "gpus"}
     for quota in quotas:
         if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
-            # Of some pods only, and whether ours are among them is for the server to say.
+            # Applies to some pods only; the server decides whether agent pods are among them.
             continue
         status = quota.get("status", {})
         for name, hard in (status.get("hard") or {}).items():
@@ -145,24 +146,24 @@ def quota_left(quotas: Iterable[Object], gpu_resource: str) -> Resources:
 
 
 def _left(node: Object, pods: Sequence[Object], template: Object, gpu_resource: str) -> Resources:
-    """What is left on a node; nothing where no agent pod would be taken."""
+    """What is left on a node; nothing if the node accepts no agent pods."""
     allocatable = node.get("status", {}).get("allocatable") or {}
     if not takes_pods(node, template) or len(pods) >= quantity(allocatable.get("pods", "110")):
-        return NOTHING
+        return NO_RESOURCES
     there = _counted(allocatable, gpu_resource, 0 if gpu_resource else UNKNOWN_GPUS)
     left = there - _sum(requests_of(pod, gpu_resource) for pod in pods)
     return Resources(max(left.cores, 0.0), max(left.memory_bytes, 0), max(left.gpus, 0))
 
 
 def _requests(container: Object, gpu_resource: str) -> Resources:
-    given = container.get("resources") or {}
-    return _counted({**(given.get("limits") or {}), **(given.get("requests") or {})}, gpu_resource)
+    resources = container.get("resources") or {}
+    return _counted({**(resources.get("limits") or {}), **(resources.get("requests") or {})}, gpu_resource)
 
 
 def _counted(named: Mapping[str, str | float], gpu_resource: str, gpus: int = 0) -> Resources:
     if gpu_resource:
         gpus = int(quantity(named.get(gpu_resource, gpus)))
-    # Thousandths of a core are the finest that Kubernetes counts: sums of them are to come out even.
+    # Kubernetes counts thousandths of a core; rounding keeps sums exact.
     return Resources(round(quantity(named.get("cpu", 0)), 3), int(quantity(named.get("memory", 0))), gpus)
 
 
@@ -175,7 +176,7 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
 
 
 def _sum(each: Iterable[Resources]) -> Resources:
-    total = sum(each, NOTHING)
+    total = sum(each, NO_RESOURCES)
     return Resources(round(total.cores, 3), total.memory_bytes, total.gpus)
 
 

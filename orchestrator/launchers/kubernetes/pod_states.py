@@ -1,4 +1,4 @@
-"""Reads what the cluster says of Jobs and their pods: what is over, what waits and why, how it ended. Pure."""
+"""Derives the state of agent pods from Jobs and Kubernetes pods: finished, waiting, exit status. Pure functions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,29 +9,29 @@ from orchestrator.launchers.pod_settings import LEADER
 
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
 STUCK_REASONS = (*IMAGE_REASONS, "CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-"""Of a container that has not begun, and will not before somebody changes something."""
+"""Waiting reasons of a container that has not started, and will not start without a change."""
 LONGEST_REASON = 300
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What a look at one Job and its pods shows."""
+    """State of one Job and its pods."""
 
     finished: bool
-    """It has completed or failed: the pod is dead."""
+    """Whether it has completed or failed: the agent pod is dead."""
     failed: bool
     waiting: str
-    """Why it does not run; empty: it does, or is about to."""
+    """Why it does not run; empty if it runs or is about to."""
     leader_ended: bool
-    """The head has, but the pod has not."""
+    """Whether the leader has exited, but the pod has not finished."""
     role_lost: str
-    """Which other container has ended while the head lives, and how; empty: none."""
+    """Another container that has exited while the leader runs, and its exit status; empty if there is none."""
     terminating: bool
-    """It was told to go: the Job, or every pod it has. One that another takes the place of may take its time."""
+    """Whether the Job, or each of its pods, is being deleted. A pod that is being replaced does not count."""
 
 
 def job_state(job: Object, pods: Sequence[Object]) -> JobState:
-    """What a Job and its pods are up to."""
+    """Derives the state of a Job and its pods."""
     conditions = _true_conditions(job)
     ended = {"Complete", "Failed"} & conditions.keys()
     current = [pod for pod in pods if pod.get("status", {}).get("phase") in (None, "Pending", "Running", "Unknown")]
@@ -51,42 +51,44 @@ def job_state(job: Object, pods: Sequence[Object]) -> JobState:
 
 
 def address_of(pods: Sequence[Object]) -> str:
-    """Where the pod of a Job, the first of several, is reached; empty while none runs."""
+    """Address of a Job's pod with the leader; empty while it is not running."""
     running = [pod["status"] for pod in leader_pods(pods) if pod.get("status", {}).get("phase") == "Running"]
     return next((str(status["podIP"]) for status in running if status.get("podIP")), "")
 
 
 def waiting_reason(pod: Object) -> str:
-    """Why a pod has not begun, in the words of whoever holds it up; empty if nothing does."""
+    """Why a pod has not started, as reported by Kubernetes; empty if nothing blocks it."""
     status = pod.get("status", {})
     for condition in status.get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition.get("reason") in ("Unschedulable", "SchedulingGated"):
-            return _shorten(f"no node takes it: {condition.get('message') or condition['reason']}")
+            return _shorten(f"no node accepts it: {condition.get('message') or condition['reason']}")
     for container in _container_statuses(status):
         state = (container.get("state") or {}).get("waiting") or {}
         reason, message = state.get("reason", ""), state.get("message", "")
         if reason in IMAGE_REASONS:
-            return _shorten(f"image {container.get('image')!r} cannot be had ({reason}): {message}".removesuffix(": "))
+            return _shorten(
+                f"image {container.get('image')!r} is not available ({reason}): {message}".removesuffix(": ")
+            )
         if reason in STUCK_REASONS:
-            return _shorten(f"container {container['name']} cannot be made ({reason}): {message}".removesuffix(": "))
+            return _shorten(f"container {container['name']} cannot start ({reason}): {message}".removesuffix(": "))
     return ""
 
 
 def creation_failure(events: Iterable[Object]) -> str:
-    """Why a Job has no pod, from its events: the latest is what counts."""
+    """Why a Job has no pod, according to the latest of its events."""
     failures = [event for event in events if event.get("reason") == "FailedCreate"]
     if not failures:
         return ""
     latest = max(failures, key=lambda event: event.get("lastTimestamp") or event["metadata"]["creationTimestamp"])
-    return _shorten(f"its pod cannot be made: {latest.get('message', '')}")
+    return _shorten(f"its pod cannot be created: {latest.get('message', '')}")
 
 
 def termination_reason(pods: Sequence[Object]) -> str:
-    """How the head of a dead Job ended, where it said nothing itself."""
+    """How the leader of a dead Job ended, if it did not log anything."""
     for pod in sorted(leader_pods(pods), key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True):
         status = pod.get("status", {})
         if status.get("reason"):
-            # Evicted, Preempting, NodeLost, ...: not the head's doing.
+            # Evicted, Preempting, NodeLost, ...: not caused by the leader.
             return _shorten(f"{status['reason']}: {status.get('message', '')}".removesuffix(": "))
         for container in status.get("containerStatuses") or []:
             ended = (container.get("state") or {}).get("terminated")
@@ -100,20 +102,20 @@ def _exit_text(ended: Object) -> str:
 
 
 def _terminated_state(pod: Object, name: str) -> Object | None:
-    """How a container has ended; None: it has not."""
+    """Terminated state of a container; None if it has not exited."""
     statuses = pod.get("status", {}).get("containerStatuses") or []
     ended = ((each.get("state") or {}).get("terminated") for each in statuses if each["name"] == name)
     return next(ended, None)
 
 
 def _role_lost(pod: Object) -> str:
-    """A pod dies as one, but Kubernetes leaves its other containers alone."""
+    """A role that has exited while the leader runs; Kubernetes would leave the other containers running."""
     if _terminated_state(pod, LEADER):
         return ""
     for role in (container["name"] for container in pod["spec"].get("containers") or []):
         ended = _terminated_state(pod, role)
         if ended:
-            return f"{role} ended: {_exit_text(ended)}"
+            return f"{role} exited: {_exit_text(ended)}"
     return ""
 
 

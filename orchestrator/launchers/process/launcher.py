@@ -1,7 +1,7 @@
-"""Owns pods that are processes of this machine: forked by the nursery, known by a file each, watched, swept when dead.
+"""Runs pods as processes of this machine: forked by the fork server, described by a file each, cleaned up when dead.
 
-<runtime folder>/pods/<pod_id>/pod.json says which processes make up a pod. A pod lives while its head does; what a dead
-one left (processes, folder, shared memory) is cleared away here and nowhere else.
+The file <runtime folder>/pods/<pod_id>/pod.json lists the processes of a pod. A pod is alive as long as its leader is.
+The leftovers of a dead pod (processes, folder, shared memory) are removed only here.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from podrace.tournament.v1.tournament_pb2 import PodSpec
 POD_FILE = "pod.json"
 SHARED_MEMORY = Path("/dev/shm")
 MAXIMUM_SOCKET_PATH_BYTES = 107
-"""Linux' sun_path, without the closing zero."""
+"""Length of Linux sun_path without the terminating zero."""
 WRITING_SECONDS = 10.0
-"""A nursery that got its order from an earlier orchestrator writes the pod's file within this time."""
+"""Time in which the fork server writes the pod file for a request of a previous orchestrator."""
 EXIT_TIMEOUT_SECONDS = 5.0
 
 _log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class PodFile:
-    """What a pod's file says."""
+    """Content of a pod file."""
 
     pod: ListedPod
     boot_id: str
@@ -52,55 +52,55 @@ class PodFile:
 
     @property
     def lives(self) -> bool:
-        """Whether the pod's head does."""
+        """Whether the pod's leader is alive."""
         return self.boot_id == boot_id() and self.roles[LEADER].lives
 
 
 class ProcessLauncher:
-    """Pods as processes of this machine. See Launcher for the verbs.
+    """Launcher of pods as processes; see `Launcher` for the methods.
 
-    async with ProcessLauncher(surroundings, on_death=wake) as launcher:
+    async with ProcessLauncher(pod_environment, on_death=runtime.reconcile_requested.set) as launcher:
         await launcher.start(pod)
     """
 
     def __init__(
         self, pod_environment: PodEnvironment, on_death: Callable[[], None], *, shared_memory: Path = SHARED_MEMORY
     ) -> None:
-        """Touches nothing yet.
+        """Creates the launcher; the fork server is started with the first pod.
 
         Args:
-            pod_environment: What every pod is told.
-            on_death: Called, on the event loop, when a pod has died.
-            shared_memory: Where the planes of the pods keep their files.
+            pod_environment: Settings that all pods share.
+            on_death: Called on the event loop when a pod has died.
+            shared_memory: Folder where the pods' planes keep their files.
         """
         self._pod_environment = pod_environment
         self._on_death = on_death
         self._shared_memory = shared_memory
         self._folder = pod_environment.runtime_folder / "pods"
         self._forkserver = ForkServerClient(
-            pod_environment.runtime_folder / "nursery.sock",
-            pod_environment.log_folder / "nursery.log",
+            pod_environment.runtime_folder / "forkserver.sock",
+            pod_environment.log_folder / "forkserver.log",
             lifeline=pod_environment.lifeline,
         )
         self._watched: dict[str, int] = {}
         self._starting: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     async def __aenter__(self) -> Self:
-        """Makes the folder of the pods."""
+        """Creates the folder of the pods."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Lets go of the pods; a nursery without any is sent home."""
+        """Stops watching the pods, which keep running; without pods, stops the fork server."""
         living = await self._clean_up()
         for pod_id in list(self._watched):
             self._unwatch(pod_id)
         await self._forkserver.close(stop_server=not living)
 
     async def list(self) -> Sequence[ListedPod]:
-        """See Launcher. Reads a small file a pod from a memory-backed folder, on the event loop."""
+        """See Launcher. Reads one small file per pod from a memory-backed folder, on the event loop."""
         files = self._files()
         for pod_id, file in files.items():
             if file is not None and file.lives:
@@ -132,12 +132,12 @@ class ProcessLauncher:
         if not kill:
             file.roles[LEADER].signal(signal.SIGTERM)
             return
-        # The head first: the nursery restarts the other roles of a pod whose head lives.
+        # The leader first, because the fork server restarts the other roles while the leader is alive.
         for process in sorted(file.roles.values(), key=lambda process: process != file.roles[LEADER]):
             process.signal(signal.SIGKILL)
 
     async def capacity(self) -> Capacity:
-        """See Launcher: this machine, as far as this process may use it."""
+        """Returns the capacity of this machine, as far as this process may use it."""
         return sense()
 
     def last_log_line(self, pod_id: str) -> str:
@@ -150,7 +150,7 @@ class ProcessLauncher:
         pod_environment = self._pod_environment
         settings = pod_settings(pod, pod_environment)
         host = pod_environment.telemetry.metrics_listen.rpartition(":")[0]
-        # Every role needs a port of its own.
+        # Every role needs its own port.
         settings["telemetry"]["metrics_listen"] = f"{host}:0" if host else ""
         return settings | {
             "cpus": cpus,
@@ -166,12 +166,12 @@ class ProcessLauncher:
         excess = len(str(longest).encode()) - MAXIMUM_SOCKET_PATH_BYTES
         if excess > 0:
             raise InvalidArgument(
-                f"name: {excess} characters too long for the sockets of its pods under {self._folder};"
+                f"name: {excess} characters too long for the pods' socket paths under {self._folder};"
                 " choose a shorter name or a shorter runtime_folder"
             )
 
     def _choose(self, spec: PodSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Processors and GPUs that no other pod has."""
+        """Chooses processors and GPUs that no other pod has."""
         files = [file for file in self._files().values() if file is not None and file.lives]
         cpus = choose_cpus(spec.cores, allowed_cpus(), [*(file.cpus for file in files), *self._promised(0)])
         taken = {gpu for gpus in (*(file.gpus for file in files), *self._promised(1)) for gpu in gpus}
@@ -186,10 +186,10 @@ class ProcessLauncher:
     def _log_path(self, pod_id: str) -> Path:
         return self._pod_environment.log_folder / f"{pod_id}.log"
 
-    # --- watching and sweeping --------------------------------------------------------------------------------
+    # --- watching and cleaning up -----------------------------------------------------------------------------
 
     def _files(self) -> dict[str, PodFile | None]:
-        """What each pod's folder holds, by pod id, in order; None where there is no file (yet)."""
+        """Pod files by pod id, in order; None for a folder without a file (yet)."""
         folders = sorted(path for path in self._folder.iterdir() if path.is_dir())
         return {folder.name: read_pod_file(folder / POD_FILE) for folder in folders}
 
@@ -212,7 +212,7 @@ class ProcessLauncher:
         self._on_death()
 
     async def _clean_up(self) -> Sequence[ListedPod]:
-        """As list, and leaves nothing of the dead to a next time."""
+        """Like `list`, but also waits for killed processes, so that no leftovers remain."""
         await self.list()
         for file in self._files().values():
             if file is not None and not file.lives:
@@ -221,12 +221,12 @@ class ProcessLauncher:
         return await self.list()
 
     def _is_abandoned(self, pod_id: str) -> bool:
-        """Whether nobody is about to write the file that a pod's folder lacks."""
+        """Whether a folder has no pod file, and no process is about to write one."""
         age_seconds = time.time() - (self._folder / pod_id).stat().st_mtime
         return pod_id not in self._starting and age_seconds > WRITING_SECONDS
 
     def _remove_leftovers(self, pod_id: str, file: PodFile | None) -> None:
-        """Clears away what a dead pod left; what still runs of it is killed now and cleared away the next time."""
+        """Removes the leftovers of a dead pod; if processes still run, kills them and removes the rest next time."""
         self._unwatch(pod_id)
         left = [role for role in file.roles.values() if role.lives] if file and file.boot_id == boot_id() else []
         for process in left:
@@ -236,14 +236,14 @@ class ProcessLauncher:
         shutil.rmtree(self._folder / pod_id, ignore_errors=True)
         region = re.compile(rf"podrace-{re.escape(pod_id)}-[^-]+")
         for path in self._shared_memory.iterdir():
-            # A region's name has no dash: another pod whose name begins like this one keeps its files.
+            # Region names have no dash, so pods whose id starts with this id keep their files.
             if region.fullmatch(path.name):
                 path.unlink(missing_ok=True)
-        _log.info("swept", pod_id=pod_id)
+        _log.info("removed a dead pod", pod_id=pod_id)
 
 
 def choose_cpus(cores: float, allowed: Sequence[int], taken: Iterable[Iterable[int]]) -> tuple[int, ...]:
-    """Processors for a pod of whole cores that no other pod has; none in particular where there are too few of them."""
+    """Chooses unoccupied processors for a pod with whole cores; returns none if there are too few."""
     occupied = {cpu for cpus in taken for cpu in cpus}
     free = [cpu for cpu in allowed if cpu not in occupied]
     count = int(cores)
@@ -251,7 +251,7 @@ def choose_cpus(cores: float, allowed: Sequence[int], taken: Iterable[Iterable[i
 
 
 def read_pod_file(path: Path) -> PodFile | None:
-    """Reads a pod's file; None if there is none, or it is damaged."""
+    """Reads a pod file; None if it does not exist or is damaged."""
     try:
         content = json.loads(path.read_text())
         gpus = tuple(content["gpus"])

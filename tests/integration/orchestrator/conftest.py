@@ -38,8 +38,8 @@ GIB = 1 << 30
 
 
 @dataclass
-class HandClock:
-    """A clock that a test turns."""
+class ManualClock:
+    """A clock that a test sets."""
 
     now: float = 1000.0
 
@@ -52,13 +52,13 @@ class HandClock:
 
 @dataclass
 class FakeLauncher:
-    """Pods that are entries of a dictionary."""
+    """A launcher whose pods are entries of a dictionary."""
 
     pods: dict[str, ListedPod] = field(default_factory=dict)
     stopped: list[tuple[str, bool]] = field(default_factory=list)
     refusal: PodraceError | None = None
     stubborn: bool = False
-    words: str = ""
+    log_line: str = ""
 
     async def list(self) -> list[ListedPod]:
         return list(self.pods.values())
@@ -75,7 +75,7 @@ class FakeLauncher:
             self.pods.pop(pod_id, None)
 
     def last_log_line(self, pod_id: str) -> str:
-        return self.words
+        return self.log_line
 
 
 class FakeLeaderboard(
@@ -83,13 +83,13 @@ class FakeLeaderboard(
     leaderboard_pb2_grpc.GeneratorServiceServicer,
     leaderboard_pb2_grpc.UpdaterServiceServicer,
 ):
-    """Answers what a test tells it to."""
+    """A leaderboard whose answers a test sets."""
 
     def __init__(self) -> None:
         self.best: dict[str, leaderboard_pb2.Candidate] = {}
-        self.asked: list[leaderboard_pb2.GenerateAgentRequest] = []
+        self.generate_requests: list[leaderboard_pb2.GenerateAgentRequest] = []
         self.refusal: PodraceError | None = None
-        self.away = False
+        self.unreachable = False
         self.contenders: list[leaderboard_pb2.Candidate] = []
         self.snapshots: list[leaderboard_pb2.SnapshotChampionRequest] = []
         self.snapshot_refusal: PodraceError | None = None
@@ -108,17 +108,17 @@ class FakeLeaderboard(
         self, request: leaderboard_pb2.ListCandidatesRequest, context: Any
     ) -> leaderboard_pb2.ListCandidatesResponse:
         assert request.page_size == 1
-        if self.away:
-            raise FailedPrecondition("away")
+        if self.unreachable:
+            raise FailedPrecondition("unreachable")
         best = self.best.get(request.tournament_id)
         return leaderboard_pb2.ListCandidatesResponse(candidates=[best] if best else [])
 
     async def NameChampion(
         self, request: leaderboard_pb2.NameChampionRequest, context: Any
     ) -> leaderboard_pb2.NameChampionResponse:
-        """The contender with the best fresh score."""
-        if self.away:
-            raise Unavailable("away")
+        """Selects the contender with the best fresh score."""
+        if self.unreachable:
+            raise Unavailable("unreachable")
         fresh = {
             one.candidate_id: one.evaluation.mean_return for one in request.evaluations if one.HasField("evaluation")
         }
@@ -129,11 +129,11 @@ class FakeLeaderboard(
                 if candidate.candidate_id not in {one.candidate_id for one in request.evaluations}
             ]
         )
-        judged = [candidate for candidate in self.contenders if candidate.candidate_id in fresh]
-        if judged:
-            champion = max(judged, key=lambda candidate: fresh[candidate.candidate_id])
+        evaluated = [candidate for candidate in self.contenders if candidate.candidate_id in fresh]
+        if evaluated:
+            champion = max(evaluated, key=lambda candidate: fresh[candidate.candidate_id])
             answer.champion.CopyFrom(champion)
-            answer.score, answer.standard_error, answer.reason = fresh[champion.candidate_id], 0.25, "it did best"
+            answer.score, answer.standard_error, answer.reason = fresh[champion.candidate_id], 0.25, "the best score"
         return answer
 
     async def SnapshotChampion(
@@ -149,7 +149,7 @@ class FakeLeaderboard(
     ) -> leaderboard_pb2.GenerateAgentResponse:
         if self.refusal:
             raise self.refusal
-        self.asked.append(request)
+        self.generate_requests.append(request)
         agent = leaderboard_pb2.Agent(
             agent_id=f"{request.tournament_id}-a{request.number}",
             tournament_id=request.tournament_id,
@@ -166,9 +166,9 @@ def _service(name: str, file: Any, module: Any, servicer: object) -> rpc.Service
 
 @dataclass
 class Mesh:
-    """An orchestrator in this process behind a real server, a real database, and a clock that the test turns."""
+    """An orchestrator in this process with a real server, a real database, and a clock that the test sets."""
 
-    clock: HandClock
+    clock: ManualClock
     state: StateDatabase
     runtime: RuntimeState
     launcher: Any
@@ -186,8 +186,8 @@ class Mesh:
     def request_id(self) -> str:
         return f"request-{next(self.requests)}"
 
-    async def look(self, seconds: float = 0.0) -> None:
-        """Time passes, and the loop looks until it finds nothing more to do."""
+    async def cycle(self, seconds: float = 0.0) -> None:
+        """Advances the clock, and runs reconcile cycles until none is requested."""
         self.clock.now += seconds
         self.runtime.reconcile_requested.set()
         while self.runtime.reconcile_requested.is_set():
@@ -195,7 +195,7 @@ class Mesh:
             await self.reconciler.cycle()
             await asyncio.sleep(0)
 
-    # --- people -----------------------------------------------------------------------------------------------
+    # --- calls of users ---------------------------------------------------------------------------------------
 
     async def create(self, spec: TournamentSpec) -> str:
         request = pb.CreateTournamentRequest(request_id=self.request_id(), spec=spec)
@@ -229,15 +229,15 @@ class Mesh:
     async def kinds(self, tournament_id: str = "") -> list[str]:
         return [event.kind for event in await self.events(tournament_id)]
 
-    # --- pods -------------------------------------------------------------------------------------------------
+    # --- calls of pods ----------------------------------------------------------------------------------------
 
-    async def acquire(self, pod_id: str, incarnation: str = "life", wait: float = 0.0) -> pb.AcquireAssignmentResponse:
+    async def acquire(self, pod_id: str, incarnation: str = "run", wait: float = 0.0) -> pb.AcquireAssignmentResponse:
         request = pb.AcquireAssignmentRequest(pod_id=pod_id, incarnation=incarnation)
         request.wait_duration.FromMilliseconds(int(wait * 1000))
         answer: pb.AcquireAssignmentResponse = await self.call("AcquireAssignment", request, wait + 10)
         return answer
 
-    async def assigned(self, pod_id: str, incarnation: str = "life") -> pb.Assignment:
+    async def assigned(self, pod_id: str, incarnation: str = "run") -> pb.Assignment:
         answer = await self.acquire(pod_id, incarnation)
         assert answer.WhichOneof("answer") == "assignment", answer
         return answer.assignment
@@ -265,13 +265,13 @@ class Mesh:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
 def spec() -> Callable[..., TournamentSpec]:
-    """Makes a specification: one pod of one core and a gigabyte each, an objective that is far away."""
+    """Makes a specification: pods of one core and one gigabyte, and an objective that is not reached."""
 
     def make(*, minimum_pods: int = 1, maximum_pods: int | None = None, **fields: Any) -> TournamentSpec:
         fields.setdefault("objective", ObjectiveSpec(environment_steps=1_000_000_000))
@@ -290,8 +290,8 @@ MeshFactory = Callable[..., contextlib.AbstractAsyncContextManager[Mesh]]
 
 
 @pytest.fixture
-def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
-    """Opens an orchestrator over the database of this test; again after it was closed, as after a restart."""
+def open_mesh(tmp_path: Path, clock: ManualClock) -> MeshFactory:
+    """Opens an orchestrator on the database of this test; opening it again is a restart."""
 
     @contextlib.asynccontextmanager
     async def opened(
@@ -313,7 +313,7 @@ def open_mesh(tmp_path: Path, clock: HandClock) -> MeshFactory:
         leaderboard_server = await rpc.Server.start(config, services)
         state = StateDatabase.open(tmp_path / "orchestrator.sqlite", clock)
         runtime = RuntimeState(LEASE_SECONDS)
-        await state.transact(lifecycle.cancel_running, "its mesh went away; resume it", but_mesh_id=mesh_id)
+        await state.transact(lifecycle.cancel_running, "its mesh stopped", but_mesh_id=mesh_id)
         runtime.restore(await state.transact(load_saved_state), clock.monotonic())
         state.on_saved(runtime.cache.apply_saved)
         board = LeaderboardClient(leaderboard_server.address, runtime.best.update)
@@ -367,7 +367,7 @@ async def mesh(open_mesh: MeshFactory) -> AsyncIterator[Mesh]:
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder whose path is short enough for sockets in it."""
+    """A folder whose path is short enough for socket paths."""
     folder = Path(tempfile.mkdtemp(prefix="pr-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""What becomes of a tournament whose pods the Docker Engine refuses to start, and where the reason is told."""
+"""Tests tournaments whose pods the Docker Engine does not start, and where the reason is reported."""
 
 from pathlib import Path
 from typing import Any
@@ -46,67 +46,67 @@ def launcher(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return DockerLauncher(pod_environment, DockerOptions(network="elsewhere"), environ={})
 
 
-async def look_until_it_ends(mesh: Any, name: str) -> Any:
+async def cycle_until_ended(mesh: Any, name: str) -> Any:
     for _ in range(50):
-        await mesh.look(5.0)
+        await mesh.cycle(5.0)
         found = await mesh.get(name)
         if found.state != RUNNING:
             return found
-    raise AssertionError("it goes on")
+    raise AssertionError("the tournament is still running")
 
 
 @pytest.mark.parametrize(
-    ("asked", "refusal", "said"),
+    ("call", "error", "message"),
     [
         (
             IMAGE,
             NO_IMAGE,
-            "image 'podrace/agentpod:latest' is not on the engine: build or pull it, or set docker.image",
+            "image 'podrace/agentpod:latest' does not exist on the engine: build or pull it, or set docker.image",
         ),
-        (EVERY_START, NO_NETWORK, "the Docker Engine refuses: network elsewhere not found"),
+        (EVERY_START, NO_NETWORK, "the Docker Engine reports an error: network elsewhere not found"),
     ],
 )
-async def test_pods_that_can_never_be_started_end_the_tournament_with_the_engines_reason(
-    open_mesh: Any, spec: Any, launcher: DockerLauncher, engine: Engine, asked: str, refusal: Exception, said: str
+async def test_pods_that_the_engine_cannot_start_fail_the_tournament_with_its_error(
+    open_mesh: Any, spec: Any, launcher: DockerLauncher, engine: Engine, call: str, error: Exception, message: str
 ) -> None:
-    engine.failures[asked] = refusal
+    engine.failures[call] = error
     async with open_mesh(launcher=launcher) as mesh:
         name = await mesh.create(spec(maximum_pods=1))
-        await mesh.look()
-        assert any(said in event.message for event in await mesh.events(name))
-        found = await look_until_it_ends(mesh, name)
+        await mesh.cycle()
+        assert any(message in event.message for event in await mesh.events(name))
+        found = await cycle_until_ended(mesh, name)
     assert found.state == FAILED
-    assert said in found.reason
-    assert not engine.volume_options, "something of a pod that never was is left"
+    assert message in found.reason
+    assert not engine.volume_options, "a volume of a pod that was not started is left"
 
 
-async def test_an_image_that_comes_in_time_saves_the_tournament(
+async def test_an_image_that_is_added_in_time_saves_the_tournament(
     open_mesh: Any, spec: Any, launcher: DockerLauncher, engine: Engine
 ) -> None:
     engine.failures[IMAGE] = NO_IMAGE
     async with open_mesh(launcher=launcher) as mesh:
         name = await mesh.create(spec(maximum_pods=1))
-        await mesh.look()
+        await mesh.cycle()
         engine.failures.clear()
         for _ in range(3):
-            await mesh.look(5.0)
+            await mesh.cycle(5.0)
         assert (await mesh.get(name)).state == RUNNING
         assert len(await mesh.pods(name)) == 1
 
 
-async def test_without_the_right_to_the_socket_a_tournament_waits_and_says_why(
+async def test_without_permission_for_the_socket_a_tournament_waits_and_reports_why(
     open_mesh: Any, spec: Any, launcher: DockerLauncher, engine: Engine
 ) -> None:
     engine.failures["list"] = NO_SOCKET
     async with open_mesh(launcher=launcher) as mesh:
         name = await mesh.create(spec(maximum_pods=1))
         for _ in range(20):
-            await mesh.look(5.0)
+            await mesh.cycle(5.0)
         (short,) = [event.message for event in await mesh.events(name) if event.kind == "pool_short"]
         assert "Permission denied" in short
         assert short.endswith("run as a member of the socket's group (compose: PODRACE_DOCKER_GROUP)")
         assert (await mesh.get(name)).state == RUNNING
         del engine.failures["list"]
         for _ in range(3):
-            await mesh.look(5.0)
+            await mesh.cycle(5.0)
         assert len(await mesh.pods(name)) == 1

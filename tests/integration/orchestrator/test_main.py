@@ -1,4 +1,4 @@
-"""The service as a process of its own, with pods that are processes; killed in every way."""
+"""Tests the service as a separate process, with pods that are processes, and kills it in several ways."""
 
 import asyncio
 import contextlib
@@ -22,24 +22,24 @@ from podrace.tournament.v1 import tournament_pb2
 
 ROOT = Path(__file__).parents[3]
 STAND_IN = Path(__file__).parent / "stand_in"
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 RUNNING = tournament_pb2.TOURNAMENT_STATE_RUNNING
 CANCELLED = tournament_pb2.TOURNAMENT_STATE_CANCELLED
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> Any:
-    """What a condition gives as soon as it gives something."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    """Waits until a condition returns a true value, and returns that value."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         found = await condition()
         if found:
             return found
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         await asyncio.sleep(0.02)
 
 
 class Service:
-    """`python -m orchestrator` in a folder of its own."""
+    """Runs `python -m orchestrator` in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,25 +66,25 @@ class Service:
         return self.process
 
     def refusal(self, **settings: Any) -> str:
-        """The line with which it refuses to start."""
+        """Starts the service with invalid settings, and returns its error output."""
         process = self.spawn(**settings)
-        _, told = process.communicate(timeout=PATIENCE_SECONDS)
-        assert process.returncode == 2, told
-        return told
+        _, output = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert process.returncode == 2, output
+        return output
 
     def end(self, number: signal.Signals) -> int:
         assert self.process
         self.process.send_signal(number)
-        self.process.communicate(timeout=PATIENCE_SECONDS)
+        self.process.communicate(timeout=TIMEOUT_SECONDS)
         (self.folder / "o.sock").unlink(missing_ok=True)
         return self.process.returncode
 
     @contextlib.asynccontextmanager
     async def stub(self) -> AsyncIterator[Any]:
         address = self.settings["server.listen"]
-        # A channel that dials too early waits for a second before it dials again.
+        # A channel that connects too early waits for a second before it retries.
         await until(lambda: asyncio.to_thread((self.folder / "o.sock").exists))
-        await rpc.wait_until_serving(str(address), deadline_seconds=PATIENCE_SECONDS)
+        await rpc.wait_until_serving(str(address), deadline_seconds=TIMEOUT_SECONDS)
         async with rpc.connect(str(address), pb.DESCRIPTOR) as channel:
             yield pb_grpc.OrchestratorServiceStub(channel)
 
@@ -110,7 +110,7 @@ class Service:
         return tournament.state, tournament.reason
 
     def descendants(self) -> list[psutil.Process]:
-        """Everything that was started from the folder of this test and still runs."""
+        """Returns all running processes that were started from the folder of this test."""
         return [
             process
             for process in psutil.process_iter(["cwd", "status"])
@@ -128,7 +128,7 @@ async def service(short_folder: Path) -> AsyncIterator[Service]:
         made.process.communicate()
 
 
-async def test_a_killed_orchestrator_finds_its_pods_again(service: Service, spec: Any) -> None:
+async def test_a_restarted_orchestrator_adopts_its_pods(service: Service, spec: Any) -> None:
     service.spawn()
     async with service.stub() as stub:
         name = await service.create(stub, spec)
@@ -142,7 +142,7 @@ async def test_a_killed_orchestrator_finds_its_pods_again(service: Service, spec
         assert pids == set(before)
 
 
-async def test_a_pod_that_is_killed_is_replaced(service: Service, spec: Any) -> None:
+async def test_a_killed_pod_is_replaced(service: Service, spec: Any) -> None:
     service.spawn()
     async with service.stub() as stub:
         await service.create(stub, spec)
@@ -157,13 +157,13 @@ async def test_a_pod_that_is_killed_is_replaced(service: Service, spec: Any) -> 
         await until(replaced)
 
 
-async def test_a_standing_service_leaves_its_pods_alone_when_it_stops(service: Service, spec: Any) -> None:
+async def test_an_independent_service_leaves_its_pods_running_when_it_stops(service: Service, spec: Any) -> None:
     service.spawn()
     async with service.stub() as stub:
         await service.create(stub, spec)
         before = await service.has_pods(stub)
     assert service.end(signal.SIGTERM) == 0
-    assert len(service.descendants()) == 3, "the nursery and two fused pods"
+    assert len(service.descendants()) == 3, "the fork server and two fused pods"
     service.spawn()
     async with service.stub() as stub:
         assert await service.has_pods(stub) == before
@@ -185,18 +185,18 @@ async def test_an_embedded_mesh_that_stops_leaves_no_process_and_no_file(service
             else:
                 held.close()
                 assert service.process
-                service.process.communicate(timeout=PATIENCE_SECONDS)
+                service.process.communicate(timeout=TIMEOUT_SECONDS)
                 assert service.process.returncode == 0
     assert service.descendants() == []
     assert list((service.folder / "pods").iterdir()) == []
-    assert not (service.folder / "nursery.sock").exists()
+    assert not (service.folder / "forkserver.sock").exists()
     assert not shared_memory.exists()
     service.spawn(mesh_id="m2", start_pods="false")
     async with service.stub() as stub:
         assert await service.state(stub, name) == (CANCELLED, "the mesh was stopped")
 
 
-async def test_pods_that_do_not_go_are_killed_when_an_embedded_mesh_stops(service: Service, spec: Any) -> None:
+async def test_pods_that_do_not_stop_are_killed_when_an_embedded_mesh_stops(service: Service, spec: Any) -> None:
     service.spawn(mesh_id="m", store="stubborn", stop_grace_seconds=0.5)
     async with service.stub() as stub:
         await service.create(stub, spec)
@@ -206,7 +206,7 @@ async def test_pods_that_do_not_go_are_killed_when_an_embedded_mesh_stops(servic
     assert list((service.folder / "pods").iterdir()) == []
 
 
-async def test_whoever_cannot_start_says_why_in_one_line(service: Service) -> None:
+async def test_a_service_that_cannot_start_says_why_in_one_line(service: Service) -> None:
     (service.folder / "file").touch()
     refused = {
         "error: log_folder = ": {"log_folder": service.folder / "file" / "logs"},
@@ -216,21 +216,21 @@ async def test_whoever_cannot_start_says_why_in_one_line(service: Service) -> No
         "error: cannot listen on unix:/nowhere/o.sock": {"server.listen": "unix:/nowhere/o.sock"},
     }
     for line, settings in refused.items():
-        told = service.refusal(**settings).splitlines()
-        assert told[-1].startswith(line) or "unknown key" in told[-1], told
-        assert not any("Traceback" in line for line in told)
+        output = service.refusal(**settings).splitlines()
+        assert output[-1].startswith(line) or "unknown key" in output[-1], output
+        assert not any("Traceback" in line for line in output)
 
 
-async def test_a_second_orchestrator_on_the_same_database_is_refused(service: Service) -> None:
+async def test_a_second_orchestrator_on_the_same_database_is_rejected(service: Service) -> None:
     service.spawn()
     first = service.process
     async with service.stub():
-        told = service.refusal(**{"server.listen": f"unix:{service.folder}/o2.sock"})
-        assert told.startswith(f"error: database {service.folder}/o.sqlite: another orchestrator has it open")
+        output = service.refusal(**{"server.listen": f"unix:{service.folder}/o2.sock"})
+        assert output.startswith(f"error: database {service.folder}/o.sqlite: another orchestrator has it open")
     service.process = first
 
 
-def test_it_runs_without_torch_and_numpy() -> None:
+def test_the_orchestrator_runs_without_torch_and_numpy() -> None:
     program = "import sys; sys.modules['torch'] = sys.modules['numpy'] = None; import orchestrator.__main__"
     program += "; import orchestrator.launchers.process.launcher"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)

@@ -1,4 +1,4 @@
-"""What a call costs must not depend on how many pods there are: counted in what the database does, not in seconds."""
+"""Tests that the cost of a call does not depend on the number of pods, measured in instructions of the database."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 
 class Effort:
-    """Counts what SQLite's machine does."""
+    """Counts the instructions of SQLite's virtual machine."""
 
     def __init__(self, mesh: Any) -> None:
         self.instructions = 0
@@ -20,7 +20,7 @@ class Effort:
 
 async def crowd(mesh: Any, spec: Any, pods: int) -> tuple[str, list[pb.Assignment]]:
     name = await mesh.create(spec(minimum_pods=pods, maximum_pods=pods))
-    await mesh.look()
+    await mesh.cycle()
     return name, await asyncio.gather(*(mesh.assigned(f"{name}-p{number}") for number in range(pods)))
 
 
@@ -32,12 +32,12 @@ async def effort_of_an_assignment(mesh: Any, spec: Any, pods: int) -> int:
     return effort.instructions
 
 
-async def test_an_assignment_takes_the_database_no_longer_in_a_large_pool(mesh: Any, spec: Any) -> None:
+async def test_the_database_cost_of_an_assignment_does_not_depend_on_the_pool_size(mesh: Any, spec: Any) -> None:
     small, large = [await effort_of_an_assignment(mesh, spec, pods) for pods in (2, 60)]
     assert 100 < large < 1.1 * small
 
 
-async def test_a_renewal_asks_the_database_nothing(mesh: Any, spec: Any) -> None:
+async def test_a_renewal_does_not_query_the_database(mesh: Any, spec: Any) -> None:
     name, works = await crowd(mesh, spec, 2)
     await mesh.renew(works[0], score=1.0)
     effort = Effort(mesh)
@@ -48,23 +48,23 @@ async def test_a_renewal_asks_the_database_nothing(mesh: Any, spec: Any) -> None
     assert (await mesh.renew(works[0])).directive == pb.DIRECTIVE_DRAIN
 
 
-async def test_looking_at_everything_asks_the_database_nothing_while_nothing_happens(mesh: Any, spec: Any) -> None:
+async def test_a_cycle_without_changes_does_not_query_the_database(mesh: Any, spec: Any) -> None:
     await crowd(mesh, spec, 20)
-    await mesh.look(2.0)
+    await mesh.cycle(2.0)
     effort = Effort(mesh)
-    await mesh.look(0.5)
+    await mesh.cycle(0.5)
     assert effort.instructions == 0
 
 
-async def test_all_pods_are_started_at_one_look_under_names_in_order(mesh: Any, spec: Any) -> None:
+async def test_all_pods_are_started_in_one_cycle_with_ordered_names(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(minimum_pods=50, maximum_pods=50))
     await mesh.reconciler.cycle()
     assert [pod.pod_id for pod in await mesh.pods(name)] == [f"{name}-p{number}" for number in range(50)]
 
 
-async def test_pods_that_wait_for_a_round_are_not_asked_again_at_each_completion(mesh: Any, spec: Any) -> None:
+async def test_pods_that_wait_for_a_round_are_not_woken_by_each_completion(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(minimum_pods=4, maximum_pods=4, synchronous=True))
-    await mesh.look()
+    await mesh.cycle()
     works = [await mesh.assigned(f"{name}-p{number}") for number in range(4)]
     await mesh.complete(works[0])
     waiting = asyncio.create_task(mesh.acquire(f"{name}-p0", wait=30.0))
@@ -75,5 +75,5 @@ async def test_pods_that_wait_for_a_round_are_not_asked_again_at_each_completion
     await mesh.complete(works[2])
     assert not change.is_set()
     await mesh.complete(works[3])
-    await mesh.look()
+    await mesh.cycle()
     assert (await waiting).assignment.train.number == 4

@@ -12,104 +12,104 @@ CANCELLED = tournament_pb2.TOURNAMENT_STATE_CANCELLED
 FAILED = tournament_pb2.TOURNAMENT_STATE_FAILED
 
 
-async def test_the_pool_fills_the_machine_and_every_decision_has_a_reason(mesh: Any, spec: Any) -> None:
+async def test_the_pool_uses_the_machine_and_every_decision_has_a_reason(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec())
-    await mesh.look()
+    await mesh.cycle()
     assert [pod.pod_id for pod in await mesh.pods(name)] == [f"{name}-p0", f"{name}-p1"]
     reasons = [event.message for event in await mesh.events(name) if event.kind == "pod_started"]
     assert reasons == [
-        f"{name}-p0: pod 1 of the 1 it always has",
+        f"{name}-p0: pod 1 of the minimum of 1",
         f"{name}-p1: free cores: 1; a pod needs 1",
     ]
 
 
-async def test_looking_again_and_again_records_nothing(mesh: Any, spec: Any) -> None:
+async def test_repeated_cycles_record_no_events(mesh: Any, spec: Any) -> None:
     big = spec()
     big.pod.memory_bytes = 100 << 30
     await mesh.create(spec(maximum_pods=1))
     short = await mesh.create(big)
-    await mesh.look()
+    await mesh.cycle()
     before = await mesh.events()
     for _ in range(20):
-        await mesh.look(0.5)
+        await mesh.cycle(0.5)
     assert await mesh.events() == before
     assert (await mesh.kinds(short)).count("pool_short") == 1
 
 
-async def test_why_a_pool_is_short_is_told_again_only_when_it_is_something_else(mesh: Any, spec: Any) -> None:
+async def test_why_a_pool_is_short_is_recorded_again_only_for_another_reason(mesh: Any, spec: Any) -> None:
     big = spec()
     big.pod.memory_bytes = 100 << 30
     name = await mesh.create(big)
-    roomy = Resources(2.0, 200 << 30, 0)
+    total = Resources(2.0, 200 << 30, 0)
     for available_gib in (64, 63, 62):
-        mesh.capacity.append(Capacity(roomy, available_gib << 30))
-        await mesh.look()
-    mesh.capacity.append(Capacity(roomy, 200 << 30, closed="somebody waits for a node"))
-    await mesh.look()
-    told = [event.message for event in await mesh.events(name) if event.kind == "pool_short"]
-    assert told == ["a pod needs 100.0 GiB of memory, 64.0 GiB is free", "somebody waits for a node"]
+        mesh.capacity.append(Capacity(total, available_gib << 30))
+        await mesh.cycle()
+    mesh.capacity.append(Capacity(total, 200 << 30, closed="a pod waits for a node"))
+    await mesh.cycle()
+    recorded = [event.message for event in await mesh.events(name) if event.kind == "pool_short"]
+    assert recorded == ["a pod needs 100.0 GiB of memory, 64.0 GiB is free", "a pod waits for a node"]
 
 
 async def test_two_tournaments_share_the_machine(mesh: Any, spec: Any) -> None:
     first = await mesh.create(spec())
-    await mesh.look()
+    await mesh.cycle()
     second = await mesh.create(spec(minimum_pods=0))
-    await mesh.look()
+    await mesh.cycle()
     draining = [pod.pod_id for pod in await mesh.pods(first) if pod.activity == pb.POD_ACTIVITY_DRAINING]
     assert draining == [f"{first}-p1"]
     answer = await mesh.acquire(f"{first}-p1")
-    assert answer.drain == f"the share of {first} is 1 now, and it is idle"
+    assert answer.drain == f"the share of {first} is now 1, and it is idle"
     mesh.launcher.pods.pop(f"{first}-p1")
-    await mesh.look()
+    await mesh.cycle()
     assert [pod.pod_id for pod in await mesh.pods(second)] == [f"{second}-p0"]
 
 
-async def test_a_machine_that_shrinks_shrinks_the_pool(mesh: Any, spec: Any) -> None:
+async def test_a_shrinking_machine_shrinks_the_pool(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec())
-    await mesh.look()
+    await mesh.cycle()
     mesh.capacity.append(dataclasses.replace(mesh.capacity[-1], total=Resources(1.0, 64 << 30, 0)))
-    await mesh.look()
+    await mesh.cycle()
     activities = [pod.activity for pod in await mesh.pods(name)]
     assert activities.count(pb.POD_ACTIVITY_DRAINING) == 1
 
 
-async def test_pods_of_a_cancelled_tournament_go_sooner_or_later(mesh: Any, spec: Any) -> None:
+async def test_pods_of_a_cancelled_tournament_are_terminated_and_finally_killed(mesh: Any, spec: Any) -> None:
     mesh.launcher.stubborn = True
     name = await mesh.create(spec(maximum_pods=1))
-    await mesh.look()
+    await mesh.cycle()
     await mesh.cancel(name)
-    await mesh.look()
-    await mesh.look(19.0)
+    await mesh.cycle()
+    await mesh.cycle(19.0)
     assert mesh.launcher.stopped == []
-    await mesh.look(1.0)
-    await mesh.look(1.0)
+    await mesh.cycle(1.0)
+    await mesh.cycle(1.0)
     assert mesh.launcher.stopped == [(f"{name}-p0", False)]
-    await mesh.look(40.0)
+    await mesh.cycle(40.0)
     assert mesh.launcher.stopped[1:] == [(f"{name}-p0", True)]
-    await mesh.look()
+    await mesh.cycle()
     assert await mesh.pods() == []
     assert (await mesh.kinds(name))[-3:] == ["pod_terminated", "pod_killed", "pod_gone"]
 
 
-async def test_dead_pods_are_replaced_later_and_later_and_finally_the_tournament_fails(mesh: Any, spec: Any) -> None:
-    mesh.launcher.words = "error: no such environment"
+async def test_dead_pods_are_replaced_with_backoff_and_finally_the_tournament_fails(mesh: Any, spec: Any) -> None:
+    mesh.launcher.log_line = "error: no such environment"
     name = await mesh.create(spec(maximum_pods=1))
     waits = []
     for _ in range(5):
-        await mesh.look()
+        await mesh.cycle()
         waited = 0.0
         while not mesh.launcher.pods and waited < 60:
             waited += 0.25
-            await mesh.look(0.25)
+            await mesh.cycle(0.25)
         waits.append(waited)
         mesh.launcher.pods.clear()
-    await mesh.look()
+    await mesh.cycle()
     assert waits == [0.0, 0.5, 1.0, 2.0, 4.0]
     failed = await mesh.get(name)
     assert failed.state == FAILED
-    assert failed.reason.endswith("the last one said: error: no such environment")
+    assert failed.reason.endswith("last log line of the latest pod: error: no such environment")
     await mesh.resume(name)
-    await mesh.look(60.0)
+    await mesh.cycle(60.0)
     assert (await mesh.get(name)).state == RUNNING
     assert len(await mesh.pods(name)) == 1
 
@@ -117,50 +117,50 @@ async def test_dead_pods_are_replaced_later_and_later_and_finally_the_tournament
 async def test_a_pod_that_can_never_be_started_fails_its_tournament_at_once(mesh: Any, spec: Any) -> None:
     mesh.launcher.refusal = InvalidArgument("name: 7 characters too long")
     name = await mesh.create(spec(maximum_pods=1))
-    await mesh.look()
-    await mesh.look()
+    await mesh.cycle()
+    await mesh.cycle()
     assert ((await mesh.get(name)).state, (await mesh.get(name)).reason) == (FAILED, "name: 7 characters too long")
 
 
-async def test_a_launcher_that_is_away_is_asked_again(mesh: Any, spec: Any) -> None:
-    mesh.launcher.refusal = Unavailable("the nursery does not answer")
+async def test_a_launcher_that_is_unavailable_is_retried(mesh: Any, spec: Any) -> None:
+    mesh.launcher.refusal = Unavailable("the fork server does not answer")
     name = await mesh.create(spec(maximum_pods=1))
-    await mesh.look()
-    await mesh.look()
+    await mesh.cycle()
+    await mesh.cycle()
     assert "pod_died" in await mesh.kinds(name)
     mesh.launcher.refusal = None
-    await mesh.look(5.0)
+    await mesh.cycle(5.0)
     assert len(mesh.launcher.pods) == 1
 
 
-async def test_unknown_pods_are_told_to_go(mesh: Any, spec: Any) -> None:
+async def test_unknown_pods_are_drained(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(maximum_pods=1))
-    await mesh.look()
-    stranger = dataclasses.replace(mesh.launcher.pods[f"{name}-p0"], pod_id="other-bbbbbb-p7", tournament_id="other")
-    mesh.launcher.pods[stranger.pod_id] = stranger
-    await mesh.look()
-    assert (await mesh.acquire("other-bbbbbb-p7")).drain == "this orchestrator does not know it"
-    await mesh.look(20.0)
+    await mesh.cycle()
+    unknown = dataclasses.replace(mesh.launcher.pods[f"{name}-p0"], pod_id="other-bbbbbb-p7", tournament_id="other")
+    mesh.launcher.pods[unknown.pod_id] = unknown
+    await mesh.cycle()
+    assert (await mesh.acquire("other-bbbbbb-p7")).drain == "this orchestrator did not start it"
+    await mesh.cycle(20.0)
     assert mesh.launcher.stopped == [("other-bbbbbb-p7", False)]
 
 
 # --- the end of a mesh -------------------------------------------------------------------------------------------
 
 
-async def test_a_mesh_that_stops_cancels_drains_waits_and_kills(open_mesh: Any, spec: Any) -> None:
+async def test_a_stopping_mesh_cancels_drains_waits_and_kills(open_mesh: Any, spec: Any) -> None:
     async with open_mesh(mesh_id="m") as mesh:
         mesh.launcher.stubborn = True
         name = await mesh.create(spec(maximum_pods=1))
-        await mesh.look()
+        await mesh.cycle()
         work = await mesh.assigned(f"{name}-p0")
-        dismissing = asyncio.create_task(mesh.reconciler.stop_all_pods(grace_seconds=20.0))
+        stopping = asyncio.create_task(mesh.reconciler.stop_all_pods(grace_seconds=20.0))
         while not mesh.launcher.stopped:
-            assert not dismissing.done()
+            assert not stopping.done()
             await asyncio.sleep(0)
         assert (await mesh.renew(work)).directive == pb.DIRECTIVE_DRAIN
-        assert mesh.launcher.stopped == [(f"{name}-p0", False)], "nothing is killed within the grace"
+        assert mesh.launcher.stopped == [(f"{name}-p0", False)], "no pod is killed within the grace period"
         mesh.clock.now += 20.0
-        await dismissing
+        await stopping
         assert mesh.launcher.stopped[1] == (f"{name}-p0", True)
         assert ((await mesh.get(name)).state, (await mesh.get(name)).reason) == (CANCELLED, "the mesh was stopped")
         assert await mesh.pods() == []

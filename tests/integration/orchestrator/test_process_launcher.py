@@ -21,7 +21,7 @@ from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 STAND_IN = Path(__file__).parent / "stand_in"
 FUSED, SEPARATE = tournament_pb2.LAYOUT_FUSED, tournament_pb2.LAYOUT_SEPARATE
-PATIENCE_SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 
 
 def pod(pod_id: str = "race-aaaaaa-p0", **fields: Any) -> NewPod:
@@ -29,8 +29,8 @@ def pod(pod_id: str = "race-aaaaaa-p0", **fields: Any) -> NewPod:
     return NewPod(pod_id, "race-aaaaaa", PodSpec(**(values | fields)))
 
 
-class Yard:
-    """A launcher over a folder of its own, and what it left there."""
+class LauncherHarness:
+    """A launcher with a separate folder, and what its pods leave there."""
 
     def __init__(self, folder: Path, store: str = "") -> None:
         self.folder, self.died = folder, asyncio.Event()
@@ -50,191 +50,193 @@ class Yard:
         return [found.pod_id for found in await self.launcher.list()]
 
     async def death(self) -> None:
-        await asyncio.wait_for(self.died.wait(), PATIENCE_SECONDS)
+        await asyncio.wait_for(self.died.wait(), TIMEOUT_SECONDS)
         self.died.clear()
 
-    async def swept(self) -> None:
-        """Looks until no folder of a pod is left."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+    async def cleaned_up(self) -> None:
+        """Lists pods until no pod folder is left."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while await self.launcher.list() or any((self.folder / "pods").iterdir()):
             assert time.monotonic() < deadline
             await asyncio.sleep(0)
 
 
-def family(folder: Path) -> list[psutil.Process]:
-    """The nursery of a folder and what it forked, which looks like it."""
+def forkserver_processes(folder: Path) -> list[psutil.Process]:
+    """The fork server of a folder and its pods, which share its command line."""
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if f"socket={folder}/nursery.sock" in (process.info["cmdline"] or ())
+        if f"socket={folder}/forkserver.sock" in (process.info["cmdline"] or ())
     ]
 
 
-def nursery_of(folder: Path) -> list[psutil.Process]:
-    found = family(folder)
+def forkservers_of(folder: Path) -> list[psutil.Process]:
+    found = forkserver_processes(folder)
     return [process for process in found if process.ppid() == os.getpid()]
 
 
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> Iterator[None]:
-    """`python -m agentpod` means the stand-in here, and nothing of it outlives the test."""
+    """Makes `python -m agentpod` run the stand-in, and kills its processes after the test."""
     monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
     monkeypatch.chdir(short_folder)
     yield
-    for process in family(short_folder):
+    for process in forkserver_processes(short_folder):
         process.kill()
 
 
 @pytest.fixture
-async def yard(short_folder: Path) -> AsyncIterator[Yard]:
-    made = Yard(short_folder)
+async def harness(short_folder: Path) -> AsyncIterator[LauncherHarness]:
+    made = LauncherHarness(short_folder)
     async with made.launcher:
         yield made
 
 
 @pytest.fixture
-def yard_of(short_folder: Path) -> Callable[[str], Yard]:
-    return lambda store: Yard(short_folder, store)
+def harness_of(short_folder: Path) -> Callable[[str], LauncherHarness]:
+    return lambda store: LauncherHarness(short_folder, store)
 
 
-async def test_a_pod_that_was_started_is_listed_with_what_it_reserves(yard: Yard) -> None:
-    await yard.launcher.start(pod())
-    (found,) = await yard.launcher.list()
+async def test_a_started_pod_is_listed_with_its_reservation(harness: LauncherHarness) -> None:
+    await harness.launcher.start(pod())
+    (found,) = await harness.launcher.list()
     assert (found.pod_id, found.tournament_id, found.layout) == ("race-aaaaaa-p0", "race-aaaaaa", SEPARATE)
     assert (found.reserved.cores, found.reserved.memory_bytes, found.reserved.gpus) == (1.0, 1 << 30, 0)
-    assert sorted(yard.processes()) == ["evaluator", "learner", "worker-0"]
-    assert all(process.lives for process in yard.processes().values())
+    assert sorted(harness.processes()) == ["evaluator", "learner", "worker-0"]
+    assert all(process.lives for process in harness.processes().values())
 
 
-async def test_every_pod_is_told_where_everything_is(yard: Yard) -> None:
-    await yard.launcher.start(pod(layout=FUSED))
-    order = yard.file()["order"]
-    assert order["orchestrator"] == "unix:/o"
-    assert order["folder"] == str(yard.folder / "pods" / "race-aaaaaa-p0")
-    assert order["log_path"] == str(yard.folder / "race-aaaaaa-p0.log")
-    assert order["telemetry"]["metrics_listen"] == "127.0.0.1:0"
-    assert (order["layout"], order["threads"]) == ("fused", 1)
+async def test_every_pod_gets_the_shared_settings(harness: LauncherHarness) -> None:
+    await harness.launcher.start(pod(layout=FUSED))
+    request = harness.file()["order"]
+    assert request["orchestrator"] == "unix:/o"
+    assert request["folder"] == str(harness.folder / "pods" / "race-aaaaaa-p0")
+    assert request["log_path"] == str(harness.folder / "race-aaaaaa-p0.log")
+    assert request["telemetry"]["metrics_listen"] == "127.0.0.1:0"
+    assert (request["layout"], request["threads"]) == ("fused", 1)
 
 
-async def test_starting_twice_starts_once(yard: Yard) -> None:
-    await yard.launcher.start(pod())
-    before = yard.processes()
-    await yard.launcher.start(pod())
-    assert yard.processes() == before
+async def test_starting_a_running_pod_has_no_effect(harness: LauncherHarness) -> None:
+    await harness.launcher.start(pod())
+    before = harness.processes()
+    await harness.launcher.start(pod())
+    assert harness.processes() == before
 
 
-async def test_many_pods_can_be_started_at_once(yard: Yard) -> None:
+async def test_pods_can_be_started_concurrently(harness: LauncherHarness) -> None:
     names = [f"race-aaaaaa-p{number}" for number in range(4)]
-    await asyncio.gather(*(yard.launcher.start(pod(name)) for name in names))
-    assert await yard.listed() == names
-    assert len(nursery_of(yard.folder)) == 1
+    await asyncio.gather(*(harness.launcher.start(pod(name)) for name in names))
+    assert await harness.listed() == names
+    assert len(forkservers_of(harness.folder)) == 1
 
 
-async def test_pods_of_whole_cores_get_processors_of_their_own(yard: Yard) -> None:
-    await asyncio.gather(*(yard.launcher.start(pod(f"race-aaaaaa-p{number}")) for number in range(3)))
-    given = [cpu for number in range(3) for cpu in yard.file(f"race-aaaaaa-p{number}")["cpus"]]
-    assert len(given) == len(set(given)) == min(3, len(os.sched_getaffinity(0)))
+async def test_pods_with_whole_cores_get_separate_processors(harness: LauncherHarness) -> None:
+    await asyncio.gather(*(harness.launcher.start(pod(f"race-aaaaaa-p{number}")) for number in range(3)))
+    cpus = [cpu for number in range(3) for cpu in harness.file(f"race-aaaaaa-p{number}")["cpus"]]
+    assert len(cpus) == len(set(cpus)) == min(3, len(os.sched_getaffinity(0)))
 
 
-async def test_a_pod_that_is_stopped_dies_is_noticed_at_once_and_leaves_nothing(yard: Yard) -> None:
-    await yard.launcher.start(pod())
-    await yard.launcher.list()
-    left = yard.processes()
+async def test_a_stopped_pod_is_noticed_at_once_and_leaves_nothing(harness: LauncherHarness) -> None:
+    await harness.launcher.start(pod())
+    await harness.launcher.list()
+    left = harness.processes()
     mine, other = "podrace-race-aaaaaa-p0-policy", "podrace-race-aaaaaa-p0-x-policy"
     for name in (mine, other):
-        (yard.shared_memory / name).touch()
-    await yard.launcher.stop("race-aaaaaa-p0", kill=False)
-    await yard.death()
-    assert await yard.listed() == []
-    await yard.swept()
+        (harness.shared_memory / name).touch()
+    await harness.launcher.stop("race-aaaaaa-p0", kill=False)
+    await harness.death()
+    assert await harness.listed() == []
+    await harness.cleaned_up()
     assert not any(process.lives for process in left.values())
-    assert [path.name for path in yard.shared_memory.iterdir()] == [other], "a pod with a longer name keeps its files"
+    assert [path.name for path in harness.shared_memory.iterdir()] == [other], (
+        "files of a longer name are kept"
+    )
 
 
-async def test_a_head_that_is_killed_takes_the_other_roles_with_it(yard: Yard) -> None:
-    await yard.launcher.start(pod(workers=2))
-    await yard.launcher.list()
-    left = yard.processes()
+async def test_a_killed_leader_ends_the_other_roles(harness: LauncherHarness) -> None:
+    await harness.launcher.start(pod(workers=2))
+    await harness.launcher.list()
+    left = harness.processes()
     os.kill(left["learner"].pid, signal.SIGKILL)
-    await yard.death()
-    await yard.swept()
+    await harness.death()
+    await harness.cleaned_up()
     assert not any(process.lives for process in left.values())
 
 
-async def test_a_pod_that_ignores_the_request_to_go_can_be_killed(yard_of: Any) -> None:
-    yard = yard_of("stubborn")
-    async with yard.launcher:
-        await yard.launcher.start(pod())
-        left = yard.processes()
-        await yard.launcher.stop("race-aaaaaa-p0", kill=False)
-        assert await yard.listed() == ["race-aaaaaa-p0"]
-        await yard.launcher.stop("race-aaaaaa-p0", kill=True)
-        await yard.swept()
+async def test_a_pod_that_ignores_sigterm_can_be_killed(harness_of: Any) -> None:
+    harness = harness_of("stubborn")
+    async with harness.launcher:
+        await harness.launcher.start(pod())
+        left = harness.processes()
+        await harness.launcher.stop("race-aaaaaa-p0", kill=False)
+        assert await harness.listed() == ["race-aaaaaa-p0"]
+        await harness.launcher.stop("race-aaaaaa-p0", kill=True)
+        await harness.cleaned_up()
         assert not any(process.lives for process in left.values())
 
 
-async def test_stopping_a_pod_that_is_not_there_does_nothing(yard: Yard) -> None:
-    await yard.launcher.stop("nobody", kill=True)
+async def test_stopping_an_unknown_pod_has_no_effect(harness: LauncherHarness) -> None:
+    await harness.launcher.stop("unknown", kill=True)
 
 
-async def test_the_last_words_of_a_pod_are_the_last_line_it_wrote(yard_of: Any) -> None:
-    yard = yard_of("crash")
-    async with yard.launcher:
-        await yard.launcher.start(pod())
-        await yard.swept()
-        assert yard.launcher.last_log_line("race-aaaaaa-p0") == "error: no such environment"
-        assert yard.launcher.last_log_line("nobody") == ""
+async def test_the_last_log_line_of_a_pod_is_returned(harness_of: Any) -> None:
+    harness = harness_of("crash")
+    async with harness.launcher:
+        await harness.launcher.start(pod())
+        await harness.cleaned_up()
+        assert harness.launcher.last_log_line("race-aaaaaa-p0") == "error: no such environment"
+        assert harness.launcher.last_log_line("unknown") == ""
 
 
-async def test_an_order_that_is_refused_says_why(yard_of: Any) -> None:
-    async with yard_of("refuse").launcher as launcher:
-        with pytest.raises(Unavailable, match="race-aaaaaa-p0 was not started: no room"):
+async def test_a_rejected_request_has_the_reason_of_the_fork_server(harness_of: Any) -> None:
+    async with harness_of("refuse").launcher as launcher:
+        with pytest.raises(Unavailable, match="race-aaaaaa-p0 was not started: no space"):
             await launcher.start(pod())
 
 
-async def test_a_nursery_that_ends_at_once_is_an_error_with_its_last_words(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
+async def test_a_fork_server_that_exits_at_once_is_an_error(
+    harness: LauncherHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(Unavailable, match="the nursery ended at once"):
-        await yard.launcher.start(pod())
+    with pytest.raises(Unavailable, match="the fork server exited at once"):
+        await harness.launcher.start(pod())
 
 
-async def test_a_nursery_that_was_killed_is_started_again_and_its_pods_stay(yard: Yard) -> None:
-    await yard.launcher.start(pod())
-    (forkserver,) = nursery_of(yard.folder)
+async def test_a_killed_fork_server_is_started_again_and_its_pods_keep_running(harness: LauncherHarness) -> None:
+    await harness.launcher.start(pod())
+    (forkserver,) = forkservers_of(harness.folder)
     forkserver.kill()
     forkserver.wait()
-    await yard.launcher.start(pod("race-aaaaaa-p1"))
-    assert await yard.listed() == ["race-aaaaaa-p0", "race-aaaaaa-p1"]
-    await yard.launcher.stop("race-aaaaaa-p0", kill=True)
-    await yard.launcher.stop("race-aaaaaa-p1", kill=True)
-    await yard.swept()
+    await harness.launcher.start(pod("race-aaaaaa-p1"))
+    assert await harness.listed() == ["race-aaaaaa-p0", "race-aaaaaa-p1"]
+    await harness.launcher.stop("race-aaaaaa-p0", kill=True)
+    await harness.launcher.stop("race-aaaaaa-p1", kill=True)
+    await harness.cleaned_up()
 
 
-async def test_another_life_of_the_launcher_knows_the_pods_and_watches_them(yard_of: Any) -> None:
-    first, second = yard_of(""), yard_of("")
+async def test_a_restarted_launcher_lists_and_watches_existing_pods(harness_of: Any) -> None:
+    first, second = harness_of(""), harness_of("")
     async with first.launcher:
         await first.launcher.start(pod())
     async with second.launcher:
         assert await second.listed() == ["race-aaaaaa-p0"]
         await second.launcher.stop("race-aaaaaa-p0", kill=False)
         await second.death()
-        await second.swept()
-    assert nursery_of(first.folder) == [], "a nursery without pods is sent home"
-    assert not (first.folder / "nursery.sock").exists()
+        await second.cleaned_up()
+    assert forkservers_of(first.folder) == [], "a fork server without pods is stopped"
+    assert not (first.folder / "forkserver.sock").exists()
 
 
-async def test_a_launcher_that_never_started_anything_leaves_nothing(yard_of: Any) -> None:
-    yard = yard_of("")
-    async with yard.launcher:
-        assert await yard.listed() == []
-    assert nursery_of(yard.folder) == []
+async def test_a_launcher_without_pods_leaves_no_process(harness_of: Any) -> None:
+    harness = harness_of("")
+    async with harness.launcher:
+        assert await harness.listed() == []
+    assert forkservers_of(harness.folder) == []
 
 
-async def test_a_pid_that_was_reused_is_neither_a_pod_nor_killed(yard: Yard) -> None:
-    folder = yard.folder / "pods" / "race-aaaaaa-p0"
+async def test_a_process_with_a_reused_pid_is_not_killed(harness: LauncherHarness) -> None:
+    folder = harness.folder / "pods" / "race-aaaaaa-p0"
     folder.mkdir()
     content = {
         "pod_id": "race-aaaaaa-p0",
@@ -246,27 +248,27 @@ async def test_a_pid_that_was_reused_is_neither_a_pod_nor_killed(yard: Yard) -> 
         "memory_bytes": 1,
         "gpus": [],
         "cpus": [],
-        # This very process: were it taken for the pod's, the test would not survive.
+        # The process of this test: if the launcher took it for the pod's, it would be killed.
         "roles": {"learner": {"pid": os.getpid(), "start_ticks": 1}},
     }
     (folder / "pod.json").write_text(json.dumps(content))
-    assert await yard.listed() == []
+    assert await harness.listed() == []
     assert not folder.exists()
 
 
-async def test_a_folder_whose_file_is_not_written_yet_is_left_alone_for_a_while(yard: Yard) -> None:
-    folder = yard.folder / "pods" / "race-aaaaaa-p0"
+async def test_a_pod_folder_without_a_file_is_kept_for_a_while(harness: LauncherHarness) -> None:
+    folder = harness.folder / "pods" / "race-aaaaaa-p0"
     folder.mkdir()
-    assert await yard.listed() == []
+    assert await harness.listed() == []
     assert folder.exists()
     os.utime(folder, (0, 0))
-    await yard.launcher.list()
+    await harness.launcher.list()
     assert not folder.exists()
 
 
-async def test_a_name_that_is_too_long_for_sockets_is_refused(yard: Yard) -> None:
-    with pytest.raises(InvalidArgument, match="characters too long for the sockets of its pods"):
-        await yard.launcher.start(pod("x" * 90))
+async def test_a_name_that_is_too_long_for_socket_paths_is_rejected(harness: LauncherHarness) -> None:
+    with pytest.raises(InvalidArgument, match="characters too long for the pods' socket paths"):
+        await harness.launcher.start(pod("x" * 90))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +282,7 @@ async def test_a_name_that_is_too_long_for_sockets_is_refused(yard: Yard) -> Non
         (1.5, [], ()),
     ],
 )
-def test_processors_are_given_whole_or_not_at_all(
+def test_processors_are_assigned_only_to_pods_with_whole_cores(
     cores: float, taken: list[tuple[int, ...]], expected: tuple[int, ...]
 ) -> None:
     assert choose_cpus(cores, [0, 1, 2, 3], taken) == expected
@@ -290,7 +292,7 @@ def test_processors_are_given_whole_or_not_at_all(
     ("layout", "workers", "cores", "threads"),
     [(FUSED, 1, 4.0, 4), (FUSED, 1, 0.5, 1), (SEPARATE, 1, 4.0, 2), (SEPARATE, 3, 4.0, 1), (SEPARATE, 7, 4.0, 1)],
 )
-def test_the_roles_that_compute_share_the_cores(
+def test_the_cores_are_divided_among_the_computing_roles(
     layout: tournament_pb2.Layout.ValueType, workers: int, cores: float, threads: int
 ) -> None:
     assert threads_of_a_role(PodSpec(layout=layout, workers=workers, cores=cores)) == threads

@@ -1,4 +1,4 @@
-"""The clock of a tournament as its pods are told it, champions' snapshots, and the list of evaluations."""
+"""Tests the running time that pods receive, champion snapshots, and the list of evaluations."""
 
 import asyncio
 from typing import Any
@@ -18,8 +18,8 @@ def every(seconds: float) -> EvaluationSpec:
 
 
 async def pass_time(mesh: Any, seconds: float) -> None:
-    """Time passes, the loop looks, and the snapshots that it began to take are taken."""
-    await mesh.look(seconds)
+    """Advances the clock, runs a cycle, and waits until the snapshots that it started are taken."""
+    await mesh.cycle(seconds)
     await asyncio.gather(*mesh.reconciler._snapshots._taking.values())
 
 
@@ -27,45 +27,45 @@ def taken(mesh: Any) -> list[tuple[int, float]]:
     return [(one.number, one.running_duration.ToMilliseconds() / 1000) for one in mesh.leaderboard.snapshots]
 
 
-# --- the clock ---------------------------------------------------------------------------------------------------
+# --- running time ------------------------------------------------------------------------------------------------
 
 
-async def test_a_pod_is_told_how_long_its_tournament_was_running_pauses_left_out(mesh: Any, spec: Any) -> None:
+async def test_a_pod_gets_the_running_time_of_its_tournament_without_pauses(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec())
-    await mesh.look()
-    await mesh.look(40.0)
+    await mesh.cycle()
+    await mesh.cycle(40.0)
     work = await mesh.assigned(f"{name}-p0")
     assert work.running_duration.seconds == 40
     await mesh.cancel(name)
-    await mesh.look()
-    await mesh.look(1000.0)
+    await mesh.cycle()
+    await mesh.cycle(1000.0)
     await mesh.resume(name)
-    await mesh.look()
-    await mesh.look(2.0)
+    await mesh.cycle()
+    await mesh.cycle(2.0)
     assert (await mesh.get(name)).running_duration.seconds == 42
     again = await mesh.assigned(f"{name}-p2")
     assert again.running_duration.seconds == 42
 
 
-async def test_the_time_since_the_last_look_counts_once(mesh: Any, spec: Any) -> None:
+async def test_the_time_since_the_last_cycle_counts_once(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec())
-    await mesh.look()
+    await mesh.cycle()
     work = await mesh.assigned(f"{name}-p0")
     mesh.clock.now += 1.5
     assert (await mesh.renew(work)).running_duration.ToMilliseconds() == 1500
-    await mesh.look()
+    await mesh.cycle()
     assert (await mesh.renew(work)).running_duration.ToMilliseconds() == 1500
-    await mesh.look(0.25)
+    await mesh.cycle(0.25)
     mesh.clock.now += 0.25
     assert (await mesh.renew(work)).running_duration.ToMilliseconds() == 2000
 
 
-async def test_the_clock_of_a_tournament_stands_still_after_its_end(mesh: Any, spec: Any) -> None:
+async def test_the_running_time_does_not_grow_after_the_end(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(objective=ObjectiveSpec(environment_steps=1)))
-    await mesh.look(1.0)
+    await mesh.cycle(1.0)
     work = await mesh.assigned(f"{name}-p0")
     await mesh.renew(work, environment_steps=5)
-    await mesh.look(1.0)
+    await mesh.cycle(1.0)
     ended = (await mesh.get(name)).running_duration
     mesh.clock.now += 5.0
     assert (await mesh.renew(work)).running_duration == ended
@@ -74,9 +74,9 @@ async def test_the_clock_of_a_tournament_stands_still_after_its_end(mesh: Any, s
 # --- champions ---------------------------------------------------------------------------------------------------
 
 
-async def test_the_champions_snapshot_is_taken_at_each_multiple_of_the_period(mesh: Any, spec: Any) -> None:
+async def test_a_champion_snapshot_is_taken_at_each_multiple_of_the_period(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(evaluation=every(10)))
-    await mesh.look()
+    await mesh.cycle()
     work = await mesh.assigned(f"{name}-p0")
     await mesh.renew(work, environment_steps=700)
     for _ in range(7):
@@ -86,14 +86,14 @@ async def test_the_champions_snapshot_is_taken_at_each_multiple_of_the_period(me
     assert {one.tournament_id for one in mesh.leaderboard.snapshots} == {name}
 
 
-async def test_without_a_period_none_is_taken(mesh: Any, spec: Any) -> None:
+async def test_without_a_period_no_snapshot_is_taken(mesh: Any, spec: Any) -> None:
     await mesh.create(spec())
     await pass_time(mesh, 0.0)
     await pass_time(mesh, 100.0)
     assert taken(mesh) == []
 
 
-async def test_a_pause_does_not_count(mesh: Any, spec: Any) -> None:
+async def test_pauses_do_not_count_for_the_snapshot_period(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(evaluation=every(10)))
     await pass_time(mesh, 0.0)
     await pass_time(mesh, 6.0)
@@ -108,7 +108,7 @@ async def test_a_pause_does_not_count(mesh: Any, spec: Any) -> None:
     assert taken(mesh) == [(1, 10.5)]
 
 
-async def test_one_that_falls_on_the_end_is_taken(mesh: Any, spec: Any) -> None:
+async def test_a_snapshot_that_is_due_at_the_end_is_taken(mesh: Any, spec: Any) -> None:
     objective = ObjectiveSpec()
     objective.wall_clock_duration.FromSeconds(20)
     await mesh.create(spec(evaluation=every(10), objective=objective))
@@ -117,19 +117,19 @@ async def test_one_that_falls_on_the_end_is_taken(mesh: Any, spec: Any) -> None:
     assert taken(mesh) == [(1, 10.0), (2, 20.0)]
 
 
-async def test_a_leaderboard_that_is_away_is_asked_again(mesh: Any, spec: Any) -> None:
+async def test_a_snapshot_is_retried_while_the_leaderboard_is_unavailable(mesh: Any, spec: Any) -> None:
     await mesh.create(spec(evaluation=every(10)))
-    mesh.leaderboard.snapshot_refusal = Unavailable("away")
+    mesh.leaderboard.snapshot_refusal = Unavailable("unreachable")
     await pass_time(mesh, 0.0)
-    looking = asyncio.create_task(pass_time(mesh, 10.0))
+    cycling = asyncio.create_task(pass_time(mesh, 10.0))
     await asyncio.sleep(0.1)
     mesh.leaderboard.snapshot_refusal = None
-    await looking
+    await cycling
     await pass_time(mesh, 1.0)
     assert [number for number, _ in taken(mesh)] == [1]
 
 
-async def test_one_that_cannot_be_taken_is_not_asked_for_at_every_look(mesh: Any, spec: Any) -> None:
+async def test_a_snapshot_that_cannot_be_taken_is_not_retried_in_every_cycle(mesh: Any, spec: Any) -> None:
     await mesh.create(spec(evaluation=every(10)))
     mesh.leaderboard.snapshot_refusal = NotFound("the best one's manifest is not in the store")
     await pass_time(mesh, 0.0)
@@ -141,7 +141,7 @@ async def test_one_that_cannot_be_taken_is_not_asked_for_at_every_look(mesh: Any
     assert taken(mesh) == [(2, 20.0)]
 
 
-async def test_an_orchestrator_that_begins_again_goes_on_with_the_numbers(open_mesh: Any, spec: Any) -> None:
+async def test_snapshot_numbers_continue_after_a_restart(open_mesh: Any, spec: Any) -> None:
     async with open_mesh(mesh_id="m") as mesh:
         await mesh.create(spec(evaluation=every(10)))
         await pass_time(mesh, 0.0)
@@ -150,7 +150,7 @@ async def test_an_orchestrator_that_begins_again_goes_on_with_the_numbers(open_m
     async with open_mesh(mesh_id="m") as mesh:
         await pass_time(mesh, 0.0)
         await pass_time(mesh, 0.0)
-        # The answer to the earlier life may have been lost; the leaderboard keeps the first of a number.
+        # The response to the previous run may have been lost; the leaderboard keeps the first snapshot of a number.
         assert taken(mesh) == [(1, 11.0)]
         await pass_time(mesh, 9.0)
         assert taken(mesh) == [(1, 11.0), (2, 20.0)]
@@ -166,9 +166,9 @@ async def evaluations(mesh: Any, name: str, size: int = 0, token: str = "") -> l
     return [*answer.evaluations, *more]
 
 
-async def test_evaluations_are_listed_with_what_came_of_them_but_not_their_traces(mesh: Any, spec: Any) -> None:
+async def test_evaluations_are_listed_with_their_results_but_without_traces(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec())
-    await mesh.look()
+    await mesh.cycle()
     done, failed, waiting = [await mesh.evaluate(name) for _ in range(3)]
     work = await mesh.assigned(f"{name}-p0")
     result = Evaluation(mean_return=3.5, episodes=4)
@@ -185,7 +185,7 @@ async def test_evaluations_are_listed_with_what_came_of_them_but_not_their_trace
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-async def test_pages_of_evaluations_together_are_the_whole_list(mesh: Any, spec: Any, size: int) -> None:
+async def test_all_pages_of_evaluations_add_up_to_the_whole_list(mesh: Any, spec: Any, size: int) -> None:
     name = await mesh.create(spec())
     other = await mesh.create(spec())
     ids = [await mesh.evaluate(name) for _ in range(3)]
@@ -193,6 +193,6 @@ async def test_pages_of_evaluations_together_are_the_whole_list(mesh: Any, spec:
     assert [one.work.evaluation_id for one in await evaluations(mesh, name, size)] == ids
 
 
-async def test_a_bad_token_is_refused(mesh: Any, spec: Any) -> None:
-    with pytest.raises(InvalidArgument, match="page_token 'x' was not given out"):
+async def test_an_invalid_page_token_is_rejected(mesh: Any, spec: Any) -> None:
+    with pytest.raises(InvalidArgument, match="page_token 'x' is invalid"):
         await evaluations(mesh, await mesh.create(spec()), token="x")

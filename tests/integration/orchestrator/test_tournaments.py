@@ -35,14 +35,14 @@ async def test_create_fills_in_every_default_and_names_the_tournament(mesh: Any,
     assert created.leaderboard_address
 
 
-async def test_create_is_done_once_however_often_it_is_asked(mesh: Any, spec: Any) -> None:
+async def test_a_repeated_create_request_creates_one_tournament(mesh: Any, spec: Any) -> None:
     request = pb.CreateTournamentRequest(request_id="r", spec=spec())
     names = {(await mesh.call("CreateTournament", request)).tournament.tournament_id for _ in range(3)}
     assert len(names) == 1
     assert await mesh.create(spec()) not in names
 
 
-async def test_a_bad_specification_is_refused_and_leaves_nothing(mesh: Any) -> None:
+async def test_an_invalid_specification_is_rejected_and_nothing_is_stored(mesh: Any) -> None:
     request = pb.CreateTournamentRequest(request_id="r", spec=TournamentSpec(name="race"))
     with pytest.raises(InvalidArgument, match=r"environment\.id: missing") as raised:
         await mesh.call("CreateTournament", request)
@@ -50,13 +50,13 @@ async def test_a_bad_specification_is_refused_and_leaves_nothing(mesh: Any) -> N
     assert not (await mesh.call("ListTournaments", pb.ListTournamentsRequest())).tournaments
 
 
-async def test_an_unknown_tournament_is_answered_with_the_nearest(mesh: Any, spec: Any) -> None:
+async def test_the_error_for_an_unknown_tournament_suggests_the_closest_id(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec())
     with pytest.raises(NotFound, match=f"did you mean '{name}'"):
         await mesh.get(f"{name[:-1]}x")
 
 
-async def test_tournaments_are_listed_newest_first_page_by_page(mesh: Any, spec: Any) -> None:
+async def test_tournaments_are_listed_in_pages_newest_first(mesh: Any, spec: Any) -> None:
     names = [await mesh.create(spec()) for _ in range(3)]
     first = await mesh.call("ListTournaments", pb.ListTournamentsRequest(page_size=2))
     second = await mesh.call(
@@ -69,21 +69,21 @@ async def test_tournaments_are_listed_newest_first_page_by_page(mesh: Any, spec:
             await mesh.call("ListTournaments", pb.ListTournamentsRequest(page_token=token))
 
 
-async def test_update_changes_what_is_set_and_nothing_else(mesh: Any, spec: Any) -> None:
+async def test_an_update_changes_only_the_fields_that_are_set(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(minimum_pods=1, maximum_pods=1))
-    await mesh.look()
+    await mesh.cycle()
     request = pb.UpdateTournamentRequest(request_id="u", tournament_id=name)
     request.pool.maximum_pods = 2
     changed = (await mesh.call("UpdateTournament", request)).tournament.spec
     assert (changed.pool.minimum_pods, changed.pool.maximum_pods) == (1, 2)
     assert changed.objective.environment_steps == 1_000_000_000
-    (told,) = [event.message for event in await mesh.events(name) if event.kind == "tournament_updated"]
-    assert told == "pool.maximum_pods 1 -> 2"
-    await mesh.look()
+    (message,) = [event.message for event in await mesh.events(name) if event.kind == "tournament_updated"]
+    assert message == "pool.maximum_pods 1 -> 2"
+    await mesh.cycle()
     assert len(await mesh.pods()) == 2
 
 
-async def test_update_is_checked_like_a_new_specification(mesh: Any, spec: Any) -> None:
+async def test_an_update_is_validated_like_a_new_specification(mesh: Any, spec: Any) -> None:
     request = pb.UpdateTournamentRequest(request_id="u", tournament_id=await mesh.create(spec(minimum_pods=3)))
     request.pool.maximum_pods = 2
     with pytest.raises(InvalidArgument, match=r"pool\.maximum_pods = 2: less than"):
@@ -98,7 +98,7 @@ async def test_the_size_of_a_round_cannot_be_changed(mesh: Any, spec: Any) -> No
         await mesh.call("UpdateTournament", request)
 
 
-async def test_a_tournament_that_has_ended_cannot_be_changed(mesh: Any, spec: Any) -> None:
+async def test_an_ended_tournament_cannot_be_changed(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec())
     await mesh.cancel(name)
     with pytest.raises(FailedPrecondition) as raised:
@@ -106,7 +106,7 @@ async def test_a_tournament_that_has_ended_cannot_be_changed(mesh: Any, spec: An
     assert raised.value.reason == "ERROR_REASON_TOURNAMENT_ENDED"
 
 
-async def test_a_mesh_that_starts_no_pods_takes_no_work(open_mesh: Any, spec: Any) -> None:
+async def test_a_mesh_that_starts_no_pods_accepts_no_work(open_mesh: Any, spec: Any) -> None:
     async with open_mesh(start_pods=False) as mesh:
         with pytest.raises(FailedPrecondition, match="starts no pods"):
             await mesh.create(spec())
@@ -117,19 +117,19 @@ async def test_a_mesh_that_starts_no_pods_takes_no_work(open_mesh: Any, spec: An
 # --- ends --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_met_target_ends_the_tournament_and_names_the_champion(mesh: Any, spec: Any) -> None:
+async def test_a_met_target_ends_the_tournament_and_its_best_candidate_is_champion(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(objective=ObjectiveSpec(target_return=475.0), maximum_pods=1))
-    await mesh.look()
+    await mesh.cycle()
     work = await mesh.assigned(f"{name}-p0")
     mesh.leaderboard.score(name, 480.0)
-    await mesh.look()
+    await mesh.cycle()
     ending = await mesh.get(name)
     assert ending.state == ENDING
     assert ending.reason == "target return: the best candidate scores 480, the target is 475"
     assert (await mesh.renew(work)).directive == pb.DIRECTIVE_DRAIN
     mesh.leaderboard.score(name, 490.0)
     await mesh.complete(work, pb.OUTCOME_DRAINED)
-    await mesh.look()
+    await mesh.cycle()
     completed = await mesh.get(name)
     assert completed.state == COMPLETED
     assert (completed.best_score, completed.best_score_standard_error) == (490.0, 0.5)
@@ -139,24 +139,24 @@ async def test_a_met_target_ends_the_tournament_and_names_the_champion(mesh: Any
 
 
 async def ended_with_contenders(mesh: Any, spec: Any, **fields: Any) -> str:
-    """A tournament whose only agent has met the target, and whose two best are to be evaluated again."""
+    """Creates a tournament whose only agent met the target, and whose two best candidates are evaluated again."""
     champion, objective = ChampionSpec(reevaluate_top=2), ObjectiveSpec(target_return=475.0)
     name = await mesh.create(spec(objective=objective, champion=champion, maximum_pods=1, **fields))
-    await mesh.look()
+    await mesh.cycle()
     work = await mesh.assigned(f"{name}-p0")
     mesh.leaderboard.score(name, 490.0)
     mesh.leaderboard.contenders = [
         Candidate(candidate_id=f"digest-{agent}", agent_id=f"{name}-a{agent}", score=490.0 - agent)
         for agent in range(2)
     ]
-    await mesh.look()
+    await mesh.cycle()
     await mesh.complete(work, pb.OUTCOME_DRAINED)
     mesh.launcher.pods.clear()
-    await mesh.look()
+    await mesh.cycle()
     return name
 
 
-async def test_the_champion_is_who_does_best_when_evaluated_again(mesh: Any, spec: Any) -> None:
+async def test_the_champion_is_the_contender_with_the_best_fresh_evaluation(mesh: Any, spec: Any) -> None:
     name = await ended_with_contenders(mesh, spec)
     assert (await mesh.get(name)).state == ENDING
     for score in (300.0, 480.0):
@@ -164,119 +164,119 @@ async def test_the_champion_is_who_does_best_when_evaluated_again(mesh: Any, spe
         work = await mesh.assigned(pod.pod_id)
         assert (work.evaluate.episodes, work.evaluate.seed) == (50, 7)
         await mesh.complete(work, evaluation=Evaluation(mean_return=score, episodes=50))
-        await mesh.look()
+        await mesh.cycle()
     completed = await mesh.get(name)
     assert completed.state == COMPLETED
     assert (completed.best_agent_id, completed.champion_manifest_digest) == (f"{name}-a1", "digest-1")
     assert (completed.best_score, completed.best_score_standard_error) == (480.0, 0.25)
     assert (await mesh.kinds(name)).count("champion_named") == 1
     mesh.leaderboard.score(name, 499.0)
-    await mesh.look()
-    assert (await mesh.get(name)).best_agent_id == f"{name}-a1", "a late score does not take the place of the champion"
+    await mesh.cycle()
+    assert (await mesh.get(name)).best_agent_id == f"{name}-a1", "a later score does not replace the champion"
 
 
 @pytest.mark.parametrize("greedy", [True, False])
-async def test_who_may_be_champion_acts_as_when_it_came_to_the_board(mesh: Any, spec: Any, greedy: bool) -> None:
+async def test_contenders_are_evaluated_with_the_mode_of_the_tournament(mesh: Any, spec: Any, greedy: bool) -> None:
     name = await ended_with_contenders(mesh, spec, evaluation=EvaluationSpec(greedy=greedy))
     (pod,) = await mesh.pods(name)
     assert (await mesh.assigned(pod.pod_id)).evaluate.stochastic != greedy
 
 
-async def test_evaluations_that_never_come_end_no_tournament_late(mesh: Any, spec: Any) -> None:
+async def test_missing_fresh_evaluations_do_not_delay_the_end_forever(mesh: Any, spec: Any) -> None:
     name = await ended_with_contenders(mesh, spec)
     (pod,) = await mesh.pods(name)
     await mesh.complete(await mesh.assigned(pod.pod_id), evaluation=Evaluation(mean_return=300.0, episodes=50))
-    await mesh.look(1000.0)
+    await mesh.cycle(1000.0)
     completed = await mesh.get(name)
     assert (completed.state, completed.best_agent_id, completed.best_score) == (COMPLETED, f"{name}-a0", 300.0)
 
 
-async def test_an_ending_tournament_waits_for_its_pods_but_not_for_dead_ones(mesh: Any, spec: Any) -> None:
+async def test_an_ending_tournament_waits_only_for_living_pods(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(objective=seconds(5), maximum_pods=2))
-    await mesh.look()
+    await mesh.cycle()
     await mesh.assigned(f"{name}-p0")
     second = await mesh.assigned(f"{name}-p1")
-    await mesh.look(6.0)
+    await mesh.cycle(6.0)
     assert (await mesh.get(name)).state == ENDING
     mesh.launcher.pods.pop(f"{name}-p0")
-    await mesh.look()
+    await mesh.cycle()
     assert (await mesh.get(name)).state == ENDING
     await mesh.complete(second, pb.OUTCOME_DRAINED)
-    await mesh.look()
+    await mesh.cycle()
     assert (await mesh.get(name)).state == COMPLETED
 
 
-async def test_the_wall_clock_leaves_pauses_out(mesh: Any, spec: Any) -> None:
+async def test_the_wall_clock_objective_excludes_pauses(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(objective=seconds(60)))
-    await mesh.look()
-    await mesh.look(40.0)
+    await mesh.cycle()
+    await mesh.cycle(40.0)
     await mesh.cancel(name)
-    await mesh.look()
-    await mesh.look(1000.0)
+    await mesh.cycle()
+    await mesh.cycle(1000.0)
     await mesh.resume(name)
-    await mesh.look()
-    await mesh.look(19.0)
+    await mesh.cycle()
+    await mesh.cycle(19.0)
     assert (await mesh.get(name)).state == RUNNING
     assert (await mesh.get(name)).running_duration.seconds == 59
-    await mesh.look(1.0)
+    await mesh.cycle(1.0)
     assert (await mesh.get(name)).state == COMPLETED
 
 
-async def test_enough_steps_end_the_tournament(mesh: Any, spec: Any) -> None:
+async def test_the_steps_of_all_agents_count_for_the_objective(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(objective=ObjectiveSpec(environment_steps=100)))
-    await mesh.look()
+    await mesh.cycle()
     works = [await mesh.assigned(f"{name}-p{number}") for number in range(2)]
     await mesh.renew(works[0], environment_steps=60)
-    await mesh.look()
+    await mesh.cycle()
     assert (await mesh.get(name)).state == RUNNING
     await mesh.renew(works[1], environment_steps=40)
-    await mesh.look()
+    await mesh.cycle()
     assert (await mesh.get(name)).state == ENDING
     assert (await mesh.get(name)).environment_steps == 100
 
 
-async def test_a_cancelled_tournament_keeps_everything_and_goes_on_when_resumed(mesh: Any, spec: Any) -> None:
+async def test_a_resumed_tournament_continues_where_it_was_cancelled(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(maximum_pods=1))
-    await mesh.look()
+    await mesh.cycle()
     work = await mesh.assigned(f"{name}-p0")
     await mesh.cancel(name, "lunch")
     assert (await mesh.renew(work, environment_steps=70)).directive == pb.DIRECTIVE_DRAIN
     await mesh.complete(work, pb.OUTCOME_DRAINED, progress=pb.Progress(environment_steps=80))
     mesh.launcher.pods.clear()
-    await mesh.look()
+    await mesh.cycle()
     cancelled = await mesh.get(name)
     assert (cancelled.state, cancelled.reason, cancelled.environment_steps) == (CANCELLED, "lunch", 80)
     await mesh.resume(name)
-    await mesh.look()
+    await mesh.cycle()
     again = await mesh.assigned(f"{name}-p1")
     assert (again.train.agent_id, again.lease_epoch) == (f"{name}-a0", 2)
     assert not (await mesh.get(name)).HasField("end_time")
 
 
-async def test_a_tournament_that_reached_its_objective_cannot_be_resumed(mesh: Any, spec: Any) -> None:
+async def test_a_completed_tournament_cannot_be_resumed(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(objective=seconds(1)))
-    await mesh.look()
-    await mesh.look(2.0)
-    with pytest.raises(FailedPrecondition, match="create another"):
+    await mesh.cycle()
+    await mesh.cycle(2.0)
+    with pytest.raises(FailedPrecondition, match="create a new one"):
         await mesh.resume(name)
 
 
-async def test_cancelling_twice_changes_nothing(mesh: Any, spec: Any) -> None:
+async def test_cancelling_twice_keeps_the_first_reason(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec())
     await mesh.cancel(name, "first")
     await mesh.cancel(name, "second")
     assert (await mesh.get(name)).reason == "first"
 
 
-async def test_a_leaderboard_that_is_away_only_delays_the_end(mesh: Any, spec: Any) -> None:
+async def test_an_unavailable_leaderboard_only_delays_the_end(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(objective=seconds(5)))
     mesh.leaderboard.score(name, 3.0)
-    await mesh.look()
-    mesh.leaderboard.away = True
-    await mesh.look(6.0)
-    assert (await mesh.get(name)).best_score == 3.0, "what was known stays known"
+    await mesh.cycle()
+    mesh.leaderboard.unreachable = True
+    await mesh.cycle(6.0)
+    assert (await mesh.get(name)).best_score == 3.0, "the last known score is kept"
     assert (await mesh.get(name)).state == ENDING
-    await mesh.look(11.0)
+    await mesh.cycle(11.0)
     assert (await mesh.get(name)).state == COMPLETED
 
 
@@ -285,53 +285,52 @@ async def test_a_leaderboard_that_is_away_only_delays_the_end(mesh: Any, spec: A
 
 async def test_a_round_is_generated_as_a_whole_and_in_order(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(maximum_pods=2, synchronous=True))
-    await mesh.look()
+    await mesh.cycle()
     works = [await mesh.assigned(f"{name}-p{number}") for number in range(2)]
     assert [work.train.number for work in works] == [0, 1]
-    told = [(asked.number, list(asked.unfinished_agent_ids)) for asked in mesh.leaderboard.asked]
-    assert told == [(0, []), (1, [f"{name}-a0"])]
+    requests = [(request.number, list(request.unfinished_agent_ids)) for request in mesh.leaderboard.generate_requests]
+    assert requests == [(0, []), (1, [f"{name}-a0"])]
 
 
-async def test_the_next_round_begins_when_the_last_agent_of_the_earlier_one_is_done_and_judged(
-    mesh: Any, spec: Any
-) -> None:
+async def test_the_next_round_starts_after_the_previous_one_is_done_and_checked(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(maximum_pods=2, synchronous=True, objective=ObjectiveSpec(target_return=1.0)))
-    await mesh.look()
+    await mesh.cycle()
     first, second = [await mesh.assigned(f"{name}-p{number}") for number in range(2)]
     await mesh.complete(first)
-    await mesh.look()
+    await mesh.cycle()
     assert (await mesh.acquire(f"{name}-p0")).WhichOneof("answer") == "retry_after"
     await mesh.complete(second, pb.OUTCOME_AGENT_FAILED, message="NaN")
-    assert (await mesh.acquire(f"{name}-p0")).WhichOneof("answer") == "retry_after", "not judged yet"
-    await mesh.look()
+    assert (await mesh.acquire(f"{name}-p0")).WhichOneof("answer") == "retry_after", "not checked yet"
+    await mesh.cycle()
     assert (await mesh.assigned(f"{name}-p0")).train.number == 2
 
 
 async def test_a_synchronous_tournament_ends_between_rounds_only(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(maximum_pods=2, synchronous=True, objective=ObjectiveSpec(target_return=1.0)))
-    await mesh.look()
+    await mesh.cycle()
     works = [await mesh.assigned(f"{name}-p{number}") for number in range(2)]
     mesh.leaderboard.score(name, 2.0)
     await mesh.complete(works[0])
-    await mesh.look()
+    await mesh.cycle()
     assert (await mesh.get(name)).state == RUNNING
     await mesh.complete(works[1])
-    await mesh.look()
+    await mesh.cycle()
     assert (await mesh.get(name)).state == COMPLETED
-    assert [asked.number for asked in mesh.leaderboard.asked] == [0, 1], "no agent of a round that is never run"
+    numbers = [request.number for request in mesh.leaderboard.generate_requests]
+    assert numbers == [0, 1], "no agent of the next round is generated"
 
 
 # --- watching ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_watcher_sees_what_is_then_what_changes_then_the_end(mesh: Any, spec: Any) -> None:
+async def test_a_watcher_gets_the_current_state_then_changes_then_the_end(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(maximum_pods=1))
     seen: list[pb.WatchTournamentResponse] = []
     request = pb.WatchTournamentRequest(tournament_id=name)
     async for message in rpc.stream(mesh.stub.WatchTournament, request, deadline_seconds=20):
         seen.append(message)
         if len(seen) == 1:
-            await mesh.look()
+            await mesh.cycle()
         elif message.pods and message.tournament.state == RUNNING:
             await mesh.cancel(name)
     assert [event.kind for event in seen[0].events] == ["tournament_created"]
@@ -341,7 +340,7 @@ async def test_a_watcher_sees_what_is_then_what_changes_then_the_end(mesh: Any, 
     assert "tournament_cancelled" in [event.kind for event in seen[-1].events]
 
 
-async def test_a_watcher_that_comes_back_gets_only_later_events(mesh: Any, spec: Any) -> None:
+async def test_a_resumed_watch_returns_only_later_events(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec())
     await mesh.cancel(name)
     first = await anext(
@@ -353,13 +352,13 @@ async def test_a_watcher_that_comes_back_gets_only_later_events(mesh: Any, spec:
     assert again[0].tournament.state == CANCELLED
 
 
-async def test_a_watcher_of_nothing_is_refused(mesh: Any) -> None:
-    request = pb.WatchTournamentRequest(tournament_id="nobody")
-    with pytest.raises(NotFound, match="unknown tournament 'nobody'"):
+async def test_watching_an_unknown_tournament_is_rejected(mesh: Any) -> None:
+    request = pb.WatchTournamentRequest(tournament_id="unknown")
+    with pytest.raises(NotFound, match="unknown tournament 'unknown'"):
         await anext(rpc.stream(mesh.stub.WatchTournament, request, deadline_seconds=10))
 
 
-async def test_a_watcher_is_sent_away_when_the_server_stops(mesh: Any, spec: Any) -> None:
+async def test_a_watch_ends_with_an_error_when_the_server_stops(mesh: Any, spec: Any) -> None:
     request = pb.WatchTournamentRequest(tournament_id=await mesh.create(spec()))
     messages = rpc.stream(mesh.stub.WatchTournament, request, deadline_seconds=10)
     await anext(messages)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_cluster import AROUND, NAMESPACE, FakeCluster, Hands
+from fake_cluster import NAMESPACE, POD_ENVIRONMENT, FakeCluster, ManualMonotonic
 
 from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
 from orchestrator.launchers.options import KubernetesOptions
@@ -12,8 +12,8 @@ from orchestrator.state.database import StateDatabase
 
 
 @dataclass
-class HandClock:
-    """A clock that a test turns."""
+class ManualClock:
+    """A clock that a test sets."""
 
     now: float = 1000.0
 
@@ -25,20 +25,20 @@ class HandClock:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-async def state(tmp_path: Path, clock: HandClock) -> AsyncIterator[StateDatabase]:
+async def state(tmp_path: Path, clock: ManualClock) -> AsyncIterator[StateDatabase]:
     opened = StateDatabase.open(tmp_path / "orchestrator.sqlite", clock)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def hands() -> Hands:
-    return Hands()
+def monotonic() -> ManualMonotonic:
+    return ManualMonotonic()
 
 
 @pytest.fixture
@@ -47,12 +47,15 @@ def cluster() -> FakeCluster:
 
 
 @pytest.fixture
-def make(cluster: FakeCluster, hands: Hands) -> Callable[..., KubernetesLauncher]:
-    """Makes launchers `kubernetes`, with options, that talk to the same cluster of memory."""
+def make(cluster: FakeCluster, monotonic: ManualMonotonic) -> Callable[..., KubernetesLauncher]:
+    """Makes Kubernetes launchers with the given options that use the same fake cluster."""
 
     def made(**changes: Any) -> KubernetesLauncher:
         return KubernetesLauncher(
-            AROUND, KubernetesOptions(**changes), find=lambda namespace: (cluster, NAMESPACE), monotonic=hands
+            POD_ENVIRONMENT,
+            KubernetesOptions(**changes),
+            find=lambda namespace: (cluster, NAMESPACE),
+            monotonic=monotonic,
         )
 
     return made

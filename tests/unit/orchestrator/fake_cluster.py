@@ -1,4 +1,4 @@
-"""An API server of memory that answers as recorded ones do, as far as the launcher `kubernetes` asks."""
+"""Fakes a Kubernetes API server in memory, as far as the Kubernetes launcher uses it; responses are as recorded."""
 
 import json
 import re
@@ -19,7 +19,7 @@ PATH = re.compile(
     r"(/(?P<name>[^/]+))?(?P<log>/log)?"
 )
 
-AROUND = PodEnvironment(
+POD_ENVIRONMENT = PodEnvironment(
     orchestrator="podrace-orchestrator:50051",
     leaderboard="podrace-leaderboard:50052",
     store="minio+http://podrace-store:9000/podrace",
@@ -55,8 +55,8 @@ TEMPLATE: dict[str, Any] = {
 }
 
 
-class Hands:
-    """A clock that a test turns."""
+class ManualMonotonic:
+    """A monotonic clock that a test sets."""
 
     now = 100.0
 
@@ -83,18 +83,18 @@ def node(name: str = "n1", cores: str = "8", memory: str = "16Gi", gpus: int = 0
 
 
 def failure(status: int, message: str, reason: str = "", **headers: str) -> ApiResponse:
-    said = {"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": status}
-    return ApiResponse(status, json.dumps(said).encode(), headers)
+    status_object = {"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": status}
+    return ApiResponse(status, json.dumps(status_object).encode(), headers)
 
 
 @dataclass
 class FakeCluster:
-    """What the server has, by kind and name; what it was asked; what it is to fail at."""
+    """Objects by kind and name, the requests that were received, and the requests that must fail."""
 
     objects: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     asked: list[tuple[str, str, Mapping[str, str], Any]] = field(default_factory=list)
     failures: dict[tuple[str, str], ApiResponse | OSError] = field(default_factory=dict)
-    """By method and kind."""
+    """Failures by method and kind."""
     logs: dict[str, str] = field(default_factory=dict)
     page: int = 500
     expired_once: bool = False
@@ -114,7 +114,7 @@ class FakeCluster:
     def give_pod(
         self, job: str, phase: str = "Running", *, at: str = "n1", index: int | None = None, **status: Any
     ) -> dict[str, Any]:
-        """Does what the Job controller, the scheduler and a kubelet would do."""
+        """Creates a pod like the Job controller, the scheduler and a kubelet would."""
         template = self.jobs()[job]["spec"]["template"]
         number = len(self.objects.get("pods", {}))
         return self.put(
@@ -185,5 +185,5 @@ class FakeCluster:
         if kind == "jobs":
             pods = self.objects.get("pods", {})
             for pod in [pod for pod, item in pods.items() if item["metadata"]["labels"]["podrace/pod"] == name]:
-                # The collector does it, with the pod's own grace.
+                # The garbage collector deletes the pods, with their own grace period.
                 pods[pod]["metadata"]["deletionTimestamp"] = "2026-11-21T10:01:00Z"

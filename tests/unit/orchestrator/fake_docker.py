@@ -1,4 +1,4 @@
-"""An engine of memory: as much of docker.DockerClient as the launcher asks for."""
+"""Fakes a Docker Engine in memory, as far as the launcher uses docker.DockerClient."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,21 +11,21 @@ GIB = 1 << 30
 @dataclass
 class Container:
     engine: "Engine"
-    told: dict[str, Any]
+    arguments: dict[str, Any]
     status: str = "running"
     signals: list[str] = field(default_factory=list)
-    said: bytes = b""
+    log: bytes = b""
     attrs: dict[str, Any] = field(
         default_factory=lambda: {"Created": "2026-11-21T10:00:00.123456789Z", "State": {"ExitCode": 3}}
     )
 
     @property
     def name(self) -> str:
-        return str(self.told["name"])
+        return str(self.arguments["name"])
 
     @property
     def labels(self) -> dict[str, str]:
-        return dict(self.told["labels"])
+        return dict(self.arguments["labels"])
 
     def kill(self, signal: str) -> None:
         self.signals.append(signal)
@@ -35,7 +35,7 @@ class Container:
         del self.engine.running[self.name]
 
     def logs(self, tail: int) -> bytes:
-        return self.said
+        return self.log
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Images:
 
 
 class Engine:
-    """As much of docker.DockerClient as is asked for."""
+    """The part of docker.DockerClient that the launcher uses."""
 
     def __init__(self) -> None:
         self.running: dict[str, Container] = {}
@@ -62,10 +62,10 @@ class Engine:
         wanted = dict(label.split("=", 1) for label in filters["label"])
         return [c for c in self.running.values() if wanted.items() <= c.labels.items()]
 
-    def run(self, **told: Any) -> None:
+    def run(self, **arguments: Any) -> None:
         self._fail("run")
-        self._fail(told["name"])
-        self.running[told["name"]] = Container(self, told)
+        self._fail(arguments["name"])
+        self.running[arguments["name"]] = Container(self, arguments)
 
     def create(self, name: str, *, driver: str, driver_opts: dict[str, str], labels: dict[str, str]) -> None:
         self.volume_options[name] = driver_opts

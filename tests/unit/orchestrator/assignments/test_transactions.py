@@ -7,10 +7,10 @@ from orchestrator.state.records import AgentRecord, WorkPhase
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 
 
-async def kept(state: StateDatabase, number: int, left: dict[str, str], tournament_id: str = "t") -> None:
-    """An agent's number is committed, then the agent arrives."""
+async def save_generated(state: StateDatabase, number: int, left: dict[str, str], tournament_id: str = "t") -> None:
+    """Commits an agent's number, then stores the generated agent twice."""
     name = f"{tournament_id}-a{number}"
-    row = AgentRecord(name, tournament_id, number, WorkPhase.UNFINISHED, 1, "p0", "life", 0, None)
+    row = AgentRecord(name, tournament_id, number, WorkPhase.UNFINISHED, 1, "p0", "run", 0, None)
     await state.transact(records.save, row)
     made = Agent(agent_id=name, tournament_id=tournament_id, number=number, reason="fresh", left_algorithms=left)
     await state.transact(save_generated_agent, made)
@@ -23,18 +23,18 @@ def departures(transaction: Transaction) -> list[tuple[Any, ...]]:
     )
 
 
-async def test_an_algorithm_that_leaves_the_draw_is_told_once_with_the_reason(state: StateDatabase) -> None:
-    await kept(state, 0, {})
+async def test_an_algorithm_that_leaves_the_draw_is_recorded_once_with_the_reason(state: StateDatabase) -> None:
+    await save_generated(state, 0, {})
     assert await state.transact(departures) == []
     halved = {"a2c": "halving after 2 agents of each: its best, 5 ± 0, is behind that of ppo, 9 ± 0"}
-    await kept(state, 2, halved)
-    await kept(state, 1, {})
-    await kept(state, 3, halved)
-    told = "a2c leaves the draw: halving after 2 agents of each: its best, 5 ± 0, is behind that of ppo, 9 ± 0"
+    await save_generated(state, 2, halved)
+    await save_generated(state, 1, {})
+    await save_generated(state, 3, halved)
+    reason = "a2c leaves the draw: halving after 2 agents of each: its best, 5 ± 0, is behind that of ppo, 9 ± 0"
     assert await state.transact(departures) == [
-        ("t", "t-a2", f"{told}; its pods get agents of the others as theirs end")
+        ("t", "t-a2", f"{reason}; its pods get other algorithms when their agents finish")
     ]
-    await kept(state, 4, halved | {"a2c-lstm": "none of its agents was ever scored, and 2 have ended"})
+    await save_generated(state, 4, halved | {"a2c-lstm": "none of its agents was ever scored, and 2 have ended"})
     assert [row[1] for row in await state.transact(departures)] == ["t-a2", "t-a4"]
-    await kept(state, 0, halved, tournament_id="u")
+    await save_generated(state, 0, halved, tournament_id="u")
     assert [row[0] for row in await state.transact(departures)] == ["t", "t", "u"]

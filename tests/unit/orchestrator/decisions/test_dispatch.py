@@ -21,8 +21,8 @@ from orchestrator.decisions.dispatch import (
 from podrace.errors import FailedPrecondition
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
-ME = Holder("p0", "second-life")
-OTHER = Holder("p1", "life")
+ME = Holder("p0", "second-run")
+OTHER = Holder("p1", "run")
 
 
 def state(**changes: object) -> DispatchState:
@@ -34,9 +34,9 @@ def held_by(holder: Holder | None, work_id: str = "a0", *, lives: bool = True, v
     return WorkItem(work_id, holder, lives, valid)
 
 
-def test_a_repeat_gets_what_it_holds_under_the_same_epoch() -> None:
+def test_a_repeated_request_gets_the_held_work_under_the_same_epoch() -> None:
     agents = [held_by(None, "a0"), held_by(ME, "a1")]
-    assert choose(ME, state(agents=agents)) == AssignExisting("a1", "asked again", again=True)
+    assert choose(ME, state(agents=agents)) == AssignExisting("a1", "the request was repeated", repeated=True)
 
 
 def test_evaluations_come_before_agents() -> None:
@@ -51,32 +51,32 @@ def test_evaluations_come_before_agents() -> None:
         held_by(None),
         held_by(OTHER, lives=False),
         held_by(OTHER, valid=False),
-        held_by(Holder("p0", "first-life")),
+        held_by(Holder("p0", "first-run")),
     ],
-    ids=["given back", "pod dead", "lease expired", "earlier life of the same pod"],
+    ids=["given back", "pod dead", "lease expired", "previous run of the same pod"],
 )
-def test_an_agent_that_nobody_works_on_goes_before_a_new_one(work: WorkItem) -> None:
+def test_a_free_agent_is_assigned_before_a_new_one(work: WorkItem) -> None:
     choice = choose(ME, state(agents=[work]))
     assert isinstance(choice, AssignExisting)
-    assert (choice.work_id, choice.again) == ("a0", False)
+    assert (choice.work_id, choice.repeated) == ("a0", False)
 
 
-def test_an_agent_that_somebody_works_on_is_left_alone() -> None:
+def test_an_agent_with_a_valid_lease_is_not_assigned_again() -> None:
     assert choose(ME, state(agents=[held_by(OTHER)])) == AssignNew(3)
 
 
-def test_the_oldest_free_agent_goes_first() -> None:
+def test_the_oldest_free_agent_is_assigned_first() -> None:
     agents = [held_by(OTHER, "a0"), held_by(None, "a1"), held_by(None, "a2")]
     choice = choose(ME, state(agents=agents))
     assert isinstance(choice, AssignExisting)
     assert choice.work_id == "a1"
 
 
-def test_a_retired_pod_is_drained_whatever_there_is_to_do() -> None:
+def test_a_retired_pod_is_drained_even_if_there_is_work() -> None:
     assert choose(ME, state(drain_reason="the pool shrinks", agents=[held_by(ME)])) == Drain("the pool shrinks")
 
 
-def test_after_the_end_no_agent_is_handed_out_but_evaluations_are() -> None:
+def test_after_the_end_evaluations_are_assigned_but_agents_are_not() -> None:
     ended = state(end_reason="cancelled", agents=[held_by(None)])
     assert choose(ME, ended) == Drain("cancelled")
     choice = choose(ME, dataclasses.replace(ended, evaluations=[held_by(None, "e0")]))
@@ -84,27 +84,27 @@ def test_after_the_end_no_agent_is_handed_out_but_evaluations_are() -> None:
     assert choice.work_id == "e0"
 
 
-def test_a_round_waits_for_every_agent_of_the_earlier_ones() -> None:
+def test_a_round_waits_for_every_agent_of_the_previous_rounds() -> None:
     rounds = RoundProgress(size=3, unfinished_numbers=[1], judged=1)
     choice = choose(ME, state(agents=[held_by(OTHER, "a1")], rounds=rounds))
     assert choice == Wait("round 1 waits for agent 1 of round 0")
 
 
-def test_a_round_waits_until_the_objective_was_judged_on_the_earlier_ones() -> None:
+def test_a_round_waits_until_the_objective_was_checked_on_the_previous_round() -> None:
     rounds = RoundProgress(size=3, unfinished_numbers=[], judged=0)
     assert isinstance(choose(ME, state(rounds=rounds)), Wait)
     assert choose(ME, state(rounds=dataclasses.replace(rounds, judged=1))) == AssignNew(3)
 
 
-def test_the_first_round_waits_for_nothing() -> None:
+def test_the_first_round_starts_at_once() -> None:
     assert choose(ME, state(next_number=0, rounds=RoundProgress(3, [], 0))) == AssignNew(0)
 
 
-@pytest.mark.parametrize("told", [1, 3])
-def test_any_other_epoch_than_the_current_one_is_stale(told: int) -> None:
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_every_epoch_but_the_current_one_is_stale(epoch: int) -> None:
     check_epoch("a0", 2, 2)
     with pytest.raises(FailedPrecondition) as raised:
-        check_epoch("a0", 2, told)
+        check_epoch("a0", 2, epoch)
     assert raised.value.reason == STALE_EPOCH
 
 
@@ -119,23 +119,23 @@ def test_any_other_epoch_than_the_current_one_is_stale(told: int) -> None:
         (False, True, "", "", pb.DIRECTIVE_CANCEL),
     ],
 )
-def test_a_pod_that_reports_is_told_what_its_tournament_needs(
+def test_the_directive_follows_from_the_states_of_lease_pod_and_tournament(
     held: bool, training: bool, drain: str, end: str, directive: pb.Directive.ValueType
 ) -> None:
-    order = direct(held=held, training=training, drain_reason=drain, end_reason=end)
-    assert order.directive == directive
-    assert bool(order.reason) == (directive != pb.DIRECTIVE_CONTINUE)
+    answer = direct(held=held, training=training, drain_reason=drain, end_reason=end)
+    assert answer.directive == directive
+    assert bool(answer.reason) == (directive != pb.DIRECTIVE_CONTINUE)
 
 
-def test_three_failures_in_a_row_are_enough() -> None:
+def test_three_failures_in_a_row_per_algorithm_fail_the_tournament() -> None:
     assert [is_last_failure(count) for count in (1, 2, 3)] == [False, False, True]
-    # One algorithm that cannot work must not end it for the others.
+    # One algorithm that always fails must not end the tournament for the others.
     assert [is_last_failure(count, algorithms=3) for count in (3, 8, 9)] == [False, False, True]
 
 
-def test_an_evaluation_that_takes_its_pods_with_it_is_given_up() -> None:
+def test_an_evaluation_fails_after_three_lost_pods() -> None:
     lost = held_by(OTHER, "e0", lives=False)
     assert lost_too_often(2, lost, ME) == ""
     assert lost_too_often(3, lost, ME)
-    assert lost_too_often(3, held_by(OTHER, "e0"), ME) == "", "its third pod works on it"
+    assert lost_too_often(3, held_by(OTHER, "e0"), ME) == "", "its third pod is running it"
     assert lost_too_often(9, held_by(None, "e0"), ME) == "", "it was given back, not lost"

@@ -34,21 +34,21 @@ def test_each_objective_is_met_exactly_when_it_is_reached(
     assert met(spec, after)
 
 
-def test_any_objective_ends_the_tournament() -> None:
+def test_one_met_objective_ends_the_tournament() -> None:
     assert met(objective(target=475.0, seconds=60), progress(score=0.0, seconds=61.0)).startswith("wall clock")
 
 
-def test_results_are_judged_between_rounds_only() -> None:
+def test_results_are_checked_between_rounds_only() -> None:
     spec = objective(target=1.0, steps=10)
     assert met(spec, progress(score=2.0, steps=20, between_rounds=False)) == ""
     assert met(spec, progress(score=2.0, steps=20, between_rounds=True)).startswith("target return")
 
 
-def test_the_wall_clock_does_not_wait_for_a_round() -> None:
+def test_the_wall_clock_is_checked_within_a_round() -> None:
     assert met(objective(seconds=60), progress(seconds=60.0, between_rounds=False))
 
 
-def test_the_reason_tells_both_numbers() -> None:
+def test_the_reason_has_the_score_and_the_target() -> None:
     assert met(objective(target=475.0), progress(score=480.5)) == (
         "target return: the best candidate scores 480.5, the target is 475"
     )

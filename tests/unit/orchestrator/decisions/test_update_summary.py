@@ -9,7 +9,7 @@ def spec() -> TournamentSpec:
     return made
 
 
-def test_each_change_is_told_with_what_was_there_before() -> None:
+def test_each_change_is_described_with_old_and_new_value() -> None:
     after = spec()
     after.pool.maximum_pods = 4
     after.objective.wall_clock_duration.FromMilliseconds(90_500)
@@ -19,5 +19,5 @@ def test_each_change_is_told_with_what_was_there_before() -> None:
     )
 
 
-def test_what_stays_is_not_told() -> None:
-    assert describe_changes(spec(), spec()) == "nothing that was not so before"
+def test_unchanged_values_are_not_described() -> None:
+    assert describe_changes(spec(), spec()) == "no value changed"

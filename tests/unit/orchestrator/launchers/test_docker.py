@@ -1,4 +1,4 @@
-"""What the launcher `docker` tells its engine, and makes of what the engine says; an engine of memory here."""
+"""Tests the requests of the Docker launcher, and how it interprets the responses; the engine is faked in memory."""
 
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,12 @@ def new_pod(pod_id: str = "race-p0", **changes: Any) -> NewPod:
     return NewPod(pod_id, "race", spec)
 
 
-async def test_a_separate_pod_is_a_container_a_role_the_head_first(launcher: DockerLauncher, engine: Engine) -> None:
+async def test_a_separate_pod_has_one_container_per_role_and_the_leader_starts_first(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
     await launcher.start(new_pod())
     assert list(engine.running) == [f"podrace-race-p0-{role}" for role in ("learner", "worker-0", "evaluator")]
-    assert [c.told["command"] for c in engine.running.values()] == [["learner"], ["worker-0"], ["evaluator"]]
+    assert [c.arguments["command"] for c in engine.running.values()] == [["learner"], ["worker-0"], ["evaluator"]]
     assert engine.volume_options == {
         "podrace-race-p0": {
             "type": "tmpfs",
@@ -57,51 +59,48 @@ async def test_a_separate_pod_is_a_container_a_role_the_head_first(launcher: Doc
             "o": f"uid=10001,gid=10001,mode=0700,size={GIB}",
         }
     }
-    assert all("podrace-race-p0:/run/podrace:rw" in c.told["volumes"] for c in engine.running.values())
+    assert all("podrace-race-p0:/run/podrace:rw" in c.arguments["volumes"] for c in engine.running.values())
 
 
-async def test_a_container_may_do_nothing_but_its_work(launcher: DockerLauncher, engine: Engine) -> None:
+async def test_containers_run_without_privileges(launcher: DockerLauncher, engine: Engine) -> None:
     await launcher.start(new_pod(layout=LAYOUT_FUSED, cores=1.5))
-    (told,) = (c.told for c in engine.running.values())
-    assert told["read_only"]
-    assert told["cap_drop"] == ["ALL"]
-    assert told["security_opt"] == ["no-new-privileges:true"]
-    assert (told["nano_cpus"], told["mem_limit"], told["network"]) == (1_500_000_000, GIB, "mesh")
-    assert "privileged" not in told
-    assert told["restart_policy"] is None
+    (arguments,) = (c.arguments for c in engine.running.values())
+    assert arguments["read_only"]
+    assert arguments["cap_drop"] == ["ALL"]
+    assert arguments["security_opt"] == ["no-new-privileges:true"]
+    assert (arguments["nano_cpus"], arguments["mem_limit"], arguments["network"]) == (1_500_000_000, GIB, "mesh")
+    assert "privileged" not in arguments
+    assert arguments["restart_policy"] is None
 
 
-async def test_a_container_is_told_what_a_pod_has_to_know(launcher: DockerLauncher, engine: Engine) -> None:
+async def test_a_container_gets_the_settings_of_its_pod(launcher: DockerLauncher, engine: Engine) -> None:
     await launcher.start(new_pod(gpus=1, plane="cuda"))
-    told = engine.running["podrace-race-p0-worker-0"].told
-    assert (
-        told["environment"]
-        | {
-            "PODRACE_AGENTPOD__POD_ID": "race-p0",
-            "PODRACE_AGENTPOD__LAYOUT": "separate",
-            "PODRACE_AGENTPOD__PLANE": "cuda",
-            "PODRACE_AGENTPOD__GPUS": "0",
-            "PODRACE_AGENTPOD__ORCHESTRATOR": "orchestrator:50051",
-            "PODRACE_AGENTPOD__TELEMETRY__LOG_LEVEL": "info",
-            "PODRACE_STORE_ACCESS_KEY": "key",
-        }
-        == told["environment"]
-    )
-    assert told["device_requests"][0]["DeviceIDs"] == ["0"]
-    assert told["device_requests"][0]["Capabilities"] == [["gpu", "compute", "utility"]]
-    assert told["pid_mode"] == "container:podrace-race-p0-learner"
+    arguments = engine.running["podrace-race-p0-worker-0"].arguments
+    expected = {
+        "PODRACE_AGENTPOD__POD_ID": "race-p0",
+        "PODRACE_AGENTPOD__LAYOUT": "separate",
+        "PODRACE_AGENTPOD__PLANE": "cuda",
+        "PODRACE_AGENTPOD__GPUS": "0",
+        "PODRACE_AGENTPOD__ORCHESTRATOR": "orchestrator:50051",
+        "PODRACE_AGENTPOD__TELEMETRY__LOG_LEVEL": "info",
+        "PODRACE_STORE_ACCESS_KEY": "key",
+    }
+    assert expected.items() <= arguments["environment"].items()
+    assert arguments["device_requests"][0]["DeviceIDs"] == ["0"]
+    assert arguments["device_requests"][0]["Capabilities"] == [["gpu", "compute", "utility"]]
+    assert arguments["pid_mode"] == "container:podrace-race-p0-learner"
 
 
-async def test_gpus_are_given_once_and_refused_when_there_are_none_left(launcher: DockerLauncher) -> None:
+async def test_each_gpu_is_assigned_once(launcher: DockerLauncher) -> None:
     await launcher.start(new_pod("race-p0", gpus=1))
     await launcher.start(new_pod("race-p1", gpus=1))
     with pytest.raises(Unavailable, match="a pod needs 1 GPUs, 0 are free"):
         await launcher.start(new_pod("race-p2", gpus=1))
-    with pytest.raises(InvalidArgument, match=r"pod.gpus = 3: launcher 'docker' may give away 2"):
+    with pytest.raises(InvalidArgument, match=r"pod.gpus = 3: launcher 'docker' has 2 GPUs"):
         await launcher.start(new_pod("race-p3", gpus=3))
 
 
-async def test_a_pod_that_runs_is_listed_as_it_was_started_and_started_once(
+async def test_a_running_pod_is_listed_as_started_and_not_started_again(
     launcher: DockerLauncher, engine: Engine
 ) -> None:
     await launcher.start(new_pod())
@@ -113,9 +112,7 @@ async def test_a_pod_that_runs_is_listed_as_it_was_started_and_started_once(
     assert pod.start_time == 1795255200.0
 
 
-async def test_a_pods_metrics_are_found_by_the_names_of_its_containers(
-    launcher: DockerLauncher, engine: Engine
-) -> None:
+async def test_metrics_addresses_are_container_names(launcher: DockerLauncher, engine: Engine) -> None:
     await launcher.start(new_pod())
     await launcher.start(new_pod("race-p1", layout=LAYOUT_FUSED))
     found = {pod.pod_id: pod.metrics for pod in await launcher.list()}
@@ -125,20 +122,20 @@ async def test_a_pods_metrics_are_found_by_the_names_of_its_containers(
     assert [pod.metrics for pod in await launcher.list()] == [{}, {}]
 
 
-async def test_a_pod_whose_head_is_dead_is_swept_and_its_last_words_kept(
+async def test_a_pod_with_a_dead_leader_is_removed_and_its_last_log_line_kept(
     launcher: DockerLauncher, engine: Engine
 ) -> None:
     await launcher.start(new_pod())
     leader = engine.running["podrace-race-p0-learner"]
-    leader.status, leader.said = "exited", b"one\n\x1b[31merror: no room\x1b[0m\n\n"
+    leader.status, leader.log = "exited", b"one\n\x1b[31merror: no space\x1b[0m\n\n"
     assert await launcher.list() == []
     assert engine.removed[0] == "podrace-race-p0-learner"
     assert not engine.running
     assert not engine.volume_options
-    assert launcher.last_log_line("race-p0") == "error: no room"
+    assert launcher.last_log_line("race-p0") == "error: no space"
 
 
-async def test_who_said_nothing_is_known_by_how_it_ended(launcher: DockerLauncher, engine: Engine) -> None:
+async def test_without_a_log_the_exit_status_is_reported(launcher: DockerLauncher, engine: Engine) -> None:
     for pod_id, state in (("race-p0", {"ExitCode": 137}), ("race-p1", {"OOMKilled": True, "ExitCode": 137})):
         await launcher.start(new_pod(pod_id))
         leader = engine.running[f"podrace-{pod_id}-learner"]
@@ -149,31 +146,31 @@ async def test_who_said_nothing_is_known_by_how_it_ended(launcher: DockerLaunche
     assert launcher.last_log_line("race-p9") == ""
 
 
-async def test_containers_without_a_head_are_swept(launcher: DockerLauncher, engine: Engine) -> None:
+async def test_containers_without_a_leader_are_removed(launcher: DockerLauncher, engine: Engine) -> None:
     await launcher.start(new_pod())
     del engine.running["podrace-race-p0-learner"]
     assert await launcher.list() == []
     assert not engine.running
 
 
-async def test_others_containers_are_none_of_ours(launcher: DockerLauncher, engine: Engine) -> None:
+async def test_containers_of_another_scope_are_ignored(launcher: DockerLauncher, engine: Engine) -> None:
     await launcher.start(new_pod())
-    engine.running["podrace-race-p0-learner"].told["labels"]["podrace.scope"] = "another"
+    engine.running["podrace-race-p0-learner"].arguments["labels"]["podrace.scope"] = "another"
     for container in engine.running.values():
-        container.told["labels"]["podrace.scope"] = "another"
+        container.arguments["labels"]["podrace.scope"] = "another"
     assert await launcher.list() == []
     assert len(engine.running) == 3
 
 
-async def test_a_start_that_fails_half_way_leaves_nothing(launcher: DockerLauncher, engine: Engine) -> None:
+async def test_a_failed_start_leaves_no_containers(launcher: DockerLauncher, engine: Engine) -> None:
     engine.failures["podrace-race-p0-evaluator"] = docker.errors.APIError("conflict")
-    with pytest.raises(Unavailable, match="the Docker Engine refuses: conflict"):
+    with pytest.raises(Unavailable, match="the Docker Engine reports an error: conflict"):
         await launcher.start(new_pod())
     assert not engine.running
     assert not engine.volume_options
 
 
-async def test_to_stop_is_a_signal_to_the_head_and_to_kill_is_to_remove_all(
+async def test_stopping_signals_the_leader_and_killing_removes_all_containers(
     launcher: DockerLauncher, engine: Engine
 ) -> None:
     await launcher.start(new_pod())
@@ -185,9 +182,9 @@ async def test_to_stop_is_a_signal_to_the_head_and_to_kill_is_to_remove_all(
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"),
+    ("failure", "message"),
     [
-        (docker.errors.ImageNotFound("no such image"), "image 'podrace/agentpod:test' is not on the engine"),
+        (docker.errors.ImageNotFound("no such image"), "image 'podrace/agentpod:test' does not exist on the engine"),
         (
             docker.errors.DockerException("('Connection aborted.', PermissionError(13, 'Permission denied'))"),
             "this user may not use its socket",
@@ -198,16 +195,16 @@ async def test_to_stop_is_a_signal_to_the_head_and_to_kill_is_to_remove_all(
         ),
     ],
 )
-async def test_what_is_wrong_with_the_engine_is_one_line_with_a_way_out(
-    launcher: DockerLauncher, engine: Engine, failure: Exception, said: str
+async def test_an_error_of_the_engine_becomes_one_line_with_a_remedy(
+    launcher: DockerLauncher, engine: Engine, failure: Exception, message: str
 ) -> None:
     engine.failures["podrace-race-p0-learner"] = failure
-    with pytest.raises(Unavailable, match=said) as caught:
+    with pytest.raises(Unavailable, match=message) as caught:
         await launcher.start(new_pod())
     assert "\n" not in caught.value.message
 
 
-async def test_capacity_is_the_engines_but_for_what_is_spared(launcher: DockerLauncher) -> None:
+async def test_capacity_is_that_of_the_engine_without_the_spare_memory(launcher: DockerLauncher) -> None:
     capacity = await launcher.capacity()
     assert (capacity.total.cores, capacity.total.memory_bytes, capacity.total.gpus) == (8.0, 15 * GIB, 2)
 
@@ -222,7 +219,7 @@ def test_credentials_come_from_the_environment_or_from_files(tmp_path: Path) -> 
         credentials({"PODRACE_STORE_SECRET_KEY_FILE": "nowhere"})
 
 
-def test_the_roles_of_a_pod_are_those_that_agentpod_has() -> None:
+def test_the_roles_of_a_pod_match_those_of_agentpod() -> None:
     from agentpod.config import PodConfig
 
     for layout, name in ((LAYOUT_SEPARATE, "separate"), (LAYOUT_FUSED, "fused")):

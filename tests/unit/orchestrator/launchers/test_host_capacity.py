@@ -11,7 +11,7 @@ KIB = 1024
 
 
 def machine(root: Path, cgroup: str, files: dict[str, str], total_gib: int = 16, available_gib: int = 12) -> Path:
-    """A /proc and a /sys of a machine whose process is in the groups of `cgroup`."""
+    """Creates a /proc and a /sys of a machine whose process is in the control groups of `cgroup`."""
     meminfo = f"MemTotal: {total_gib * GIB // KIB} kB\nMemAvailable: {available_gib * GIB // KIB} kB\n"
     for name, text in {"proc/meminfo": meminfo, "proc/self/cgroup": cgroup, **files}.items():
         path = root / name
@@ -20,14 +20,14 @@ def machine(root: Path, cgroup: str, files: dict[str, str], total_gib: int = 16,
     return root
 
 
-def test_without_groups_it_is_the_machine(tmp_path: Path) -> None:
+def test_without_control_groups_the_whole_machine_counts(tmp_path: Path) -> None:
     found = sense(machine(tmp_path, "", {}))
     assert found.total.cores == len(os.sched_getaffinity(0))
     assert found.total.memory_bytes == 16 * GIB
     assert found.available_memory_bytes == 12 * GIB
 
 
-def test_the_narrowest_group_above_counts(tmp_path: Path) -> None:
+def test_the_lowest_limit_of_all_parent_groups_counts(tmp_path: Path) -> None:
     files = {
         "sys/fs/cgroup/outer/cpu.max": "50000 100000",
         "sys/fs/cgroup/outer/inner/cpu.max": "max 100000",
@@ -39,7 +39,7 @@ def test_the_narrowest_group_above_counts(tmp_path: Path) -> None:
     found = sense(machine(tmp_path, "0::/outer/inner\n", files))
     assert found.total.cores == 0.5
     assert found.total.memory_bytes == 4 * GIB
-    assert found.available_memory_bytes == 2 * GIB, "file pages that nobody touches can be had"
+    assert found.available_memory_bytes == 2 * GIB, "inactive file pages are reclaimable"
 
 
 def test_version_1_groups_are_read_per_controller(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_limit_above_the_machine_is_no_limit(tmp_path: Path) -> None:
     assert sense(machine(tmp_path, "0::/\n", files)).total.memory_bytes == 16 * GIB
 
 
-def test_in_a_container_the_mount_itself_is_read_when_the_path_is_the_hosts(tmp_path: Path) -> None:
+def test_in_a_container_the_mount_is_read_if_the_path_is_that_of_the_host(tmp_path: Path) -> None:
     files = {"sys/fs/cgroup/memory.max": str(GIB), "sys/fs/cgroup/memory.current": "0"}
     assert sense(machine(tmp_path, "0::/docker/0123\n", files)).total.memory_bytes == GIB
 
@@ -69,13 +69,13 @@ def test_memory_in_use_beyond_the_limit_leaves_none(tmp_path: Path) -> None:
     assert sense(machine(tmp_path, "0::/\n", files)).available_memory_bytes == 0
 
 
-def test_this_machine_can_be_sensed() -> None:
+def test_the_capacity_of_this_machine_is_measured() -> None:
     found = sense()
     assert found.total.cores > 0
     assert 0 < found.available_memory_bytes <= found.total.memory_bytes
 
 
-def test_hidden_gpus_are_not_given_to_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_hidden_by_cuda_visible_devices_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_capacity, "_driver_answers", lambda: True)
     monkeypatch.setattr("pynvml.nvmlDeviceGetCount", lambda: 4)
     assert gpu_ids({}) == [0, 1, 2, 3]

@@ -1,8 +1,8 @@
-"""Numbers for Prometheus that are decided, not read."""
+"""Tests the metrics that follow from decisions."""
 
 import prometheus_client
 
-from orchestrator.decisions.pool_size import Demand, PodActivity, PodView, RetirePod, StartPod
+from orchestrator.decisions.pool_size import Action, Demand, PodActivity, PodView, RetirePod, StartPod
 from orchestrator.decisions.resources import Resources
 from orchestrator.pool.metrics import measure_wanted, wanted
 
@@ -17,13 +17,13 @@ def view(pod_id: str, tournament_id: str, drained_since: float | None = None) ->
     return PodView(pod_id, tournament_id, POD, 0.0, drained_since, False, lambda now: PodActivity(busy=True))
 
 
-def test_wanted_are_those_that_stay_with_those_to_be_started_less_those_to_go() -> None:
+def test_wanted_pods_are_the_current_ones_plus_started_minus_retired() -> None:
     views = [view("a0", "a"), view("a1", "a"), view("b0", "b"), view("b1", "b", drained_since=1.0)]
-    actions = [StartPod("a", "room"), RetirePod("b0", "too many")]
+    actions: list[Action] = [StartPod("a", "capacity"), RetirePod("b0", "too many")]
     assert wanted([demand("a"), demand("b")], views, actions) == {"a": 3, "b": 0}
 
 
-def test_a_minimum_that_cannot_be_had_is_wanted_still() -> None:
+def test_a_minimum_without_capacity_is_still_wanted() -> None:
     assert wanted([demand("a", 2)], [], []) == {"a": 2}
 
 
@@ -37,7 +37,7 @@ def value(tournament_id: str) -> float | None:
     )
 
 
-def test_a_tournament_that_is_over_is_forgotten_and_the_others_are_never_missed() -> None:
+def test_only_metrics_of_finished_tournaments_are_removed() -> None:
     measure_wanted({"a": 1, "b": 2})
     measure_wanted({"b": 3})
     assert (value("a"), value("b")) == (None, 3.0)

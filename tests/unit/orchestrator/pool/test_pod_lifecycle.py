@@ -25,12 +25,12 @@ def listed(pod_id: str = "p0") -> ListedPod:
     return ListedPod(pod_id, "t", 0.0, 2, Resources(1.0, 1, 0))
 
 
-def test_a_pod_that_was_seen_and_is_not_listed_any_more_is_gone_at_once() -> None:
+def test_a_seen_pod_that_is_no_longer_listed_is_gone_at_once() -> None:
     assert compare([recorded()], [], [], {"p0": 0.0}).gone == [recorded()]
 
 
 @pytest.mark.parametrize(("absent", "gone"), [(START_GRACE_SECONDS - 0.1, 0), (START_GRACE_SECONDS, 1)])
-def test_a_pod_that_was_only_intended_gets_a_grace(absent: float, gone: int) -> None:
+def test_an_intended_pod_gets_time_to_appear(absent: float, gone: int) -> None:
     assert len(compare([recorded(phase=PodPhase.INTENDED)], [], [], {"p0": absent}).gone) == gone
 
 
@@ -38,7 +38,7 @@ def test_a_pod_that_is_being_started_is_never_gone() -> None:
     assert compare([recorded(phase=PodPhase.INTENDED)], [], ["p0"], {"p0": 1000.0}).gone == []
 
 
-def test_a_pod_that_nobody_recorded_is_unknown() -> None:
+def test_a_pod_without_a_record_is_unknown() -> None:
     found = compare([], [listed()], [], {})
     assert (found.unknown, found.gone, found.appeared) == ([listed()], [], [])
 
@@ -57,9 +57,9 @@ def new_tournament(transaction: Transaction) -> TournamentRecord:
     return lifecycle.create(transaction, request, resolve(given), "", lambda count: b"\x00" * count)
 
 
-async def die(state: StateDatabase, tournament_id: str, words: str = "boom") -> int:
+async def die(state: StateDatabase, tournament_id: str, last_log_line: str = "boom") -> int:
     pod = await state.transact(pod_lifecycle.record_intent, tournament_id, "a test")
-    return (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, words))[1]
+    return (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, last_log_line))[1]
 
 
 async def kinds(state: StateDatabase) -> Sequence[str]:
@@ -75,16 +75,16 @@ async def test_pods_are_numbered_and_recorded_before_they_run(state: StateDataba
     assert [pod.phase for pod in await state.transact(records.live_pods)] == [PodPhase.INTENDED] * 2
 
 
-async def test_pods_that_die_one_after_another_end_their_tournament_with_the_last_words(state: StateDatabase) -> None:
+async def test_useless_deaths_in_a_row_fail_the_tournament_with_the_last_log_line(state: StateDatabase) -> None:
     tournament = await state.transact(new_tournament)
     name = tournament.tournament_id
     assert [await die(state, name) for _ in range(MAXIMUM_DEATHS)] == list(range(1, MAXIMUM_DEATHS + 1))
     failed = await state.transact(records.find_tournament, name)
     assert failed.state == FAILED
-    assert failed.reason.endswith("the last one said: boom")
+    assert failed.reason.endswith("last log line of the latest pod: boom")
 
 
-async def test_a_pod_that_was_of_use_may_die_without_blame(state: StateDatabase) -> None:
+async def test_the_death_of_a_useful_pod_is_not_counted(state: StateDatabase) -> None:
     tournament = await state.transact(new_tournament)
     pod = await state.transact(pod_lifecycle.record_intent, tournament.tournament_id, "a test")
     record = await state.transact(records.find, PodRecord, pod.pod_id)
@@ -93,7 +93,7 @@ async def test_a_pod_that_was_of_use_may_die_without_blame(state: StateDatabase)
     assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, "boom"))[1] == 0
 
 
-async def test_a_pod_that_goes_as_told_is_not_a_death(state: StateDatabase) -> None:
+async def test_a_pod_that_stops_as_requested_is_not_counted_as_a_death(state: StateDatabase) -> None:
     tournament = await state.transact(new_tournament)
     pod = await state.transact(pod_lifecycle.record_intent, tournament.tournament_id, "a test")
     await state.transact(pod_lifecycle.retire, pod.pod_id, "the pool shrinks")
@@ -102,7 +102,7 @@ async def test_a_pod_that_goes_as_told_is_not_a_death(state: StateDatabase) -> N
     assert await kinds(state) == ["tournament_created", "pod_started", "pod_draining", "pod_gone"]
 
 
-async def test_a_pod_is_buried_once(state: StateDatabase) -> None:
+async def test_a_pod_is_marked_gone_once(state: StateDatabase) -> None:
     tournament = await state.transact(new_tournament)
     pod = await state.transact(pod_lifecycle.record_intent, tournament.tournament_id, "a test")
     assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, ""))[1] == 1

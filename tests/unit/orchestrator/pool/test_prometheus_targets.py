@@ -1,4 +1,4 @@
-"""What Prometheus reads about pods."""
+"""Tests the list of pods that Prometheus reads."""
 
 import json
 
@@ -11,7 +11,7 @@ def listed(pod_id: str, **metrics: str) -> ListedPod:
     return ListedPod(pod_id, "race", 0.0, 1, Resources(1.0, 1, 0), metrics)
 
 
-def test_every_role_of_every_pod_listed_last_is_a_target_with_labels_of_its_own() -> None:
+def test_every_role_of_every_listed_pod_is_a_target_with_its_own_labels() -> None:
     targets = PrometheusTargets()
     targets.update([listed("gone", learner="gone:9090")])
     targets.update([listed("p0", learner="p0-learner:9090", evaluator="p0-evaluator:9090"), listed("p1")])
@@ -29,5 +29,5 @@ def test_every_role_of_every_pod_listed_last_is_a_target_with_labels_of_its_own(
     ]
 
 
-def test_before_the_first_look_there_is_a_list_and_it_is_empty() -> None:
+def test_the_list_is_empty_before_the_first_cycle() -> None:
     assert json.loads(PrometheusTargets().page()[1]) == []

@@ -22,12 +22,12 @@ def pod(name: str = "p0", tournament_id: str = "t") -> PodRecord:
 
 def agent(number: int, pod_id: str = "p0", tournament_id: str = "t") -> AgentRecord:
     name = f"{tournament_id}-a{number}"
-    return AgentRecord(name, tournament_id, number, WorkPhase.UNFINISHED, 1, pod_id, "life", 0, None)
+    return AgentRecord(name, tournament_id, number, WorkPhase.UNFINISHED, 1, pod_id, "run", 0, None)
 
 
 def evaluation(number: int, pod_id: str = "") -> EvaluationRecord:
     request = pb.CreateEvaluationRequest()
-    return EvaluationRecord(f"t-e{number}", "t", number, WorkPhase.UNFINISHED, 1, pod_id, "life", request, None, "")
+    return EvaluationRecord(f"t-e{number}", "t", number, WorkPhase.UNFINISHED, 1, pod_id, "run", request, None, "")
 
 
 @pytest.fixture
@@ -37,43 +37,43 @@ def cache() -> StateCache:
     return made
 
 
-def asked(cache: StateCache, pod_id: str, *expired: str) -> list[str]:
+def assignable(cache: StateCache, pod_id: str, *expired: str) -> list[str]:
     return [work.work_id for work in cache.assignable_work(pod_id, expired)]
 
 
-def test_what_a_living_pod_holds_is_in_question_for_that_pod_alone(cache: StateCache) -> None:
+def test_work_of_a_living_pod_is_assignable_only_to_that_pod(cache: StateCache) -> None:
     cache.apply_saved([agent(0, "p0"), agent(1, "p1")])
-    assert (asked(cache, "p0"), asked(cache, "p1")) == (["t-a0"], ["t-a1"])
+    assert (assignable(cache, "p0"), assignable(cache, "p1")) == (["t-a0"], ["t-a1"])
 
 
-def test_what_expired_or_was_given_back_is_in_question_for_every_pod_of_its_tournament(cache: StateCache) -> None:
+def test_expired_and_returned_work_is_assignable_to_every_pod_of_its_tournament(cache: StateCache) -> None:
     cache.apply_saved([tournament("u"), pod("q0", "u"), agent(0, "p0"), agent(1, "p0"), agent(2, "p0")])
     cache.apply_saved([replace(agent(1), pod_id="", incarnation="")])
-    assert asked(cache, "p1", "t-a2") == ["t-a1", "t-a2"]
-    assert asked(cache, "q0", "t-a2") == []
+    assert assignable(cache, "p1", "t-a2") == ["t-a1", "t-a2"]
+    assert assignable(cache, "q0", "t-a2") == []
     cache.apply_saved([agent(1, "p1")])
-    assert asked(cache, "p0") == ["t-a0", "t-a2"]
+    assert assignable(cache, "p0") == ["t-a0", "t-a2"]
 
 
-def test_what_a_pod_held_is_free_when_it_is_gone(cache: StateCache) -> None:
+def test_work_of_a_gone_pod_is_assignable(cache: StateCache) -> None:
     cache.apply_saved([agent(0, "p0"), replace(pod("p0"), phase=PodPhase.GONE)])
-    assert asked(cache, "p1") == ["t-a0"]
+    assert assignable(cache, "p1") == ["t-a0"]
     assert list(cache.pods) == ["p1"]
-    assert asked(cache, "p0") == [], "nobody asks any more"
+    assert assignable(cache, "p0") == [], "a gone pod gets no work"
 
 
-def test_finished_work_is_in_question_for_nobody(cache: StateCache) -> None:
+def test_finished_work_is_not_assignable(cache: StateCache) -> None:
     cache.apply_saved([agent(0, "p0"), agent(1, "p1"), evaluation(0)])
     for phase, done in [(WorkPhase.FINISHED, agent(0, "")), (WorkPhase.FAILED, agent(1, ""))]:
         cache.apply_saved([replace(done, phase=phase)])
     cache.apply_saved([replace(evaluation(0), phase=WorkPhase.FINISHED)])
-    assert (asked(cache, "p0"), asked(cache, "p1"), cache.works) == ([], [], {})
+    assert (assignable(cache, "p0"), assignable(cache, "p1"), cache.works) == ([], [], {})
     assert (cache.agents("t"), cache.evaluations("t")) == ({}, {})
 
 
-def test_evaluations_come_before_agents_and_the_oldest_first(cache: StateCache) -> None:
+def test_evaluations_come_before_agents_and_older_work_first(cache: StateCache) -> None:
     cache.apply_saved([agent(10, ""), agent(9, ""), evaluation(1), evaluation(0), agent(11, "p0")])
-    assert asked(cache, "p0") == ["t-e0", "t-e1", "t-a9", "t-a10", "t-a11"]
+    assert assignable(cache, "p0") == ["t-e0", "t-e1", "t-a9", "t-a10", "t-a11"]
 
 
 def test_a_tournament_that_has_ended_is_active_while_it_has_evaluations(cache: StateCache) -> None:
@@ -83,8 +83,8 @@ def test_a_tournament_that_has_ended_is_active_while_it_has_evaluations(cache: S
     assert [found.tournament_id for found in cache.active()] == ["u"]
 
 
-async def test_who_follows_knows_what_who_reads_the_database_knows(state: StateDatabase) -> None:
-    followed, read = StateCache(), StateCache()
+async def test_a_cache_that_follows_commits_equals_one_read_from_the_database(state: StateDatabase) -> None:
+    followed, loaded = StateCache(), StateCache()
     state.on_saved(followed.apply_saved)
 
     def change(transaction: Transaction, *changed: Any) -> None:
@@ -94,15 +94,15 @@ async def test_who_follows_knows_what_who_reads_the_database_knows(state: StateD
     await state.transact(change, tournament(), pod("p0"), pod("p1"), pod("p2"), agent(0), agent(1, "p1"), evaluation(0))
     await state.transact(change, replace(pod("p1"), phase=PodPhase.GONE), replace(agent(0), phase=WorkPhase.FINISHED))
     await state.transact(change, agent(2, "p2"), replace(pod("p2"), drain_reason="enough"), evaluation(1, "p2"))
-    remembered = await state.transact(load_saved_state)
-    read.apply_saved([*remembered.tournaments, *remembered.pods, *remembered.works])
-    assert (followed.tournaments, followed.pods, followed.works) == (read.tournaments, read.pods, read.works)
+    saved = await state.transact(load_saved_state)
+    loaded.apply_saved([*saved.tournaments, *saved.pods, *saved.works])
+    assert (followed.tournaments, followed.pods, followed.works) == (loaded.tournaments, loaded.pods, loaded.works)
     for pod_id in ("p0", "p1", "p2"):
-        assert asked(followed, pod_id) == asked(read, pod_id)
-    assert asked(followed, "p0") == ["t-e0", "t-a1"]
+        assert assignable(followed, pod_id) == assignable(loaded, pod_id)
+    assert assignable(followed, "p0") == ["t-e0", "t-a1"]
 
 
-def test_the_latest_failures_are_known_once_each_and_no_other_end(cache: StateCache) -> None:
+def test_the_latest_failed_agents_are_kept_once_each(cache: StateCache) -> None:
     cache.apply_saved([replace(agent(number), phase=WorkPhase.FAILED, pod_id="") for number in (*range(300), 299)])
     cache.apply_saved([replace(agent(300), phase=WorkPhase.FINISHED, pod_id="")])
     failed = cache.failed("t")

@@ -32,7 +32,7 @@ async def test_events_are_stored_with_their_change_and_logged_once_they_are_dura
 
 
 class Once:
-    """A request that is made again and again."""
+    """A request that is repeated."""
 
     def __init__(self, state: StateDatabase) -> None:
         self.state, self.done = state, 0
@@ -47,25 +47,25 @@ class Once:
         return await self.state.transact(lambda transaction: transaction.once("Cancel", request_id, request, act))
 
 
-async def test_a_repeated_request_is_done_once_and_answered_alike(state: StateDatabase) -> None:
+async def test_a_repeated_request_is_executed_once_and_answered_identically(state: StateDatabase) -> None:
     once = Once(state)
     assert [await once.ask(), await once.ask()] == ["answer 1", "answer 1"]
     assert await once.ask("another") == "answer 2"
 
 
-async def test_another_request_under_a_used_id_is_refused(state: StateDatabase) -> None:
+async def test_another_request_with_a_used_id_is_rejected(state: StateDatabase) -> None:
     once = Once(state)
     await once.ask()
     with pytest.raises(AlreadyExists, match="'r' was used for another request"):
         await once.ask(tournament_id="u")
 
 
-async def test_a_request_without_an_id_is_refused(state: StateDatabase) -> None:
+async def test_a_request_without_an_id_is_rejected(state: StateDatabase) -> None:
     with pytest.raises(InvalidArgument, match="request_id is empty"):
         await Once(state).ask("")
 
 
-async def test_a_request_is_forgotten_after_a_day(state: StateDatabase, clock: Any) -> None:
+async def test_a_request_is_executed_again_after_a_day(state: StateDatabase, clock: Any) -> None:
     once = Once(state)
     await once.ask()
     clock.now += REQUEST_RECORD_SECONDS + 1
@@ -83,29 +83,29 @@ async def test_a_request_that_failed_may_be_repeated(state: StateDatabase) -> No
     assert await state.transact(lambda transaction: transaction.once("Cancel", "r", request, lambda: "yes")) == "yes"
 
 
-# --- following ---------------------------------------------------------------------------------------------------
+# --- reporting saved records -------------------------------------------------------------------------------------
 
 
 def save(transaction: Transaction, name: str) -> None:
     transaction.saved.append(name)
 
 
-async def test_who_follows_is_told_in_order_and_before_who_asked_is_answered(state: StateDatabase) -> None:
-    told: list[str] = []
-    state.on_saved(told.extend)
+async def test_saved_records_are_reported_in_order_before_the_caller_continues(state: StateDatabase) -> None:
+    reported: list[str] = []
+    state.on_saved(reported.extend)
 
-    async def ask(name: str) -> list[str]:
+    async def save_one(name: str) -> list[str]:
         await state.transact(save, name)
-        return list(told)
+        return list(reported)
 
-    answers = await asyncio.gather(*map(ask, "abc"))
-    assert told == ["a", "b", "c"]
+    answers = await asyncio.gather(*map(save_one, "abc"))
+    assert reported == ["a", "b", "c"]
     assert all(name in answer for name, answer in zip("abc", answers, strict=True))
 
 
-async def test_who_follows_is_not_told_what_failed(state: StateDatabase) -> None:
-    told: list[str] = []
-    state.on_saved(told.extend)
+async def test_records_of_a_failed_transaction_are_not_reported(state: StateDatabase) -> None:
+    reported: list[str] = []
+    state.on_saved(reported.extend)
 
     def fail(transaction: Transaction) -> None:
         save(transaction, "never")
@@ -114,24 +114,24 @@ async def test_who_follows_is_not_told_what_failed(state: StateDatabase) -> None
     with pytest.raises(FailedPrecondition):
         await state.transact(fail)
     await state.transact(save, "a")
-    assert told == ["a"]
+    assert reported == ["a"]
 
 
-async def test_who_follows_is_told_what_was_done_for_somebody_who_has_gone_away(state: StateDatabase) -> None:
-    told: list[str] = []
-    state.on_saved(told.extend)
-    began, free = threading.Event(), threading.Event()
+async def test_records_of_a_cancelled_caller_are_reported(state: StateDatabase) -> None:
+    reported: list[str] = []
+    state.on_saved(reported.extend)
+    began, proceed = threading.Event(), threading.Event()
 
     def slow(transaction: Transaction) -> None:
         began.set()
-        free.wait(10)
+        proceed.wait(10)
         save(transaction, "slow")
 
-    requester = asyncio.create_task(state.transact(slow))
+    caller = asyncio.create_task(state.transact(slow))
     await asyncio.to_thread(began.wait, 10)
-    requester.cancel()
-    await asyncio.wait([requester])
-    free.set()
+    caller.cancel()
+    await asyncio.wait([caller])
+    proceed.set()
     await state.transact(count_events)
-    assert requester.cancelled()
-    assert told == ["slow"]
+    assert caller.cancelled()
+    assert reported == ["slow"]

@@ -16,12 +16,12 @@ LEASE = 10.0
 
 
 def agent(epoch: int = 1, pod_id: str = "p0", steps: int = 0, agent_id: str = "t-a0") -> AgentRecord:
-    return AgentRecord(agent_id, "t", 0, WorkPhase.UNFINISHED, epoch, pod_id, "life", steps, None)
+    return AgentRecord(agent_id, "t", 0, WorkPhase.UNFINISHED, epoch, pod_id, "run", steps, None)
 
 
 def evaluation() -> EvaluationRecord:
     request = pb.CreateEvaluationRequest()
-    return EvaluationRecord("t-e0", "t", 0, WorkPhase.UNFINISHED, 1, "p0", "life", request, None, "")
+    return EvaluationRecord("t-e0", "t", 0, WorkPhase.UNFINISHED, 1, "p0", "run", request, None, "")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def test_a_lease_expires_when_it_is_not_renewed_in_time(runtime: RuntimeSt
     assert runtime.leases.expired(10.0) == {("t-a0", 1)}
 
 
-async def test_an_expired_lease_that_nobody_took_can_be_renewed(runtime: RuntimeState) -> None:
+async def test_an_expired_lease_that_was_not_assigned_again_can_be_renewed(runtime: RuntimeState) -> None:
     runtime.grant_lease(agent(), 0.0)
     runtime.renew_lease("t-a0", 1, steps(0), 25.0)
     assert runtime.leases.expired(34.9) == frozenset()
@@ -54,7 +54,7 @@ async def test_an_earlier_epoch_neither_renews_nor_releases_nor_replaces_a_later
     assert runtime.counters.environment_steps("t") == 0
 
 
-async def test_steps_that_are_taken_again_after_a_loss_are_not_counted_twice(runtime: RuntimeState) -> None:
+async def test_repeated_steps_after_a_loss_are_not_counted_twice(runtime: RuntimeState) -> None:
     runtime.grant_lease(agent(), 0.0)
     runtime.renew_lease("t-a0", 1, steps(100), 1.0)
     runtime.grant_lease(agent(epoch=2, pod_id="p1"), 2.0)
@@ -72,14 +72,14 @@ async def test_steps_of_all_agents_are_counted_and_those_of_evaluations_are_not(
     assert runtime.counters.environment_steps("t") == 20
 
 
-async def test_only_pods_heard_of_lately_have_a_speed(runtime: RuntimeState) -> None:
+async def test_only_pods_with_a_valid_lease_have_a_speed(runtime: RuntimeState) -> None:
     runtime.grant_lease(agent(), 0.0)
     runtime.renew_lease("t-a0", 1, pb.Progress(steps_per_second=500.0), 1.0)
     assert runtime.leases.steps_per_second("t", 10.9) == 500.0
     assert runtime.leases.steps_per_second("t", 11.0) == 0.0
 
 
-async def test_a_pod_has_the_speed_of_its_last_agent_until_it_tells_that_of_the_next(runtime: RuntimeState) -> None:
+async def test_a_pod_keeps_the_speed_of_its_previous_agent_until_it_reports(runtime: RuntimeState) -> None:
     runtime.grant_lease(agent(), 0.0)
     runtime.renew_lease("t-a0", 1, pb.Progress(steps_per_second=500.0), 1.0)
     runtime.leases.release("t-a0", 1)
@@ -90,7 +90,7 @@ async def test_a_pod_has_the_speed_of_its_last_agent_until_it_tells_that_of_the_
     assert runtime.leases.steps_per_second("t", 2.0) == 300.0
 
 
-async def test_a_new_life_goes_on_counting_and_grants_every_lease_one_full_duration() -> None:
+async def test_a_restart_keeps_the_counts_and_grants_every_lease_one_full_duration() -> None:
     runtime = RuntimeState(LEASE)
     held, given_back = agent(steps=70), dataclasses.replace(agent(agent_id="t-a1", steps=30), pod_id="")
     runtime.restore(SavedState([], [held, given_back], {"t": 500}, failed_agents={"t": 2}), 1000.0)
@@ -102,14 +102,14 @@ async def test_a_new_life_goes_on_counting_and_grants_every_lease_one_full_durat
     assert runtime.counters.failed_agents("t") == 3
 
 
-async def test_a_dead_pod_holds_nothing(runtime: RuntimeState) -> None:
+async def test_a_dead_pod_holds_no_lease(runtime: RuntimeState) -> None:
     runtime.grant_lease(agent(), 0.0)
     runtime.grant_lease(agent(agent_id="t-a1", pod_id="p1"), 0.0)
     runtime.release_pod("p0")
     assert list(runtime.leases.held) == ["t-a1"]
 
 
-async def test_notes_hold_what_changed_since_the_last_ones(runtime: RuntimeState) -> None:
+async def test_unsaved_changes_are_those_since_the_last_save(runtime: RuntimeState) -> None:
     runtime.grant_lease(agent(), 0.0)
     runtime.renew_lease("t-a0", 1, steps(5), 1.0)
     runtime.running_time.add(["t"], 0.5)
@@ -119,7 +119,7 @@ async def test_notes_hold_what_changed_since_the_last_ones(runtime: RuntimeState
     assert runtime.take_unsaved_changes().agent_steps == {}
 
 
-async def test_notes_that_could_not_be_written_are_in_the_next_ones(
+async def test_changes_that_could_not_be_saved_are_in_the_next_ones(
     runtime: RuntimeState, state: StateDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full(*_: object) -> None:
@@ -141,7 +141,7 @@ async def test_notes_that_could_not_be_written_are_in_the_next_ones(
 @pytest.mark.parametrize(
     ("ended", "reevaluate_top", "best"), [(COMPLETED, 2, "named"), (COMPLETED, 0, "first"), (RUNNING, 2, "first")]
 )
-async def test_a_champion_that_was_named_stays_so_after_a_restart(
+async def test_a_selected_champion_is_kept_after_a_restart(
     runtime: RuntimeState, ended: int, reevaluate_top: int, best: str
 ) -> None:
     spec = TournamentSpec(champion=ChampionSpec(reevaluate_top=reevaluate_top))
@@ -152,14 +152,14 @@ async def test_a_champion_that_was_named_stays_so_after_a_restart(
     assert runtime.best.by_tournament["t"].agent_id == best
 
 
-async def test_the_bell_wakes_those_who_listened_before_it_rang(runtime: RuntimeState) -> None:
+async def test_a_notification_wakes_only_tasks_that_waited_before(runtime: RuntimeState) -> None:
     before = runtime.changes.next_change()
     runtime.changes.notify_all()
     assert before.is_set()
     assert not runtime.changes.next_change().is_set()
 
 
-async def test_leases_of_a_large_pool_last_longer_so_that_renewals_are_no_more_than_a_server_bears() -> None:
+async def test_leases_of_a_large_pool_last_longer_to_limit_the_rate_of_renewals() -> None:
     runtime = RuntimeState(LEASE)
     for number in range(int(MOST_RENEWALS_PER_SECOND * LEASE / 3)):
         runtime.grant_lease(agent(agent_id=f"t-a{number}", pod_id=f"p{number}"), 0.0)
@@ -171,7 +171,7 @@ async def test_leases_of_a_large_pool_last_longer_so_that_renewals_are_no_more_t
     assert ("t-a0", 1) not in runtime.leases.expired(runtime.leases.duration_seconds - 0.1)
 
 
-async def test_a_lease_that_is_renewed_or_given_again_expires_one_duration_later_and_once(
+async def test_a_lease_that_is_renewed_or_granted_again_expires_once_after_one_duration(
     runtime: RuntimeState,
 ) -> None:
     runtime.grant_lease(agent(), 0.0)
@@ -186,7 +186,7 @@ async def test_a_lease_that_is_renewed_or_given_again_expires_one_duration_later
     assert runtime.leases.expired(99.0) == frozenset()
 
 
-async def test_a_pod_is_busy_while_it_holds_something_the_newest_last(runtime: RuntimeState) -> None:
+async def test_a_pod_is_busy_while_it_holds_leases_and_the_newest_comes_last(runtime: RuntimeState) -> None:
     runtime.grant_lease(agent(), 0.0)
     runtime.grant_lease(evaluation(), 0.0)
     runtime.grant_lease(agent(), 1.0)

@@ -1,1 +1,1 @@
-"""Stands in for the real package where a test puts this folder first on the path."""
+"""Replaces the real package in tests that put this folder first on the path."""

@@ -1,11 +1,11 @@
-"""A nursery that speaks the protocol and whose pods only sleep; `store` says how they behave.
+"""Implements the protocol of the fork server with pods that only sleep; `store` selects their behavior.
 
-| store | the head |
+| store | the leader |
 |---|---|
 | (anything else) | sleeps until SIGTERM |
 | stubborn | ignores SIGTERM |
-| crash | writes a line to its log and dies |
-| refuse | is never forked: the order is answered with an error |
+| crash | writes a line to its log and exits |
+| refuse | is not forked: the request is answered with an error |
 """
 
 import json
@@ -25,7 +25,7 @@ def start_ticks(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
-def be(pod: dict[str, Any], role: str) -> NoReturn:
+def run_role(pod: dict[str, Any], role: str) -> NoReturn:
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN if pod["store"] == "stubborn" else signal.SIG_DFL)
     if pod["store"] == "crash" and role == "learner":
@@ -38,7 +38,7 @@ def be(pod: dict[str, Any], role: str) -> NoReturn:
 
 def start(pod: dict[str, Any]) -> dict[str, Any]:
     if pod["store"] == "refuse":
-        return {"error": "no room"}
+        return {"error": "no space"}
     names = ["learner"]
     if pod["layout"] == "separate":
         names += [*(f"worker-{index}" for index in range(pod["workers"])), "evaluator"]
@@ -48,7 +48,7 @@ def start(pod: dict[str, Any]) -> dict[str, Any]:
     for name in names:
         pid = os.fork()
         if pid == 0:
-            be(pod, name)
+            run_role(pod, name)
         children[pid] = name
         roles[name] = {"pid": pid, "start_ticks": start_ticks(pid)}
     content = {

@@ -1,9 +1,9 @@
-"""An agent pod on several hosts: an Indexed Job, as an API server is told of it and answers."""
+"""Tests an agent pod with several hosts, which is an Indexed Job."""
 
 from typing import Any
 
 import pytest
-from fake_cluster import GIB, FakeCluster, Hands, new_pod, node
+from fake_cluster import GIB, FakeCluster, ManualMonotonic, new_pod, node
 
 from orchestrator.decisions.resources import FreeResources, Resources
 from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
@@ -20,11 +20,11 @@ async def started(launcher: KubernetesLauncher, cluster: FakeCluster, **changes:
     return job
 
 
-def told(container: dict[str, Any]) -> dict[str, Any]:
+def environment_of(container: dict[str, Any]) -> dict[str, Any]:
     return {each["name"].removeprefix("PODRACE_AGENTPOD__"): each for each in container["env"]}
 
 
-async def test_it_is_one_indexed_job_whose_pods_find_the_head(
+async def test_a_pod_with_several_hosts_is_one_indexed_job_whose_pods_find_the_leader(
     launcher: KubernetesLauncher, cluster: FakeCluster
 ) -> None:
     spec = (await started(launcher, cluster))["spec"]
@@ -32,7 +32,7 @@ async def test_it_is_one_indexed_job_whose_pods_find_the_head(
     pod = spec["template"]["spec"]
     assert [each["name"] for each in pod["containers"]] == ["learner", "learner-1", "worker-0", "worker-1", "evaluator"]
     for container in pod["containers"]:
-        variables = told(container)
+        variables = environment_of(container)
         assert variables["HEAD"]["value"] == "race-p0-0.podrace-agentpod:50070"
         assert variables["HOST"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
         index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
@@ -41,13 +41,13 @@ async def test_it_is_one_indexed_job_whose_pods_find_the_head(
     assert {"name": "head", "containerPort": 50070} in pod["containers"][0]["ports"]
 
 
-async def test_each_host_asks_for_its_part_on_a_node_of_its_own(
+async def test_each_host_requests_its_share_on_a_separate_node(
     launcher: KubernetesLauncher, cluster: FakeCluster
 ) -> None:
     pod = (await started(launcher, cluster, gpus=4))["spec"]["template"]["spec"]
-    asked = [container["resources"]["requests"] for container in pod["containers"]]
-    assert sum(int(each["cpu"].removesuffix("m")) for each in asked) == 4000
-    assert sum(int(each["memory"]) for each in asked) == 3 * GIB
+    requests = [container["resources"]["requests"] for container in pod["containers"]]
+    assert sum(int(each["cpu"].removesuffix("m")) for each in requests) == 4000
+    assert sum(int(each["memory"]) for each in requests) == 3 * GIB
     assert sum(int(each["resources"]["limits"].get("nvidia.com/gpu", 0)) for each in pod["containers"]) == 2
     (term,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term == {
@@ -55,8 +55,8 @@ async def test_each_host_asks_for_its_part_on_a_node_of_its_own(
     }  # fmt: skip
 
 
-async def test_it_is_where_its_head_is_and_says_what_its_head_said(
-    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+async def test_address_and_last_log_line_are_those_of_the_leader(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
 ) -> None:
     await started(launcher, cluster)
     cluster.give_pod("race-p0", index=1, podIP="10.0.0.2")
@@ -64,28 +64,28 @@ async def test_it_is_where_its_head_is_and_says_what_its_head_said(
     (listed,) = await launcher.list()
     assert listed.metrics["learner"] == "10.0.0.1:9090"
     assert listed.reserved == Resources(8.0, 6 * GIB, 0, hosts=2)
-    cluster.logs[leader["metadata"]["name"]] = "error: the head's own words"
+    cluster.logs[leader["metadata"]["name"]] = "error: the leader's own line"
     cluster.give_pod("race-p0", index=1)
     cluster.end("race-p0", "Failed")
     await launcher.list()
-    assert launcher.last_log_line("race-p0") == "error: the head's own words"
+    assert launcher.last_log_line("race-p0") == "error: the leader's own line"
 
 
-async def test_a_host_whose_learner_has_ended_is_no_head_that_has(
-    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+async def test_an_exited_learner_of_another_host_is_not_an_exited_leader(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
 ) -> None:
     await started(launcher, cluster)
     cluster.give_pod("race-p0", index=0, containerStatuses=[{"name": "learner", "state": {"running": {}}}])
     ended = [{"name": "learner", "state": {"terminated": {"exitCode": 0}}}]
     cluster.give_pod("race-p0", index=1, containerStatuses=ended)
     await launcher.list()
-    hands.now += 31.0
+    monotonic.now += 31.0
     await launcher.list()
     assert list(cluster.jobs()) == ["race-p0"]
 
 
-async def test_hosts_that_no_node_has_taken_yet_take_their_room(
-    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+async def test_unscheduled_hosts_occupy_capacity(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
 ) -> None:
     cluster.put("nodes", node("n2"))
     await started(launcher, cluster)
@@ -93,24 +93,22 @@ async def test_hosts_that_no_node_has_taken_yet_take_their_room(
         if taken:
             cluster.give_pod("race-p0", index=taken - 1, at=f"n{taken}")
         await launcher.list()
-        hands.now += 10.0
+        monotonic.now += 10.0
         unoccupied = (await launcher.capacity()).free
         assert unoccupied is not None
         assert unoccupied.total.cores == 8.0, taken
-        # Between the two, which node the other host will be on is the scheduler's to know.
+        # While one host is bound, the node of the other is up to the scheduler.
         assert taken == 1 or [each.cores for each in unoccupied.nodes] == [4.0, 4.0]
 
 
-async def test_a_template_without_a_service_for_the_names_is_told(
-    launcher: KubernetesLauncher, cluster: FakeCluster
-) -> None:
+async def test_a_template_without_a_subdomain_is_rejected(launcher: KubernetesLauncher, cluster: FakeCluster) -> None:
     del cluster.objects["podtemplates"]["podrace-agentpod"]["template"]["spec"]["subdomain"]
-    with pytest.raises(FailedPrecondition, match=r"no subdomain, and pod\.hosts = 2.*apply deploy/k8s"):
+    with pytest.raises(FailedPrecondition, match=r"no subdomain, but pod\.hosts = 2.*apply deploy/k8s"):
         await launcher.start(new_pod(**WIDE))
 
 
 @pytest.mark.parametrize(("nodes", "fits"), [((4.0, 4.0), True), ((8.0, 3.0), False), ((16.0,), False)])
-def test_each_part_of_a_pod_needs_a_node_of_its_own(nodes: tuple[float, ...], fits: bool) -> None:
+def test_each_host_of_a_pod_needs_a_separate_node(nodes: tuple[float, ...], fits: bool) -> None:
     each = tuple(Resources(cores, 64 * GIB, 8) for cores in nodes)
     unoccupied = FreeResources(sum(each, Resources(0.0, 0, 0)), each, strict=True)
     pod = Resources(8.0, 6 * GIB, 2, hosts=2)
@@ -122,7 +120,7 @@ def test_each_part_of_a_pod_needs_a_node_of_its_own(nodes: tuple[float, ...], fi
         assert not left.fits(pod)
 
 
-def test_who_has_one_host_only_refuses_a_pod_of_several() -> None:
-    with pytest.raises(InvalidArgument, match=r"pod\.hosts = 3: the launcher 'process' has one host; run the mesh on"):
+def test_a_launcher_with_one_host_rejects_a_pod_with_several() -> None:
+    with pytest.raises(InvalidArgument, match=r"pod\.hosts = 3: the launcher 'process' has one host; set it to 1"):
         check_one_host(PodSpec(hosts=3), "process")
     check_one_host(PodSpec(), "process")

@@ -1,4 +1,4 @@
-"""What the Job of a pod looks like, as the launcher `kubernetes` tells an API server."""
+"""Tests the Job that the Kubernetes launcher creates for a pod."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ def spec_of(cluster: FakeCluster, job: str = "race-p0") -> dict[str, Any]:
     return found
 
 
-async def test_a_pod_is_a_job_of_its_name_owned_by_the_configmap_of_its_tournament(
+async def test_a_pod_is_a_job_with_its_name_owned_by_the_configmap_of_its_tournament(
     launcher: KubernetesLauncher, cluster: FakeCluster
 ) -> None:
     await launcher.start(new_pod())
@@ -41,7 +41,7 @@ async def test_a_pod_is_a_job_of_its_name_owned_by_the_configmap_of_its_tourname
     assert not any("kubectl" in key for key in job["metadata"]["annotations"])
 
 
-async def test_a_separate_pod_is_a_container_a_role_that_share_memory_sockets_and_process_ids(
+async def test_the_containers_of_a_separate_pod_share_memory_sockets_and_process_ids(
     launcher: KubernetesLauncher, cluster: FakeCluster
 ) -> None:
     await launcher.start(new_pod())
@@ -56,12 +56,12 @@ async def test_a_separate_pod_is_a_container_a_role_that_share_memory_sockets_an
     for container in spec["containers"]:
         mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         assert mounts == {"/run/podrace": "sockets", "/dev/shm": "shared-memory", "/var/cache/podrace": "cache"}
-        told = {variable["name"]: variable["value"] for variable in container["env"]}
-        assert told["NCCL_DEBUG"] == "WARN"
-        assert told["PODRACE_AGENTPOD__POD_ID"] == "race-p0"
-        assert told["PODRACE_AGENTPOD__FOLDER"] == "/run/podrace/pod"
-        assert told["PODRACE_AGENTPOD__PLANE_FOLDER"] == "/dev/shm"
-        assert told["PODRACE_AGENTPOD__ORCHESTRATOR"] == "podrace-orchestrator:50051"
+        environment = {variable["name"]: variable["value"] for variable in container["env"]}
+        assert environment["NCCL_DEBUG"] == "WARN"
+        assert environment["PODRACE_AGENTPOD__POD_ID"] == "race-p0"
+        assert environment["PODRACE_AGENTPOD__FOLDER"] == "/run/podrace/pod"
+        assert environment["PODRACE_AGENTPOD__PLANE_FOLDER"] == "/dev/shm"
+        assert environment["PODRACE_AGENTPOD__ORCHESTRATOR"] == "podrace-orchestrator:50051"
     ports = [
         next(each["value"] for each in container["env"] if each["name"].endswith("METRICS_LISTEN"))
         for container in spec["containers"]
@@ -69,7 +69,7 @@ async def test_a_separate_pod_is_a_container_a_role_that_share_memory_sockets_an
     assert ports == ["0.0.0.0:9090", "0.0.0.0:9091", "0.0.0.0:9092"]
 
 
-async def test_a_fused_pod_is_one_container_that_shares_nothing(
+async def test_a_fused_pod_is_one_container_without_shared_namespaces(
     launcher: KubernetesLauncher, cluster: FakeCluster
 ) -> None:
     await launcher.start(new_pod(layout=LAYOUT_FUSED, cores=1.5))
@@ -81,21 +81,21 @@ async def test_a_fused_pod_is_one_container_that_shares_nothing(
     assert "resources" not in spec
 
 
-async def test_containers_ask_together_for_what_the_pod_reserves(
+async def test_requests_of_the_containers_add_up_to_the_reservation_of_the_pod(
     launcher: KubernetesLauncher, cluster: FakeCluster
 ) -> None:
     await launcher.start(new_pod(cores=1.001, memory_bytes=GIB + 1))
     spec = spec_of(cluster)
-    asked = [container["resources"]["requests"] for container in spec["containers"]]
-    assert sum(int(each["cpu"].removesuffix("m")) for each in asked) == 1001
-    assert sum(int(each["memory"]) for each in asked) == GIB + 1
+    requests = [container["resources"]["requests"] for container in spec["containers"]]
+    assert sum(int(each["cpu"].removesuffix("m")) for each in requests) == 1001
+    assert sum(int(each["memory"]) for each in requests) == GIB + 1
     whole = {"cpu": "1001m", "memory": str(GIB + 1)}
     assert all(container["resources"]["limits"] == whole for container in spec["containers"])
     assert spec["resources"] == {"requests": whole, "limits": whole}
-    assert int(asked[2]["cpu"].removesuffix("m")) == 100
+    assert int(requests[2]["cpu"].removesuffix("m")) == 100
 
 
-async def test_a_gpu_belongs_to_one_container_which_gets_the_adapters_too(
+async def test_a_gpu_and_its_adapters_belong_to_one_container(
     launcher: KubernetesLauncher, cluster: FakeCluster
 ) -> None:
     await launcher.start(new_pod(gpus=2))
@@ -109,7 +109,7 @@ async def test_a_gpu_belongs_to_one_container_which_gets_the_adapters_too(
     assert seen == ["0", "0", ""]
 
 
-async def test_claims_of_the_template_bring_gpus_to_all_containers(
+async def test_claims_of_the_template_give_all_containers_access_to_the_gpus(
     make: Callable[..., KubernetesLauncher], cluster: FakeCluster
 ) -> None:
     await make(gpu_resource="").start(new_pod(gpus=1))
@@ -118,17 +118,17 @@ async def test_claims_of_the_template_bring_gpus_to_all_containers(
         assert {"name": "PODRACE_AGENTPOD__GPUS", "value": "0"} in container["env"]
 
 
-def test_gpus_that_containers_cannot_be_given_are_refused() -> None:
+def test_gpus_that_cannot_be_distributed_over_containers_are_rejected() -> None:
     many, group = new_pod(gpus=4).spec, new_pod(gpus=2, plane="group").spec
-    with pytest.raises(InvalidArgument, match=r"pod.gpus = 4: a pod of 3 containers .* takes one each at most"):
+    with pytest.raises(InvalidArgument, match=r"pod.gpus = 4: a pod of 3 containers .* can use one GPU each"):
         gpus_of_roles(many, roles_of(many))
-    with pytest.raises(InvalidArgument, match=r"pod.gpus = 2: plane 'group' needs one for each of learner, worker-0"):
+    with pytest.raises(InvalidArgument, match=r"pod.gpus = 2: plane 'group' needs one GPU for each of learner, worker"):
         gpus_of_roles(group, roles_of(group))
     fused = new_pod(layout=LAYOUT_FUSED, gpus=8).spec
     assert gpus_of_roles(fused, roles_of(fused)) == {"learner": 8}
 
 
-def test_names_that_kubernetes_does_not_allow_stay_apart() -> None:
+def test_invalid_kubernetes_names_become_distinct_valid_ones() -> None:
     assert job_name("race-p0") == "race-p0"
     assert job_name("Race_1-p0") != job_name("race-1-p0")
     assert job_name("r" * 70 + "-p1") != job_name("r" * 70 + "-p2")

@@ -1,10 +1,10 @@
-"""What the launcher `kubernetes` makes of what API servers say, recorded ones among them; one of memory here."""
+"""Tests how the Kubernetes launcher interprets responses of an API server, which is faked in memory."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_cluster import AROUND, GIB, NAMESPACE, FakeCluster, Hands, failure, new_pod, node
+from fake_cluster import GIB, NAMESPACE, POD_ENVIRONMENT, FakeCluster, ManualMonotonic, failure, new_pod, node
 
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
@@ -12,13 +12,13 @@ from orchestrator.launchers.options import KubernetesOptions
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_SEPARATE
 
 
-async def test_a_pod_is_listed_as_it_was_started_by_whoever_looks(
+async def test_every_launcher_lists_a_pod_as_it_was_started(
     launcher: KubernetesLauncher, make: Callable[..., KubernetesLauncher], cluster: FakeCluster
 ) -> None:
     await launcher.start(new_pod(gpus=1))
     await launcher.start(new_pod(gpus=1))
-    for looking in (launcher, make()):
-        (pod,) = await looking.list()
+    for each in (launcher, make()):
+        (pod,) = await each.list()
         assert (pod.pod_id, pod.tournament_id, pod.layout) == ("race-p0", "race", LAYOUT_SEPARATE)
         assert pod.reserved == Resources(2.0, 3 * GIB, 1)
         assert pod.start_time == 1795255200.0
@@ -29,7 +29,7 @@ async def test_a_pod_is_listed_as_it_was_started_by_whoever_looks(
     assert pod.metrics == {"learner": "10.1.2.3:9090", "worker-0": "10.1.2.3:9091", "evaluator": "10.1.2.3:9092"}
 
 
-async def test_somebody_elses_job_with_our_labels_is_left_alone(
+async def test_a_foreign_job_with_the_same_labels_is_left_alone(
     launcher: KubernetesLauncher, cluster: FakeCluster
 ) -> None:
     cluster.put("jobs", {"metadata": {"name": "theirs", "labels": {"podrace/scope": "podrace"}}, "spec": {}})
@@ -37,8 +37,8 @@ async def test_somebody_elses_job_with_our_labels_is_left_alone(
     assert "theirs" in cluster.jobs()
 
 
-async def test_what_has_completed_is_deleted_and_what_failed_is_kept_for_a_while(
-    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+async def test_completed_jobs_are_deleted_and_failed_ones_kept_for_a_while(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
 ) -> None:
     for pod_id, end in (("race-p0", "Complete"), ("race-p1", "Failed")):
         await launcher.start(new_pod(pod_id))
@@ -49,16 +49,16 @@ async def test_what_has_completed_is_deleted_and_what_failed_is_kept_for_a_while
     assert list(cluster.jobs()) == ["race-p1"]
     assert launcher.last_log_line("race-p0") == "error: Complete"
     assert launcher.last_log_line("race-p1") == "error: Failed"
-    hands.now += 299.0
+    monotonic.now += 299.0
     await launcher.list()
     assert cluster.jobs()
-    hands.now += 2.0
+    monotonic.now += 2.0
     assert await launcher.list() == []
     assert not cluster.jobs()
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "line"),
     [
         ({"containerStatuses": [{"name": "learner", "state": {"terminated": {"exitCode": 3}}}]}, "exit code 3"),
         (
@@ -72,20 +72,18 @@ async def test_what_has_completed_is_deleted_and_what_failed_is_kept_for_a_while
         ({}, ""),
     ],
 )
-async def test_who_said_nothing_is_known_by_how_it_ended(
-    launcher: KubernetesLauncher, cluster: FakeCluster, status: dict[str, Any], said: str
+async def test_without_a_log_the_exit_status_is_reported(
+    launcher: KubernetesLauncher, cluster: FakeCluster, status: dict[str, Any], line: str
 ) -> None:
     await launcher.start(new_pod())
     cluster.give_pod("race-p0", "Failed", **status)
     cluster.end("race-p0", "Failed")
     await launcher.list()
-    assert launcher.last_log_line("race-p0") == said
+    assert launcher.last_log_line("race-p0") == line
 
 
-async def test_a_pod_that_was_pushed_out_lives_on_in_its_job(
-    launcher: KubernetesLauncher, cluster: FakeCluster
-) -> None:
-    """DisruptionTarget: the Job is neither failed nor complete, its first pod is dead, the second waits for a node."""
+async def test_an_evicted_pod_is_not_dead(launcher: KubernetesLauncher, cluster: FakeCluster) -> None:
+    """With DisruptionTarget the Job is neither failed nor complete; its first pod is dead, the second is pending."""
     await launcher.start(new_pod())
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     cluster.give_pod("race-p0", "Failed", conditions=[condition])
@@ -123,30 +121,30 @@ PREPARING = {"containerStatuses": [{"name": "learner", "state": {"waiting": {"re
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "reason"),
     [
-        (UNSCHEDULABLE, "no node takes it: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."),
-        (WITHOUT_IMAGE, "image 'podrace/agentpod:2' cannot be had (ErrImageNeverPull): not present with pull policy"),
-        (WITHOUT_SECRET, 'container learner cannot be made (CreateContainerConfigError): secret "podrace" not found'),
+        (UNSCHEDULABLE, "no node accepts it: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."),
+        (WITHOUT_IMAGE, "image 'podrace/agentpod:2' is not available (ErrImageNeverPull): not present with pull"),
+        (WITHOUT_SECRET, 'container learner cannot start (CreateContainerConfigError): secret "podrace" not found'),
         (PREPARING, ""),
     ],
 )
-async def test_growth_stops_while_a_pod_waits_and_says_for_what(
-    launcher: KubernetesLauncher, cluster: FakeCluster, status: dict[str, Any], said: str
+async def test_no_pod_is_started_while_another_waits_and_the_reason_is_reported(
+    launcher: KubernetesLauncher, cluster: FakeCluster, status: dict[str, Any], reason: str
 ) -> None:
     await launcher.start(new_pod())
     cluster.give_pod("race-p0", "Pending", at="" if status is UNSCHEDULABLE else "n1", **status)
     assert len(await launcher.list()) == 1
     closed = (await launcher.capacity()).closed
-    assert closed.startswith(f"race-p0 waits: {said}") if said else closed == ""
+    assert closed.startswith(f"race-p0 waits: {reason}") if reason else closed == ""
     cluster.objects["pods"].clear()
     cluster.give_pod("race-p0")
     await launcher.list()
     assert (await launcher.capacity()).closed == ""
 
 
-async def test_a_job_without_a_pod_tells_which_quota_is_in_the_way(
-    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+async def test_a_job_without_a_pod_reports_the_exhausted_quota(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
 ) -> None:
     for pod_id in ("race-p0", "race-p1"):
         await launcher.start(new_pod(pod_id))
@@ -163,10 +161,10 @@ async def test_a_job_without_a_pod_tells_which_quota_is_in_the_way(
         )
     await launcher.list()
     assert (await launcher.capacity()).closed == ""
-    hands.now += 4.0
+    monotonic.now += 4.0
     cluster.asked.clear()
     await launcher.list()
-    assert (await launcher.capacity()).closed == f"race-p0 waits: its pod cannot be made: Error creating: {quota}"
+    assert (await launcher.capacity()).closed == f"race-p0 waits: its pod cannot be created: Error creating: {quota}"
     assert [path for _, path, _, _ in cluster.asked].count(f"/api/v1/namespaces/{NAMESPACE}/events") == 1
 
 
@@ -174,11 +172,11 @@ async def test_a_suspended_job_waits_for_its_queue(launcher: KubernetesLauncher,
     await launcher.start(new_pod())
     cluster.jobs()["race-p0"]["spec"]["suspend"] = True
     await launcher.list()
-    said = "race-p0 waits: its Job is suspended: a queue has not admitted it"
-    assert (await launcher.capacity()).closed == said
+    reason = "race-p0 waits: its Job is suspended: a queue has not admitted it"
+    assert (await launcher.capacity()).closed == reason
 
 
-async def test_to_stop_is_to_delete_the_job_which_is_listed_until_its_pod_has_gone(
+async def test_stopping_deletes_the_job_which_is_listed_until_its_pod_is_deleted(
     launcher: KubernetesLauncher, cluster: FakeCluster
 ) -> None:
     await launcher.start(new_pod())
@@ -194,54 +192,54 @@ async def test_to_stop_is_to_delete_the_job_which_is_listed_until_its_pod_has_go
     await launcher.stop("race-p0", kill=False)
 
 
-async def test_what_stays_beyond_its_grace_is_killed(
-    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+async def test_a_pod_past_its_grace_period_is_killed(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
 ) -> None:
-    """A node that is away: its kubelet never says that the pod has gone."""
+    """If a node is down, its kubelet never reports that the pod has stopped."""
     await launcher.start(new_pod())
     cluster.give_pod("race-p0")["metadata"]["deletionTimestamp"] = "2026-11-21T10:01:00Z"
     await launcher.list()
-    hands.now += 89.0
+    monotonic.now += 89.0
     await launcher.list()
     assert cluster.objects["pods"]
-    hands.now += 2.0
+    monotonic.now += 2.0
     await launcher.list()
     assert not cluster.objects["pods"]
     assert not cluster.jobs()
 
 
-async def test_a_pod_that_takes_its_time_to_go_does_no_harm_to_the_one_in_its_place(
-    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+async def test_a_slowly_terminating_pod_does_not_affect_its_replacement(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
 ) -> None:
     await launcher.start(new_pod())
     cluster.give_pod("race-p0")["metadata"]["deletionTimestamp"] = "2026-11-21T10:01:00Z"
     cluster.give_pod("race-p0")
     for _ in range(3):
         await launcher.list()
-        hands.now += 200.0
+        monotonic.now += 200.0
     assert len(cluster.objects["pods"]) == 2
     assert "deletionTimestamp" not in cluster.jobs()["race-p0"]["metadata"]
 
 
-async def test_a_pod_that_outlives_its_head_is_killed(
-    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+async def test_a_pod_that_outlives_its_leader_is_killed(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
 ) -> None:
     await launcher.start(new_pod())
     cluster.give_pod("race-p0", containerStatuses=[{"name": "learner", "state": {"terminated": {"exitCode": 1}}}])
     await launcher.list()
-    hands.now += 31.0
+    monotonic.now += 31.0
     await launcher.list()
     assert not cluster.jobs()
 
 
-async def test_a_pod_that_lost_a_role_is_told_to_go_once(launcher: KubernetesLauncher, cluster: FakeCluster) -> None:
+async def test_a_pod_that_lost_a_role_is_stopped_once(launcher: KubernetesLauncher, cluster: FakeCluster) -> None:
     await launcher.start(new_pod())
     ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
     states = {"learner": {"running": {}}, "worker-0": ended, "evaluator": {"running": {}}}
     cluster.give_pod("race-p0", containerStatuses=[{"name": name, "state": each} for name, each in states.items()])
     for _ in range(2):
         assert len(await launcher.list()) == 1
-    assert launcher.last_log_line("race-p0") == "worker-0 ended: killed: out of memory"
+    assert launcher.last_log_line("race-p0") == "worker-0 exited: killed: out of memory"
     deleted = [
         (path.split("/")[-2], body.get("propagationPolicy"))
         for method, path, _, body in cluster.asked
@@ -250,29 +248,29 @@ async def test_a_pod_that_lost_a_role_is_told_to_go_once(launcher: KubernetesLau
     assert deleted == [("jobs", "Foreground"), ("pods", None)]
 
 
-async def test_the_configmap_of_a_tournament_goes_when_it_has_had_no_job_for_a_while(
-    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+async def test_the_configmap_of_a_tournament_without_jobs_is_deleted_after_a_while(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
 ) -> None:
     await launcher.start(new_pod())
 
-    async def look(seconds: float) -> None:
-        hands.now += seconds
+    async def cycle(seconds: float) -> None:
+        monotonic.now += seconds
         await launcher.list()
         await launcher.capacity()
 
-    await look(0.0)
-    await look(400.0)
+    await cycle(0.0)
+    await cycle(400.0)
     assert cluster.objects["configmaps"]
     cluster.jobs().clear()
-    await look(3.0)
-    await look(299.0)
+    await cycle(3.0)
+    await cycle(299.0)
     assert cluster.objects["configmaps"]
-    await look(3.0)
+    await cycle(3.0)
     assert not cluster.objects["configmaps"]
 
 
-async def test_what_was_just_started_is_no_longer_free(
-    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+async def test_the_resources_of_a_just_started_pod_are_not_free(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
 ) -> None:
     async def free() -> float:
         unoccupied = (await launcher.capacity()).free
@@ -283,32 +281,32 @@ async def test_what_was_just_started_is_no_longer_free(
     await launcher.start(new_pod())
     assert await free() == 6.0
     await launcher.list()
-    hands.now += 10.0
-    assert await free() == 6.0, "no node has taken it yet"
+    monotonic.now += 10.0
+    assert await free() == 6.0, "it is not bound to a node yet"
     cluster.give_pod("race-p0")
     await launcher.list()
     assert await free() == 6.0
-    hands.now += 10.0
+    monotonic.now += 10.0
     assert await free() == 6.0
     cluster.objects["pods"].clear()
     cluster.jobs().clear()
     await launcher.list()
-    hands.now += 10.0
+    monotonic.now += 10.0
     assert await free() == 8.0
 
 
-async def test_nodes_are_not_asked_for_at_every_look(
-    launcher: KubernetesLauncher, cluster: FakeCluster, hands: Hands
+async def test_nodes_are_not_read_in_every_cycle(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
 ) -> None:
     await launcher.capacity()
     cluster.put("nodes", node("n2"))
-    hands.now += 1.9
+    monotonic.now += 1.9
     assert (await launcher.capacity()).total.cores == 8.0
-    hands.now += 0.2
+    monotonic.now += 0.2
     assert (await launcher.capacity()).total.cores == 16.0
 
 
-async def test_where_other_namespaces_are_hidden_our_own_pods_count(
+async def test_without_access_to_other_namespaces_own_pods_count(
     launcher: KubernetesLauncher, cluster: FakeCluster
 ) -> None:
     everywhere = cluster.__call__
@@ -316,7 +314,7 @@ async def test_where_other_namespaces_are_hidden_our_own_pods_count(
     def hiding(method: str, path: str, query: Any, body: Any) -> Any:
         return failure(403, "pods is forbidden") if path == "/api/v1/pods" else everywhere(method, path, query, body)
 
-    hidden = KubernetesLauncher(AROUND, KubernetesOptions(), find=lambda namespace: (hiding, NAMESPACE))
+    hidden = KubernetesLauncher(POD_ENVIRONMENT, KubernetesOptions(), find=lambda namespace: (hiding, NAMESPACE))
     await hidden.start(new_pod())
     cluster.give_pod("race-p0")
     await hidden.list()

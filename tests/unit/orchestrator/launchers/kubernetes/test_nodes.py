@@ -1,4 +1,4 @@
-"""What a cluster has for agent pods, from nodes, pods and quotas as API servers tell of them."""
+"""Tests the capacity of a cluster, computed from nodes, pods and quotas as an API server returns them."""
 
 from typing import Any
 
@@ -43,11 +43,11 @@ def quota(hard: dict[str, str], used: dict[str, str], **spec: Any) -> dict[str, 
     [("2", 2.0), ("500m", 0.5), ("1.5Gi", 1.5 * GIB), ("1e3", 1000.0), ("128974848", 128974848.0), ("1k", 1000.0),
      ("12E", 12e18), ("3Mi", 3 * 2.0**20), (4, 4.0), ("100n", 1e-7)],
 )  # fmt: skip
-def test_quantities_are_read_as_kubernetes_writes_them(text: str | float, value: float) -> None:
+def test_kubernetes_quantities_are_parsed(text: str | float, value: float) -> None:
     assert quantity(text) == pytest.approx(value)
 
 
-def test_what_pods_ask_for_is_taken_off_their_node_and_ours_stay_ours() -> None:
+def test_requests_of_other_pods_reduce_the_capacity_and_those_of_agent_pods_do_not() -> None:
     capacity = sense([node("a"), node("b")], [pod("a", "500m"), pod("a", "2", "4Gi", ours=True), pod("gone")])
     assert capacity.free is not None
     assert capacity.free.nodes == (Resources(5.5, 11 * GIB, 0), Resources(8.0, 16 * GIB, 0))
@@ -62,7 +62,7 @@ def test_pods_that_have_ended_reserve_nothing() -> None:
     assert capacity.total.cores == 8.0
 
 
-def test_a_cordoned_node_keeps_what_runs_and_takes_nothing_new() -> None:
+def test_a_cordoned_node_keeps_its_pods_and_accepts_no_new_ones() -> None:
     capacity = sense([node("a", unschedulable=True), node("b")], [pod("a", "3", ours=True)])
     assert capacity.free is not None
     assert capacity.free.total.cores == 8.0
@@ -72,24 +72,24 @@ def test_a_cordoned_node_keeps_what_runs_and_takes_nothing_new() -> None:
     assert alone.unoccupied.strict
 
 
-def test_nodes_that_agent_pods_may_not_be_on_do_not_count() -> None:
-    away = node("away")
-    away["status"]["conditions"][0]["status"] = "Unknown"
+def test_nodes_that_accept_no_agent_pods_do_not_count() -> None:
+    down = node("down")
+    down["status"]["conditions"][0]["status"] = "Unknown"
     tainted = node("tainted", taints=[{"key": GPU, "effect": "NoSchedule"}])
-    terminating = node("leaving", taints=[{"key": "x", "value": "1", "effect": "NoExecute"}])
-    asked = node("asked", taints=[{"key": "x", "effect": "PreferNoSchedule"}])
-    assert [takes_pods(each, template()) for each in (away, tainted, terminating, asked)] == [False, False, False, True]
+    tainted_too = node("tainted-too", taints=[{"key": "x", "value": "1", "effect": "NoExecute"}])
+    avoided = node("avoided", taints=[{"key": "x", "effect": "PreferNoSchedule"}])
+    assert [takes_pods(each, template()) for each in (down, tainted, tainted_too, avoided)] == [False] * 3 + [True]
     tolerant = template(tolerations=[{"key": GPU, "operator": "Exists"}, {"key": "x", "value": "1"}])
     assert takes_pods(tainted, tolerant)
-    assert takes_pods(terminating, tolerant)
-    assert not takes_pods(terminating, template(tolerations=[{"key": "x", "value": "2"}]))
-    assert takes_pods(terminating, template(tolerations=[{"operator": "Exists"}]))
-    assert not takes_pods(terminating, template(tolerations=[{"operator": "Exists", "effect": "NoSchedule"}]))
-    assert takes_pods(asked, template(nodeSelector={"kubernetes.io/hostname": "asked"}))
-    assert not takes_pods(asked, template(nodeSelector={"gpu": "h100"}))
+    assert takes_pods(tainted_too, tolerant)
+    assert not takes_pods(tainted_too, template(tolerations=[{"key": "x", "value": "2"}]))
+    assert takes_pods(tainted_too, template(tolerations=[{"operator": "Exists"}]))
+    assert not takes_pods(tainted_too, template(tolerations=[{"operator": "Exists", "effect": "NoSchedule"}]))
+    assert takes_pods(avoided, template(nodeSelector={"kubernetes.io/hostname": "avoided"}))
+    assert not takes_pods(avoided, template(nodeSelector={"gpu": "h100"}))
 
 
-def test_gpus_are_counted_by_node_and_none_are_made_up() -> None:
+def test_gpus_are_counted_per_node() -> None:
     fresh = node("fresh")
     fresh["status"]["allocatable"][GPU] = "0"
     user = pod("a")
@@ -101,17 +101,17 @@ def test_gpus_are_counted_by_node_and_none_are_made_up() -> None:
     assert sense([node()]).total.gpus == 0
 
 
-def test_where_claims_bring_the_gpus_nobody_counts_them() -> None:
+def test_gpus_provided_by_claims_are_not_counted() -> None:
     assert sense([node()], gpu="").total.gpus > 1000
 
 
-def test_a_node_full_of_pods_takes_no_more_however_small_they_are() -> None:
+def test_a_node_with_its_maximum_number_of_pods_is_full() -> None:
     full = node()
     full["status"]["allocatable"]["pods"] = "2"
     assert sense([full], [pod("n1"), pod("n1")]).total == Resources(0.0, 0, 0)
 
 
-def test_what_a_pod_reserves_is_what_the_scheduler_counts() -> None:
+def test_a_pod_reserves_what_the_scheduler_counts() -> None:
     init = {"name": "i", "resources": {"requests": {"cpu": "4", "memory": "1Mi"}}}
     sidecar = {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "250m"}}}
     limited = {"name": "l", "resources": {"limits": {"cpu": "1", GPU: "2"}}}
@@ -133,13 +133,13 @@ def test_what_a_pod_reserves_is_what_the_scheduler_counts() -> None:
         ({"services": "0"}, {}, 8.0),
     ],
 )
-def test_quotas_bind_beside_the_nodes(hard: dict[str, str], used: dict[str, str], left: float) -> None:
+def test_quotas_limit_the_capacity_of_the_nodes(hard: dict[str, str], used: dict[str, str], left: float) -> None:
     capacity = sense([node()], quotas=[quota(hard, used)])
     assert capacity.free is not None
     assert capacity.free.total.cores == left
 
 
-def test_a_quota_leaves_what_ours_have_already() -> None:
+def test_a_quota_includes_what_agent_pods_already_use() -> None:
     running = [pod("n1", "2", ours=True), pod("n1", "1")]
     capacity = sense([node()], running, [quota({"requests.cpu": "4"}, {"requests.cpu": "3"})])
     assert capacity.total.cores == 3.0
@@ -147,19 +147,19 @@ def test_a_quota_leaves_what_ours_have_already() -> None:
     assert capacity.free.total.cores == 1.0
 
 
-def test_a_quota_of_some_pods_only_is_the_servers_to_apply() -> None:
+def test_a_quota_with_scopes_is_left_to_the_server() -> None:
     capacity = sense([node()], quotas=[quota({"requests.cpu": "0"}, {}, scopes=["BestEffort"])])
     assert capacity.total.cores == 8.0
 
 
-def test_pods_that_no_node_has_taken_yet_take_their_room() -> None:
+def test_unscheduled_pods_occupy_capacity() -> None:
     seen = ClusterObjects([node("a", "2"), node("b", "3")], [], [], template())
     capacity = capacity_of(seen, lambda each: False, [Resources(3.0, GIB, 0)], GPU)
     assert capacity.free is not None
     assert capacity.free.nodes == (Resources(2.0, 16 * GIB, 0), Resources(0.0, 15 * GIB, 0))
 
 
-def test_a_pod_that_no_node_has_room_for_keeps_its_place_in_the_pool() -> None:
+def test_a_pod_that_fits_on_no_node_stays_in_the_pool() -> None:
     waiting = Resources(1.0, GIB, 0)
     capacity = capacity_of(
         ClusterObjects([node(unschedulable=True)], [], [], template()), lambda each: False, [waiting], GPU
