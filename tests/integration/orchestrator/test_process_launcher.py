@@ -148,9 +148,7 @@ async def test_a_stopped_pod_is_noticed_at_once_and_leaves_nothing(harness: Laun
     assert await harness.listed() == []
     await harness.cleaned_up()
     assert not any(process.lives for process in left.values())
-    assert [path.name for path in harness.shared_memory.iterdir()] == [other], (
-        "files of a longer name are kept"
-    )
+    assert [path.name for path in harness.shared_memory.iterdir()] == [other], "files of a longer name are kept"
 
 
 async def test_a_killed_leader_ends_the_other_roles(harness: LauncherHarness) -> None:
