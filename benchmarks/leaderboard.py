@@ -29,7 +29,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifes
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.manifest import FORMAT_VERSION, manifest_bytes
 from podrace.checkpoint_store.publish import claim
-from podrace.checkpoint_store.store import digest
+from podrace.digests import digest
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.specification import resolve as specification

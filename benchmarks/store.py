@@ -29,7 +29,8 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.manifest import canonical_json
 from podrace.checkpoint_store.publish import claim, fetch, publish, read_part, store_part
-from podrace.checkpoint_store.store import CheckpointStore, digest
+from podrace.checkpoint_store.store import CheckpointStore
+from podrace.digests import digest
 from podrace.telemetry import TelemetryConfig, configure_logging
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "contract"))

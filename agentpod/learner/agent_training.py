@@ -1,308 +1,225 @@
-"""Trains one agent under one lease: rollouts in, updates, policies out to the workers and, frozen, to the evaluator.
+"""Trains one agent: runs the collect-update loop to the end of the budget, and evaluates and publishes on the way.
 
-How a rollout becomes an update is agentpod.learner.collect_update_loop; here is what surrounds it: training files,
-budget, scores, and the
-other learners of the pod.
+This is the computing half of the leader. It reaches the lease and the checkpoint store only through
+agentpod.learner.interfaces.
 """
 
-import asyncio
-import contextlib
 import math
-import statistics
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import structlog
-from google.protobuf import json_format
-from torch import Tensor
 
-from agentpod.algorithms.requirements import Requirements, requirements
 from agentpod.compute_thread import ComputeThread
 from agentpod.config import PodConfig
 from agentpod.experience.replay_buffer import ReplayBuffer
-from agentpod.fusion.member import FusionMember, fusion_options
-from agentpod.fusion.rendezvous import LeaderRendezvous
-from agentpod.fusion.rounds import LEADER
 from agentpod.fusion.shared_training import SharedTraining
-from agentpod.learner.checkpoint_files import Counters, FrozenState, copy_policy, freeze, restore
+from agentpod.learner.checkpoint_files import Counters, FrozenState, copy_policy, freeze
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, UpdateResult
 from agentpod.learner.evaluation_schedule import EvaluationSchedule, Scorer
-from agentpod.learner.lease import Lease
-from agentpod.learner.publisher import Publisher, StartingState
+from agentpod.learner.fusion_session import FusionSession
+from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus
+from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.snapshots import SnapshotRecorder
-from agentpod.roles.user_evaluator import asked_of
-from agentpod.session.role_client import RoleLost, SessionSpec
+from agentpod.session.role_client import RoleLost
 from agentpod.session.session import Roles
-from podrace.agentpod.v1 import agentpod_pb2 as pb_pod
-from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument
-from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.specification.ancestor import KEY, tournament_of
-from podrace.specification.messages import bad_spec
-from podrace.tournament.v1.tournament_pb2 import TournamentSpec
-from simulators.messages import with_options
 
 _log = structlog.get_logger(__name__)
-RECENT_EPISODES = 100
-RATE_WINDOW_SECONDS = 5.0
-MAXIMUM_EVALUATION_LANES = 64
+
+
+@dataclass(frozen=True)
+class TrainingContext:
+    """What the leader gives to the training of one assignment."""
+
+    config: PodConfig
+    """Configuration of the pod."""
+    assignment: pb.Assignment
+    """The training assignment, with the agent and the specification."""
+    lease: LeaseStatus
+    """Whether to stop, and whether the pod still holds the agent."""
+    checkpoints: CheckpointAccess
+    """Where the agent's state comes from and goes to."""
+    progress: ProgressReporter
+    """Where the training reports how far it has come."""
+    roles: Roles
+    """Workers and evaluator of the pod."""
+    compute: ComputeThread
+    """Thread that the algorithm runs on."""
+    shared_training: SharedTraining
+    """Where the followers ask what to train."""
+    device: str = "cpu"
+    """Device that the algorithm trains on."""
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic clock in seconds."""
 
 
 class AgentTraining:
-    """One agent in training.
+    """One agent in training, built by agentpod.learner.training_setup.
 
-    training = AgentTraining(config, lease, agent, roles, compute, publisher)
-    if await training.prepare():
-        await training.run()
+        if await training.run():
+            ...                     # the budget is used up and the last policy is scored
+        await training.leave()      # after an error: publish what there is
+        await training.abandon()    # after an error that forbids publishing
+
+    Attributes:
+        role_restarts: How many times the roles were opened again after one was lost.
     """
 
     def __init__(
         self,
-        config: PodConfig,
-        lease: Lease,
-        agent: Agent,
-        roles: Roles,
-        compute: ComputeThread,
-        publisher: Publisher,
-        shared_training: SharedTraining,
+        context: TrainingContext,
+        loop: CollectUpdateLoop,
+        fusion: FusionSession | None,
+        snapshots: SnapshotRecorder,
+        counters: Counters,
         *,
-        device: str = "cpu",
-        clock: Callable[[], float] = time.monotonic,
+        started: float,
     ) -> None:
-        """Knows what to do; does nothing yet."""
-        self._config, self._lease, self._agent = config, lease, agent
-        self._spec: TournamentSpec = lease.assignment.spec
-        self._roles, self._compute, self._publisher, self._shared_training = roles, compute, publisher, shared_training
-        self._device, self._clock = device, clock
-        self._scorer = Scorer(roles, publisher, lease, self._spec.evaluation, clock)
-        self._snapshots = SnapshotRecorder(publisher, lease, self._spec.evaluation)
-        self._counters = Counters()
-        self._loop: CollectUpdateLoop
-        self._schedule: EvaluationSchedule
-        self._member: FusionMember | None = None
-        self._rendezvous: LeaderRendezvous | None = None
-        self._steps_alone = 0
-        self._began = clock()
-        self._accounted = self._began
-        self.opened = self.prepared = False
-        self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
-        self._recent_updates: deque[tuple[float, int]] = deque()
+        """Starts from a restored algorithm whose roles are open.
+
+        Args:
+            context: From the leader.
+            loop: Collects and updates.
+            fusion: Fuses the agent with the followers of the pod; None in a pod with one learner.
+            snapshots: Takes the snapshots that are due.
+            counters: How far the agent had come when this lease began.
+            started: Time at which the work on the assignment started, by the clock of the context.
+        """
+        spec, agent = context.assignment.spec, context.assignment.train
+        self._context, self._spec, self._loop, self._fusion = context, spec, loop, fusion
+        self._lease, self._roles, self._compute = context.lease, context.roles, context.compute
+        self._progress, self._snapshots, self._own_counters = context.progress, snapshots, counters
+        self._schedule = EvaluationSchedule.starting_at(counters.environment_steps, spec.evaluation)
+        self._scorer = Scorer(
+            context.roles,
+            context.checkpoints,
+            context.progress,
+            context.lease.stop,
+            spec.evaluation,
+            agent_seed=agent.seed,
+            clock=context.clock,
+        )
+        self._started = self._accounted = started
         self.role_restarts = 0
 
-    # --- before -----------------------------------------------------------------------------------------------
+    @property
+    def finished(self) -> bool:
+        """Whether the budget is used up and the last policy is scored, whether or not a stop came."""
+        return self._used_up() and self._is_scored
 
-    async def prepare(self) -> bool:
-        """Claims the agent, opens the roles, and restores the agent's training files or its parent's.
+    async def run(self) -> bool:
+        """Trains until the budget is used up or a stop comes; then scores and publishes the last policy.
 
         Returns:
-            False when a stop came first.
+            True if the budget was used up and the last policy was published with its score; False if a stop came first
+            and it was published without.
 
         Raises:
-            InvalidArgument: The specification cannot work here.
-            FailedPrecondition: The agent belongs to another pod by now.
-            RoleLost: A role is not there.
-        """
-        self._lease.progress.activity = pb.POD_ACTIVITY_OPENING
-        start = await self._publisher.start()
-        self._counters = start.counters
-        hyperparameters = json_format.MessageToDict(self._agent.hyperparameters)
-        self._loop = loop = self._new_loop(requirements(self._agent.algorithm, hyperparameters))
-        with _naming_algorithm(self._agent.algorithm):
-            spaces = await loop.open()
-        if spaces is None:
-            return False
-        self.opened = True
-        await loop.make_algorithm(self._agent, hyperparameters, self._agent.seed, spaces)
-        state = await self._restore(loop, start) if start.parts else {}
-        if self._roles.replay:
-            await self._publisher.restore_replay(start, self._roles.replay)
-        _log.info("training", begins_with=start.note, environment_steps=self._counters.environment_steps)
-        self._schedule = EvaluationSchedule.starting_at(self._counters.environment_steps, self._spec.evaluation)
-        if self._config.learners > 1:
-            await self._invite(state)
-        loop.publish()
-        self._tell()
-        self.prepared = True
-        return True
-
-    async def _restore(self, loop: CollectUpdateLoop, start: StartingState) -> Mapping[str, Tensor]:
-        try:
-            return await self._compute.run(restore, loop.algorithm, start.parts)
-        except DataLoss as error:
-            parent_id = self._agent.starting_checkpoint.agent_id
-            if tournament_of(parent_id) in ("", self._agent.tournament_id):
-                raise
-            # What fits nobody: it is the specification that names an agent of another tournament.
-            raise bad_spec(f"{KEY} = {parent_id!r}: does not fit this environment: {error.message}") from error
-
-    def _new_loop(self, shape: Requirements) -> CollectUpdateLoop:
-        spec = self._spec
-        lanes = min(spec.evaluation.episodes, MAXIMUM_EVALUATION_LANES)
-        session = SessionSpec(
-            assignment=f"{self._agent.number}.{self._lease.assignment.lease_epoch}",
-            environment=spec.environment,
-            evaluation_environment=with_options(spec.environment, spec.evaluation.options, lanes),
-            network=shape.network,
-            memory=shape.memory,
-            seed=self._agent.seed,
-            rollouts=self._counters.rollouts,
-            opened=0,
-            evaluator=asked_of(spec.evaluation),
-        )
-        return CollectUpdateLoop(
-            self._roles,
-            self._compute,
-            session,
-            self._lease.stop,
-            overlap=self._config.layout == "separate",
-            policy_version=self._counters.policy_version,
-            precision=self._config.precision,
-            device=self._device,
-            clock=self._clock,
-        )
-
-    # --- the loop ---------------------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Trains to the end of the budget, or until the lease says stop; then scores and publishes what there is.
-
-        Raises:
-            DataLoss: Something is not finite; the last good checkpoint stands.
+            DataLoss: A number is not finite; the last good checkpoint remains.
             InvalidArgument: The hyperparameters do not fit the rollouts.
-            RoleLost: A role did not come back.
+            RoleLost: A role was lost and did not come back.
         """
-        self._lease.progress.activity = pb.POD_ACTIVITY_TRAINING
         try:
-            while not self._over():
+            await self._begin()
+            while not self._is_over():
                 try:
-                    learned = await self._loop.step(lambda coming_steps: not self._over(coming_steps))
+                    result = await self._loop.step(lambda coming_steps: not self._is_over(coming_steps))
                 except RoleLost as error:
                     await self._reopen(error)
                     continue
-                if learned:
-                    self._account(learned)
-                    await self._fuse_if_due(learned)
-                    self._loop.publish()
-                    self._tell(learned.policy_lag)
-                    await self._snapshot_if_due()
-                    await self._score_if_due()
+                if result:
+                    await self._after_update(result)
         finally:
             await self._loop.drop_pending()
-            await self._part()
-        await self._finish()
+            await self._end_fusion()
+        finished = await self._finish()
+        await self._snapshots.settle()
+        return finished
+
+    async def leave(self) -> None:
+        """Publishes the state as it is, so that another pod can continue from it, unless this pod lost the lease."""
+        await self._end_fusion()
+        await self._scorer.cancel()
+        if self._counters.rollouts and self._lease.held:
+            await self._publish_unscored()
         await self._snapshots.settle()
 
-    def _over(self, coming_steps: int = 0) -> bool:
-        # Several learners end with a round: nobody's work since the last one is lost, and what is scored is agreed on.
+    async def abandon(self) -> None:
+        """Cancels the evaluation that is under way and publishes nothing."""
+        await self._end_fusion()
+        await self._scorer.cancel()
+        await self._snapshots.settle()
+
+    # --- the loop ---------------------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        if self._fusion:
+            await self._fusion.open()
+        self._loop.publish()
+        self._report()
+        self._progress.enter(pb.POD_ACTIVITY_TRAINING)
+
+    async def _after_update(self, result: UpdateResult) -> None:
+        self._account(result)
+        if self._fusion:
+            await self._fusion.fuse_if_due()
+        self._loop.publish()
+        self._report(result.policy_lag)
+        await self._snapshot_if_due()
+        await self._score_if_due()
+
+    def _is_over(self, coming_steps: int = 0) -> bool:
+        # With several learners the training ends with a round: no work since the last round is lost, and the policy
+        # that is scored is one that the learners agreed on.
         return self._lease.stop.done() or (self._used_up(coming_steps) and self._agreed)
 
     def _used_up(self, coming_steps: int = 0) -> bool:
         budget = self._spec.assignment
         limit = budget.duration.ToTimedelta().total_seconds() if budget.HasField("duration") else math.inf
-        steps = self._counters.environment_steps + coming_steps
-        return steps >= budget.environment_steps or self._counters.training_seconds >= limit
+        counters = self._counters
+        return (
+            counters.environment_steps + coming_steps >= budget.environment_steps or counters.training_seconds >= limit
+        )
 
     async def _reopen(self, error: RoleLost) -> None:
         if self._lease.stop.done():
             return
-        _log.warning("a role was lost; opening all again", error=error.message)
+        _log.warning("a role was lost; opening all roles again", error=error.message)
         self.role_restarts += 1
-        await self._scorer.call_off()
+        await self._scorer.cancel()
         await self._loop.reopen()
 
-    def _account(self, learned: UpdateResult) -> None:
-        # From one update to the next (the first: from the beginning), since opening and collecting take time as well.
-        now = self._clock()
-        self._counters = self._counters.after(
-            steps=learned.environment_steps, seconds=now - self._accounted, cores=self._config.cores
+    def _account(self, result: UpdateResult) -> None:
+        # Training time is counted from one update to the next, the first one from the start of the work: opening the
+        # roles and collecting take time as well.
+        now = self._context.clock()
+        self._own_counters = self._own_counters.after(
+            steps=result.environment_steps, seconds=now - self._accounted, cores=self._context.config.cores
         )
         self._accounted = now
-        self._recent_updates.append((now, self._counters.environment_steps))
-        while len(self._recent_updates) > 2 and now - self._recent_updates[0][0] > RATE_WINDOW_SECONDS:
-            self._recent_updates.popleft()
-        self._recent_returns.extend(learned.episode_returns)
+        if self._fusion:
+            self._fusion.count(result.environment_steps)
+        self._progress.record_update(now, self._counters.environment_steps, result.episode_returns)
 
-    def _tell(self, lag: float = 0.0) -> None:
-        progress = self._lease.progress
-        progress.environment_steps = self._counters.environment_steps
-        progress.policy_version = self._counters.policy_version
-        progress.policy_lag = lag
-        progress.plane = self._roles.plane
-        if len(self._recent_updates) > 1:
-            (earlier, steps), (later, more) = self._recent_updates[0], self._recent_updates[-1]
-            progress.steps_per_second = (more - steps) / max(later - earlier, 1e-9)
-        if self._recent_returns:
-            progress.training_return = statistics.fmean(self._recent_returns)
+    def _report(self, policy_lag: float = 0.0) -> None:
+        self._progress.report(self._counters, policy_lag, self._roles.plane)
 
-    # --- fusion -----------------------------------------------------------------------------------------------
-
-    async def _invite(self, state: Mapping[str, Tensor]) -> None:
-        """Shares this training with the other learners of the pod, and waits for them to take its state."""
-        session = self._lease.assignment.assignment_id
-        options = fusion_options(self._spec.fusion)
-        self._rendezvous = LeaderRendezvous(
-            session, self._config.learners, options, self._config.lifeline_of, host=self._config.host
-        )
-        self._member = FusionMember(
-            self._rendezvous,
-            self._compute,
-            self._loop.algorithm,
-            session,
-            LEADER,
-            self._spec.fusion,
-            self._device,
-            host=self._config.host,
-        )
-        if self._counters.rollouts:
-            # A child begins an outer step of its own.
-            self._member.load(state)
-        self._loop.regroup = self._fuse
-        self._steps_alone = self._counters.environment_steps
-        shared = pb_pod.GetTrainingResponse(
-            session=session, agent=self._agent, spec=self._spec, rollouts=self._counters.rollouts
-        )
-        self._shared_training.share(shared, self._rendezvous)
-        await self._fuse()
-
-    async def _fuse_if_due(self, learned: UpdateResult) -> None:
-        if self._member:
-            self._member.count(learned.environment_steps)
-            if self._member.due:
-                await self._fuse()
-
-    async def _fuse(self) -> None:
-        """Takes part in a round; a stop calls it off."""
-        member = self._member
-        assert member is not None, "learners were invited"
-        fusing = asyncio.create_task(member.fuse())
-        waited: list[asyncio.Future[Any]] = [fusing, self._lease.stop]
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        if not fusing.done():
-            fusing.cancel()
-            await asyncio.wait([fusing])
-            return
-        fusing.result()
-        # Those of the others count from the round they were brought to on.
-        self._counters = replace(self._counters, environment_steps=self._steps_alone + member.environment_steps)
-        # Whoever is started in the place of a dead learner draws other random numbers than that did.
-        self._shared_training.training.rollouts = self._counters.rollouts
-
-    async def _part(self) -> None:
-        """Sends the other learners home."""
-        self._shared_training.withdraw()
-        rendezvous, self._rendezvous = self._rendezvous, None
-        if rendezvous:
-            await rendezvous.close()
-        if self._member:
-            await self._member.close()
+    @property
+    def _counters(self) -> Counters:
+        """How far the agent has come; with several learners, the steps of all of them count."""
+        if self._fusion:
+            return replace(self._own_counters, environment_steps=self._fusion.environment_steps)
+        return self._own_counters
 
     @property
     def _agreed(self) -> bool:
-        """Whether the policy is one that the learners have agreed on."""
-        return self._member is None or self._member.local_progress.updates == 0
+        return self._fusion is None or self._fusion.agreed
+
+    async def _end_fusion(self) -> None:
+        if self._fusion:
+            await self._fusion.close()
 
     # --- snapshots and scores ---------------------------------------------------------------------------------
 
@@ -318,23 +235,23 @@ class AgentTraining:
         if not self._schedule.take(self._counters.environment_steps):
             return
         if not self._spec.synchronous:
-            elapsed = self._clock() - self._began
+            elapsed = self._context.clock() - self._started
             affordable = self._schedule.affordable(elapsed, self._scorer.total_seconds, self._scorer.last_seconds)
             if self._scorer.busy or not affordable:
                 return
-        # Nothing is collected after the budget: the memory can be published with the score.
+        # After the budget nothing is collected any more: the replay memory can be published with the score.
         await self._score(self._roles.replay if self._used_up() else None)
 
     async def _score(self, replay: ReplayBuffer | None = None) -> None:
-        """Settles the evaluation before this one and starts to score the policy as it is now."""
+        """Waits for the previous evaluation and starts to evaluate the current policy."""
         await self._settle()
         if not self._lease.stop.done():
             frozen = await self._freeze(replay)
             self._scorer.start(frozen, self._roles.ring.hold())
 
     async def _freeze(self, replay: ReplayBuffer | None) -> FrozenState:
-        beside = self._member.tensors() if self._member else {}
-        return await self._compute.run(freeze, self._loop.algorithm, self._counters, replay, beside)
+        fusion_tensors = self._fusion.tensors() if self._fusion else {}
+        return await self._compute.run(freeze, self._loop.algorithm, self._counters, replay, fusion_tensors)
 
     async def _settle(self) -> None:
         try:
@@ -342,55 +259,32 @@ class AgentTraining:
         except RoleLost as error:
             await self._reopen(error)
 
-    async def _finish(self) -> None:
-        """The last policy of an assignment is always scored and submitted; a stop publishes it without."""
-        self._lease.progress.activity = pb.POD_ACTIVITY_EVALUATING
+    @property
+    def _is_scored(self) -> bool:
+        return self._scorer.scored_version == self._counters.policy_version
+
+    async def _finish(self) -> bool:
+        """Scores and publishes the last policy; after a stop, publishes it without a score."""
+        self._progress.enter(pb.POD_ACTIVITY_EVALUATING)
         await self._snapshot_if_due()
         while not self._lease.stop.done():
             await self._settle()
             await self._snapshot_if_due()
-            if self._scorer.scored_version == self._counters.policy_version:
-                await self._publisher.submit_all()
-                return
+            if self._is_scored:
+                return True
             await self._score(self._roles.replay)
         await self.leave()
-
-    @property
-    def finished(self) -> bool:
-        """Whether the budget was used up and the last policy scored, stop or not."""
-        return self.prepared and self._used_up() and self._scorer.scored_version == self._counters.policy_version
-
-    async def leave(self) -> None:
-        """Publishes the training files as they are, so that another pod can go on; not if the agent is another's."""
-        await self._part()
-        await self._scorer.call_off()
-        if self.prepared and self._counters.rollouts and self._lease.ours:
-            await self._publish_unscored()
-        await self._snapshots.settle()
+        return False
 
     async def _publish_unscored(self) -> None:
-        self._lease.progress.activity = pb.POD_ACTIVITY_PUBLISHING
-        if self._scorer.scored_version != self._counters.policy_version:
-            # Networks first: a pod may be killed before gigabytes of memory are stored.
-            await self._publisher.publish(await self._freeze(None), None)
-        # A checkpoint that was scored on the way has no replay memory.
+        self._progress.enter(pb.POD_ACTIVITY_PUBLISHING)
+        if not self._is_scored:
+            # Networks first: the pod may be killed before gigabytes of replay memory are stored.
+            await self._publish(None)
         replay = self._roles.replay
         if replay:
-            await self._publisher.publish(await self._freeze(replay), None)
+            # A checkpoint that was scored during training has no replay memory yet.
+            await self._publish(replay)
 
-    async def abandon(self) -> None:
-        """Lets go of the evaluation in flight after an error that forbids to publish."""
-        await self._part()
-        await self._scorer.call_off()
-        await self._snapshots.settle()
-
-
-@contextlib.contextmanager
-def _naming_algorithm(algorithm: str) -> Iterator[None]:
-    """Says whose policy cannot see or act there: a worker knows networks only."""
-    try:
-        yield
-    except InvalidArgument as error:
-        if error.reason != UNSUITABLE_SPACE:
-            raise
-        raise InvalidArgument(f"algorithm {algorithm!r}: {error.message}", reason=error.reason) from error
+    async def _publish(self, replay: ReplayBuffer | None) -> None:
+        await self._context.checkpoints.publish(await self._freeze(replay), None)

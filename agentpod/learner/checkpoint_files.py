@@ -1,20 +1,20 @@
-"""The training files of an agent: frozen in memory at one policy version, encoded, and restored.
+"""Copies the state of an agent at one policy version, encodes it as checkpoint files, and restores it from them.
 
-A checkpoint has two parts: `policy` (exactly what the evaluator scored) and `learner` (everything else an exact resume
-needs but the environments, which nobody can freeze), and where an assignment ends those of
-agentpod.learner.replay_files.
-Random states are in none: every stream is derived from the agent's seed and the counters in the manifest.
+A checkpoint has two parts. `policy` is exactly what the evaluator scored. `learner` is everything else that an exact
+resume needs, except the state of the environments, which cannot be saved. The checkpoint at the end of an assignment
+also has the parts of agentpod.learner.replay_files. No part holds random-number states: every stream is derived from
+the agent's seed and the counters in the manifest.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from torch import Tensor
 
 from agentpod.algorithms.base import Algorithm
 from agentpod.experience.replay_buffer import ReplayBuffer
-from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest, Part
 from podrace.errors import DataLoss
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.tensor_transport.codec import decode, digest, encode
@@ -28,21 +28,21 @@ class Counters:
     """How far an agent has come."""
 
     environment_steps: int = 0
-    """Its own, over all environments."""
+    """Environment steps of the agent itself, over all environments."""
     inherited_steps: int = 0
-    """Those behind the checkpoint it started from."""
+    """Environment steps behind the checkpoint that the agent started from."""
     rollouts: int = 0
     """Rollouts collected."""
     policy_version: int = 0
-    """Updates."""
+    """Updates of the policy."""
     training_seconds: float = 0.0
-    """Wall clock."""
+    """Wall-clock time of training in seconds."""
     core_seconds: float = 0.0
-    """Processor cores times wall clock."""
+    """Training time multiplied by the number of processor cores."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Counters":
-        """Where a checkpoint of the agent itself left off."""
+        """Returns the counters of an agent that continues from its own checkpoint."""
         return cls(
             environment_steps=manifest.environment_steps,
             inherited_steps=manifest.lineage_environment_steps - manifest.environment_steps,
@@ -54,11 +54,11 @@ class Counters:
 
     @classmethod
     def inheriting(cls, parent: Manifest) -> "Counters":
-        """Where a child of the parent's checkpoint begins."""
+        """Returns the counters of a new agent that starts from the checkpoint of a parent."""
         return cls(inherited_steps=parent.lineage_environment_steps)
 
     def after(self, *, steps: int, seconds: float, cores: float) -> "Counters":
-        """One rollout and one update later."""
+        """Returns the counters after one more rollout and update."""
         return replace(
             self,
             environment_steps=self.environment_steps + steps,
@@ -70,43 +70,62 @@ class Counters:
 
 
 @dataclass(frozen=True)
+class StartingState:
+    """The state that an agent starts from under one lease."""
+
+    counters: Counters = field(default_factory=Counters)
+    parts: dict[str, bytes] = field(default_factory=dict)
+    """Checkpoint files by name; empty for new networks."""
+    replay: tuple[Part, ...] = ()
+    """Stored pieces of the replay memory; none if it starts empty."""
+    note: str = "new networks"
+    """Where the state comes from, for the log."""
+
+
+@dataclass(frozen=True)
 class PolicyCopy:
-    """A policy version alone; later updates do not touch it."""
+    """A copy of one policy version; later updates do not change it."""
 
     counters: Counters
     policy: Mapping[str, Tensor]
 
     def encoded(self) -> bytes:
-        """The part that a snapshot has."""
+        """Returns the `policy` part, the only one of a snapshot."""
         return encode(self.policy, {})
 
 
 @dataclass(frozen=True)
 class FrozenState:
-    """One policy version with everything that belongs to it; later updates do not touch it."""
+    """A copy of one policy version and the learner state that belongs to it; later updates do not change it."""
 
     counters: Counters
     policy: Mapping[str, Tensor]
     learner: Mapping[str, Tensor]
     replay: ReplayBuffer | None = None
-    """The memory itself, not a copy: only where nothing writes into it until it is published."""
+    """The replay memory itself, not a copy: set only if nothing writes into it before it is published."""
 
     def parts(self) -> dict[str, bytes]:
-        """The training files."""
+        """Returns the encoded parts of the checkpoint by name."""
         return {POLICY_PART: encode(self.policy, {}), LEARNER_PART: encode(self.learner, {})}
 
     def manifest(
         self, agent: Agent, *, previous_manifest_digest: str, evaluation: Evaluation | None, now: float
     ) -> Manifest:
-        """What is to be published; the store fills in parts, agent and epoch.
+        """Returns the manifest to publish. The store adds the parts, the agent id and the lease epoch.
+
+        Args:
+            agent: The agent.
+            previous_manifest_digest: Digest of the agent's previous manifest; empty if there is none.
+            evaluation: Score of this policy, if it was evaluated.
+            now: Wall-clock time in seconds since 1970.
 
         Raises:
-            DataLoss: The evaluation was earned by another policy than the one frozen here.
+            DataLoss: The evaluation scored another policy than this one.
         """
         if evaluation and evaluation.policy_digest != digest(encode(self.policy, {})):
             raise DataLoss(
-                f"agent {agent.agent_id}: policy version {self.counters.policy_version} was sent to the evaluator, and"
-                " it scored another one: the plane between them is damaged",
+                f"agent {agent.agent_id}: policy version {self.counters.policy_version} was sent to the evaluator, but"
+                " another policy was scored: the plane between learner and evaluator corrupted it",
                 reason="ERROR_REASON_BAD_DIGEST",
             )
         manifest = manifest_of(agent, self.counters, now)
@@ -117,7 +136,7 @@ class FrozenState:
 
 
 def manifest_of(agent: Agent, counters: Counters, now: float) -> Manifest:
-    """What can be said of an agent that has come so far, at a wall time in seconds since 1970."""
+    """Returns a manifest with the facts about the agent and its counters; `now` is in seconds since 1970."""
     publish_time = Timestamp()
     publish_time.FromNanoseconds(int(now * 1e9))
     return Manifest(
@@ -136,7 +155,7 @@ def manifest_of(agent: Agent, counters: Counters, now: float) -> Manifest:
 
 
 def copy_policy(algorithm: Algorithm, counters: Counters) -> PolicyCopy:
-    """Copies what acts."""
+    """Copies the policy, and nothing else of the algorithm."""
     tensors = algorithm.policy.tensors()
     return PolicyCopy(counters, {name: tensor.detach().clone() for name, tensor in tensors.items()})
 
@@ -145,23 +164,30 @@ def freeze(
     algorithm: Algorithm,
     counters: Counters,
     replay: ReplayBuffer | None = None,
-    beside: Mapping[str, Tensor] | None = None,
+    extra: Mapping[str, Tensor] | None = None,
 ) -> FrozenState:
-    """Copies everything the algorithm knows, and live tensors `beside` it; a replay memory is referred to."""
+    """Copies the state of an algorithm.
+
+    Args:
+        algorithm: The algorithm.
+        counters: How far its agent has come.
+        replay: Replay memory to publish with the copy; referenced, not copied.
+        extra: More tensors to copy into the `learner` part.
+    """
     policy = copy_policy(algorithm, counters).policy
-    copies = {name: tensor.detach().clone() for name, tensor in (beside or {}).items()}
+    copies = {name: tensor.detach().clone() for name, tensor in (extra or {}).items()}
     return FrozenState(counters, policy, algorithm.state_dict() | copies, replay)
 
 
 def restore(algorithm: Algorithm, parts: Mapping[str, bytes]) -> Mapping[str, Tensor]:
-    """Puts training files back into an algorithm; its hyperparameters stay its own.
+    """Loads checkpoint files into an algorithm. The hyperparameters of the algorithm do not change.
 
     Returns:
-        The state of the learner, with whatever lay beside the algorithm's.
+        The tensors of the `learner` part, including those that are not the algorithm's.
 
     Raises:
-        DataLoss: A part is missing or cannot be read.
-        InvalidArgument: The files belong to a network of another shape.
+        DataLoss: A part is missing, cannot be read, or belongs to a policy of another shape.
+        InvalidArgument: The state belongs to networks of another shape.
     """
     for name in (POLICY_PART, LEARNER_PART):
         if name not in parts:
@@ -175,7 +201,7 @@ def restore(algorithm: Algorithm, parts: Mapping[str, bytes]) -> Mapping[str, Te
 
 
 def load_policy(target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
-    """Copies named tensors into a policy's views.
+    """Copies tensors into those of the same name.
 
     Raises:
         DataLoss: Names or shapes differ.
@@ -184,7 +210,7 @@ def load_policy(target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> N
         name: tensor.shape for name, tensor in source.items()
     }:
         raise DataLoss(
-            "the policy in the checkpoint has other tensors than the one that is to act: spaces or layers differ"
+            "the policy in the checkpoint has other tensors than the one of this environment: spaces or layers differ"
         )
     for name, tensor in target.items():
         tensor.copy_(source[name])

@@ -1,7 +1,4 @@
-"""When an agent is scored, and the one evaluation that may be in flight.
-
-Its policy is frozen, its score awaited, both published.
-"""
+"""Schedules the evaluations of an agent, and runs one at a time beside the training."""
 
 import asyncio
 import time
@@ -10,100 +7,127 @@ from dataclasses import dataclass
 
 from agentpod.experience.slots import PolicySlot
 from agentpod.learner.checkpoint_files import FrozenState
-from agentpod.learner.lease import Lease
-from agentpod.learner.publisher import Publisher
+from agentpod.learner.interfaces import CheckpointAccess
+from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.seeding import derive_seed
 from agentpod.session.session import Roles
 from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
 
+MAXIMUM_EVALUATION_LANES = 64
+"""Number of environments that an evaluation runs at the same time, at most."""
+
 
 @dataclass
 class EvaluationSchedule:
-    """When an agent is scored, counted in its own steps."""
+    """Decides when an agent is evaluated, counted in its own environment steps."""
 
     every_steps: int
+    """Environment steps between two evaluations."""
     share: float
-    """Largest share of the pod's wall clock."""
+    """Largest share of the pod's wall-clock time that evaluations may take, between 0 and 1."""
     due_steps: int
-    """Steps at which the next evaluation is due."""
+    """Environment steps at which the next evaluation is due."""
 
     @classmethod
     def starting_at(cls, steps: int, spec: EvaluationSpec) -> "EvaluationSchedule":
-        """The schedule of an agent that has taken `steps`."""
+        """Returns the schedule of an agent that has taken `steps` environment steps."""
         every = spec.every_environment_steps
         return cls(every, spec.share, due_steps=(steps // every + 1) * every)
 
     def take(self, steps: int) -> bool:
-        """Whether a multiple of `every_steps` was passed since this last said so."""
+        """Returns whether a multiple of `every_steps` was passed since the last call that returned True."""
         if steps < self.due_steps:
             return False
         self.due_steps = (steps // self.every_steps + 1) * self.every_steps
         return True
 
     def affordable(self, elapsed_seconds: float, evaluation_seconds: float, next_seconds: float) -> bool:
-        """Whether one more evaluation keeps them all within their share of the elapsed time."""
+        """Returns whether all evaluations, the next one included, stay within their share of the elapsed time.
+
+        Args:
+            elapsed_seconds: Wall-clock time since the work on the assignment started.
+            evaluation_seconds: Time that evaluations have taken so far.
+            next_seconds: Expected time of the next evaluation.
+        """
         return evaluation_seconds + next_seconds <= self.share * (elapsed_seconds + next_seconds)
 
 
 class Scorer:
-    """At most one evaluation in flight; a stop of the lease calls it off.
+    """Evaluates policies and publishes them with their scores, at most one at a time; a stop cancels the evaluation.
 
-    scorer.start(frozen, roles.ring.hold())
-    ...                                  # training goes on
-    await scorer.settle()                # published, called off, or its error
+        scorer.start(frozen, roles.ring.hold())
+        ...                                  # the training continues
+        await scorer.settle()                # published, cancelled, or raises the error of the evaluation
+
+    Attributes:
+        scored_version: Newest policy version that was published with its score; -1 before the first.
+        total_seconds: Time that evaluations have taken so far.
+        last_seconds: Time that the last evaluation took.
     """
 
     def __init__(
         self,
         roles: Roles,
-        publisher: Publisher,
-        lease: Lease,
+        checkpoints: CheckpointAccess,
+        progress: ProgressReporter,
+        stop: "asyncio.Future[str]",
         spec: EvaluationSpec,
+        *,
+        agent_seed: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Has scored nothing yet."""
-        self._roles, self._publisher, self._lease, self._spec, self._clock = roles, publisher, lease, spec, clock
+        """Starts without an evaluation under way.
+
+        Args:
+            roles: The open roles, whose evaluator is used.
+            checkpoints: Where scored policies are published.
+            progress: Where scores are reported.
+            stop: Once it is done, the evaluation under way is cancelled.
+            spec: Number of episodes and how the policy acts.
+            agent_seed: Seed that the seed of each evaluation is derived from.
+            clock: Monotonic clock in seconds.
+        """
+        self._roles, self._checkpoints, self._progress = roles, checkpoints, progress
+        self._spec, self._agent_seed, self._clock = spec, agent_seed, clock
         self._task: asyncio.Task[None] | None = None
         self._publishing = False
         self.scored_version = -1
-        """Newest policy version that was published with its score."""
-        self.total_seconds = 0.0
-        self.last_seconds = 0.0
-        # The task that trains may be waiting for the compute thread that this evaluation holds.
-        lease.stop.add_done_callback(lambda _: self._cancel())
+        self.total_seconds = self.last_seconds = 0.0
+        # The training itself cannot cancel it: it may be waiting for the compute thread that this evaluation occupies.
+        stop.add_done_callback(lambda _: self._request_cancel())
 
     @property
     def busy(self) -> bool:
-        """Whether one is in flight."""
+        """Whether an evaluation is under way."""
         return self._task is not None and not self._task.done()
 
     def start(self, frozen: FrozenState, held: PolicySlot) -> None:
-        """Begins to score a policy that lies in a held slot; the earlier one must be settled."""
+        """Starts to evaluate a policy in a held slot; the previous evaluation must have been settled."""
         self._task = asyncio.create_task(self._score(frozen, held))
 
     async def settle(self) -> None:
-        """Waits for the end of the one in flight and raises its error; called off is no error."""
+        """Waits for the evaluation under way, if any, and raises its error; cancellation is not an error."""
         task, self._task = self._task, None
         if task:
             await asyncio.wait([task])
             if not task.cancelled():
                 task.result()
 
-    async def call_off(self) -> None:
-        """Ends the one in flight, whatever becomes of it; if it is being published already, that is finished first."""
-        self._cancel()
+    async def cancel(self) -> None:
+        """Cancels the evaluation under way and ignores its result; one that is being published is finished first."""
+        self._request_cancel()
         task, self._task = self._task, None
         if task:
             await asyncio.gather(task, return_exceptions=True)
 
-    def _cancel(self) -> None:
+    def _request_cancel(self) -> None:
         if self._task and not self._publishing:
             self._task.cancel()
 
     async def _score(self, frozen: FrozenState, held: PolicySlot) -> None:
         started = self._clock()
         version = frozen.counters.policy_version
-        seed = derive_seed(self._publisher.agent.seed, "evaluation", version)
+        seed = derive_seed(self._agent_seed, "evaluation", version)
         try:
             evaluation = await self._roles.evaluate(
                 held, episodes=self._spec.episodes, seed=seed, greedy=self._spec.greedy
@@ -112,14 +136,14 @@ class Scorer:
             self.last_seconds = self._clock() - started
             self.total_seconds += self.last_seconds
         if evaluation.evaluator_fault:
-            # What was waited for in vain took nothing from training.
+            # The time spent waiting for a failing evaluator plugin used no compute, so only the built-in evaluation
+            # counts.
             self.total_seconds -= self.last_seconds - evaluation.wall_seconds
             self.last_seconds = evaluation.wall_seconds
-        self._lease.progress.score = evaluation.mean_return
-        self._lease.progress.evaluator_fault = evaluation.evaluator_fault
+        self._progress.report_score(evaluation)
         self._publishing = True
         try:
-            await self._publisher.publish(frozen, evaluation)
+            await self._checkpoints.publish(frozen, evaluation)
         finally:
             self._publishing = False
         self.scored_version = version

@@ -1,8 +1,9 @@
-"""The learner: head of the pod. Asks for assignments, works on one at a time, and ends the pod when it is told to or
-must.
+"""Runs the leader of a pod: acquires assignments, works on one at a time and decides when the pod exits.
 
-Everything that can end the work early comes together here: a directive of the orchestrator, SIGTERM, a lost lifeline,
-an orchestrator that has fallen silent, a role that does not come back, an error of the agent.
+Everything that can end the work early meets here: a directive of the orchestrator, SIGTERM, a lost lifeline, an
+orchestrator that does not answer, a role that does not come back, an error of the agent.
+
+This is the controlling half of the leader, see agentpod.learner.interfaces.
 """
 
 import asyncio
@@ -10,7 +11,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
@@ -20,50 +20,50 @@ from google.protobuf.duration_pb2 import Duration
 from agentpod.compute_thread import ComputeThread
 from agentpod.config import PodConfig
 from agentpod.fusion.shared_training import SharedTraining
-from agentpod.learner.agent_training import AgentTraining
-from agentpod.learner.evaluation_job import evaluate_checkpoint
+from agentpod.learner.agent_training import AgentTraining, TrainingContext
+from agentpod.learner.ending import EXIT_DONE, Ending, ending_of_error, ending_of_stop
+from agentpod.learner.evaluation_job import evaluate_policies
 from agentpod.learner.lease import Lease
+from agentpod.learner.policy_loader import load_policies
+from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.publisher import Publisher
-from agentpod.session.role_client import RoleLost
+from agentpod.learner.training_setup import TrainingSetup
 from agentpod.session.session import Roles
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.checkpoint_store.store import CheckpointStore
-from podrace.errors import (
-    BAD_SPEC,
-    UNSUITABLE_SPACE,
-    DataLoss,
-    Internal,
-    InvalidArgument,
-    NotFound,
-    PodraceError,
-    ResourceExhausted,
-    Unimplemented,
-)
+from podrace.errors import PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc
+from podrace.tasks import finish_unless_stopped
 from podrace.tensor_transport.plane import Plane
 
 _log = structlog.get_logger(__name__)
 ACQUIRE_WAIT_SECONDS = 10.0
+"""How long one AcquireAssignment call may wait for an assignment."""
 LONGEST_WAIT_SECONDS = 30.0
-"""Longest time that a call of GetTraining waits for another session."""
+"""How long one GetTraining call may wait for another session."""
 RETRY_SECONDS = 0.5
+"""Pause after a failed AcquireAssignment call."""
 REFUSED_SECONDS = 5.0
+"""Pause of a standing pod that the orchestrator refused."""
 UNKNOWN_ANSWER_SECONDS = 1.0
 """Pause after an answer that this build does not know."""
 GIVEN_UP_SECONDS = 1.0
-EXIT_DONE = 0
-EXIT_ROLE_LOST = 3
+"""Pause after an assignment that the pod gave up."""
 
 
 class Leader:
-    """Works on assignments until the pod ends.
+    """Works on assignments until the pod exits.
 
-    exit_code = await Leader(config, planes, compute, store).run(stop)
+        exit_code = await Leader(config, planes, compute, store).run(stop)
+
+    Attributes:
+        lease: The lease that is held, if any.
+        training: The training under way, if any.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Leader:
         *,
         device: str = "cpu",
     ) -> None:
-        """Dials nothing yet."""
+        """Creates the channels, which connect on first use."""
         self.config = config
         self._compute, self._store, self._device = compute, store, device
         self._orchestrator_channel = rpc.connect(config.orchestrator, orchestrator_pb.DESCRIPTOR)
@@ -89,7 +89,7 @@ class Leader:
         self.training: AgentTraining | None = None
 
     async def run(self, stop: "asyncio.Future[str]") -> int:
-        """Acquires and works until drained, stopped or orphaned; returns the exit code of the pod."""
+        """Works on assignments until the pod is drained, stopped or orphaned; returns the exit code of the pod."""
         try:
             while True:
                 assignment = await self._acquire(stop)
@@ -97,7 +97,7 @@ class Leader:
                     return EXIT_DONE
                 exit_code = await self._work(assignment, stop)
                 if exit_code == EXIT_DONE and self.config.standing and not stop.done():
-                    # What ended was this assignment, or the tournament; there may be others.
+                    # Only this assignment ended, or its tournament. There may be others.
                     continue
                 if exit_code is not None:
                     return exit_code
@@ -110,46 +110,42 @@ class Leader:
     # --- acquiring --------------------------------------------------------------------------------------------
 
     async def _acquire(self, stop: "asyncio.Future[str]") -> orchestrator_pb.Assignment | None:
-        """The next assignment; None when the pod is to go."""
-        heard = time.monotonic()
+        """Returns the next assignment; None when the pod must exit."""
+        last_answer = time.monotonic()
         while not stop.done():
-            asking = asyncio.create_task(self._ask())
-            waited: list[asyncio.Future[Any]] = [asking, stop]
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                asking.cancel()
+            request = asyncio.create_task(self._request_assignment())
+            if not await finish_unless_stopped(request, stop):
                 break
             try:
-                answer = asking.result()
+                response = request.result()
             except PodraceError as error:
-                silence = time.monotonic() - heard
+                silence = time.monotonic() - last_answer
                 if silence > self.config.orphan_seconds and not self.config.standing:
-                    _log.error("no orchestrator; going", error=error.message, seconds=round(silence))
+                    _log.error("the orchestrator does not answer; exiting", error=error.message, seconds=round(silence))
                     return None
                 _log.warning("no assignment", error=error.message)
                 await self._pause(RETRY_SECONDS, stop)
                 continue
-            heard = time.monotonic()
-            kind = answer.WhichOneof("answer")
+            last_answer = time.monotonic()
+            kind = response.WhichOneof("answer")
             if kind == "assignment":
-                assignment: orchestrator_pb.Assignment = answer.assignment
+                assignment: orchestrator_pb.Assignment = response.assignment
                 return assignment
-            if kind == "drain" and self.config.standing:
-                # Perhaps an orchestrator that starts its pods itself; perhaps one that is configured just now.
-                _log.warning("refused; asking again", reason=answer.drain)
+            if kind == "drain" and not self.config.standing:
+                _log.info("drained", reason=response.drain)
+                return None
+            if kind == "drain":
+                # The orchestrator may start its pods itself, or may be about to be configured for external ones.
+                _log.warning("refused; asking again", reason=response.drain)
                 await self._pause(REFUSED_SECONDS, stop)
                 continue
-            if kind == "drain":
-                _log.info("drained", reason=answer.drain)
-                return None
             known = kind == "retry_after"
-            await self._pause(
-                answer.retry_after.ToTimedelta().total_seconds() if known else UNKNOWN_ANSWER_SECONDS, stop
-            )
+            retry_seconds = response.retry_after.ToTimedelta().total_seconds() if known else UNKNOWN_ANSWER_SECONDS
+            await self._pause(retry_seconds, stop)
         return None
 
-    async def _ask(self) -> orchestrator_pb.AcquireAssignmentResponse:
-        # A server that is not there is waited for as well: no longer than an orphan may live.
+    async def _request_assignment(self) -> orchestrator_pb.AcquireAssignmentResponse:
+        # The call also waits for a server that is not up yet, but no longer than an orphaned pod may live.
         wait_seconds = min(ACQUIRE_WAIT_SECONDS, self.config.orphan_seconds)
         wait_duration = Duration()
         wait_duration.FromNanoseconds(round(wait_seconds * 1e9))
@@ -168,7 +164,7 @@ class Leader:
     # --- working ----------------------------------------------------------------------------------------------
 
     async def _work(self, assignment: orchestrator_pb.Assignment, stop: "asyncio.Future[str]") -> int | None:
-        """Works on one assignment and completes it; the exit code if the pod is to end, else None."""
+        """Works on one assignment and completes it; returns the exit code if the pod must exit, else None."""
         lease = Lease(self._orchestrator, assignment, orphan_seconds=self.config.orphan_seconds)
 
         def on_stop(done: "asyncio.Future[str]") -> None:
@@ -180,11 +176,12 @@ class Leader:
         with structlog.contextvars.bound_contextvars(**ids):
             async with lease:
                 self.lease = lease
+                progress = ProgressReporter(lease.progress)
                 try:
                     work = assignment.WhichOneof("work")
                     if work == "evaluate":
-                        return await self._evaluate(lease)
-                    return await (self._train(lease) if work == "train" else self._give_back(lease))
+                        return await self._evaluate(lease, progress)
+                    return await (self._train(lease, progress) if work == "train" else self._give_back(lease))
                 finally:
                     stop.remove_done_callback(on_stop)
                     self.lease = self.training = None
@@ -196,37 +193,55 @@ class Leader:
         await self._complete(lease, ending)
         return ending.exit_code
 
-    async def _train(self, lease: Lease) -> int | None:
-        agent, epoch = lease.assignment.train, lease.assignment.lease_epoch
-        publisher = Publisher(self._store, self._updater, agent, epoch, lease.assignment.spec)
-        training = self.training = AgentTraining(
-            self.config, lease, agent, self.roles, self._compute, publisher, self.shared_training, device=self._device
+    async def _train(self, lease: Lease, progress: ProgressReporter) -> int | None:
+        assignment = lease.assignment
+        publisher = Publisher(self._store, self._updater, assignment.train, assignment.lease_epoch, assignment.spec)
+        context = TrainingContext(
+            self.config,
+            assignment,
+            lease,
+            publisher,
+            progress,
+            self.roles,
+            self._compute,
+            self.shared_training,
+            device=self._device,
         )
+        setup = TrainingSetup(context)
         try:
-            if await training.prepare():
-                await training.run()
-            ending = _ending_of(training, lease)
+            self.training = await setup.prepare()
+            if self.training and await self.training.run():
+                await publisher.submit_all()
+            ending = self._ending_of_training(lease)
         except PodraceError as error:
-            ending = ending_of_error(error, opened=training.opened)
-            try:
-                await (training.leave() if ending.publish else training.abandon())
-            except PodraceError as again:
-                _log.error("training files were not published", error=again.message)
-        _log.info("assignment ends", outcome=orchestrator_pb.Outcome.Name(ending.outcome), reason=ending.message)
+            ending = ending_of_error(error, opened=setup.opened)
+            await self._leave(publish=ending.publish)
+        outcome = orchestrator_pb.Outcome.Name(ending.outcome)
+        _log.info("assignment ends", outcome=outcome, reason=ending.message)
         await self._complete(lease, ending)
         return ending.exit_code
 
-    async def _evaluate(self, lease: Lease) -> int | None:
-        lease.progress.activity = orchestrator_pb.POD_ACTIVITY_EVALUATING
-        evaluating = asyncio.create_task(evaluate_checkpoint(self.roles, self._store, lease))
-        waited: list[asyncio.Future[Any]] = [evaluating, lease.stop]
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        if not evaluating.done():
-            evaluating.cancel()
-            await asyncio.wait([evaluating])
+    def _ending_of_training(self, lease: Lease) -> Ending:
+        finished = self.training is not None and self.training.finished
+        if not lease.stop.done():
+            return Ending(orchestrator_pb.OUTCOME_FINISHED)
+        return ending_of_stop(lease.stop.result(), finished=finished, held=lease.held)
+
+    async def _leave(self, *, publish: bool) -> None:
+        """Ends a training that failed."""
+        if self.training is None:
+            return
+        try:
+            await (self.training.leave() if publish else self.training.abandon())
+        except PodraceError as error:
+            _log.error("checkpoint files were not published", error=error.message)
+
+    async def _evaluate(self, lease: Lease, progress: ProgressReporter) -> int | None:
+        progress.enter(orchestrator_pb.POD_ACTIVITY_EVALUATING)
+        evaluating = asyncio.create_task(self._evaluate_checkpoint(lease, progress))
         evaluation: Evaluation | None = None
         ending = Ending(orchestrator_pb.OUTCOME_DRAINED, "stopped", exit_code=EXIT_DONE)
-        if not evaluating.cancelled():
+        if await finish_unless_stopped(evaluating, lease.stop):
             try:
                 evaluation = evaluating.result()
                 ending = Ending(orchestrator_pb.OUTCOME_FINISHED)
@@ -235,69 +250,33 @@ class Leader:
         await self._complete(lease, ending, evaluation)
         return ending.exit_code
 
-    async def _complete(self, lease: Lease, ending: "Ending", evaluation: Evaluation | None = None) -> None:
-        if lease.ours:
+    async def _evaluate_checkpoint(self, lease: Lease, progress: ProgressReporter) -> Evaluation:
+        policies = await load_policies(self._store, lease.assignment.evaluate)
+        return await evaluate_policies(self.roles, policies, lease.assignment, progress)
+
+    async def _complete(self, lease: Lease, ending: Ending, evaluation: Evaluation | None = None) -> None:
+        if lease.held:
             try:
                 await lease.complete(ending.outcome, ending.message, evaluation)
             except PodraceError as error:
-                # Taken over, or nobody there: the lease expires by itself; the next pod goes on from what is published.
-                _log.warning("the end of the assignment could not be told", error=error.message)
+                # Another pod holds the agent, or the orchestrator does not answer. The lease expires by itself, and the
+                # next pod continues from what is published.
+                _log.warning("the end of the assignment could not be reported", error=error.message)
         if ending.outcome == orchestrator_pb.OUTCOME_DRAINED and ending.exit_code is None:
-            # Whatever made this pod give the agent up may still be there: never in a hurry.
+            # The cause may still be there: without a pause the pod would acquire and give up in a tight loop.
             await asyncio.sleep(GIVEN_UP_SECONDS)
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How an assignment ends, and the pod with it if there is an exit code."""
-
-    outcome: orchestrator_pb.Outcome.ValueType
-    message: str = ""
-    exit_code: int | None = None
-    publish: bool = False
-    """Publish the training files as they are first."""
-
-
-def _ending_of(training: AgentTraining, lease: Lease) -> Ending:
-    """The ending of an assignment without an error."""
-    # Drained, the pod goes; if only the agent was taken from it, it asks for another.
-    exit_code = EXIT_DONE if lease.stop.done() and lease.ours else None
-    if training.finished:
-        return Ending(orchestrator_pb.OUTCOME_FINISHED, exit_code=exit_code)
-    return Ending(orchestrator_pb.OUTCOME_DRAINED, lease.stop.result(), exit_code)
-
-
-def ending_of_error(error: PodraceError, *, opened: bool) -> Ending:
-    """What an error means for the agent, for its tournament and for the pod.
-
-    Args:
-        error: What ended the work.
-        opened: Whether the environment could be made: an error before that would meet every other agent as well, unless
-            it is that this one's algorithm cannot act there. One after it does, if it says that it is the
-            specification's.
-    """
-    if isinstance(error, RoleLost):
-        return Ending(orchestrator_pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST, publish=True)
-    everyones = error.reason == BAD_SPEC or (not opened and error.reason != UNSUITABLE_SPACE)
-    if everyones and isinstance(error, InvalidArgument | Unimplemented | ResourceExhausted | Internal):
-        return Ending(orchestrator_pb.OUTCOME_SPEC_FAILED, error.message)
-    if isinstance(error, DataLoss | InvalidArgument | Unimplemented | ResourceExhausted | NotFound | Internal):
-        return Ending(orchestrator_pb.OUTCOME_AGENT_FAILED, error.message)
-    # The agent belongs to another pod, or the mesh is not there: nothing that is wrong with the agent.
-    return Ending(orchestrator_pb.OUTCOME_DRAINED, error.message)
-
-
 class LearnerServicer(pb_grpc.LearnerServiceServicer):
-    """Tells how the head is doing, and lets the other learners meet it."""
+    """Reports the state of the leader, and lets the followers of the pod meet it."""
 
     def __init__(self, leader: Leader) -> None:
-        """Reports on a leader."""
         self._leader = leader
 
     async def GetLearner(
         self, request: pb.GetLearnerRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetLearnerResponse:
-        """Answers from memory; see the contract."""
+        """Returns the progress of the current assignment; see the contract."""
         leader = self._leader
         return pb.GetLearnerResponse(
             pod_id=leader.config.pod_id,
@@ -310,7 +289,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def GetTraining(
         self, request: pb.GetTrainingRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetTrainingResponse:
-        """Tells what is trained; see the contract."""
+        """Returns what the followers train, as soon as it differs from what the caller knows; see the contract."""
         wait = request.wait_duration
         wait_seconds = min(max(0.0, wait.seconds + wait.nanos / 1e9), LONGEST_WAIT_SECONDS)
         try:
@@ -322,11 +301,11 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
     async def JoinFusion(
         self, request: pb.JoinFusionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.JoinFusionResponse:
-        """Joins; see the contract."""
+        """Joins a fusion round; see the contract."""
         return await self._leader.shared_training.rendezvous.join(request)
 
     async def CommitFusion(
         self, request: pb.CommitFusionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CommitFusionResponse:
-        """Commits; see the contract."""
+        """Commits a fusion round; see the contract."""
         return await self._leader.shared_training.rendezvous.commit(request)

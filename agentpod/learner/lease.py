@@ -1,9 +1,8 @@
-"""The lease on an assignment as its pod holds it: renewed in the background, with progress going up and directives
-coming down.
+"""Holds the lease on an assignment: renews it in the background, reports progress and receives directives.
 
-Leases travel as durations and are counted on this pod's monotonic clock from before the request was sent, so that no
-two clocks need to agree. Whatever ends the work early (a directive, a signal, a lost lifeline) arrives in one place:
-`stop`.
+Leases travel as durations and are counted on this pod's monotonic clock from before the request was sent, so the clocks
+of two machines need not agree. Everything that ends the work early (a directive, a signal, a lost lifeline) sets the
+same future, `stop`.
 """
 
 import asyncio
@@ -28,13 +27,19 @@ COMPLETE_DEADLINE_SECONDS = 10.0
 
 
 class Lease:
-    """One assignment held.
+    """The lease on one assignment.
 
-    async with Lease(orchestrator, assignment, orphan_seconds=60) as lease:
-        while not lease.stop.done():
-            ...
-            lease.progress.environment_steps = steps
-        await lease.complete(pb.OUTCOME_FINISHED)
+        async with Lease(orchestrator, assignment, orphan_seconds=60) as lease:
+            progress = ProgressReporter(lease.progress)
+            while not lease.stop.done():
+                ...
+            await lease.complete(pb.OUTCOME_FINISHED)
+
+    Attributes:
+        assignment: The assignment that was acquired.
+        progress: What the next renewal reports; written by ProgressReporter only.
+        stop: Completed with the reason when the work must end before its budget is used up.
+        held: False once the agent belongs to another pod: this pod must neither publish nor complete it any more.
     """
 
     def __init__(
@@ -45,36 +50,42 @@ class Lease:
         orphan_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Holds what was acquired; `stop` can be set from outside, too."""
+        """Holds an assignment that was just acquired.
+
+        Args:
+            orchestrator: Stub of the orchestrator.
+            assignment: The assignment.
+            orphan_seconds: Without an answer from the orchestrator for this long, the work stops.
+            clock: Monotonic clock in seconds.
+        """
         self.assignment = assignment
         self.progress = pb.Progress()
         self.stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why the work is to end before its budget does."""
-        self.ours = True
-        """False once the agent belongs to another pod: nothing of it may be published or completed here."""
+        self.held = True
         self._orchestrator = orchestrator
         self._orphan_seconds = orphan_seconds
         self._clock = clock
-        self._heard = clock()
+        self._last_answer = clock()
         self._lease_seconds = assignment.lease_duration.ToTimedelta().total_seconds()
-        self._ran: tuple[float, float] | None = None
+        self._running: tuple[float, float] | None = None
+        """Running time that the orchestrator reported last, and when by our clock."""
         if assignment.HasField("running_duration"):
-            self._ran = _seconds(assignment.running_duration), self._heard
+            self._running = _seconds(assignment.running_duration), self._last_answer
         self._renewing: asyncio.Task[None] | None = None
 
     @property
     def running_seconds(self) -> float | None:
-        """Time the tournament has been running, pauses left out, counted on from what the orchestrator told last.
+        """Seconds the tournament has been running, pauses excluded; None if the orchestrator never reported it.
 
-        None if it never did.
+        The time since the last report is added.
         """
-        if self._ran is None:
+        if self._running is None:
             return None
-        told, then = self._ran
-        return told + self._clock() - then
+        reported, at = self._running
+        return reported + self._clock() - at
 
     async def __aenter__(self) -> Self:
-        """Begins to renew."""
+        """Starts to renew in the background."""
         self._renewing = asyncio.create_task(self._renew_forever())
         return self
 
@@ -87,16 +98,25 @@ class Lease:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._renewing
 
-    def request_stop(self, reason: str, *, ours: bool = True) -> None:
-        """Asks for the end of the work; the first reason stays."""
-        self.ours = self.ours and ours
+    def request_stop(self, reason: str, *, held: bool = True) -> None:
+        """Requests the end of the work.
+
+        Args:
+            reason: Why. Only the first reason is kept.
+            held: False if this pod no longer holds the agent.
+        """
+        self.held = self.held and held
         if not self.stop.done():
             self.stop.set_result(reason)
 
     async def complete(
         self, outcome: pb.Outcome.ValueType, message: str = "", evaluation: Evaluation | None = None
     ) -> None:
-        """Ends the lease and says how it went; raises what the orchestrator answers."""
+        """Ends the lease and reports the outcome.
+
+        Raises:
+            PodraceError: The orchestrator's answer, or Unavailable.
+        """
         request = pb.CompleteAssignmentRequest(
             request_id=f"{self.assignment.assignment_id}.complete",
             assignment_id=self.assignment.assignment_id,
@@ -114,7 +134,10 @@ class Lease:
             await self.renew()
 
     async def renew(self) -> None:
-        """Renews once. Silence is borne for `orphan_seconds`; a lease that another pod holds ends the work at once."""
+        """Renews the lease once and obeys the directive in the answer.
+
+        Without an answer the work continues for `orphan_seconds`. If another pod holds the lease, it stops at once.
+        """
         request = pb.RenewAssignmentRequest(
             assignment_id=self.assignment.assignment_id,
             lease_epoch=self.assignment.lease_epoch,
@@ -126,22 +149,25 @@ class Lease:
                 self._orchestrator.RenewAssignment, request, deadline_seconds=RENEW_DEADLINE_SECONDS
             )
         except (FailedPrecondition, NotFound) as error:
-            self.request_stop(error.message, ours=False)
+            self.request_stop(error.message, held=False)
         except PodraceError as error:
-            silence = self._clock() - self._heard
+            silence = self._clock() - self._last_answer
             _log.warning("the orchestrator does not answer", error=error.message, seconds=round(silence, 1))
             if silence > self._orphan_seconds:
                 self.request_stop(f"no answer from the orchestrator for {silence:.0f} s")
         else:
-            self._heard = sent
-            self._lease_seconds = response.lease_duration.ToTimedelta().total_seconds()
-            if response.HasField("running_duration"):
-                self._ran = _seconds(response.running_duration), self._clock()
-            if response.directive == pb.DIRECTIVE_CANCEL:
-                self.request_stop(response.reason or "the orchestrator cancelled the assignment", ours=False)
-            elif response.directive != pb.DIRECTIVE_CONTINUE:
-                # DRAIN, and every value that this build does not know: the contract requires it, and no work is lost.
-                self.request_stop(response.reason or "the orchestrator drains this pod")
+            self._last_answer = sent
+            self._accept(response)
+
+    def _accept(self, response: pb.RenewAssignmentResponse) -> None:
+        self._lease_seconds = response.lease_duration.ToTimedelta().total_seconds()
+        if response.HasField("running_duration"):
+            self._running = _seconds(response.running_duration), self._clock()
+        if response.directive == pb.DIRECTIVE_CANCEL:
+            self.request_stop(response.reason or "the orchestrator cancelled the assignment", held=False)
+        elif response.directive != pb.DIRECTIVE_CONTINUE:
+            # DRAIN, and every value that this build does not know: the contract requires it, and no work is lost.
+            self.request_stop(response.reason or "the orchestrator drains this pod")
 
 
 def _seconds(duration: Duration) -> float:

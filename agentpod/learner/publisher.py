@@ -1,20 +1,20 @@
-"""What becomes of training files: claimed at the start, published during training, submitted to the leaderboard.
+"""Claims an agent, publishes its checkpoints to the store and submits them to the leaderboard.
 
-Publish before submit: a score is on the board only if its files are in the store. A pod that dies between the two loses
-nothing, because whoever claims the agent next submits the pointer's manifest again.
+A checkpoint is published before it is submitted: a score is on the board only if its files are in the store. If the pod
+dies between the two steps nothing is lost, because the next pod that claims the agent submits the newest manifests
+again.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import prometheus_client
 import structlog
 
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.learner import replay_files
-from agentpod.learner.checkpoint_files import Counters, FrozenState, PolicyCopy, manifest_of
+from agentpod.learner.checkpoint_files import Counters, FrozenState, PolicyCopy, StartingState, manifest_of
 from agentpod.learner.provenance import add_provenance, as_struct
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
@@ -28,31 +28,18 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 _log = structlog.get_logger(__name__)
 PUBLISH_SECONDS = prometheus_client.Histogram(
-    "podrace_learner_publish_seconds", "Time in which the training files of an agent were stored"
+    "podrace_learner_publish_seconds", "Seconds to store the checkpoint files of an agent"
 )
 SUBMIT_DEADLINE_SECONDS = 30.0
-"""Longer than a leaderboard takes to restart."""
-
-
-@dataclass(frozen=True)
-class StartingState:
-    """Where an agent begins under this lease."""
-
-    counters: Counters = field(default_factory=Counters)
-    parts: dict[str, bytes] = field(default_factory=dict)
-    """Checkpoint files by name; empty for new networks."""
-    replay: tuple[Part, ...] = ()
-    """Where the pieces of the replay memory are; none if it is to begin empty."""
-    note: str = "new networks"
-    """Where they come from, for the log."""
+"""Longer than a restart of the leaderboard takes."""
 
 
 class Publisher:
     """Publishes the checkpoints of one agent under one lease epoch.
 
     start = await publisher.start()
-    await publisher.publish(frozen, evaluation)   # a leaderboard that is away does not stop the training
-    await publisher.submit_all()                  # in the end, every score has been submitted
+    await publisher.publish(frozen, evaluation)   # continues without the leaderboard if it does not answer
+    await publisher.submit_all()                  # in the end, every score must have been submitted
     """
 
     def __init__(
@@ -64,7 +51,16 @@ class Publisher:
         spec: TournamentSpec,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Touches nothing yet."""
+        """Accesses neither store nor leaderboard yet.
+
+        Args:
+            store: Where checkpoints are stored.
+            updater: Stub of the leaderboard's updater.
+            agent: The agent.
+            lease_epoch: Epoch of the lease on the agent.
+            spec: Specification of the tournament, recorded in every manifest.
+            wall_clock: Seconds since 1970.
+        """
         self._spec = as_struct(spec)
         self.agent = agent
         self._store, self._updater, self._epoch, self._wall_clock = store, updater, lease_epoch, wall_clock
@@ -72,35 +68,36 @@ class Publisher:
         self._unsubmitted: list[str] = []
 
     async def start(self) -> StartingState:
-        """Claims the agent and finds the training files it goes on from: its own, its parent's, or none.
+        """Claims the agent and returns the state it continues from: its own checkpoint, its parent's, or none.
+
+        A damaged checkpoint of its own is not an error: the agent starts from an earlier one, or from its parent again.
 
         Raises:
             FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
-            DataLoss, NotFound: Its parent's files are damaged or gone. Its own, if damaged, only cost the steps since
-                it began.
+            DataLoss, NotFound: The checkpoint of its parent is damaged or missing.
         """
         start, unsubmitted = await asyncio.to_thread(self._claim)
         self._unsubmitted = unsubmitted
-        await self._submit_what_can_be()
+        await self._try_to_submit()
         return start
 
     def _claim(self) -> tuple[StartingState, list[str]]:
-        """Where to begin, and the scored manifests that the pod before may not have submitted before it died."""
+        """Returns the starting state, and the scored manifests that the previous pod may not have submitted. Blocks."""
         pointer = claim(self._store, self.agent.agent_id, self._epoch)
         if not pointer.manifest_digest:
             return self._inherited(), []
         try:
             latest = fetch_latest(self._store, self.agent.agent_id, without=replay_files.PREFIX)
         except (DataLoss, NotFound) as error:
-            _log.error("own training files are damaged; beginning again", error=error.message)
+            _log.error("the own checkpoint is damaged; the agent starts again", error=error.message)
             return self._inherited(), []
         assert latest is not None, "the pointer names a manifest"
         if latest.damage:
-            _log.error("newest checkpoint is damaged; going on from the one before", error=latest.damage)
+            _log.error("the newest checkpoint is damaged; continuing from the previous one", error=latest.damage)
         self._previous = latest.manifest_digest
-        note = f"checkpoint {latest.manifest_digest[:12]} of its own"
-        sound = dict.fromkeys((pointer.previous_manifest_digest, latest.manifest_digest))
-        unsubmitted = [digest for digest in sound if digest and self._is_scored(digest)]
+        note = f"its own checkpoint {latest.manifest_digest[:12]}"
+        readable = dict.fromkeys((pointer.previous_manifest_digest, latest.manifest_digest))
+        unsubmitted = [digest for digest in readable if digest and self._is_scored(digest)]
         return StartingState(
             Counters.of(latest.manifest), latest.parts, _replay_parts(latest.manifest), note
         ), unsubmitted
@@ -120,7 +117,7 @@ class Publisher:
         return StartingState(Counters.inheriting(manifest), parts, _replay_parts(manifest), note)
 
     async def publish(self, frozen: FrozenState, evaluation: Evaluation | None) -> None:
-        """Stores a checkpoint, and submits it if it was scored and the leaderboard is there.
+        """Stores a checkpoint, and submits it if it is scored and the leaderboard answers.
 
         Raises:
             FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
@@ -131,7 +128,7 @@ class Publisher:
             self._previous = await asyncio.to_thread(self._store_checkpoint, frozen, evaluation)
         if evaluation:
             self._unsubmitted.append(self._previous)
-            await self._submit_what_can_be()
+            await self._try_to_submit()
 
     def _store_checkpoint(self, frozen: FrozenState, evaluation: Evaluation | None) -> str:
         manifest = frozen.manifest(
@@ -142,15 +139,15 @@ class Publisher:
         return publish(self._store, self.agent.agent_id, self._epoch, frozen.parts(), manifest, stored=pieces)
 
     async def publish_snapshot(self, copy: PolicyCopy, number: int, running_seconds: float) -> None:
-        """Stores a snapshot and tells the leaderboard of it.
+        """Stores a snapshot and submits it to the leaderboard.
 
         Args:
             copy: The policy.
-            number: Of the snapshot.
-            running_seconds: Time the tournament had been running when the policy was copied.
+            number: Number of the snapshot.
+            running_seconds: How long the tournament had been running when the policy was copied.
 
         Raises:
-            PodraceError: It could not be stored, or the leaderboard does not take it, or is away.
+            PodraceError: The store or the leaderboard does not accept it, or does not answer.
         """
         agent_id = self.agent.agent_id
         manifest_digest = await asyncio.to_thread(self._store_snapshot, copy)
@@ -170,26 +167,27 @@ class Publisher:
         return store_snapshot(self._store, copy.encoded(), manifest)
 
     async def restore_replay(self, start: StartingState, replay: ReplayBuffer) -> None:
-        """Fills an empty memory with the pieces there are, if they fit it."""
+        """Fills an empty replay memory from the starting state, if the stored pieces fit it."""
         if start.replay:
             await asyncio.to_thread(replay_files.restore_replay, self._store, start.replay, replay)
 
     async def submit_all(self) -> None:
-        """Submits every score that was published and not submitted yet.
+        """Submits every score that was published and not yet submitted.
 
         Raises:
-            Unavailable, DeadlineExceeded: The leaderboard does not answer; whoever claims the agent next tries again.
+            Unavailable, DeadlineExceeded: The leaderboard does not answer; the next pod that claims the agent tries
+                again.
             DataLoss: The leaderboard does not accept a checkpoint.
         """
         while self._unsubmitted:
             await self._submit(self._unsubmitted[0])
             del self._unsubmitted[0]
 
-    async def _submit_what_can_be(self) -> None:
+    async def _try_to_submit(self) -> None:
         try:
             await self.submit_all()
         except (Unavailable, DeadlineExceeded) as error:
-            _log.warning("the leaderboard does not answer; the score waits", error=error.message)
+            _log.warning("the leaderboard does not answer; the score is submitted later", error=error.message)
 
     async def _submit(self, manifest_digest: str) -> None:
         request = pb.SubmitCandidateRequest(
@@ -200,7 +198,7 @@ class Publisher:
         try:
             response = await rpc.call(self._updater.SubmitCandidate, request, deadline_seconds=SUBMIT_DEADLINE_SECONDS)
         except InvalidArgument as error:
-            # What is wrong is in these training files, not in the specification that others share.
+            # The error is in this checkpoint, not in the specification that all agents share.
             raise DataLoss(f"checkpoint {manifest_digest[:12]} was not accepted: {error.message}") from error
         candidate = response.candidate
         _log.info("submitted", score=candidate.score, rank=candidate.rank, verdict=candidate.reason)

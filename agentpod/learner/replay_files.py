@@ -1,7 +1,7 @@
-"""The replay memory as training files: pieces of the ring, each an object of the store, put and read one at a time.
+"""Stores and restores the replay memory as parts of a checkpoint: pieces of the ring, one object of the store each.
 
-Unlike the other training files they are a help, not a need: an agent whose pieces are damaged, gone or of another
-layout begins with an empty memory and warms up again.
+Unlike the other parts they are optional: an agent whose pieces are damaged, missing or of another layout starts with an
+empty memory and warms up again.
 """
 
 from collections.abc import Iterable
@@ -22,9 +22,9 @@ STATE = f"{PREFIX}state"
 
 
 def store_replay(store: CheckpointStore, replay: ReplayBuffer) -> list[Part]:
-    """Stores what can be sampled, and says what a manifest must list.
+    """Stores the rows that can be sampled, and returns the parts that the manifest must list. Blocks.
 
-    Equal pieces are equal objects: what has not changed since an earlier visit takes no further room.
+    Objects are addressed by content: a piece that has not changed since it was last stored takes no additional space.
 
     Raises:
         ResourceExhausted: The store is full.
@@ -36,10 +36,10 @@ def store_replay(store: CheckpointStore, replay: ReplayBuffer) -> list[Part]:
 
 
 def restore_replay(store: CheckpointStore, parts: Iterable[Part], replay: ReplayBuffer) -> bool:
-    """Puts stored pieces back into an empty memory; the environments begin anew.
+    """Loads stored pieces into an empty memory; the environments start new episodes. Blocks.
 
     Returns:
-        Whether it was possible; otherwise the memory stays empty.
+        Whether the pieces could be loaded; if not, the memory stays empty.
     """
     try:
         state: dict[str, torch.Tensor] = {}
@@ -51,7 +51,7 @@ def restore_replay(store: CheckpointStore, parts: Iterable[Part], replay: Replay
                 replay.restore(tensors)
         replay.load_state_dict(state)
     except (DataLoss, InvalidArgument, NotFound) as error:
-        _log.warning("the replay memory begins empty", error=error.message)
+        _log.warning("the replay memory starts empty", error=error.message)
         return False
     replay.mark_truncated()
     return True

@@ -1,6 +1,7 @@
-"""Owns the calls that the head of a pod makes to its other roles: what they say, how long they may take, who is lost.
+"""Calls the workers and the evaluator of a pod on behalf of a learner, and detects when one of them was lost.
 
-A session is named by the lease epoch and a count; a role that was restarted does not know it and says so (NOT_OPEN).
+A session is named by the lease epoch and a count. A role that was restarted does not have the session and answers with
+the reason NOT_OPEN.
 """
 
 import asyncio
@@ -28,11 +29,11 @@ EVALUATE_DEADLINE_SECONDS = 1800.0
 
 
 class RoleLost(Unavailable):
-    """A role is gone, or came back without memory of its session."""
+    """A role does not answer, or was restarted and does not have the session."""
 
 
 async def _call(method: Any, request: Any, *, deadline_seconds: float) -> Any:
-    """Calls a role; raises RoleLost apart from what the role answers."""
+    """Calls a role; raises RoleLost if it is lost, and otherwise the error that it answers with."""
     try:
         return await rpc.call(method, request, deadline_seconds=deadline_seconds)
     except Unavailable as error:
@@ -45,7 +46,7 @@ async def _call(method: Any, request: Any, *, deadline_seconds: float) -> Any:
 
 @dataclass(frozen=True)
 class CollectedRollout:
-    """What all workers wrote, side by side in one slot."""
+    """A rollout that all workers wrote side by side into one slot."""
 
     grant: Grant
     policy_version: int
@@ -58,47 +59,48 @@ class SessionSpec:
     """What the roles are opened for."""
 
     assignment: str
-    """Names the assignment within the pod: what memory belongs to."""
+    """Name of the assignment within the pod; shared memory belongs to the assignment."""
     environment: EnvironmentSpec
     evaluation_environment: EnvironmentSpec
     network: NetworkSpec
     memory: MemorySpec
     seed: int
     rollouts: int
+    """Rollouts of the agent before this session."""
     members: tuple[NetworkSpec, ...] = ()
-    """Networks of the other members, where an ensemble is scored."""
+    """Networks of the other members when an ensemble is evaluated."""
     evaluator: Asked | None = None
-    """Who scores in the place of the pod's own evaluator, while it does."""
+    """Evaluator of the tournament that scores instead of the built-in one; None for the built-in one."""
     opened: int = 1
-    """Counts the times that the roles are opened for this assignment, this one included."""
+    """How many times the roles were opened for this assignment, this one included."""
 
     @property
     def name(self) -> str:
-        """What the roles know it by."""
+        """Name by which the roles know the session."""
         return f"{self.assignment}.{self.opened}"
 
 
 class RoleClient:
-    """Stubs for the workers and the evaluator of one pod.
+    """Calls the workers and the evaluator of one learner.
 
-    calls = RoleClient(config)
-    await calls.ready()
-    opened = await calls.open(session, probe)
-    collected = await calls.collect(session, grant, held, rollout_number)
-    evaluation = await calls.evaluate(session, slots, episodes, seed, greedy=True)
-    await calls.close()
+    client = RoleClient(config)
+    await client.ready()
+    opened = await client.open(session, probe)
+    collected = await client.collect(session, grant, held, rollout_number)
+    evaluation = await client.evaluate(session, slots, episodes, seed, greedy=True)
+    await client.close()
 
     Attributes:
-        workers: How many there are.
-        has_evaluator: Whether there is one: only the head's learner has it.
+        workers: Number of workers.
+        has_evaluator: Whether there is an evaluator; only the leader has one.
     """
 
     def __init__(self, config: PodConfig, learner: int = 0) -> None:
-        """Connects to nothing yet: channels dial when they are first used.
+        """Creates the channels, which connect on first use.
 
         Args:
-            config: Of the pod.
-            learner: Whose workers.
+            config: Configuration of the pod.
+            learner: Number of the learner whose workers are called; the leader is 0.
         """
         self.workers, self.has_evaluator = config.workers, learner == 0
         self._wait_seconds = config.role_wait_seconds
@@ -106,29 +108,35 @@ class RoleClient:
         self._addresses = [config.address(role) for role in config.workers_of(learner)]
         if self.has_evaluator:
             self._addresses.append(config.address("evaluator"))
-        # Without retries of the channel: a role that was restarted has to be opened first.
+        # The channels do not retry: a role that was restarted has to be opened first.
         self._channels = [rpc.connect(address) for address in self._addresses]
         workers = self._channels[: config.workers]
         self._workers: list[Any] = [pb_grpc.WorkerServiceStub(channel) for channel in workers]
         self._evaluator: Any = pb_grpc.EvaluatorServiceStub(self._channels[-1]) if self.has_evaluator else None
 
     async def ready(self) -> None:
-        """Tells a role that is gone, by RoleLost, from one whose simulator takes long to make."""
+        """Waits until every role serves.
+
+        This distinguishes a lost role from one that takes long to make its simulator.
+
+        Raises:
+            RoleLost: A role does not serve within `role_wait_seconds`.
+        """
         wait_seconds = self._wait_seconds
         try:
             await _all_or_first_error(
                 [rpc.wait_until_serving(address, deadline_seconds=wait_seconds) for address in self._addresses]
             )
-            # Our own channels may still rest after a refusal: they were dialled while a role was away.
+            # Our own channels may still be backing off, if they tried to connect while a role was down.
             await _all_or_first_error([rpc.wait_until_ready(each, wait_seconds) for each in self._channels])
         except Unavailable as error:
             raise RoleLost(f"a role did not come back: {error.message}") from None
 
     async def open(self, session: SessionSpec, probe: TensorRef) -> list[Any]:
-        """Opens every role; of the answers the evaluator's is the last, where there is one.
+        """Opens every role; returns the answers of the workers, followed by that of the evaluator if there is one.
 
         Raises:
-            RoleLost: A role is gone, or does not open within the deadline of the contract.
+            RoleLost: A role was lost, or did not open within 120 s, the deadline in the contract.
         """
         try:
             return await _all_or_first_error(self._open_calls(session, probe))
@@ -166,11 +174,11 @@ class RoleClient:
         return [*calls, _call(self._evaluator.OpenEvaluator, request, deadline_seconds=OPEN_DEADLINE_SECONDS)]
 
     async def collect(self, session: SessionSpec, grant: Grant, held: PolicySlot, rollout: int) -> CollectedRollout:
-        """Hands a granted slot to all workers and waits until it is full.
+        """Has all workers fill a granted slot, and waits until it is full.
 
         Raises:
-            RoleLost: A worker was lost, and the slot with it.
-            DataLoss: An environment gave a number that is not finite.
+            RoleLost: A worker was lost, and the content of the slot with it.
+            DataLoss: An environment returned a number that is not finite.
         """
         count = session.environment.count
         calls = [
@@ -199,11 +207,11 @@ class RoleClient:
     async def evaluate(
         self, session: SessionSpec, slots: Sequence[PolicySlot], episodes: int, seed: int, *, greedy: bool
     ) -> Evaluation:
-        """Has the pod's own evaluator score the policies in held slots together.
+        """Has the built-in evaluator score the policies in held slots, together as an ensemble if there are several.
 
         Raises:
             RoleLost: The evaluator was lost.
-            DataLoss: A return is not finite, or the evaluation does not end.
+            DataLoss: A return is not finite, or an episode does not end.
         """
         policy, *members = (slot.ref() for slot in slots)
         request = pb.EvaluatePolicyRequest(
@@ -225,13 +233,13 @@ class RoleClient:
         return evaluation
 
     async def close(self) -> None:
-        """Hangs up; the roles themselves end with the head's lifeline."""
+        """Closes the channels. The roles themselves exit when the leader's lifeline is lost."""
         for channel in self._channels:
             await channel.close()
 
 
 async def _all_or_first_error(calls: list[Any]) -> list[Any]:
-    """Waits for all; raises the first error in order only when none is running any more."""
+    """Waits for all calls; once none is running any more, raises the first error in the order of the calls."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -1,6 +1,7 @@
-"""Owns a pod's open session and what its roles share with the head: opened together, reopened when a role was lost.
+"""Opens a pod's roles for a session, reopens them after a loss, and allocates the memory they share with a learner.
 
-Memory belongs to the assignment: after a loss nobody can tell who still writes, until every role is open again.
+Memory belongs to the assignment. After a role was lost it is unknown whether the role still writes, so memory is reused
+only when every role is open again.
 """
 
 from collections.abc import Sequence
@@ -35,11 +36,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Roles:
-    """The workers and the evaluator of one pod, and the memory they share with the head.
+    """The workers and the evaluator of one learner, and the memory they share with it.
 
     roles = Roles(config, planes)
     spaces = await roles.open(session)
-    roles.remember(*spaces)
+    roles.allocate_experience(*spaces)
     roles.ring.publish(policy.flat, version)
     collected = await roles.collect(roles.experience.grant(), rollout_number)
     update(roles.experience.receive(collected.grant))
@@ -47,28 +48,29 @@ class Roles:
     """
 
     SLOTS = 2
-    """One being filled while the other is trained on."""
+    """Number of rollout slots: one is filled while the other is trained on."""
 
     def __init__(self, config: PodConfig, planes: Sequence[Plane], *, learner: int = 0, device: str = "cpu") -> None:
-        """Connects to nothing yet: channels dial when they are first used.
+        """Creates the channels, which connect on first use.
 
         Args:
-            config: Of the pod.
-            planes: Where memory may be allocated, the best first; the first is taken that passes its self-test.
-            learner: Whose workers; only the head, 0, has the evaluator.
-            device: Where the learner trains.
+            config: Configuration of the pod.
+            planes: Planes that memory may be allocated on, the preferred one first. The first that passes its self-test
+                is used.
+            learner: Number of the learner; only the leader, 0, has the evaluator.
+            device: Device that the learner trains on.
         """
         self._config, self._planes, self._device = config, planes, device
         self._chosen: Plane | None = None
         self._client = RoleClient(config, learner)
-        self._custom: CustomEvaluator | None = None
+        self._user_evaluator: CustomEvaluator | None = None
         self._session: SessionSpec | None = None
         self._experience: ExperienceSlots | None = None
         self._rings: list[PolicyRing] = []
 
     @property
     def plane(self) -> str:
-        """Scheme of the plane that connects them; empty before they were opened."""
+        """Scheme of the plane that connects the roles; empty before they were opened."""
         return self._chosen.scheme if self._chosen else ""
 
     @property
@@ -79,14 +81,14 @@ class Roles:
 
     @property
     def experience(self) -> ExperienceSlots:
-        """Where the workers of the open session write."""
+        """Slots that the workers of the open session write into."""
         if self._experience is None:
             raise FailedPrecondition("no session is open")
         return self._experience
 
     @property
     def replay(self) -> ReplayBuffer | None:
-        """The replay memory of the assignment, where its algorithm has one."""
+        """Replay memory of the assignment, if its algorithm has one."""
         return self._experience.replay if isinstance(self._experience, ReplaySlots) else None
 
     @property
@@ -96,21 +98,23 @@ class Roles:
 
     @property
     def rings(self) -> Sequence[PolicyRing]:
-        """Those of all members of the open session."""
+        """Policy slots of the open session, one ring for each member of an ensemble."""
         if not self._rings:
             raise FailedPrecondition("no session is open")
         return self._rings
 
     async def open(self, session: SessionSpec) -> tuple[Space, Space]:
-        """Opens every role for a session; what the assignment has remembered stays, but for rollouts under way.
+        """Opens every role for a session.
+
+        Experience that was collected earlier in the assignment is kept, except for rollouts under way.
 
         Returns:
-            The spaces of one environment's observation and action.
+            Observation space and action space of one environment.
 
         Raises:
             InvalidArgument: The environment cannot be made, or its spaces cannot be learned on.
-            Unimplemented: No plane that may be used connects all roles.
-            RoleLost: A role is gone, or does not open within the deadline of the contract.
+            Unimplemented: None of the allowed planes connects all roles.
+            RoleLost: A role was lost, or did not open within 120 s, the deadline in the contract.
         """
         self._session = None
         if session.opened <= 1:
@@ -119,7 +123,7 @@ class Roles:
         opened = await self._open_on_a_plane(session)
         self._check_same_spaces(opened, session)
         if self._client.has_evaluator:
-            await self._engage(session, opened[-1])
+            await self._prepare_user_evaluator(session, opened[-1])
         spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
         if self._experience:
             self._experience.reclaim()
@@ -131,17 +135,17 @@ class Roles:
         self._session = session
         return spaces
 
-    async def _engage(self, session: SessionSpec, opened: pb.OpenEvaluatorResponse) -> None:
-        """Gets the tournament's own evaluator ready, if it has one."""
-        if self._custom and self._custom.asked != session.evaluator:
-            await self._custom.close()
-            self._custom = None
+    async def _prepare_user_evaluator(self, session: SessionSpec, opened: pb.OpenEvaluatorResponse) -> None:
+        """Prepares the evaluator of the tournament, if it has one."""
+        if self._user_evaluator and self._user_evaluator.asked != session.evaluator:
+            await self._user_evaluator.close()
+            self._user_evaluator = None
         if session.evaluator:
-            self._custom = self._custom or CustomEvaluator(self._config, session.evaluator)
-            self._custom.expect(session.evaluation_environment, (opened.policy, *opened.members))
+            self._user_evaluator = self._user_evaluator or CustomEvaluator(self._config, session.evaluator)
+            self._user_evaluator.expect(session.evaluation_environment, (opened.policy, *opened.members))
 
     async def _open_on_a_plane(self, session: SessionSpec) -> list[Any]:
-        """Opens on the first plane that connects all roles; once chosen, it stays."""
+        """Opens on the first plane that connects all roles. Once a plane was used, no other is tried."""
         refusals = []
         for plane in [self._chosen] if self._chosen else self._candidates(session):
             try:
@@ -160,13 +164,13 @@ class Roles:
         raise Unimplemented(f"no plane connects the roles of this pod: {'; '.join(refusals)}")
 
     def _candidates(self, session: SessionSpec) -> list[Plane]:
-        """Memory of a GPU is only for what steps there, unless it was asked for by name."""
+        """Returns the planes to try. Those in GPU memory need a simulator on the GPU or an explicit request."""
         if self._config.plane != "auto" or catalog.steps_on_gpu(session.environment.id):
             return list(self._planes)
         return [plane for plane in self._planes if plane.scheme not in (GPU_MEMORY, CUDA)]
 
     async def _open_on(self, plane: Plane, session: SessionSpec) -> list[Any]:
-        """Opens with a self-test; raises PLANE_UNUSABLE where a role does not see what was written here."""
+        """Opens on a plane with a self-test; raises PLANE_UNUSABLE if a role does not read what was written here."""
         try:
             probe = plane.create(f"{session.name}_probe", [PROBE_SPEC])
         except (FailedPrecondition, Unimplemented) as error:
@@ -180,11 +184,11 @@ class Roles:
             check_probe(plane.scheme, sent, response.probe_sum)
         return opened
 
-    def remember(self, observation_space: Space, action_space: Space) -> None:
-        """Allocates what the workers write into, for the open session and those that follow it in the assignment.
+    def allocate_experience(self, observation_space: Space, action_space: Space) -> None:
+        """Allocates the memory that the workers write into, for the open session and later ones of the assignment.
 
         Raises:
-            ResourceExhausted: There is no room for it.
+            ResourceExhausted: There is not enough memory.
         """
         session = self._require_session()
         lanes, memory = session.environment.count * self._client.workers, session.memory
@@ -201,15 +205,15 @@ class Roles:
         self._experience = ReplaySlots(self._plane, session.name, fields, memory, self._device)
 
     async def collect(self, grant: Grant, rollout: int) -> CollectedRollout:
-        """Hands a granted slot to all workers and waits until it is full.
+        """Has all workers fill a granted slot, and waits until it is full.
 
         Args:
-            grant: From `experience`; who samples the memory meanwhile has to know of it before.
-            rollout: Number of the rollout within the agent's life.
+            grant: From `experience`, granted before anything samples the memory at the same time.
+            rollout: Number of the rollout, counted over all leases of the agent.
 
         Raises:
-            RoleLost: A worker was lost, and the slot with it.
-            DataLoss: An environment gave a number that is not finite.
+            RoleLost: A worker was lost, and the content of the slot with it.
+            DataLoss: An environment returned a number that is not finite.
         """
         session = self._require_session()
         held = self.ring.hold()
@@ -221,30 +225,30 @@ class Roles:
     async def evaluate(
         self, held: PolicySlot, *others: PolicySlot, episodes: int, seed: int, greedy: bool
     ) -> Evaluation:
-        """Scores the policy in a held slot, together with those of the other members, and releases them.
+        """Scores the policy in a held slot, or an ensemble of several, and releases the slots.
 
         Raises:
             RoleLost: The evaluator was lost.
-            DataLoss: A return is not finite, or the evaluation does not end.
+            DataLoss: A return is not finite, or an episode does not end.
         """
         slots = (held, *others)
         try:
             scored = None
-            if self._custom:
-                scored = await self._custom.score(slots, episodes=episodes, seed=seed, greedy=greedy)
+            if self._user_evaluator:
+                scored = await self._user_evaluator.score(slots, episodes=episodes, seed=seed, greedy=greedy)
             if scored is None:
                 scored = await self._client.evaluate(self._require_session(), slots, episodes, seed, greedy=greedy)
-                scored.evaluator_fault = self._custom.fault if self._custom else ""
+                scored.evaluator_fault = self._user_evaluator.fault if self._user_evaluator else ""
             return scored
         finally:
             for slot in slots:
                 slot.release()
 
     async def close(self) -> None:
-        """Gives up the memory and the channels; the roles themselves end with the head's lifeline."""
+        """Releases the memory and the channels. The roles themselves exit when the leader's lifeline is lost."""
         self._drop_memory()
-        if self._custom:
-            await self._custom.close()
+        if self._user_evaluator:
+            await self._user_evaluator.close()
         await self._client.close()
 
     def _check_same_spaces(self, opened: list[Any], session: SessionSpec) -> None:
@@ -252,7 +256,7 @@ class Roles:
         if any((other.observation_space, other.action_space) != first for other in opened):
             raise InvalidArgument(
                 f"environment {session.environment.id!r}: the options of the evaluation change its spaces,"
-                " so that what is trained could not be scored"
+                " so the trained policy could not be scored"
             )
 
     def _require_session(self) -> SessionSpec:

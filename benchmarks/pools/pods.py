@@ -26,7 +26,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifes
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.manifest import FORMAT_VERSION, manifest_bytes
 from podrace.checkpoint_store.publish import advanced, claimed, read_manifest
-from podrace.checkpoint_store.store import digest
+from podrace.digests import digest
 from podrace.errors import PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent

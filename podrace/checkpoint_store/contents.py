@@ -8,7 +8,8 @@ from podrace.checkpoint_store.collect import reachable
 from podrace.checkpoint_store.manifest import manifest_from_bytes
 from podrace.checkpoint_store.publish import read_manifest, read_part
 from podrace.checkpoint_store.snapshots import is_snapshot
-from podrace.checkpoint_store.store import PROBE_AGENT_ID, PROBE_OBJECT, CheckpointStore, StoredObject, digest
+from podrace.checkpoint_store.store import PROBE_AGENT_ID, PROBE_OBJECT, CheckpointStore, StoredObject
+from podrace.digests import digest
 from podrace.errors import DataLoss, NotFound, Unimplemented
 
 MANIFEST_BYTES = 16 * 2**20

@@ -21,7 +21,8 @@ from pathlib import Path
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.arrival import Arrival, receive
 from podrace.checkpoint_store.manifest import canonical_json, pointer_from_bytes
-from podrace.checkpoint_store.store import DIGEST, StoredObject, check_agent_id, check_digest, digest, verified
+from podrace.checkpoint_store.store import DIGEST, StoredObject, check_agent_id, check_digest, verified
+from podrace.digests import digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, ResourceExhausted
 
 INCOMING_LIFE_SECONDS = 3600.0

@@ -20,7 +20,8 @@ from podrace.checkpoint_store.manifest import canonical_json, pointer_from_bytes
 from podrace.checkpoint_store.minio_address import parse_address, read_access
 from podrace.checkpoint_store.minio_client import Bucket, Patience
 from podrace.checkpoint_store.minio_connection import TRANSFERS
-from podrace.checkpoint_store.store import DIGEST, StoredObject, check_agent_id, check_digest, digest, verified
+from podrace.checkpoint_store.store import DIGEST, StoredObject, check_agent_id, check_digest, verified
+from podrace.digests import digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unimplemented
 
 _log = structlog.get_logger(__name__)

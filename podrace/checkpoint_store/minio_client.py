@@ -19,7 +19,7 @@ from podrace.checkpoint_store.arrival import OVERLAPPED_BYTES, Arrival, receive
 from podrace.checkpoint_store.minio_address import Access, Address
 from podrace.checkpoint_store.minio_connection import PARTED, TRANSFERS, SentPart, checked, connect, parts_list
 from podrace.checkpoint_store.minio_errors import CLIENT_ERRORS, Failure, failure_of
-from podrace.checkpoint_store.store import digest
+from podrace.digests import digest
 from podrace.errors import Aborted, NotFound, PodraceError, Unavailable
 
 _log = structlog.get_logger(__name__)

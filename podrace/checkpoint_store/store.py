@@ -3,7 +3,6 @@
 Everything above these verbs (claim, publish, fetch, collect) is written once and holds for every store.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Protocol
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.arrival import Arrival
+from podrace.digests import digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, InvalidArgument, NotFound
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -119,11 +119,6 @@ class CheckpointStore(ObjectStore, PointerStore, Protocol):
     def concurrency(self) -> int:
         """How many objects put at once are worth the threads: more than one where they travel."""
         ...
-
-
-def digest(data: bytes) -> str:
-    """Returns the SHA-256 of some bytes, lower-case hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def verified(name: str, arrival: Arrival, uri: str) -> bytes:

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from podrace.checkpoint_store.store import digest
+from podrace.digests import digest
 from podrace.errors import DataLoss, InvalidArgument
 from podrace.tensor.v1 import tensor_pb2
 from podrace.tensor.v1.tensor_pb2 import TensorSpec

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from podrace import rpc
-from podrace.checkpoint_store.store import digest
+from podrace.digests import digest
 from podrace.errors import DataLoss, InvalidArgument
 from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
 from podrace.tensor.v1.tensor_pb2 import (

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 from podrace.checkpoint_store.minio import MinioStore
 from podrace.checkpoint_store.minio_address import parse_address, read_access
 from podrace.checkpoint_store.minio_client import Bucket, Patience
-from podrace.checkpoint_store.store import digest
+from podrace.digests import digest
 
 BUCKET = "checkpoints"
 KEYS = {"PODRACE_STORE_ACCESS_KEY": "key", "PODRACE_STORE_SECRET_KEY": "secret"}

@@ -16,7 +16,7 @@ from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.minio import MinioStore, create_bucket
 from podrace.checkpoint_store.minio_address import parse_address, read_access
 from podrace.checkpoint_store.minio_client import Bucket, Patience
-from podrace.checkpoint_store.store import digest
+from podrace.digests import digest
 from podrace.errors import Aborted, FailedPrecondition, NotFound, PermissionDenied
 
 HOUR = 3600.0

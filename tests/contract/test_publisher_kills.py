@@ -10,7 +10,7 @@ from kills import AGENT, Seen, Toll, look
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish
-from podrace.checkpoint_store.store import digest
+from podrace.digests import digest
 
 KILLS = 20
 

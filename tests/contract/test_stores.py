@@ -21,7 +21,8 @@ from podrace.checkpoint_store.minio_address import parse_address, read_access
 from podrace.checkpoint_store.minio_client import Bucket, Entry, Patience
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish
 from podrace.checkpoint_store.snapshots import is_snapshot, store_snapshot, store_snapshot_of
-from podrace.checkpoint_store.store import CheckpointStore, check_store, digest
+from podrace.checkpoint_store.store import CheckpointStore, check_store
+from podrace.digests import digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from podrace.tensor_transport.codec import decode, encode
 

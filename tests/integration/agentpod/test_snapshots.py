@@ -3,7 +3,7 @@
 import pytest
 from scripted import Mesh
 
-from agentpod.learner.evaluation_job import load_published_policy
+from agentpod.learner.policy_loader import load_published_policy
 from agentpod.process.wiring import run_leader
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import fetch, fetch_latest

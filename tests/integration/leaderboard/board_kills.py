@@ -46,8 +46,8 @@ from leaderboard.updater import Updater
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish
-from podrace.checkpoint_store.store import digest
 from podrace.database import Database, Transaction
+from podrace.digests import digest
 from podrace.errors import PodraceError
 from podrace.leaderboard.v1.leaderboard_pb2 import GenerateAgentRequest, SubmitCandidateRequest
 from podrace.specification import resolve as specification

@@ -25,8 +25,8 @@ from leaderboard.updater import Updater, record
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish
-from podrace.checkpoint_store.store import digest
 from podrace.database import Database
+from podrace.digests import digest
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
     Candidate,

@@ -11,7 +11,7 @@ from leaderboard.submission_watch import Arrivals
 from leaderboard.updater import Updater, record
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.publish import claim
-from podrace.checkpoint_store.store import digest
+from podrace.digests import digest
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     VERDICT_ACCEPTED,

@@ -46,12 +46,11 @@ async def test_the_next_slot_is_granted_before_an_update_can_sample_the_memory()
         return {}
 
     compute = ComputeThread()
-    session = SimpleNamespace(rollouts=0, opened=0)
-    stop = asyncio.get_running_loop().create_future()
-    loop = CollectUpdateLoop(Roles(notes), compute, session, stop, overlap=True)
-    loop.algorithm = SimpleNamespace(
+    algorithm = SimpleNamespace(
         update=update, policy=SimpleNamespace(flat=None), network=SimpleNamespace(hidden_sizes=(8,))
     )
+    stop = asyncio.get_running_loop().create_future()
+    loop = CollectUpdateLoop(Roles(notes), compute, algorithm, SimpleNamespace(rollouts=0), stop, overlap=True)
     for more in (True, False):
         learned = await loop.step(lambda _, more=more: more)
         assert learned is not None

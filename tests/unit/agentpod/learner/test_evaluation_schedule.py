@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from agentpod.learner.ending import EXIT_ROLE_LOST, ending_of_error
 from agentpod.learner.evaluation_schedule import EvaluationSchedule, Scorer
-from agentpod.learner.leader import EXIT_ROLE_LOST, ending_of_error
+from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.session.role_client import RoleLost
 from podrace import errors
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -57,9 +58,15 @@ async def test_waiting_in_vain_for_a_tournaments_evaluator_is_not_on_the_account
     async def publish(frozen, evaluation):
         published.append(evaluation)
 
-    publisher = SimpleNamespace(agent=SimpleNamespace(seed=1), publish=publish)
-    lease = SimpleNamespace(stop=asyncio.get_running_loop().create_future(), progress=progress)
-    scorer = Scorer(SimpleNamespace(evaluate=evaluate), publisher, lease, EvaluationSpec(), lambda: next(clock))
+    scorer = Scorer(
+        SimpleNamespace(evaluate=evaluate),
+        SimpleNamespace(publish=publish),
+        ProgressReporter(progress),
+        asyncio.get_running_loop().create_future(),
+        EvaluationSpec(),
+        agent_seed=1,
+        clock=lambda: next(clock),
+    )
     scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), None)
     await scorer.settle()
     assert published == [scored]

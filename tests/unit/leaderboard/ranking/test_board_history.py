@@ -28,8 +28,8 @@ from leaderboard.updater import Updater
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, fetch, publish
-from podrace.checkpoint_store.store import digest
 from podrace.database import Database
+from podrace.digests import digest
 from podrace.errors import AlreadyExists, DataLoss, FailedPrecondition, NotFound
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.specification import resolve as specification

@@ -8,7 +8,8 @@ import pytest
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.folder import INCOMING_LIFE_SECONDS, FolderStore
-from podrace.checkpoint_store.store import check_store, digest
+from podrace.checkpoint_store.store import check_store
+from podrace.digests import digest
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument
 
 
@@ -147,7 +148,7 @@ import itertools, os, signal, sys
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import claim, fetch, publish
-from podrace.checkpoint_store.store import digest
+from podrace.digests import digest
 
 def die_before(call):
     calls = itertools.count()

@@ -16,7 +16,8 @@ from podrace.checkpoint_store import minio_client, minio_connection
 from podrace.checkpoint_store.manifest import canonical_json
 from podrace.checkpoint_store.minio import MinioStore
 from podrace.checkpoint_store.minio_client import Patience
-from podrace.checkpoint_store.store import check_store, digest
+from podrace.checkpoint_store.store import check_store
+from podrace.digests import digest
 from podrace.errors import (
     Aborted,
     DataLoss,

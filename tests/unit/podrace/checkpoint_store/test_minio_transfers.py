@@ -15,7 +15,7 @@ from podrace.checkpoint_store import minio_client
 from podrace.checkpoint_store.manifest import canonical_json
 from podrace.checkpoint_store.minio import MinioStore
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish
-from podrace.checkpoint_store.store import digest
+from podrace.digests import digest
 from podrace.errors import DataLoss, PermissionDenied, PodraceError, ResourceExhausted, Unavailable
 
 # Digests.

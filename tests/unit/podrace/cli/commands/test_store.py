@@ -8,7 +8,8 @@ from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.manifest import manifest_bytes
 from podrace.checkpoint_store.publish import claim, fetch, publish
 from podrace.checkpoint_store.snapshots import store_snapshot
-from podrace.checkpoint_store.store import check_store, digest
+from podrace.checkpoint_store.store import check_store
+from podrace.digests import digest
 
 AGENT = "t-a0"
 

@@ -1,0 +1,89 @@
+"""Declares what the computing half of a leader may ask of the half that holds the lease.
+
+A leader has two halves:
+
+- Control: `leader`, `lease`, `publisher` and `policy_loader` hold the lease, the credentials of the checkpoint store
+  and the stubs of the orchestrator and the leaderboard.
+- Computing: `training_setup`, `agent_training`, `evaluation_job` and what they use open the roles, train and evaluate.
+
+The computing half reaches the other only through the protocols below, so that the two can run in different processes
+with different credentials. An import contract in pyproject.toml and a unit test enforce this.
+"""
+
+import asyncio
+from typing import Protocol
+
+from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.learner.checkpoint_files import FrozenState, PolicyCopy, StartingState
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+
+
+class LeaseStatus(Protocol):
+    """What a training needs to know about its lease.
+
+    while not lease.stop.done():
+        ...
+    if lease.held:
+        await checkpoints.publish(frozen, None)
+    """
+
+    @property
+    def stop(self) -> "asyncio.Future[str]":
+        """Completed with the reason when the work must end before its budget is used up."""
+        ...
+
+    @property
+    def held(self) -> bool:
+        """False once the agent belongs to another pod: this pod must neither publish nor complete it any more."""
+        ...
+
+    @property
+    def running_seconds(self) -> float | None:
+        """Seconds the tournament has been running, pauses excluded; None if the orchestrator never reported it."""
+        ...
+
+
+class CheckpointAccess(Protocol):
+    """Reads and writes the checkpoints of one agent under one lease.
+
+    start = await checkpoints.start()
+    await checkpoints.restore_replay(start, replay)
+    await checkpoints.publish(frozen, evaluation)
+    await checkpoints.publish_snapshot(copy, number, running_seconds)
+    """
+
+    async def start(self) -> StartingState:
+        """Claims the agent and returns the state that its training starts from.
+
+        Raises:
+            FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
+            DataLoss, NotFound: The checkpoint of its parent is damaged or missing.
+        """
+        ...
+
+    async def restore_replay(self, start: StartingState, replay: ReplayBuffer) -> None:
+        """Fills an empty replay memory from the starting state, if the stored pieces fit it."""
+        ...
+
+    async def publish(self, frozen: FrozenState, evaluation: Evaluation | None) -> None:
+        """Stores a checkpoint, with its score if there is one.
+
+        Raises:
+            FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
+            DataLoss: The score belongs to another policy.
+            ResourceExhausted: The store is full.
+        """
+        ...
+
+    async def publish_snapshot(self, copy: PolicyCopy, number: int, running_seconds: float) -> None:
+        """Stores a snapshot and submits it to the leaderboard.
+
+        Args:
+            copy: The policy.
+            number: Number of the snapshot.
+            running_seconds: How long the tournament had been running when the policy was copied.
+
+        Raises:
+            PodraceError: The store or the leaderboard does not accept it, or does not answer.
+        """
+        ...

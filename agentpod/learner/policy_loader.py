@@ -1,0 +1,36 @@
+"""Loads published policies from the checkpoint store."""
+
+import asyncio
+
+from google.protobuf import json_format
+
+from agentpod.algorithms.requirements import requirements
+from agentpod.learner.checkpoint_files import POLICY_PART
+from agentpod.learner.evaluation_job import PublishedPolicy
+from agentpod.learner.replay_files import PREFIX
+from podrace.checkpoint_store.publish import fetch
+from podrace.checkpoint_store.store import CheckpointStore
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.tensor_transport.codec import decode
+
+
+async def load_policies(store: CheckpointStore, work: pb.EvaluationWork) -> list[PublishedPolicy]:
+    """Loads the policy that an evaluation names, followed by those of the other members of an ensemble.
+
+    Raises:
+        NotFound, DataLoss: As `load_published_policy`.
+    """
+    digests = [checkpoint.manifest_digest for checkpoint in (work.checkpoint, *work.members)]
+    return [await asyncio.to_thread(load_published_policy, store, digest) for digest in digests]
+
+
+def load_published_policy(store: CheckpointStore, manifest_digest: str) -> PublishedPolicy:
+    """Loads a policy and the description of its network. Blocks.
+
+    Raises:
+        NotFound: The checkpoint is not in the store.
+        DataLoss: The checkpoint is damaged.
+    """
+    manifest, parts = fetch(store, manifest_digest, without=PREFIX)
+    needs = requirements(manifest.algorithm, json_format.MessageToDict(manifest.hyperparameters))
+    return PublishedPolicy(manifest_digest, manifest, needs.network, decode(parts[POLICY_PART])[0])

@@ -1,0 +1,69 @@
+"""Writes the progress that a lease reports to the orchestrator."""
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+
+from agentpod.learner.checkpoint_files import Counters
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+RECENT_EPISODES = 100
+"""Number of episodes that the training return is averaged over."""
+RATE_WINDOW_SECONDS = 5.0
+"""Time that the steps per second are averaged over."""
+
+
+class ProgressReporter:
+    """The only writer of a lease's progress.
+
+    progress = ProgressReporter(lease.progress)
+    progress.enter(pb.POD_ACTIVITY_TRAINING)
+    progress.record_update(now, counters.environment_steps, episode_returns)
+    progress.report(counters, policy_lag, plane)
+    progress.report_score(evaluation)
+    """
+
+    def __init__(self, progress: pb.Progress) -> None:
+        self._progress = progress
+        self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
+        self._recent_updates: deque[tuple[float, int]] = deque()
+
+    def enter(self, activity: pb.PodActivity.ValueType) -> None:
+        """Reports what the pod does from now on."""
+        self._progress.activity = activity
+
+    def record_update(self, now: float, environment_steps: int, episode_returns: Sequence[float]) -> None:
+        """Adds an update to the windows that the rate and the training return are computed over.
+
+        Args:
+            now: Time of the update in seconds, on a monotonic clock.
+            environment_steps: Steps that the agent has taken so far.
+            episode_returns: Returns of the episodes that ended since the previous update.
+        """
+        self._recent_updates.append((now, environment_steps))
+        while len(self._recent_updates) > 2 and now - self._recent_updates[0][0] > RATE_WINDOW_SECONDS:
+            self._recent_updates.popleft()
+        self._recent_returns.extend(episode_returns)
+
+    def report(self, counters: Counters, policy_lag: float, plane: str) -> None:
+        """Reports how far the training has come, with the rate and the return of the recorded updates."""
+        progress = self._progress
+        progress.environment_steps = counters.environment_steps
+        progress.policy_version = counters.policy_version
+        progress.policy_lag = policy_lag
+        progress.plane = plane
+        if len(self._recent_updates) > 1:
+            (earlier, steps), (later, more) = self._recent_updates[0], self._recent_updates[-1]
+            progress.steps_per_second = (more - steps) / max(later - earlier, 1e-9)
+        if self._recent_returns:
+            progress.training_return = statistics.fmean(self._recent_returns)
+
+    def report_score(self, evaluation: Evaluation) -> None:
+        """Reports the score of an evaluation, and the fault of the tournament's own evaluator if there was one."""
+        self._progress.score = evaluation.mean_return
+        self.report_evaluator_fault(evaluation)
+
+    def report_evaluator_fault(self, evaluation: Evaluation) -> None:
+        """Reports why the built-in evaluator was used instead of the tournament's own; empty if it was not."""
+        self._progress.evaluator_fault = evaluation.evaluator_fault
