@@ -50,7 +50,7 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
             lease_duration=Duration(nanos=300_000_000),
             reason="the script says so",
         )
-        if self.running_seconds is not None:
+        if due and self.running_seconds is not None:
             response.running_duration.FromNanoseconds(round(self.running_seconds * 1e9))
         return response
 

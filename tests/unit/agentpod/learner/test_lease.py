@@ -30,7 +30,7 @@ async def test_a_pod_that_is_to_continue_continues():
 async def test_a_pod_drains_on_drain_and_on_every_directive_that_it_does_not_know(directive):
     lease = await lease_after(directive, "the pool shrinks")
     assert lease.stop.result() == "the pool shrinks"
-    assert lease.ours, "it publishes and completes its assignment"
+    assert lease.held, "it publishes and completes its assignment"
 
 
 @pytest.mark.parametrize("directive", [pb.DIRECTIVE_DRAIN, UNKNOWN])
@@ -41,4 +41,4 @@ async def test_a_pod_that_drains_has_a_reason_even_without_one_from_the_orchestr
 async def test_a_pod_whose_assignment_is_cancelled_publishes_nothing():
     lease = await lease_after(pb.DIRECTIVE_CANCEL)
     assert lease.stop.done()
-    assert not lease.ours
+    assert not lease.held
