@@ -1,4 +1,4 @@
-"""The algorithms an agent can learn by, under the names that a specification uses."""
+"""Registers the algorithms under the names that a specification uses."""
 
 from collections.abc import Mapping
 
@@ -42,19 +42,19 @@ def make(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> Algorithm:
-    """Makes a new agent's algorithm: networks drawn from the seed, no experience yet.
+    """Creates the algorithm of a new agent, with networks drawn from the seed and without experience.
 
     Args:
         name: Key of ALGORITHMS.
         observation_space: Of the simulator.
         action_space: Of the simulator.
-        hyperparameters: By name; what is missing takes its default.
+        hyperparameters: By name; missing ones take their defaults.
         seed: Of the agent.
         device: Where it trains.
 
     Raises:
-        InvalidArgument: The algorithm or a hyperparameter is unknown, a value is of the wrong type or out of range, or
-            the algorithm cannot learn in this action space.
+        InvalidArgument: The algorithm or a hyperparameter is unknown, a value has the wrong type or is out of range, or
+            the algorithm does not support the action space.
     """
     if name not in ALGORITHMS:
         raise InvalidArgument(f"algorithm {name!r} is unknown: choose one of {', '.join(ALGORITHMS)}")

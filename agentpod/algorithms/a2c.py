@@ -1,4 +1,4 @@
-"""Owns advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783, the synchronous form): one step a rollout."""
+"""Implements advantage actor-critic (A2C; Mnih et al. 2016, arXiv 1602.01783, in its synchronous form)."""
 
 from dataclasses import dataclass
 
@@ -17,22 +17,22 @@ from agentpod.algorithms.on_policy import (
 
 @dataclass(frozen=True)
 class A2CHyperparameters(OnPolicySettings):
-    """What a specification can set: short rollouts, because each is used for a single step."""
+    """Hyperparameters of A2C. Rollouts are short, because each is used for a single gradient step."""
 
     algorithm = "a2c"
 
     learning_rate: float = 1e-3
     """Step size of Adam."""
     gae_lambda: float = 1.0
-    """Lambda of generalized advantage estimation; 1 = the paper's n-step advantages."""
+    """Lambda of generalized advantage estimation; 1 gives the paper's n-step advantages."""
     horizon: int = 8
     """Steps of each environment between two updates."""
     normalize_advantages: bool = False
-    """Whether advantages are standardised within each rollout."""
+    """Whether advantages are standardized within each rollout."""
 
 
 class A2C(OnPolicy):
-    """One step of gradient descent over each whole rollout; see agentpod.algorithms.base.Algorithm for the loop.
+    """Makes one gradient step over each whole rollout; see agentpod.algorithms.base.Algorithm for the loop.
 
     The loss (Mnih et al. 2016, section 4, supplementary algorithm S3), with A held fixed:
 

@@ -1,7 +1,7 @@
-"""Owns what every algorithm is to its learner, and how its hyperparameters are read from a specification.
+"""Defines the interface of an algorithm, and reads its hyperparameters from a specification.
 
-There are two families: agentpod.algorithms.on_policy learns from a rollout and forgets it,
-agentpod.algorithms.off_policy from a replay memory. An algorithm is a class of either family with a loss of its own.
+There are two families. agentpod.algorithms.on_policy learns from one rollout and discards it;
+agentpod.algorithms.off_policy learns from a replay buffer. An algorithm is a subclass of one of them with its own loss.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,33 +25,34 @@ Hyperparameters = TypeVar("Hyperparameters")
 
 @dataclass(frozen=True)
 class Settings:
-    """Hyperparameters of an algorithm; a subclass adds the fields, with the defaults and ranges of the catalog."""
+    """Hyperparameters that all algorithms have. Subclasses add fields, with the defaults and ranges of the catalog."""
 
     algorithm: ClassVar[str]
     """Key of podrace.specification.catalog.ALGORITHMS."""
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer, of actor and critics."""
+    """Units of each hidden layer, of the actor and of the critics."""
     activation: str = "tanh"
     """Key of agentpod.models.mlp.ACTIVATIONS."""
     normalize_observations: bool = True
-    """Whether the networks see observations in running standard units; bytes are divided by 255 instead."""
+    """Whether observations are normalized by running mean and standard deviation; uint8 observations are divided by 255
+    instead."""
     torso: str = NO_TORSO
-    """Key of agentpod.models.cnn.TORSOS: convolutions before the hidden layers, for pictures."""
+    """Key of agentpod.models.cnn.TORSOS: convolutions before the hidden layers, for image observations."""
     horizon: int = 128
     """Steps of each environment between two updates."""
     learning_rate: float = 3e-4
     """Step size of Adam."""
     learning_rate_steps: int = 0
-    """Environment steps of a learner over which its learning rate falls, in a straight line; 0 = it stays."""
+    """Environment steps of a learner over which its learning rate decreases linearly; 0 = constant."""
     final_learning_rate: float = 0.05
-    """What it falls to, as a share of `learning_rate`."""
+    """Learning rate after the decrease, as a fraction of `learning_rate`."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot train.
+        """Validates the values.
 
         Raises:
-            InvalidArgument: A value is out of the range that the catalog states.
+            InvalidArgument: A value is outside the range that the catalog states.
         """
         for name, declared in catalog.ALGORITHMS[self.algorithm].hyperparameters.items():
             value = getattr(self, name)
@@ -62,54 +63,54 @@ class Settings:
 
     @property
     def network(self) -> NetworkSpec:
-        """Of the policy."""
+        """Structure of the policy."""
         return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations, torso=self.torso)
 
     @property
     def memory(self) -> MemorySpec:
-        """What the learner must keep."""
+        """Memory of experience that the learner must allocate."""
         return MemorySpec(self.horizon)
 
     def learning_rate_after(self, environment_steps: int) -> float:
-        """The step size after so many steps of a learner's life, where it falls; see learning_rate_steps."""
+        """Returns the learning rate after `environment_steps` of a learner; `learning_rate_steps` must not be 0."""
         return self.learning_rate * linear_schedule(
             1.0, self.final_learning_rate, environment_steps / self.learning_rate_steps
         )
 
 
 def linear_schedule(initial: float, final: float, progress: float) -> float:
-    """The number a share `progress` of the way from `initial` to `final`, where it stays."""
+    """Interpolates from `initial` to `final` for a `progress` from 0 to 1, and is constant outside that range."""
     return initial + (final - initial) * min(max(progress, 0.0), 1.0)
 
 
 def _check_range(name: str, value: object, declared: catalog.Hyperparameter) -> None:
     if declared.low is None or declared.high is None or isinstance(value, bool) or not isinstance(value, int | float):
         return
-    # A comparison with not-a-number is false as well.
+    # This also refuses NaN, because comparisons with NaN are false.
     if not declared.low <= value <= declared.high:
         raise InvalidArgument(f"hyperparameter {name} = {value} must be between {declared.low:g} and {declared.high:g}")
 
 
 class Algorithm(Protocol):
-    """Turns experience into a better policy.
+    """Improves a policy from experience.
 
         algorithm = make("ppo", observation_space, action_space, {"discount": 0.99}, seed=1)
         algorithm.policy.load(checkpoint_policy)
         algorithm.load_state_dict(checkpoint_state)
         while budget_left:
             publish(algorithm.policy.flat, version=algorithm.update_number)
-            metrics = algorithm.update(next_full_rollout())  # or the replay memory, with one more segment in it
+            metrics = algorithm.update(next_full_rollout())  # or the replay buffer, with one more segment in it
         save(algorithm.policy.tensors(), algorithm.state_dict())
 
-    An algorithm is deterministic: its seed, its state and the experience decide every bit of what follows.
+    Algorithms are deterministic: seed, state and experience determine every bit of the result.
 
     Attributes:
         settings_type: Dataclass of its hyperparameters.
-        action_kinds: Kinds of action space it can learn in.
-        network: Of its policy, so that workers and evaluators can build the same.
-        policy: What it improves; copy `flat` between updates only.
-        memory: The experience it wants.
-        update_number: Calls of `update` in the agent's life: the policy version.
+        action_kinds: Kinds of action space that it supports.
+        network: Structure of its policy, from which workers and evaluators build the same policy.
+        policy: The policy that it improves; copy `flat` only between updates.
+        memory: Memory of experience that it needs.
+        update_number: Number of calls of `update` over all training of the agent: the policy version.
     """
 
     settings_type: ClassVar[type[Any]]
@@ -127,61 +128,65 @@ class Algorithm(Protocol):
         seed: int,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Draws new networks from the seed; raises InvalidArgument where a hyperparameter or a space cannot be used."""
+        """Creates new networks with weights drawn from the seed.
+
+        Raises:
+            InvalidArgument: A hyperparameter is invalid, or a space is not supported.
+        """
         ...
 
     def update(self, experience: Any) -> dict[str, float]:
-        """Learns.
+        """Improves the policy.
 
         Args:
-            experience: A rollout (agentpod.experience.rollout), which may hold the lanes of several workers side by
-            side; or an
-                agentpod.experience.replay_buffer.Replay that has received one more segment since the last call.
+            experience: A rollout (agentpod.experience.rollout), which may contain the lanes of several workers side by
+                side; or an agentpod.experience.replay_buffer.ReplayBuffer that has received one more segment since the
+                last call.
 
         Returns:
-            Metrics to log, every one finite.
+            Metrics to log, all finite.
 
         Raises:
             InvalidArgument: The rollout is too small for the hyperparameters.
-            DataLoss: A loss or a gradient was not finite; policy and state are left as before the update.
+            DataLoss: A loss or a gradient was not finite; policy and state are as before the update.
         """
         ...
 
     def begin_episodes(self) -> None:
-        """Forgets the episodes under way: the simulators were reset, and the next rollout begins with new ones."""
+        """Discards everything about unfinished episodes, because the simulators were reset before the next rollout."""
         ...
 
     def fusible(self) -> Fusible:
-        """The live state that the learners of one agent fuse; call `refresh` when it was changed."""
+        """Returns the live state that the learners of one agent fuse; call `refresh` after changing it."""
         ...
 
     def share_gradients(self, reduce: Callable[[Tensor], None]) -> None:
-        """Has whatever decides a step (gradients, divergences, updates owed) averaged in place by `reduce` henceforth.
+        """Averages, from now on and in place by `reduce`, all that determines a step: gradients, divergences, warm-up.
 
-        It may raise, which undoes the update under way as any error does.
+        An exception of `reduce` undoes the update in progress like any other error.
         """
         ...
 
     def refresh(self) -> None:
-        """Derives again what depends on the state that a fusion has changed."""
+        """Recomputes what is derived from the state that a fusion round changed."""
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything but the policy that an exact resume needs: contiguous copies by flat names."""
+        """Returns everything except the policy that an exact resume needs: contiguous copies by flat names."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on from what `state_dict` returned.
+        """Restores what `state_dict` returned.
 
         Raises:
-            InvalidArgument: A tensor is missing or of another shape.
+            InvalidArgument: A tensor is missing or has another shape.
         """
         ...
 
 
 @contextmanager
 def restored_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Whatever goes wrong in the block, the tensors have the values they had before it."""
+    """Restores the values of the tensors if the block raises any exception."""
     before = [tensor.clone() for tensor in tensors]
     try:
         yield
@@ -192,7 +197,7 @@ def restored_on_error(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 
 def non_finite_error(names: Sequence[str], metrics: Tensor, update_number: int) -> DataLoss:
-    """The error of an update that was undone.
+    """Creates the error of an update that was undone because of a value that is not finite.
 
     Args:
         names: Of the metrics.
@@ -202,7 +207,7 @@ def non_finite_error(names: Sequence[str], metrics: Tensor, update_number: int) 
     minibatch, metric = (~metrics.isfinite()).nonzero()[0].tolist()
     return DataLoss(
         f"{names[metric]} is not finite in minibatch {minibatch}, update {update_number}, which was undone; "
-        "lower learning_rate or maximum_gradient_norm, or look at the scale of the rewards",
+        "lower learning_rate or maximum_gradient_norm, or check the scale of the rewards",
         reason="ERROR_REASON_NON_FINITE",
     )
 
@@ -213,16 +218,16 @@ def load_tensors(
     state: Mapping[str, Tensor],
     any_shape: Collection[str] = (),
 ) -> None:
-    """Copies a saved state into live tensors, after checking that all of it fits.
+    """Copies a saved state into live tensors, after checking all of it.
 
     Args:
-        live: What is copied into, by name.
-        wanted: A state of this algorithm: the names and shapes there must be.
-        state: What was saved.
+        live: Tensors to copy into, by name.
+        wanted: A state of this algorithm, which determines the required names and shapes.
+        state: The saved state.
         any_shape: Names whose shape may differ.
 
     Raises:
-        InvalidArgument: A tensor is missing or of another shape; nothing was copied.
+        InvalidArgument: A tensor is missing or has another shape; nothing was copied.
     """
     for name, tensor in wanted.items():
         if name not in state or (name not in any_shape and state[name].shape != tensor.shape):
@@ -236,14 +241,14 @@ def load_tensors(
 
 
 def parse_hyperparameters(cls: type[Hyperparameters], values: Mapping[str, object]) -> Hyperparameters:
-    """Builds the frozen dataclass `cls` from what a specification says, which may know numbers only as floats.
+    """Creates the frozen dataclass `cls` from a specification's hyperparameters, whose numbers may all be floats.
 
     Args:
         cls: A dataclass whose fields are float, int, bool, str or tuple[int, ...].
-        values: By field name; what is missing takes its default.
+        values: By field name; missing ones take their defaults.
 
     Raises:
-        InvalidArgument: A name is unknown, or a value is of another type or out of range.
+        InvalidArgument: A name is unknown, or a value has another type or is out of range.
     """
     types = {field.name: get_type_hints(cls)[field.name] for field in fields(cls)}  # type: ignore[arg-type]
     for name in values:
@@ -253,7 +258,7 @@ def parse_hyperparameters(cls: type[Hyperparameters], values: Mapping[str, objec
 
 
 def _convert(name: str, value: object, wanted: Any) -> object:
-    """`value` as the type `wanted`; integers pass as floats, and whole floats as integers."""
+    """Converts `value` to the type `wanted`; integers are valid floats, and whole floats are valid integers."""
     match value:
         case bool() | str() if wanted is type(value):
             return value

@@ -1,4 +1,4 @@
-"""Owns dueling double DQN, "D3QN": both successors of DQN in one."""
+"""Implements dueling double DQN ("D3QN"), the combination of double DQN and dueling DQN."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,16 @@ from agentpod.algorithms.dueling_dqn import DuelingDQN, DuelingDQNHyperparameter
 
 @dataclass(frozen=True)
 class D3QNHyperparameters(DuelingDQNHyperparameters):
-    """As of dueling DQN."""
+    """Hyperparameters of D3QN: those of dueling DQN."""
 
     algorithm = "d3qn"
 
 
 class D3QN(DuelingDQN):
-    """Dueling network, doubled targets; with n_step and prioritized it is most of Rainbow (Hessel et al. 2018)."""
+    """Dueling networks with double-DQN targets.
+
+    With n_step and prioritized it is most of Rainbow (Hessel et al. 2018, arXiv 1710.02298).
+    """
 
     settings_type = D3QNHyperparameters
     double = True

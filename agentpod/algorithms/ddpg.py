@@ -1,4 +1,4 @@
-"""Owns deep deterministic policy gradients (Lillicrap et al. 2016, arXiv 1509.02971): losses and their gradients."""
+"""Implements deep deterministic policy gradients (DDPG; Lillicrap et al. 2016, arXiv 1509.02971)."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -15,27 +15,27 @@ from agentpod.models.policy import NetworkSpec
 
 @dataclass(frozen=True)
 class DDPGHyperparameters(OffPolicySettings):
-    """What a specification can set."""
+    """Hyperparameters of DDPG."""
 
     algorithm = "ddpg"
 
     learning_rate: float = 1e-3
     """Step size of Adam."""
     critics: int = 1
-    """Critics in the ensemble; the least of their values is the target."""
+    """Critics in the ensemble; the target is the minimum of their values."""
     initial_exploration: float = 1.0
-    """Standard deviation of the noise on actions, in half ranges, during the warm-up."""
+    """Standard deviation of the action noise during the warm-up, in units of half the action range."""
     exploration: float = 0.1
-    """Standard deviation of the noise on actions, in half ranges, afterwards."""
+    """Standard deviation of the action noise after the warm-up, in units of half the action range."""
 
     @property
     def network(self) -> NetworkSpec:
-        """Of the policy."""
+        """Structure of the policy."""
         return replace(super().network, head="deterministic")
 
 
 class DDPG(OffPolicy):
-    """An actor that climbs its critic; see agentpod.algorithms.base.Algorithm for the loop.
+    """Trains an actor by gradient ascent on its critic; see agentpod.algorithms.base.Algorithm for the loop.
 
     y = R + discount min_c Q_target_c(s', pi_target(s'))
     critic loss = sum over critics of mean(weight (Q_c(s, a) - y)^2)
@@ -54,7 +54,7 @@ class DDPG(OffPolicy):
         return {"actor": self._actor(target=True), "critic": critics}
 
     def _live_tensors(self) -> dict[str, Tensor]:
-        # Told again until the actor moves the next time.
+        # Metrics of the last actor step, which are reported again until the next one.
         return super()._live_tensors() | {"policy_metrics": self._policy_metrics}
 
     def _set_exploration(self) -> None:
@@ -63,11 +63,11 @@ class DDPG(OffPolicy):
         self.policy.set_head_parameter("exploration", settings.exploration if warm else settings.initial_exploration)
 
     def _next_action(self, next_observation: Tensor, noise: Tensor) -> Tensor:
-        """What the target policy does: [B, A]."""
+        """Returns the target policy's actions: [B, A]."""
         return self._trained["actor"].target.forward(next_observation).tanh_()
 
     def _is_actor_due(self) -> bool:
-        """Whether the actor is moved in this gradient step."""
+        """Whether this gradient step also updates the actor."""
         return True
 
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,7 +82,7 @@ class DDPG(OffPolicy):
         return torch.cat((torch.stack((loss, mean_value, norm)), self._policy_metrics)), errors
 
     def _actor_step(self, observation: Tensor) -> Tensor:
-        """Moves the actor up the first critic; returns the actor's loss and the length of its gradient: [2]."""
+        """Updates the actor by the first critic's gradient; returns the actor's loss and its gradient norm: [2]."""
         actor = self._trained["actor"]
         trace = actor.network.trace(observation)
         action = trace[-1].tanh()

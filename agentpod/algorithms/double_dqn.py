@@ -1,4 +1,4 @@
-"""Owns double Q-learning (van Hasselt, Guez and Silver 2016, arXiv 1509.06461)."""
+"""Implements double DQN (van Hasselt, Guez and Silver 2016, arXiv 1509.06461)."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from agentpod.algorithms.dqn import DQN, DQNHyperparameters
 
 @dataclass(frozen=True)
 class DoubleDQNHyperparameters(DQNHyperparameters):
-    """As of DQN."""
+    """Hyperparameters of double DQN: those of DQN."""
 
     algorithm = "double-dqn"
 
 
 class DoubleDQN(DQN):
-    """DQN whose next action is chosen by the network and valued by the target, so that noise is not taken for gain.
+    """Selects the next action by the network and evaluates it by the target network, which reduces overestimation.
 
     y = R + discount Q_target(s', argmax Q(s', .))
     """

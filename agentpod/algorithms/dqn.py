@@ -1,4 +1,4 @@
-"""Owns deep Q-learning (Mnih et al. 2015, Nature 518): the loss, its gradient and what its three successors change."""
+"""Implements deep Q-learning (Mnih et al. 2015, Nature 518), with switches for its double and dueling variants."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -27,36 +27,43 @@ class DQNHyperparameters(OffPolicySettings):
     learning_rate: float = 5e-4
     """Step size of Adam."""
     n_step: int = 5
-    """Rewards summed before a value is bootstrapped from."""
+    """Rewards summed before bootstrapping from a value."""
     batch_size: int = 128
-    """Replayed steps a gradient is estimated from."""
+    """Replayed steps per gradient step."""
     replay_capacity: int = 100_000
-    """Environment steps that the replay memory holds, over all environments."""
+    """Environment steps in the replay buffer, over all environments."""
     updates_per_step: float = 0.25
     """Gradient steps for each environment step, over all environments."""
     target_rate: float = 0.01
-    """Tau: share of the way that the targets go towards the network when they follow."""
+    """Tau: fraction of the way that the target network moves towards the network (Polyak averaging)."""
     maximum_gradient_norm: float = 10.0
-    """Gradients longer than this are scaled down to it; 0 = off."""
+    """Gradients with a larger norm are scaled down to it; 0 = no clipping."""
     initial_exploration: float = 1.0
-    """First share of steps that take any choice."""
+    """Initial epsilon: fraction of steps with a random choice."""
     final_exploration: float = 0.05
-    """Share it falls to."""
+    """Final epsilon."""
     exploration_steps: int = 20_000
-    """Environment steps after which it has fallen."""
+    """Environment steps over which epsilon decreases linearly."""
     huber_delta: float = 1.0
-    """Errors beyond this count linearly; 0 = all count squared."""
+    """Errors above this are weighted linearly instead of quadratically; 0 = always quadratically."""
 
     @property
     def network(self) -> NetworkSpec:
-        """Of the policy: it acts on the action values themselves."""
+        """Structure of the policy, which acts on the action values themselves."""
         return replace(super().network, head="values")
 
 
 def huber(error: Tensor, delta: float) -> tuple[Tensor, Tensor]:
-    """Half the square of each error [B] within +-delta, linear beyond (Huber 1964), and its derivative: [B] each.
+    """Computes the Huber loss of each error (Huber 1964) and its derivative.
 
-    With delta = 0 half the square everywhere.
+    It is half the square within +-delta and linear beyond. With delta = 0 it is half the square everywhere.
+
+    Args:
+        error: [B].
+        delta: Where the loss becomes linear.
+
+    Returns:
+        Loss and derivative, [B] each.
     """
     if delta == 0:
         return error.square() * 0.5, error
@@ -72,8 +79,8 @@ class DQN(OffPolicy):
         loss = mean(weight huber(Q(s, a) - y))
 
     Attributes:
-        double: Take a* from Q instead of Q_target.
-        dueling: Build Q from a value and advantages.
+        double: Whether a* is selected by Q instead of Q_target.
+        dueling: Whether Q is composed of a value and advantages.
     """
 
     settings_type: ClassVar[type[DQNHyperparameters]] = DQNHyperparameters

@@ -1,4 +1,4 @@
-"""Owns the dueling architecture (Wang et al. 2016, arXiv 1511.06581)."""
+"""Implements dueling DQN (Wang et al. 2016, arXiv 1511.06581)."""
 
 from dataclasses import dataclass, replace
 
@@ -8,18 +8,18 @@ from agentpod.models.policy import NetworkSpec
 
 @dataclass(frozen=True)
 class DuelingDQNHyperparameters(DQNHyperparameters):
-    """As of DQN."""
+    """Hyperparameters of dueling DQN: those of DQN."""
 
     algorithm = "dueling-dqn"
 
     @property
     def network(self) -> NetworkSpec:
-        """Of the policy, with a value beside the advantages."""
+        """Structure of the policy, with a dueling head."""
         return replace(super().network, head="dueling")
 
 
 class DuelingDQN(DQN):
-    """DQN whose network gives V(s) and an advantage for each choice: Q = V + A - mean A."""
+    """DQN whose network outputs V(s) and an advantage for each choice: Q = V + A - mean A."""
 
     settings_type = DuelingDQNHyperparameters
     dueling = True

@@ -1,4 +1,4 @@
-"""Owns Adam over one flat buffer: a whole agent is clipped and stepped by a handful of operations."""
+"""Implements Adam over one flat buffer, so that a whole agent is clipped and stepped by a few operations."""
 
 from collections.abc import Callable
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 FIRST_DECAY, SECOND_DECAY = 0.9, 0.999
-"""Of the two moments (Kingma and Ba 2015, algorithm 1)."""
+"""Decay rates of the two moments (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1)."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
-"""Their names."""
+"""Names of the moments."""
 
 
 class FlatAdam:
-    """Adam (Kingma and Ba 2015, algorithm 1) for one tensor and a gradient that is always written to the same place.
+    """Adam (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1) for one tensor and its gradient buffer.
 
         optimizer = FlatAdam(parameters, gradient, learning_rate=3e-4, epsilon=1e-5, maximum_norm=0.5)
         ...  # fill `gradient`
@@ -20,9 +20,10 @@ class FlatAdam:
 
     Attributes:
         parameters: [P] float32, changed by every step.
-        gradient: [P] float32, scaled down by every step where it is too long.
-        rate: [] float64 on the CPU, the step size; it may be changed between steps.
-        reduce: Averages a gradient over the learners of an agent, in place, before it is used; None = a learner alone.
+        gradient: [P] float32; a step clips it in place.
+        rate: [] float64 on the CPU, the learning rate; it may be changed between steps.
+        reduce: Averages the gradient over the learners of an agent, in place, before it is used; None for a single
+            learner.
     """
 
     reduce: Callable[[Tensor], None] | None = None
@@ -30,14 +31,14 @@ class FlatAdam:
     def __init__(
         self, parameters: Tensor, gradient: Tensor, *, learning_rate: float, epsilon: float, maximum_norm: float
     ) -> None:
-        """Starts with no momentum.
+        """Starts with moments of 0.
 
         Args:
             parameters: [P] float32.
             gradient: [P] float32.
             learning_rate: Step size.
             epsilon: Added to the denominator.
-            maximum_norm: Longer gradients are scaled down to this length; 0 = off.
+            maximum_norm: Gradients with a larger norm are scaled down to it; 0 = no clipping.
         """
         self.parameters, self.gradient = parameters, gradient
         self.rate = torch.tensor(learning_rate, dtype=torch.float64)
@@ -46,13 +47,13 @@ class FlatAdam:
         self._steps = torch.zeros((), device=parameters.device)
 
     def step(self) -> Tensor:
-        """Steps along `gradient`; returns its length before scaling: [] float32."""
+        """Makes one step; returns the norm of the gradient before clipping: [] float32."""
         if self.reduce:
             self.reduce(self.gradient)
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         if self._maximum_norm > 0:
             self.gradient.mul_((self._maximum_norm / (norm + 1e-6)).clamp_(max=1.0))
-        # What torch.optim.Adam(fused=True) calls, without its 0.2 ms of Python a step.
+        # The function that torch.optim.Adam(fused=True) calls, without its overhead of 0.2 ms per step.
         torch._fused_adam_(
             [self.parameters],
             [self.gradient],
@@ -71,5 +72,5 @@ class FlatAdam:
         return norm
 
     def tensors(self) -> dict[str, Tensor]:
-        """The live state beside the parameters: `step` [], `exp_avg` [P] and `exp_avg_sq` [P], all float32."""
+        """Returns the live state beside the parameters: `step` [], `exp_avg` [P] and `exp_avg_sq` [P], all float32."""
         return {"step": self._steps, "exp_avg": self._moments[0], "exp_avg_sq": self._moments[1]}

@@ -1,4 +1,4 @@
-"""States what an algorithm lets a fusion round average, and how."""
+"""Declares which state of an algorithm a fusion round averages, and by which rule."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from agentpod.models.normalizer import SharedMoments
 
 @dataclass(frozen=True)
 class Fusible:
-    """The live state of an algorithm, by names in an order that is the same at every learner."""
+    """The live state of an algorithm, by names in the same order on every learner."""
 
     parameters: Mapping[str, Tensor]
     """Networks and log temperature: float32."""
@@ -23,4 +23,4 @@ class Fusible:
     rates: Mapping[str, Tensor] = field(default_factory=dict)
     """Adaptive learning rates: [] float64, positive."""
     statistics: Mapping[str, SharedMoments] = field(default_factory=dict)
-    """Of observations and returns."""
+    """Moments of observations and returns."""

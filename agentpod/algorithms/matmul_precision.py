@@ -1,8 +1,8 @@
-"""Owns how matrices are multiplied during an update: how exact a specification wants it, and by which kernels.
+"""Selects the precision and the kernels of matrix multiplications during an update.
 
-torch calls it a precision, but on a CPU without matrix units `medium` rounds nothing: it only lets another library
-multiply, which was measured twice as fast on wide layers (LOG.md). So `float32` means: as exact as float32, by the
-fastest kernels that a test product shows to be so.
+torch calls its setting a precision. On a CPU without matrix units, however, `medium` rounds nothing and only selects
+another library, which was measured to be twice as fast on wide layers (LOG.md). Here `float32` therefore means: as
+exact as float32, by the fastest kernels that are exact for a test product.
 """
 
 from collections.abc import Iterator
@@ -12,21 +12,21 @@ from functools import cache
 import torch
 
 MATMUL_PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
-"""How torch calls what podrace.specification.catalog calls precisions."""
+"""torch's names for the precisions of podrace.specification.catalog."""
 WIDE_UNITS = 128
-"""Layers from this width on gain; narrower ones lose more by calling the other library than it saves."""
+"""Layers at least this wide gain from the other library; for narrower ones calling it costs more than it saves."""
 ROUNDING_ERROR = 4e-6
-"""Largest error of a float32 test product, in units of its largest element; bfloat16 makes 1,000 times as much."""
+"""Maximum error of a float32 test product, relative to its largest element; that of bfloat16 is 1,000 times larger."""
 
 
 @contextmanager
 def matmul_precision(precision: str, hidden_sizes: tuple[int, ...], device: torch.device | str) -> Iterator[None]:
-    """Multiplies as a specification says within the block, and as exactly as torch can elsewhere.
+    """Multiplies matrices with the given precision within the block; afterwards with torch's `highest`.
 
     Args:
         precision: Key of MATMUL_PRECISIONS.
-        hidden_sizes: Of the networks that are trained.
-        device: Where they are.
+        hidden_sizes: Of the trained networks.
+        device: Of the trained networks.
     """
     chosen = MATMUL_PRECISIONS[precision]
     if precision == "float32" and max(hidden_sizes, default=0) >= WIDE_UNITS and is_exact("medium", str(device)):
@@ -40,7 +40,7 @@ def matmul_precision(precision: str, hidden_sizes: tuple[int, ...], device: torc
 
 @cache
 def is_exact(matmul_precision: str, device: str) -> bool:
-    """Whether products on this device are as good as float32 at a precision that allows less."""
+    """Whether matrix products on this device are as exact as float32 although torch's setting allows less."""
     generator = torch.Generator().manual_seed(0)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(matmul_precision)

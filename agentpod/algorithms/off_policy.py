@@ -1,6 +1,7 @@
-"""Owns what algorithms share that learn from a replay memory: how many updates are owed, sampling, targets, state.
+"""Implements the base of off-policy algorithms: the update-to-data ratio, sampling, target networks and state.
 
-A subclass descends losses of its own over one sampled batch (`_descend`), hand-written as everywhere in this room.
+A subclass implements `_gradient_step` over one sampled batch, with hand-written gradients as everywhere in this
+package.
 """
 
 import math
@@ -33,52 +34,52 @@ from simulators.base import Space
 
 CRITIC_OUTPUT_GAIN = 1.0
 ROUNDING = 1e-6
-"""What a token may lack and still pay for a gradient step: ten times 0.3 make 3, and not a little less."""
+"""Rounding tolerance of the token bucket: ten times 0.3 must pay for 3 gradient steps."""
 
 
 @dataclass(frozen=True)
 class OffPolicySettings(Settings):
-    """What a specification can set of every off-policy algorithm."""
+    """Hyperparameters of all off-policy algorithms."""
 
     hidden_sizes: tuple[int, ...] = (256, 256)
-    """Units of each hidden layer, of actor and critics."""
+    """Units of each hidden layer, of the actor and of the critics."""
     activation: str = "relu"
     """Key of agentpod.models.mlp.ACTIVATIONS."""
     normalize_observations: bool = False
-    """Whether the networks see observations in running standard units."""
+    """Whether observations are normalized by running mean and standard deviation."""
     horizon: int = 1
     """Steps of each environment between two policy versions."""
     discount: float = 0.99
-    """Gamma: worth of a reward one step later."""
+    """Gamma: discount per step."""
     n_step: int = 1
-    """Rewards summed before a value is bootstrapped from."""
+    """Rewards summed before bootstrapping from a value."""
     batch_size: int = 256
-    """Replayed steps a gradient is estimated from."""
+    """Replayed steps per gradient step."""
     updates_per_step: float = 1.0
-    """Gradient steps for each environment step, over all environments."""
+    """Gradient steps per environment step, over all environments."""
     warmup_steps: int = 1000
-    """Environment steps replayed from before the first update."""
+    """Environment steps to receive before the first gradient step, over all environments."""
     replay_capacity: int = 1_000_000
-    """Environment steps that the replay memory holds, over all environments."""
+    """Environment steps in the replay buffer, over all environments."""
     prioritized: bool = False
-    """Whether steps are replayed by the size of their last error (Schaul et al. 2016)."""
+    """Whether steps are sampled in proportion to their last error (Schaul et al. 2016)."""
     priority_exponent: float = 0.6
-    """Alpha: 0 replays evenly, 1 in proportion to the error."""
+    """Alpha of prioritized sampling: 0 samples uniformly, 1 in proportion to the error."""
     priority_correction: float = 0.4
-    """First beta of the importance weights, which grows to 1."""
+    """Initial beta of the importance weights, which increases to 1."""
     priority_annealing_steps: int = 100_000
     """Environment steps after which beta is 1."""
     target_rate: float = 0.005
-    """Tau: share of the way that the targets go towards the networks when they follow."""
+    """Tau: fraction of the way that the target networks move towards the networks (Polyak averaging)."""
     target_period: int = 1
-    """Gradient steps from one such move to the next."""
+    """Gradient steps between two updates of the target networks."""
     maximum_gradient_norm: float = 0.0
-    """Gradients longer than this are scaled down to it; 0 = off."""
+    """Gradients with a larger norm are scaled down to it; 0 = no clipping."""
     adam_epsilon: float = 1e-8
     """Added to the denominator of Adam."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot train; see Settings."""
+        """Validates the values; see Settings."""
         super().__post_init__()
         if max(self.warmup_steps, self.batch_size) > self.replay_capacity:
             name = "warmup_steps" if self.warmup_steps > self.replay_capacity else "batch_size"
@@ -89,24 +90,24 @@ class OffPolicySettings(Settings):
 
     @property
     def memory(self) -> MemorySpec:
-        """What the learner must keep."""
+        """Memory of experience that the learner must allocate."""
         return MemorySpec(self.horizon, self.replay_capacity, self.prioritized, self.priority_exponent)
 
 
 COUNTS = ("tokens", "environment_steps", "gradient_steps")
-"""What is counted: learners that share their gradients have the same counts."""
+"""Names of the counters, which are equal on all learners that share gradients."""
 
 
 class OffPolicy:
-    """See agentpod.algorithms.base.Algorithm for the loop and the meaning of every attribute.
+    """Base class of off-policy algorithms; see agentpod.algorithms.base.Algorithm for the loop and attributes.
 
-    The ratio of updates to data is kept by a bucket of tokens: every segment of S environment steps that arrives after
-    the warm-up adds S updates_per_step tokens, and every gradient step takes one. `update` makes all the steps that the
-    bucket pays for, and the learner grants workers no segment beyond the one in flight until it has: so neither side
-    can run ahead, and how full the memory is changes nothing.
+    A token bucket keeps the ratio of updates to data. After the warm-up, every received segment of S environment steps
+    adds S updates_per_step tokens, and every gradient step takes one. `update` makes all gradient steps that the tokens
+    pay for. Until then the learner grants the workers no segment beyond the one being collected. Neither side can run
+    ahead, and the ratio does not depend on how full the buffer is.
 
     Attributes:
-        METRICS: Names of the metrics of a gradient step, in the order in which `_descend` gives them.
+        METRICS: Names of the metrics of a gradient step, in the order in which `_gradient_step` returns them.
     """
 
     settings_type: ClassVar[type[OffPolicySettings]]
@@ -121,7 +122,7 @@ class OffPolicy:
         seed: int,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Draws new networks; see Algorithm. The seed also decides what is replayed and the noise of the updates."""
+        """Creates new networks; see Algorithm. The seed also determines sampled batches and the noise of updates."""
         self.hyperparameters: Any = parse_hyperparameters(self.settings_type, hyperparameters)
         settings = self.hyperparameters
         self.network, self.memory, self.update_number = settings.network, settings.memory, 0
@@ -137,28 +138,28 @@ class OffPolicy:
         self._trained = self._build_networks(generator)
         self._apply_schedules()
 
-    # --- what a subclass says ---------------------------------------------------------------------------------
+    # --- implemented by subclasses ----------------------------------------------------------------------------
 
     def _build_networks(self, generator: torch.Generator) -> dict[str, Trainable]:
-        """Makes what is trained, by name; the policy is drawn already."""
+        """Creates the trained networks, by name; the policy is initialized already."""
         raise NotImplementedError
 
     def _noise(self, updates: int, generator: torch.Generator) -> Tensor:
-        """Draws the noise of some gradient steps at once: [updates, ...]; nothing by default."""
+        """Draws the noise of several gradient steps at once: [updates, ...]; empty by default."""
         return torch.empty(updates, 0)
 
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Makes one gradient step; returns METRICS [metrics] and the sizes of the temporal-difference errors [B]."""
+        """Makes one gradient step; returns METRICS [metrics] and the absolute temporal-difference errors [B]."""
         raise NotImplementedError
 
     def _set_exploration(self) -> None:
-        """Sets how the policy explores from now on."""
+        """Sets the policy's exploration according to progress; by default there is nothing to set."""
 
     def _apply_schedules(self) -> None:
-        """Sets what depends on how far the agent has come."""
+        """Sets learning rate and exploration according to progress."""
         settings = self.hyperparameters
         if settings.learning_rate_steps:
-            # Greedy choices flip with the smallest change of values that are close: late steps have to be small.
+            # Where action values are close, small changes flip the greedy choice, so late steps must be small.
             for optimizer in self._optimizers():
                 optimizer.rate.fill_(settings.learning_rate_after(self.environment_steps))
         self._set_exploration()
@@ -166,12 +167,12 @@ class OffPolicy:
     # --- building blocks --------------------------------------------------------------------------------------
 
     def _actor(self, *, target: bool) -> Trainable:
-        """The policy's actor as something trained."""
+        """Makes the policy's actor trainable."""
         shapes = actor_shapes(self.policy)
         return self._trainable("actor", self.policy.actor_flat, shapes, target=target)
 
     def _critics(self, generator: torch.Generator, inputs: int, outputs: int, members: int) -> Trainable:
-        """An ensemble of new critics with their targets."""
+        """Creates an ensemble of critics with target networks."""
         shapes = self._network_factory.shapes("critic", outputs, extra=inputs - self._inputs, members=members)
         flat = torch.zeros(element_count(shapes), device=self._device)
         critics = self._trainable("critic", flat, shapes, target=True)
@@ -198,17 +199,17 @@ class OffPolicy:
         """Makes the gradient steps that the newest segment pays for; see Algorithm.update.
 
         Returns:
-            Metrics; none while nothing is owed.
+            Metrics; empty if no gradient step was due.
         """
         means: dict[str, float] = {}
         with restored_on_error([*self._live_tensors().values(), *self._counts.values()]):
-            # Steps received, not those that are READY: a full memory has a segment less of these while one is out.
+            # By received steps, not READY ones: a full buffer has one segment fewer READY while one is granted.
             if self._is_warm(experience):
                 self._counts["tokens"] += experience.segment_steps * self.hyperparameters.updates_per_step
             if owed := self._updates_owed():
                 metrics = self._train(experience, owed)
                 if not metrics.isfinite().all():
-                    # Looked at once an update, so that a device is not made to wait at every gradient step.
+                    # Checked once per update, because every check synchronizes with the device.
                     raise non_finite_error(self.METRICS, metrics, self.update_number)
                 means = dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
         self._counts["tokens"] -= owed
@@ -220,18 +221,18 @@ class OffPolicy:
 
     @property
     def environment_steps(self) -> int:
-        """Trained with in the agent's life, over all environments of this learner."""
+        """Environment steps trained with over all training of the agent, over all environments of this learner."""
         return int(self._counts["environment_steps"])
 
     @property
     def gradient_steps(self) -> int:
-        """Made in the agent's life."""
+        """Gradient steps over all training of the agent."""
         return int(self._counts["gradient_steps"])
 
     def _is_warm(self, replay: ReplayBuffer) -> bool:
-        """Whether there is enough to learn from; learners that share gradients begin when all have enough.
+        """Whether the warm-up is complete, on all learners if they share gradients.
 
-        So their buckets are always equally full, and all make the same number of steps.
+        Their token buckets are therefore always equally full, and all make the same number of gradient steps.
         """
         warm = bool(replay.steps >= self.hyperparameters.warmup_steps)
         if self._reduce is None:
@@ -241,7 +242,7 @@ class OffPolicy:
         return float(share) == 1.0
 
     def _updates_owed(self) -> int:
-        """Gradient steps that the bucket pays for."""
+        """Number of gradient steps that the tokens pay for."""
         return int(self._counts["tokens"] + ROUNDING)
 
     def _train(self, replay: ReplayBuffer, updates: int) -> Tensor:
@@ -263,7 +264,7 @@ class OffPolicy:
         return torch.stack(metrics)
 
     def _step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """One gradient step on a batch as it was stored."""
+        """Normalizes a batch as it was stored, makes one gradient step, and updates the target networks if due."""
         normalize = self.policy.normalize
         seen = batch._replace(
             observation=normalize(batch.observation), next_observation=normalize(batch.next_observation)
@@ -276,7 +277,7 @@ class OffPolicy:
         return result
 
     def _update_statistics(self, replay: ReplayBuffer) -> None:
-        """Adds the newest segment to the policy's statistics."""
+        """Adds the observations of the newest segment to the policy's statistics."""
         if self.policy.normalizes:
             samples = replay.newest_segment()["observation"].flatten(0, 1).flatten(1)
             self._observations.add(RunningMoments.of(samples))
@@ -290,7 +291,7 @@ class OffPolicy:
     # --- state ------------------------------------------------------------------------------------------------
 
     def _live_tensors(self) -> dict[str, Tensor]:
-        """What a gradient step changes."""
+        """Returns the tensors that a gradient step changes."""
         return {name: tensor for trained in self._trained.values() for name, tensor in trained.tensors().items()}
 
     def fusible(self) -> Fusible:
@@ -311,7 +312,7 @@ class OffPolicy:
             optimizer.reduce = reduce
 
     def _optimizers(self) -> list[FlatAdam]:
-        """All that make steps."""
+        """Returns all optimizers."""
         return [trained.optimizer for trained in self._trained.values()]
 
     def refresh(self) -> None:
@@ -320,10 +321,10 @@ class OffPolicy:
         self._apply_schedules()
 
     def begin_episodes(self) -> None:
-        """See Algorithm.begin_episodes: nothing here spans an episode."""
+        """See Algorithm.begin_episodes: there is no state that spans an episode."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Networks, targets, optimizers, statistics and counters; see Algorithm.state_dict."""
+        """Returns networks, targets, optimizers, statistics and counters; see Algorithm.state_dict."""
         return {
             **{name: tensor.clone() for name, tensor in self._live_tensors().items()},
             **{name: tensor.clone() for name, tensor in self._counts.items()},
@@ -332,7 +333,7 @@ class OffPolicy:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """See Algorithm.load_state_dict; the policy is loaded apart, by `policy.load`."""
+        """See Algorithm.load_state_dict; the policy is loaded separately, by `policy.load`."""
         load_tensors(self._live_tensors() | self._counts, self.state_dict(), state)
         self._observations.load_state_dict(state, "observations")
         self.update_number = int(state["update_number"])
@@ -340,14 +341,14 @@ class OffPolicy:
 
 
 def actor_shapes(policy: Policy) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of an actor's tensors."""
+    """Returns names and shapes of an actor's tensors."""
     return {name: tuple(view.shape) for name, view in policy.tensors().items() if name.startswith("actor.")}
 
 
 def step_critics(critics: Trainable, inputs: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-    """One step of every critic of an ensemble towards the same targets:
+    """Makes one gradient step of every critic of an ensemble towards the same targets.
 
-        sum over critics c of mean over b of weight_b (Q_c(inputs_b) - target_b)^2
+        loss = sum over critics c of mean over b of weight_b (Q_c(inputs_b) - target_b)^2
 
     Args:
         critics: C critics with one output.
@@ -356,8 +357,7 @@ def step_critics(critics: Trainable, inputs: Tensor, target: Tensor, weight: Ten
         weight: [B].
 
     Returns:
-        The loss []; the sizes of the errors [B], mean over the critics; the mean value []; the length of the
-        gradient [].
+        The loss []; the absolute errors [B], mean over the critics; the mean value []; the gradient norm [].
     """
     trace = critics.network.trace(inputs)
     values = trace[-1].squeeze(-1)
@@ -369,7 +369,7 @@ def step_critics(critics: Trainable, inputs: Tensor, target: Tensor, weight: Ten
 
 
 def reduce_critics(values: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    """What an ensemble says together, and how much each member counts.
+    """Reduces the values of an ensemble, and computes the derivative of the reduction.
 
     Args:
         values: [C, ...], of C critics.

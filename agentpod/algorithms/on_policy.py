@@ -1,6 +1,6 @@
-"""Owns what algorithms share that learn from one rollout and forget it: values, advantages, statistics, state.
+"""Implements the base of on-policy algorithms: values, advantages, statistics and state.
 
-A subclass descends a loss of its own over the prepared batch (`_train`).
+A subclass implements `_train`, which minimizes its loss over the prepared batch.
 """
 
 import math
@@ -28,82 +28,83 @@ from simulators.base import Space
 
 @dataclass(frozen=True)
 class OnPolicySettings(Settings):
-    """What a specification can set of every on-policy algorithm."""
+    """Hyperparameters of all on-policy algorithms."""
 
     discount: float = 0.99
-    """Gamma: worth of a reward one step later."""
+    """Gamma: discount per step."""
     gae_lambda: float = 0.95
-    """Lambda of generalized advantage estimation: 0 trusts the critic alone, 1 the rewards alone."""
+    """Lambda of generalized advantage estimation: 0 relies on the critic alone, 1 on the rewards alone."""
     entropy_coefficient: float = 0.001
     """Weight of the entropy bonus."""
     value_coefficient: float = 0.5
     """Weight of the squared value error."""
     maximum_gradient_norm: float = 0.5
-    """Gradients longer than this are scaled down to it; 0 = off."""
+    """Gradients with a larger norm are scaled down to it; 0 = no clipping."""
     normalize_rewards: bool = True
-    """Whether rewards are divided by the running deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return."""
     normalize_advantages: bool = True
-    """Whether advantages are standardised within each minibatch."""
+    """Whether advantages are standardized within each minibatch."""
     adam_epsilon: float = 1e-5
     """Added to the denominator of Adam."""
     initial_log_std: float = 0.0
-    """Logarithm of the first standard deviation of continuous actions, in units of half the action range."""
+    """Initial log standard deviation of continuous actions, in units of half the action range."""
     recurrent_size: int = 0
-    """Numbers that actor and critic each remember from step to step, by a gated recurrent unit between their hidden
-    layers and their output; 0 = none."""
+    """Size of the recurrent state of the actor, and of that of the critic: a GRU between hidden layers and output; 0 =
+    none."""
 
     @property
     def network(self) -> NetworkSpec:
-        """Of the policy."""
+        """Structure of the policy."""
         return replace(super().network, recurrent_size=self.recurrent_size)
 
 
 class RecurrentStates(NamedTuple):
-    """What networks remember along the steps of a batch: T steps of L whole lanes, row t L + l being step t of lane l.
+    """Recurrent states for a batch of T steps of L whole lanes; row t L + l is step t of lane l.
 
-    Gradients end at the first step: what was remembered before it is held fixed.
+    Backpropagation through time stops at the first step: the states before it are constants.
     """
 
     keep: Tensor
-    """[T, L, 1], as agentpod.models.mlp.Sequences has it."""
+    """[T, L, 1], see agentpod.models.mlp.Sequences."""
     actor: Tensor
-    """[L, H], of the actor before the first step, as it was when it acted."""
+    """[L, H], state of the actor before the first step, as when it acted."""
     critic: Tensor
-    """[L, H], of the critic before the first step."""
+    """[L, H], state of the critic before the first step."""
     next_critic: Tensor
-    """[L, H], of the critic after the last step, zero where the episode ended there: for the next rollout."""
+    """[L, H], state of the critic after the last step, for the next rollout; zero where the episode ended there."""
 
     def select(self, lanes: Tensor) -> "RecurrentStates":
-        """Those of some lanes, int64 indices."""
+        """Returns the states of some lanes, given as int64 indices."""
         return RecurrentStates(self.keep.index_select(1, lanes), *(state.index_select(0, lanes) for state in self[1:]))
 
 
 class RolloutBatch(NamedTuple):
-    """Steps of all environments, in any order unless networks remember; every field but the last has B rows."""
+    """Steps of all environments, with B rows in all fields but the last; in any order unless recurrent."""
 
     observation: Tensor
-    """[B, D] float32, as the networks see it."""
+    """[B, D] float32, as the networks receive it."""
     action: Tensor
     """[B] int64 or [B, A] float32."""
     log_prob: Tensor
-    """[B], under the policy that acted."""
+    """[B], under the acting policy."""
     advantage: Tensor
     """[B]."""
     value: Tensor
     """[B], V(s) before the update."""
     target: Tensor
-    """[B], what V(s) should have been: advantage + value."""
+    """[B], target of V(s): advantage + value."""
     recurrent_states: RecurrentStates | None = None
-    """Where networks remember."""
+    """Only for recurrent networks."""
 
     @property
     def units(self) -> int:
-        """What minibatches are put together from: steps, or lanes as a whole where networks remember."""
+        """Number of units that minibatches are composed of: steps, or whole lanes of recurrent networks."""
         return len(self.value) if self.recurrent_states is None else len(self.recurrent_states.actor)
 
     def minibatches(self, order: Tensor, minibatch_size: int) -> Iterator["RolloutBatch"]:
-        """Every unit once, in the order of `order` [units] int64, in near-equal pieces of at most `minibatch_size`
-        steps.
+        """Yields every unit once, in the order of `order` [units] int64.
+
+        Minibatches have nearly equal sizes of at most `minibatch_size` steps.
         """
         if self.recurrent_states is not None:
             return self._lane_minibatches(self.recurrent_states, order, minibatch_size)
@@ -126,7 +127,7 @@ class RolloutBatch(NamedTuple):
 
     @property
     def actor_sequences(self) -> Sequences | None:
-        """What to go along with the actor."""
+        """Sequences over which the actor is unrolled; None without recurrence."""
         return (
             None
             if self.recurrent_states is None
@@ -135,7 +136,7 @@ class RolloutBatch(NamedTuple):
 
     @property
     def critic_sequences(self) -> Sequences | None:
-        """What to go along with the critic."""
+        """Sequences over which the critic is unrolled; None without recurrence."""
         return (
             None
             if self.recurrent_states is None
@@ -144,24 +145,24 @@ class RolloutBatch(NamedTuple):
 
 
 def standardize(advantage: Tensor) -> Tensor:
-    """Advantages [B] with mean 0 and standard deviation 1."""
+    """Scales advantages [B] to mean 0 and standard deviation 1."""
     deviation, mean = torch.std_mean(advantage, correction=0)
     return (advantage - mean) / (deviation + 1e-8)
 
 
 Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""What is to grow or shrink, for each of B numbers, and its derivative: [B] -> ([B], [B])."""
+"""Computes an objective, or an error, for each of B numbers, and its derivative: [B] -> ([B], [B])."""
 
 
 def backpropagate_policy(
     batch: RolloutBatch, networks: ActorCritic, objective: Objective, entropy_coefficient: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Writes the gradient of -mean(objective(log_prob)) - entropy_coefficient mean(H) for the actor.
+    """Writes the actor's gradient of -mean(objective(log_prob)) - entropy_coefficient mean(H).
 
     Args:
         batch: B steps.
-        networks: What is trained; the gradient it held for the actor is overwritten.
-        objective: Of each log-probability, as the actor gives it now.
+        networks: The trained networks; the gradient of the actor is overwritten.
+        objective: Of the log-probabilities under the present policy.
         entropy_coefficient: Weight of the mean entropy H.
 
     Returns:
@@ -179,7 +180,7 @@ def backpropagate_policy(
 
 
 def backpropagate_value(batch: RolloutBatch, networks: ActorCritic, error: Objective, coefficient: float) -> Tensor:
-    """Writes the gradient of coefficient mean(error(V)) for the critic, and returns mean(error(V)): []."""
+    """Writes the critic's gradient of coefficient mean(error(V)); returns mean(error(V)): []."""
     critic = networks.critic.unrolled(batch.critic_sequences)
     trace = critic.trace(batch.observation)
     value, gradient = error(trace[-1].squeeze(1))
@@ -189,15 +190,15 @@ def backpropagate_value(batch: RolloutBatch, networks: ActorCritic, error: Objec
 
 
 def explained_variance(value: Tensor, target: Tensor) -> float:
-    """The share of the variance of targets [B] that values [B] account for: 1 is perfect, 0 as good as a constant."""
+    """Returns the fraction of the variance of targets [B] that values [B] explain; 1 is perfect, 0 a constant."""
     return 1.0 - float((target - value).var(correction=0) / target.var(correction=0).clamp(min=1e-8))
 
 
 class OnPolicy:
-    """See agentpod.algorithms.base.Algorithm for the loop and the meaning of every attribute.
+    """Base class of on-policy algorithms; see agentpod.algorithms.base.Algorithm for the loop and attributes.
 
     Attributes:
-        METRICS: Names of the metrics of a minibatch, in the order in which `_train` gives them.
+        METRICS: Names of the metrics of a minibatch, in the order in which `_train` returns them.
     """
 
     settings_type: ClassVar[type[OnPolicySettings]]
@@ -212,7 +213,7 @@ class OnPolicy:
         seed: int,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Draws new networks; see Algorithm. The seed also decides the order of minibatches."""
+        """Creates new networks; see Algorithm. The seed also determines the order of minibatches."""
         self.hyperparameters: Any = parse_hyperparameters(self.settings_type, hyperparameters)
         settings = self.hyperparameters
         self.network, self.memory, self.update_number = settings.network, settings.memory, 0
@@ -233,10 +234,11 @@ class OnPolicy:
         self._critic_state = torch.zeros(0, settings.recurrent_size, device=device)
 
     def update(self, experience: Rollout) -> dict[str, float]:
-        """Descends the loss over one rollout; see Algorithm.update.
+        """Minimizes the loss over one rollout; see Algorithm.update.
 
-        Observations are normalised by the statistics of the policy being trained, rewards by statistics that include
-        this rollout. Observations join the statistics afterwards, so that they reach workers with the next version.
+        Observations are normalized by the statistics of the policy being trained, rewards by statistics that include
+        this rollout. The observations of the rollout are added to the statistics after training, so that workers
+        receive them with the next policy version.
         """
         done = experience["terminated"] | experience["truncated"]
         scale = RewardScale(self._returns.total, self._return_carry)
@@ -249,7 +251,7 @@ class OnPolicy:
         with restored_on_error(self._trained_tensors()):
             metrics = self._train(batch)
             if not metrics.isfinite().all():
-                # Looked at once an update, so that a device is not made to wait at every minibatch.
+                # Checked once per update, because every check synchronizes with the device.
                 raise non_finite_error(self.METRICS, metrics, self.update_number)
         if scale.fresh:
             self._returns.add(scale.fresh)
@@ -262,11 +264,11 @@ class OnPolicy:
         return means | {"explained_variance": explained_variance(batch.value, batch.target)}
 
     def _train(self, batch: RolloutBatch) -> Tensor:
-        """Descends the loss; returns METRICS of every minibatch: [minibatches, metrics]."""
+        """Minimizes the loss; returns METRICS of every minibatch: [minibatches, metrics]."""
         raise NotImplementedError
 
     def _prepare(self, rollout: Rollout, reward: Tensor) -> RolloutBatch:
-        """Values, advantages and targets under the critic as it is, flattened over time and lanes."""
+        """Computes values, advantages and targets with the present critic, flattened over time and lanes."""
         settings, (horizon, count) = self.hyperparameters, reward.shape
         observation = self.policy.normalize(rollout["observation"].flatten(0, 1))
         value, next_value, recurrent_states = self._estimate_values(rollout, observation)
@@ -280,11 +282,14 @@ class OnPolicy:
         )
 
     def _estimate_values(self, rollout: Rollout, observation: Tensor) -> tuple[Tensor, Tensor, RecurrentStates | None]:
-        """V(s_t) and V(s_{t+1}), the latter of the final observation where truncated: [T, N] each.
+        """Computes V(s_t) and V(s_{t+1}), the latter for the final observation where truncated: [T, N] each.
 
         Args:
             rollout: T steps of N lanes.
-            observation: [(T + 1) N, D], all rows of the rollout as the networks see them.
+            observation: [(T + 1) N, D], all rows of the rollout as the networks receive them.
+
+        Returns:
+            V(s_t), V(s_{t+1}), and the recurrent states of a recurrent critic.
         """
         critic, truncated, recurrent_states = self._networks.critic, rollout["truncated"], None
         horizon, count = truncated.shape
@@ -296,7 +301,7 @@ class OnPolicy:
         values = outputs.view(horizon + 1, count)
         next_value = values[1:].clone()
         if truncated.any():
-            # With what is remembered of the episode that is cut off.
+            # A recurrent critic continues from its state in the truncated episode.
             final = self.policy.normalize(rollout["final_observation"][truncated])
             next_value[truncated] = critic.advance(final, states[:-1][truncated])[0].squeeze(1)
         return values[:-1], next_value, recurrent_states
@@ -304,11 +309,12 @@ class OnPolicy:
     def _unroll_critic(
         self, critic: RecurrentNetwork, rollout: Rollout, observation: Tensor
     ) -> tuple[RecurrentStates, Tensor, Tensor]:
-        """What is remembered along a rollout; the critic's outputs [(T + 1) N, 1]; its states after each row
-        [T + 1, N, H].
+        """Unrolls a recurrent critic over a rollout, from its state after the previous rollout.
 
-        The critic goes on from where the rollout before this one left it; where the number of lanes changed, nothing
-        tells which episode goes on where, and it begins anew.
+        If the number of lanes changed, episodes cannot be matched to lanes, so the state starts from zero.
+
+        Returns:
+            The recurrent states; the critic's outputs [(T + 1) N, 1]; its states after each row [T + 1, N, H].
         """
         done = rollout["terminated"] | rollout["truncated"]
         begins = torch.cat((torch.zeros_like(done[:1]), done))
@@ -332,11 +338,11 @@ class OnPolicy:
             self.policy.set_statistics(seen.mean, seen.variance)
 
     def _trained_tensors(self) -> list[Tensor]:
-        """What a minibatch changes."""
+        """Returns the tensors that a minibatch changes."""
         return [self._optimizer.parameters, *self._optimizer.tensors().values(), self._optimizer.rate]
 
     def _state_tensors(self) -> dict[str, Tensor]:
-        """What can be copied into in place; statistics and counters are replaced instead."""
+        """Returns the tensors that are restored in place; statistics and counters are replaced instead."""
         optimizer = {f"optimizer.{name}": tensor for name, tensor in self._optimizer.tensors().items()}
         return self._networks.critic_tensors | optimizer
 
@@ -359,12 +365,12 @@ class OnPolicy:
         self._refresh_normalizer()
 
     def begin_episodes(self) -> None:
-        """See Algorithm.begin_episodes: running returns begin at zero, and the critic remembers nothing."""
+        """See Algorithm.begin_episodes: running returns and the critic's recurrent state restart from zero."""
         self._return_carry = self._return_carry.new_zeros(0)
         self._critic_state = self._critic_state.new_zeros(0, self.hyperparameters.recurrent_size)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Critic, optimizer, statistics and counter; see Algorithm.state_dict."""
+        """Returns critic, optimizer, statistics and counter; see Algorithm.state_dict."""
         return {
             **{name: tensor.clone() for name, tensor in self._state_tensors().items()},
             **self._observations.state_dict("observations"),
@@ -375,7 +381,7 @@ class OnPolicy:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """See Algorithm.load_state_dict; the policy is loaded apart, by `policy.load`."""
+        """See Algorithm.load_state_dict; the policy is loaded separately, by `policy.load`."""
         load_tensors(self._state_tensors(), self.state_dict(), state, any_shape=("return_carry", "critic_state"))
         self._observations.load_state_dict(state, "observations")
         self._returns.load_state_dict(state, "returns")

@@ -1,7 +1,7 @@
-"""Owns proximal policy optimization (Schulman et al. 2017, arXiv 1707.06347): the loss, its gradient and the update.
+"""Implements proximal policy optimization (PPO; Schulman et al. 2017, arXiv 1707.06347).
 
-Every derivative is written beside its formula; tests/unit/agentpod/algorithms/test_ppo.py checks each against automatic
-differentiation of the paper's equations in float64.
+Each derivative is written next to its formula. tests/unit/agentpod/algorithms/test_ppo.py compares all of them with
+automatic differentiation of the paper's equations in float64.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,48 +26,55 @@ from agentpod.seeding import derive_generator
 from podrace.errors import InvalidArgument
 
 RATE_FACTOR, LOWEST_RATE, HIGHEST_RATE = 1.5, 1e-5, 1e-2
-"""By which, and within which, a learning rate adapts (Rudin et al. 2022, table 7 and implementation)."""
+"""Factor and bounds of the adaptive learning rate (Rudin et al. 2022, table 7 and implementation)."""
 
 
 @dataclass(frozen=True)
 class PPOHyperparameters(OnPolicySettings):
-    """What a specification can set, with defaults that suit many tasks."""
+    """Hyperparameters of PPO, with defaults that suit many tasks."""
 
     algorithm = "ppo"
 
     clip_range: float = 0.2
-    """Epsilon: how far a probability ratio may move from 1 before its gradient vanishes."""
+    """Epsilon: distance of the probability ratio from 1 beyond which its gradient vanishes."""
     value_clip_range: float = 0.0
-    """How far a value may move from the one before the update before its gradient vanishes; 0 = off."""
+    """Distance of a value from its old value beyond which its gradient vanishes; 0 = no value clipping."""
     epochs: int = 4
     """Passes over each rollout."""
     minibatch_size: int = 512
-    """Steps a gradient is estimated from; the last minibatches are smaller where it does not divide the rollout. With
-    recurrent_size, as many whole lanes as have no more steps than that."""
+    """Steps per gradient step; minibatches are smaller if it does not divide the rollout. With recurrent_size,
+    minibatches consist of as many whole lanes as fit into this number of steps."""
     target_kl: float = 0.0
-    """Stop the update after an epoch whose mean approximate KL divergence exceeds this; 0 = off."""
+    """Ends the update after an epoch whose mean approximate KL divergence exceeds this; 0 = off."""
     desired_kl: float = 0.0
-    """Adapt the learning rate from update to update so that the divergence of the last epoch stays near; 0 = off."""
+    """Adapts the learning rate after every update to keep the KL divergence of the last epoch near this; 0 = off."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot train; see Settings."""
+        """Validates the values; see Settings."""
         super().__post_init__()
         if self.desired_kl and self.learning_rate_steps:
             raise InvalidArgument(
-                "hyperparameters desired_kl and learning_rate_steps both move the learning rate: set one of them to 0"
+                "hyperparameters desired_kl and learning_rate_steps both change the learning rate: set one of them to 0"
             )
         if self.recurrent_size and self.minibatch_size < self.horizon:
             raise InvalidArgument(
                 f"hyperparameter minibatch_size = {self.minibatch_size} is less than horizon = {self.horizon}: with "
-                "recurrent_size whole lanes are learned from; raise minibatch_size or lower horizon"
+                "recurrent_size minibatches contain whole lanes; raise minibatch_size or lower horizon"
             )
 
 
 def adaptive_learning_rate(rate: float, divergence: float, desired: float) -> float:
-    """The next learning rate (Rudin et al. 2022, section 3): lower where the policy moved twice as far as desired,
-    higher where not half as far.
+    """Adapts the learning rate to the KL divergence of an update (Rudin et al. 2022, arXiv 2109.11978, section 3).
+
+    Args:
+        rate: The present learning rate.
+        divergence: KL divergence of the update.
+        desired: Desired divergence.
+
+    Returns:
+        A lower rate if the divergence is more than twice the desired one, a higher rate if it is less than half of it.
     """
-    # A first rate from outside the bounds is not moved the wrong way by them.
+    # An initial rate outside the bounds must not be moved in the wrong direction by them.
     if divergence > 2.0 * desired:
         return max(rate / RATE_FACTOR, min(rate, LOWEST_RATE))
     if divergence < 0.5 * desired:
@@ -76,19 +83,19 @@ def adaptive_learning_rate(rate: float, divergence: float, desired: float) -> fl
 
 
 Surrogate = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
-"""An objective of each sample and its derivative, as `clipped_surrogate`."""
+"""Computes an objective for each sample, and its derivative; see `clipped_surrogate`."""
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
-    """The clipped objective of each sample (Schulman et al. 2017, equation 7) and its derivative.
+    """Computes the clipped objective of each sample (Schulman et al. 2017, equation 7) and its derivative.
 
         ratio = exp(log_ratio)
         L = min(ratio A, clip(ratio, 1 - clip_range, 1 + clip_range) A)
-        d L / d log_ratio = ratio A where ratio A is the smaller, else 0
+        d L / d log_ratio = ratio A where ratio A is the minimum, else 0
 
     Args:
-        log_ratio: [B], log-probability now minus log-probability when acting.
-        advantage: [B].
+        log_ratio: [B], log-probability under the present policy minus that under the acting policy.
+        advantage: A, [B].
         clip_range: Epsilon.
 
     Returns:
@@ -101,17 +108,16 @@ def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: float) -
 
 
 def squared_value_error(value: Tensor, old_value: Tensor, target: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
-    """The squared error of each value (Schulman et al. 2017, equation 9) and its derivative.
+    """Computes the squared error of each value (Schulman et al. 2017, equation 9) and its derivative.
 
         E = (V - target)^2
         d E / d V = 2 (V - target)
 
-    With clip_range > 0, of V and of V clipped to old_value +- clip_range the worse counts, so that a value gains
-    nothing by moving further (as in OpenAI's implementation; Engstrom et al. 2020, section 3); where the clipped one
-    counts, the derivative is 0.
+    With clip_range > 0, E is the larger error of V and of V clipped to old_value +- clip_range (OpenAI's
+    implementation; Engstrom et al. 2020, section 3). Where the clipped value has the larger error, the derivative is 0.
 
     Args:
-        value: [B].
+        value: V, [B].
         old_value: [B], before the update.
         target: [B].
         clip_range: 0 = no clipping.
@@ -123,7 +129,7 @@ def squared_value_error(value: Tensor, old_value: Tensor, target: Tensor, clip_r
     error, gradient = difference.square(), difference * 2.0
     if clip_range == 0:
         return error, gradient
-    # clamp leaves values inside the range as they are, to the last bit: both errors are equal and the gradient stays.
+    # clamp leaves values inside the range unchanged to the bit, so both errors are equal and the gradient is kept.
     clipped_error = (value.clamp(old_value - clip_range, old_value + clip_range) - target).square()
     return torch.maximum(error, clipped_error), gradient * (error >= clipped_error)
 
@@ -131,19 +137,19 @@ def squared_value_error(value: Tensor, old_value: Tensor, target: Tensor, clip_r
 def policy_gradient(
     batch: RolloutBatch, networks: ActorCritic, settings: PPOHyperparameters, surrogate: Surrogate = clipped_surrogate
 ) -> tuple[Tensor, ...]:
-    """Writes the actor's part of the gradient of the loss (Schulman et al. 2017, equation 9): of
+    """Writes the gradient of the actor's part of the loss (Schulman et al. 2017, equation 9).
 
         -mean(L) - entropy_coefficient mean(H)
 
     Args:
         batch: B steps.
-        networks: What is trained; the gradient it held for the actor is overwritten.
+        networks: The trained networks; the gradient of the actor is overwritten.
         settings: Coefficients and ranges.
         surrogate: L.
 
     Returns:
-        mean(-L); mean(H); the estimated KL divergence mean((ratio - 1) - log ratio) (Schulman 2020, "k3"); the fraction
-        of ratios outside the clip range: [] each.
+        Four tensors []: mean(-L); mean(H); the approximate KL divergence mean((ratio - 1) - log ratio) (Schulman 2020,
+        "Approximating KL divergence", k3); the fraction of ratios outside the clip range.
     """
     advantage = standardize(batch.advantage) if settings.normalize_advantages else batch.advantage
 
@@ -158,11 +164,14 @@ def policy_gradient(
 
 
 def value_gradient(batch: RolloutBatch, networks: ActorCritic, settings: PPOHyperparameters) -> Tensor:
-    """Writes the critic's part of the gradient of the loss (Schulman et al. 2017, equation 9): of
+    """Writes the gradient of the critic's part of the loss (Schulman et al. 2017, equation 9).
 
         value_coefficient mean(E)
 
-    Arguments are those of `policy_gradient`. Returns mean(E): [].
+    The arguments are those of `policy_gradient`.
+
+    Returns:
+        mean(E): [].
     """
 
     def error(value: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,10 +181,10 @@ def value_gradient(batch: RolloutBatch, networks: ActorCritic, settings: PPOHype
 
 
 class PPO(OnPolicy):
-    """Epochs of minibatches over each rollout; see agentpod.algorithms.base.Algorithm for the loop.
+    """Trains for several epochs of minibatches on each rollout; see agentpod.algorithms.base.Algorithm for the loop.
 
     Attributes:
-        surrogate: What it maximizes.
+        surrogate: The objective of each sample.
     """
 
     settings_type: ClassVar[type[PPOHyperparameters]] = PPOHyperparameters
@@ -200,7 +209,7 @@ class PPO(OnPolicy):
             order = torch.randperm(batch.units, generator=generator, device=self._device)
             minibatches = batch.minibatches(order, settings.minibatch_size)
             epochs.append(torch.stack([self._gradient_step(minibatch) for minibatch in minibatches]))
-            # Read only if it decides something: reading makes a device wait.
+            # Evaluated only if target_kl is set, because reading the value synchronizes with the device.
             if settings.target_kl > 0 and self._mean_kl(epochs[-1]) > settings.target_kl:
                 break
         if settings.desired_kl > 0:
@@ -209,26 +218,26 @@ class PPO(OnPolicy):
         return torch.cat(epochs)
 
     def _mean_kl(self, metrics: Tensor) -> float:
-        """The mean approximate KL divergence over an epoch, and over all learners that descend together."""
+        """Returns the mean approximate KL divergence of an epoch, averaged over learners that share gradients."""
         divergence = metrics[:, self.METRICS.index("approximate_kl")].mean()
         if self._optimizer.reduce:
             self._optimizer.reduce(divergence)
         return float(divergence)
 
     def _gradient_step(self, minibatch: RolloutBatch) -> Tensor:
-        """One step of the optimizer; returns METRICS [metrics]."""
+        """Makes one optimizer step; returns METRICS [metrics]."""
         value_loss = value_gradient(minibatch, self._networks, self.hyperparameters)
         terms = policy_gradient(minibatch, self._networks, self.hyperparameters, self.surrogate)
         return torch.stack((value_loss, *terms, self._optimizer.step()))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Also the learning rate, which adapts; see Algorithm.state_dict."""
+        """Adds the adaptive learning rate; see Algorithm.state_dict."""
         return {**super().state_dict(), "learning_rate": self._optimizer.rate.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """See Algorithm.load_state_dict."""
         super().load_state_dict(state)
-        # A rate that does not adapt is as the hyperparameters say: those of a child differ from its parent's.
+        # Without adaptation the hyperparameters determine the rate, which may differ between parent and child.
         if self.hyperparameters.desired_kl > 0:
             self._optimizer.rate.copy_(state["learning_rate"])
 

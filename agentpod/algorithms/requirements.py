@@ -1,4 +1,4 @@
-"""What is known of an agent's algorithm before its simulator is: enough to open the roles of a pod."""
+"""Determines what an algorithm requires before its simulator exists: enough to open the roles of a pod."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from podrace.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Requirements:
-    """An agent's policy and memory in numbers."""
+    """Policy structure and memory that an algorithm requires."""
 
     network: NetworkSpec
-    """Of the policy."""
+    """Structure of the policy."""
     memory: MemorySpec
-    """What the learner keeps for the algorithm."""
+    """Memory of experience that the learner allocates."""
 
 
 def requirements(algorithm: str, hyperparameters: Mapping[str, object]) -> Requirements:
-    """Reads an outline from hyperparameters.
+    """Returns the requirements of an algorithm with the given hyperparameters.
 
     Raises:
         InvalidArgument: The algorithm or a hyperparameter is unknown, or a value is out of range.

@@ -1,4 +1,4 @@
-"""Owns soft actor-critic for continuous actions (Haarnoja et al. 2018, arXiv 1801.01290 and 1812.05905).
+"""Implements soft actor-critic for continuous actions (Haarnoja et al. 2018, arXiv 1801.01290 and 1812.05905).
 
 With `critics = 10`, `critic_subset = 2`, `critic_reduction = "mean"` and `updates_per_step = 20` it is REDQ (Chen et
 al. 2021, arXiv 2101.05982).
@@ -20,7 +20,7 @@ from agentpod.models.distributions import output_count
 
 @dataclass(frozen=True)
 class SACHyperparameters(SoftSettings):
-    """What a specification can set; the target entropy is minus the dimensions of the action."""
+    """Hyperparameters of SAC. The target entropy is -A target_entropy_scale, for A action dimensions."""
 
     algorithm = "sac"
 
@@ -59,7 +59,7 @@ class SAC(SoftActorCritic):
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         actor, critics, size = self._trained["actor"], self._trained["critic"], len(batch.reward)
         head = cast(SquashedGaussian, self.policy.head)
-        # Both halves go through the actor at once: it does not change before its own step.
+        # Observations and next observations share one forward pass: the actor does not change before its own step.
         trace = actor.network.trace(torch.cat((batch.observation, batch.next_observation)))
         drawn = head.rsample(trace[-1], noise)
         temperature = self._temperature.value()
@@ -84,7 +84,7 @@ class SAC(SoftActorCritic):
     def _actor_step(
         self, observation: Tensor, drawn: SquashedSample, trace: list[Tensor], temperature: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Moves the actor up the critics; returns their mean value [] and the length of the gradient []."""
+        """Updates the actor by the gradient of the critics; returns their mean value [] and the gradient norm []."""
         actor, critics, size = self._trained["actor"], self._trained["critic"], len(observation)
         judged = critics.network.trace(torch.cat((observation, drawn.action), -1))
         values, slope = reduce_critics(judged[-1], self.hyperparameters.critic_reduction)

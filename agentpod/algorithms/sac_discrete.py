@@ -1,4 +1,4 @@
-"""Owns soft actor-critic for discrete actions (Christodoulou 2019, arXiv 1910.07207)."""
+"""Implements soft actor-critic for discrete actions (Christodoulou 2019, arXiv 1910.07207)."""
 
 import math
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from agentpod.experience.replay_buffer import TransitionBatch
 
 @dataclass(frozen=True)
 class SACDiscreteHyperparameters(SoftSettings):
-    """What a specification can set; the target entropy is that of an even choice, times the scale."""
+    """Hyperparameters of discrete SAC. The target entropy is log(n) target_entropy_scale, for n choices."""
 
     algorithm = "sac-discrete"
 
     target_entropy_scale: float = 0.5
-    """Entropy aimed at, in units of that of an even choice."""
+    """Target entropy as a fraction of that of the uniform policy."""
 
 
 class SACDiscrete(SoftActorCritic):
-    """Maximizes return plus entropy where the expectation over actions is a sum; see Algorithm for the loop.
+    """Maximizes return plus entropy, with exact expectations over actions; see agentpod.algorithms.base.Algorithm.
 
     V(s') = sum_a pi(a|s') (min_c Q_target_c(s', a) - alpha log pi(a|s'))
     critic loss = sum over critics of mean(weight (Q_c(s, a) - R - discount V(s'))^2)
@@ -56,7 +56,7 @@ class SACDiscrete(SoftActorCritic):
 
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         actor, critics, size = self._trained["actor"], self._trained["critic"], len(batch.reward)
-        # Both halves go through the actor at once: it does not change before its own step.
+        # Observations and next observations share one forward pass: the actor does not change before its own step.
         trace = actor.network.trace(torch.cat((batch.observation, batch.next_observation)))
         log_probabilities = trace[-1].log_softmax(-1)
         probabilities, temperature = log_probabilities.exp(), self._temperature.value()
@@ -66,7 +66,7 @@ class SACDiscrete(SoftActorCritic):
         expected = (probabilities[size:] * next_values).sum(-1)
         soft_value = torch.addcmul(expected, temperature, negative_entropy[size:], value=-1.0)
         target = torch.addcmul(batch.reward, batch.discount, soft_value)
-        loss, errors, mean_value, critic_norm = self._descend_critics(batch, target)
+        loss, errors, mean_value, critic_norm = self._step_critics(batch, target)
 
         values, _ = reduce_critics(critics.network.forward(batch.observation), self.hyperparameters.critic_reduction)
         # L = sum_a p_a (alpha log p_a - Q_a);  d L / d logit_i = p_i (alpha log p_i - Q_i - L)
@@ -80,8 +80,8 @@ class SACDiscrete(SoftActorCritic):
         metrics = (loss, mean_value, critic_norm, each.mean(), entropy, temperature, actor_norm)
         return torch.stack(metrics), errors
 
-    def _descend_critics(self, batch: TransitionBatch, target: Tensor) -> tuple[Tensor, ...]:
-        """One step of every critic at the actions taken; returns what `off_policy.step_critics` does."""
+    def _step_critics(self, batch: TransitionBatch, target: Tensor) -> tuple[Tensor, ...]:
+        """Makes one gradient step of every critic at the taken actions; returns what `off_policy.step_critics` does."""
         critics, size = self._trained["critic"], len(target)
         trace = critics.network.trace(batch.observation)
         values = trace[-1]

@@ -1,4 +1,4 @@
-"""Owns what the two soft actor-critics share: settings, the temperature, and how an ensemble's targets are reduced."""
+"""Implements what both soft actor-critics share: hyperparameters, the temperature, and the critic targets."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,23 +15,24 @@ from podrace.errors import InvalidArgument
 
 @dataclass(frozen=True)
 class SoftSettings(OffPolicySettings):
-    """What a specification can set of both."""
+    """Hyperparameters of both soft actor-critics."""
 
     critics: int = 2
     """Critics in the ensemble."""
     critic_subset: int = 0
-    """Critics drawn for each target, whose least value counts (REDQ, Chen et al. 2021); 0 = all."""
+    """Critics drawn at random for each target, whose minimum is used (REDQ, Chen et al. 2021, arXiv 2101.05982); 0 =
+    all critics."""
     critic_reduction: str = "min"
-    """What counts for the actor, and for targets without a subset: the `min` of the critics or their `mean`."""
+    """Reduction over critics, `min` or `mean`, for the actor loss and for targets without a subset."""
     initial_temperature: float = 1.0
-    """First weight of the entropy beside the return."""
+    """Initial alpha, the weight of the entropy relative to the return."""
     automatic_temperature: bool = True
-    """Whether the temperature moves to where the policy has the target entropy."""
+    """Whether the temperature is adapted to reach the target entropy."""
     target_entropy_scale: float = 1.0
-    """That entropy, in units of what the paper takes."""
+    """Factor of the target entropy of the paper."""
 
     def __post_init__(self) -> None:
-        """Refuses what cannot train; see Settings."""
+        """Validates the values; see Settings."""
         super().__post_init__()
         if self.critic_subset > self.critics:
             raise InvalidArgument(
@@ -40,17 +41,17 @@ class SoftSettings(OffPolicySettings):
 
     @property
     def network(self) -> NetworkSpec:
-        """Of the policy."""
+        """Structure of the policy."""
         return replace(super().network, head="squashed")
 
 
 class Temperature:
-    """The weight of the entropy, learned in its logarithm (Haarnoja et al. 2018b, arXiv 1812.05905, equation 18).
+    """The weight alpha of the entropy, learned as its logarithm (Haarnoja et al. 2018b, arXiv 1812.05905, equation 18).
 
-    loss = -log_alpha (mean(log pi) + target_entropy)
+        loss = -log_alpha (mean(log pi) + target_entropy)
 
     Attributes:
-        optimizer: Steps the logarithm, [1] float32.
+        optimizer: Steps log_alpha, [1] float32.
     """
 
     def __init__(self, settings: SoftSettings, target_entropy: float, device: torch.device) -> None:
@@ -67,23 +68,23 @@ class Temperature:
         )
 
     def value(self) -> Tensor:
-        """Alpha: [] float32; later steps leave it as it is."""
+        """Returns alpha, [] float32; later steps do not change the returned tensor."""
         return self._log.exp().squeeze(0)
 
     def descend(self, mean_log_prob: Tensor) -> None:
-        """One step, given mean(log pi) []; none if the temperature is fixed."""
+        """Makes one gradient step, given mean(log pi) []; a fixed temperature is unchanged."""
         if self._automatic:
             torch.add(mean_log_prob, self._target_entropy, out=self._gradient[0]).neg_()
             self.optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that training changes, live."""
+        """Returns all live tensors that training changes."""
         optimizer = {f"temperature.optimizer.{name}": tensor for name, tensor in self.optimizer.tensors().items()}
         return {"temperature.log": self._log, **optimizer}
 
 
 class SoftActorCritic(OffPolicy):
-    """What continuous and discrete SAC have in common."""
+    """Base class of continuous and discrete SAC."""
 
     settings_type: ClassVar[type[SoftSettings]]
     _temperature: Temperature
@@ -96,7 +97,7 @@ class SoftActorCritic(OffPolicy):
         return super()._live_tensors() | self._temperature.tensors()
 
     def _critic_subset(self, values: Tensor) -> Tensor:
-        """The critics that a target is taken from: [C, ...] -> [M, ...], a subset drawn anew each time, or all."""
+        """Selects the critics for a target: [C, ...] -> [M, ...], a new random subset for each call, or all."""
         settings = self.hyperparameters
         if not settings.critic_subset:
             return values
@@ -104,7 +105,7 @@ class SoftActorCritic(OffPolicy):
         return values[members[: settings.critic_subset]]
 
     def _target_value(self, values: Tensor) -> Tensor:
-        """What the target critics' values [C, ...] say together: [...]."""
+        """Reduces the target critics' values [C, ...] to [...]."""
         settings = self.hyperparameters
         if settings.critic_reduction == "mean" and not settings.critic_subset:
             return values.mean(0)

@@ -1,4 +1,4 @@
-"""Owns twin delayed deep deterministic policy gradients (Fujimoto, van Hoof and Meger 2018, arXiv 1802.09477)."""
+"""Implements twin delayed DDPG (TD3; Fujimoto, van Hoof and Meger 2018, arXiv 1802.09477)."""
 
 from dataclasses import dataclass
 
@@ -11,24 +11,24 @@ from agentpod.models.distributions import output_count
 
 @dataclass(frozen=True)
 class TD3Hyperparameters(DDPGHyperparameters):
-    """What a specification can set."""
+    """Hyperparameters of TD3."""
 
     algorithm = "td3"
 
     critics: int = 2
-    """Critics in the ensemble; the least of their values is the target."""
+    """Critics in the ensemble; the target is the minimum of their values."""
     target_noise: float = 0.2
-    """Standard deviation of the noise on the target policy's actions, in half ranges."""
+    """Standard deviation of the noise on the target policy's actions, in units of half the action range."""
     target_noise_clip: float = 0.5
-    """That noise stays within this of 0."""
+    """Bound of the absolute value of that noise."""
     policy_delay: int = 2
-    """Gradient steps of the critics for each of the actor."""
+    """Gradient steps of the critics per gradient step of the actor."""
     target_period: int = 2
-    """Gradient steps from one move of the targets to the next."""
+    """Gradient steps between two updates of the target networks."""
 
 
 class TD3(DDPG):
-    """DDPG with twin critics, noise on the target policy, and an actor that moves less often.
+    """DDPG with twin critics, noise on the target policy's actions, and delayed updates of the actor.
 
     a' = clip(pi_target(s') + clip(noise, -target_noise_clip, target_noise_clip), -1, 1)
     """

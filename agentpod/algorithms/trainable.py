@@ -1,4 +1,4 @@
-"""Owns what belongs to one trained network: its gradient, its optimizer and, where there is one, its slow copy."""
+"""Bundles what belongs to one trained network: parameters, gradient, optimizer and, optionally, a target network."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,20 +10,20 @@ from agentpod.models.mlp import FeedForward, Shapes, flat_views
 
 
 class Trainable:
-    """A network over one flat buffer, its gradient over another and its target network over a third.
+    """A network over a flat buffer, its gradient over a second one, and its target network over a third.
 
         trace = critic.network.trace(inputs)
         critic.network.backward(gradient_of(trace[-1]), trace, critic.gradient)
         norm = critic.optimizer.step()
-        critic.follow(0.005)
+        critic.update_target(0.005)
 
     Attributes:
-        flat: [P] float32, what is trained.
-        network: Over views of `flat`.
-        gradient: The network's twin over the gradient buffer.
-        optimizer: Steps `flat` along that buffer.
-        target: The slow copy; `network` itself where there is none.
-        target_flat: [P] float32, of the target; empty where there is none.
+        flat: [P] float32, the trained parameters.
+        network: The network over views of `flat`.
+        gradient: The same network over the gradient buffer.
+        optimizer: Steps `flat` by the gradient buffer.
+        target: The target network; `network` itself if there is none.
+        target_flat: [P] float32, parameters of the target network; empty if there is none.
     """
 
     def __init__(
@@ -38,16 +38,16 @@ class Trainable:
         maximum_norm: float,
         target: bool,
     ) -> None:
-        """Lays a network over `flat`, whose content stays.
+        """Creates a network over `flat`, whose content is kept.
 
         Args:
             name: Of the network within `shapes`.
             flat: [P] float32.
             shapes: Of its tensors, in order and without gaps.
-            make: The network of that name over views of a buffer; see agentpod.models.factory.
-            learning_rate: Step size of Adam.
+            make: Creates the network of that name over views of a buffer; see agentpod.models.factory.
+            learning_rate: Of Adam.
             epsilon: Of Adam.
-            maximum_norm: As FlatAdam takes it.
+            maximum_norm: See FlatAdam.
             target: Whether there is a target network.
         """
         self.name, self.flat = name, flat
@@ -61,9 +61,14 @@ class Trainable:
         self.target = make(name, flat_views(self.target_flat, shapes)) if target else self.network
 
     def update_target(self, rate: float) -> None:
-        """Moves the target towards the network (Lillicrap et al. 2016): target += rate (network - target).
+        """Moves the target network towards the network by Polyak averaging (Lillicrap et al. 2016, arXiv 1509.02971).
 
-        Where there is no target, nothing moves.
+            target += rate (network - target)
+
+        Has no effect without a target network.
+
+        Args:
+            rate: Tau; 1 copies the network.
         """
         if self.target is self.network:
             return
@@ -73,7 +78,7 @@ class Trainable:
             self.target_flat.lerp_(self.flat, rate)
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """All that training changes, live, by names that begin with the network's."""
+        """Returns all live tensors that training changes, by names that begin with the network's."""
         return {
             f"{self.name}.flat": self.flat,
             f"{self.name}.target": self.target_flat,

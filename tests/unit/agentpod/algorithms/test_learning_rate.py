@@ -74,5 +74,5 @@ def test_it_falls_where_rollouts_are_learned_from_and_forgotten(name: str) -> No
 
 
 def test_two_rules_for_one_rate_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="desired_kl and learning_rate_steps both move the learning rate"):
+    with pytest.raises(InvalidArgument, match="desired_kl and learning_rate_steps both change the learning rate"):
         new_algorithm("ppo", "continuous", desired_kl=0.01, learning_rate_steps=1000)
