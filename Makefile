@@ -6,8 +6,10 @@ STAMP := $(VENV)/.installed
 SOURCES := podrace orchestrator leaderboard agentpod simulators
 PROTOS := $(shell find protos -name '*.proto')
 TESTS ?=
+# Processes that tests start import the project hundreds of times: each compiles it once, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test test-docs check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image release release-images format clean
+.PHONY: install run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image release release-images format clean
 
 install: $(STAMP)
 
@@ -22,7 +24,11 @@ run: install
 	$(BIN)/podrace train examples/stocks.toml
 
 test: install
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --numprocesses auto $(TESTS)
+
+# Only what starts no process of its own and needs less than a second.
+test-unit: install
+	$(BIN)/python -m pytest --numprocesses auto -m 'not slow and not gpu and not engine and not docs and not processes' tests/unit
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(TESTS)
