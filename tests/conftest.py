@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Set-up that all tests share: threads, logs, and how tests are spread over processes."""
 
 import os
 from collections.abc import Iterator
@@ -10,10 +10,32 @@ import structlog
 # wants one of the processors.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+LONG = ("tests/e2e/", "tests/integration/agentpod/", "tests/integration/", "tests/contract/")
+"""Folders in the order in which their tests start: a long test that starts last keeps the whole run waiting."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """As many processes as there are processors, and one more: many tests wait for processes that they started."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests start first; tests that need the S3 server share one process, because it occupies fixed ports."""
+    for item in items:
+        if "running_s3" in getattr(item, "fixturenames", ()) or "weed" in vars(getattr(item, "module", None) or object):
+            item.add_marker(pytest.mark.xdist_group("s3"))
+    items.sort(key=_start_order)
+
+
+def _start_order(item: pytest.Item) -> int:
+    path = item.path.relative_to(item.config.rootpath).as_posix()
+    return next((order for order, folder in enumerate(LONG) if path.startswith(folder)), len(LONG))
+
 
 @pytest.fixture(autouse=True)
 def logs_as_they_come() -> Iterator[None]:
-    """What a test configures for its logs ends with it."""
+    """The log configuration of a test ends with the test."""
     yield
     structlog.contextvars.clear_contextvars()
     structlog.reset_defaults()

@@ -1,5 +1,6 @@
 """When an exchange is open, and hence which bars there should be; knows nothing of prices."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +119,10 @@ def _calendar(name: str, first: str | None = None, last: str | None = None) -> A
         hint = closest(name, known) or ": for instance XNYS, XLON, or none"
         raise InvalidArgument(f"there is no calendar {name!r}{hint}")
     try:
-        return exchange_calendars.get_calendar(name, start=first, end=last)
+        with warnings.catch_warnings():
+            # exchange_calendars 4.13 reads values in a way that pandas 4 will change.
+            warnings.filterwarnings("ignore", message="Series.values returning")
+            return exchange_calendars.get_calendar(name, start=first, end=last)
     except ValueError as error:
         raise InvalidArgument(f"calendar {name}: {' '.join(str(error).split())}") from error
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import weed
-from kills import AGENT, Seen, Toll, look
+from publisher_kills import AGENT, Seen, Toll, look
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
 from podrace.checkpoint_store.folder import FolderStore
@@ -19,7 +19,7 @@ KILLS = 20
 def test_a_publisher_killed_at_random_moments_leaves_a_whole_checkpoint_that_never_goes_back(kind: str) -> None:
     if kind == "minio" and weed.binary() is None:
         pytest.skip(weed.MISSING)
-    program = Path(__file__).with_name("kills.py")
+    program = Path(__file__).with_name("publisher_kills.py")
     # A process of its own, for it forks.
     command = [sys.executable, str(program), "--store", kind, "--kills", str(KILLS), "--seed", "7"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -21,6 +21,7 @@ def pool(task: str, seed: int, **config: object) -> envpool.GymnasiumEnvPool:
     return made
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
 @pytest.mark.parametrize(("task", "limit"), [("CartPole-v1", 500), ("Pendulum-v1", 9), ("HalfCheetah-v5", 15)])
 def test_steps_are_those_of_the_pool_without_the_one_that_it_ignores(task: str, limit: int) -> None:
     simulator = make(f"envpool:{task}", COUNT, {"max_episode_steps": limit, "threads": 2})
