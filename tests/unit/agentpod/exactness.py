@@ -1,4 +1,4 @@
-"""One gradient step of an off-policy algorithm on a batch of one's own, and all that a reference needs to judge it."""
+"""Makes one gradient step of an off-policy algorithm on a given batch, for comparison with a reference."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,14 +15,14 @@ from agentpod.experience.replay_buffer import TransitionBatch
 ACTIVATIONS = ("tanh", "relu", "elu")
 BATCH = 19
 DISCOUNTS = torch.tensor([0.99, 0.9801, 0.970299, 0.0])
-"""Of windows of one, two and three steps, and of one that terminated."""
-# Steps of this size tell a network before its step from the same one afterwards.
+"""Discounts of windows of one, two and three steps, and of one that terminated."""
+# Steps of this size make a network before its step distinguishable from the same one after it.
 LEARNING_RATE = 0.05
 
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """For modules that import it: threads that wait for each other cost small float64 products most of their time."""
+    """Uses one torch thread: synchronizing threads takes most of the time of small float64 products."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -30,7 +30,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Descent(NamedTuple):
-    """What one call of `_descend` found and left behind, in float64 where a reference reads it."""
+    """Inputs and results of one call of `_gradient_step`, in float64 where a reference reads them."""
 
     before: dict[str, Tensor]
     target: dict[str, Tensor]
@@ -40,12 +40,12 @@ class Descent(NamedTuple):
     errors: Tensor
 
     def leaves(self, name: str) -> dict[str, Tensor]:
-        """The parameters that network `name` had before its step, to be differentiated by."""
+        """Returns the parameters of network `name` before its step, as leaves to differentiate by."""
         return {key: tensor.requires_grad_() for key, tensor in self.before.items() if key.startswith(f"{name}.")}
 
 
 def scrambled(name: str, kind: str, seed: int, **hyperparameters: object) -> Any:
-    """A new algorithm whose networks and targets all differ: nothing is near zero, and no two agree by chance."""
+    """Returns a new algorithm whose networks and targets all differ and whose parameters are not near zero."""
     settings = {"hidden_sizes": [8, 6], "learning_rate": LEARNING_RATE, **hyperparameters}
     algorithm: Any = new_algorithm(name, kind, seed, **settings)
     generator = torch.Generator().manual_seed(100 + seed)
@@ -67,12 +67,12 @@ def random_batch(kind: str, seed: int, size: int = BATCH) -> TransitionBatch:
 
 
 def random_noise(algorithm: OffPolicy, seed: int) -> Tensor:
-    """As the algorithm itself draws it, for one gradient step on BATCH steps."""
+    """Draws noise as the algorithm does, for one gradient step on BATCH steps."""
     return algorithm._noise(1, torch.Generator().manual_seed(300 + seed))[0]
 
 
 def doubled(batch: TransitionBatch) -> references.Batch:
-    """For the references."""
+    """Converts a batch to float64 for the references."""
     fields = batch._asdict()
     return references.Batch(
         *(
@@ -83,7 +83,7 @@ def doubled(batch: TransitionBatch) -> references.Batch:
 
 
 def parameters(networks: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Copies in float64, by the names that the references know."""
+    """Returns float64 copies, under the names that the references use."""
     found: dict[str, Tensor] = {}
     for name, network in networks.items():
         for layer, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
@@ -93,7 +93,7 @@ def parameters(networks: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def descend(algorithm: Any, batch: TransitionBatch, noise: Tensor) -> Descent:
-    """Makes one gradient step. Whatever it does not write is seen: gradients are not-a-number before."""
+    """Makes one gradient step. Gradients are NaN before it, so that unwritten ones are detected."""
     trained = algorithm._trained
     online = {name: each.network for name, each in trained.items()}
     before, target = parameters(online), parameters({name: each.target for name, each in trained.items()})
@@ -106,7 +106,7 @@ def descend(algorithm: Any, batch: TransitionBatch, noise: Tensor) -> Descent:
 
 
 def assert_gradient(descent: Descent, loss: Tensor, leaves: Mapping[str, Tensor]) -> float:
-    """Every parameter's gradient is that of the reference's loss; returns its length."""
+    """Asserts that every parameter's gradient equals that of the reference's loss; returns its norm."""
     expected = torch.autograd.grad(loss, list(leaves.values()))
     assert len(expected) > 0
     for name, gradient in zip(leaves, expected, strict=True):

@@ -1,4 +1,4 @@
-"""Random experience for any algorithm: what a learner hands it, update after update, without a simulator."""
+"""Generates random experience for any algorithm, update after update, without a simulator."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ _SMALL = {
 
 
 def small(name: str) -> dict[str, object]:
-    """Hyperparameters with which an update takes no time."""
+    """Returns hyperparameters with which an update is fast."""
     known = {field.name for field in dataclasses.fields(ALGORITHMS[name].settings_type)}
     return {key: value for key, value in _SMALL.items() if key in known}
 
@@ -47,7 +47,7 @@ def new_algorithm(name: str, kind: str, seed: int = 1, **hyperparameters: object
 def random_steps(
     shapes: dict[str, tuple[int, ...]], algorithm: Algorithm, kind: str, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Random observations, rewards and endings of every kind, acted on by the algorithm's own policy."""
+    """Returns random observations, rewards, terminations and truncations, with actions of the algorithm's policy."""
     steps = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     steps["terminated"] = steps["terminated"] > 1.3
     steps["truncated"] = (steps["truncated"] > 1.3) & ~steps["terminated"]
@@ -71,7 +71,7 @@ def random_rollout(algorithm: Algorithm, kind: str, seed: int, lanes: int = LANE
 
 
 class Course:
-    """Experience number 0, 1, ... for an algorithm; several algorithms may learn from the same.
+    """Generates experience 0, 1, ... for an algorithm; several algorithms may learn from the same experience.
 
     course = Course(algorithm, "discrete")
     metrics = algorithm.update(course.next())

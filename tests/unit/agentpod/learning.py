@@ -1,4 +1,4 @@
-"""The whole of learning in one process and one thread: collect, update, score. No pod, no plane."""
+"""Trains and evaluates in one process and one thread, without a pod or a plane."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def train(
     steps: int,
     over: Callable[[Algorithm, int], bool] = lambda algorithm, steps: False,
 ) -> Algorithm:
-    """Trains on `steps` environment steps, counted over all environments, or until `over` says so after an update."""
+    """Trains for `steps` environment steps over all environments, or until `over` returns True after an update."""
     simulator = make_simulator(id, ENVIRONMENTS)
     spaces = simulator.observation_space, simulator.action_space
     algorithm = make(name, *spaces, hyperparameters, seed)
@@ -58,7 +58,7 @@ def train(
 
 
 def best_score(name: str, id: str, hyperparameters: dict[str, object], seed: int, steps: int, wanted: float) -> float:
-    """The best of EVALUATIONS scores on the way, as a champion has it; no more of them once it is what is wanted."""
+    """Returns the best of up to EVALUATIONS intermediate scores, as for a champion; stops at the wanted score."""
     scores: list[float] = []
 
     def scored(algorithm: Algorithm, taken: int) -> bool:
@@ -76,7 +76,7 @@ def zeros(fields: dict[str, Field]) -> dict[str, Tensor]:
 
 
 def evaluate(id: str, policy: Policy) -> float:
-    """Mean return of EPISODES greedy episodes, as the evaluator plays them."""
+    """Returns the mean return of EPISODES greedy episodes, as the evaluator plays them."""
     simulator = make_simulator(id, EPISODES)
     try:
         actor = PolicyActor(policy, EPISODES, torch.Generator(), greedy=True)

@@ -1,4 +1,4 @@
-"""Networks that remember, in float64, by torch's own cell and layers, from the description in the contract."""
+"""Computes recurrent networks in float64 by torch's own cell and layers, as PolicySpec describes them."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def remembered(tensors: Mapping[str, Tensor], name: str, features: Tensor, sequences: Sequences) -> Tensor:
-    """States [T, L, H] after each step, by torch's own cell in float64."""
+    """Returns states [T, L, H] after each step, by torch's own cell in float64."""
     cell = nn.GRUCell(features.shape[-1], sequences.state.shape[1], dtype=torch.float64)
     for parameter, key in (
         ("weight_ih", "input_weight"),
@@ -22,7 +22,7 @@ def remembered(tensors: Mapping[str, Tensor], name: str, features: Tensor, seque
         ("bias_ih", "input_bias"),
         ("bias_hh", "state_bias"),
     ):
-        # A module insists on leaves of its own; these are functions of the caller's.
+        # A module needs its own leaf parameters; these tensors are functions of the caller's leaves.
         delattr(cell, parameter)
         setattr(cell, parameter, tensors[f"{name}.{key}"])
     state, states = sequences.state, []
@@ -41,7 +41,7 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 
 
 def reference(plan: NetworkFactory, tensors: Mapping[str, Tensor], inputs: Tensor, sequences: Sequences) -> Tensor:
-    """Outputs [T L, outputs] of a network with one hidden layer, from the description in the contract."""
+    """Returns outputs [T L, outputs] of a network with one hidden layer, as PolicySpec describes it."""
     hidden = inputs
     if plan.torso == "small":
         hidden = hidden.view(-1, *plan.observation_space.shape) / 255

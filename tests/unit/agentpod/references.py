@@ -1,6 +1,6 @@
 """The losses of every algorithm in float64, written from the papers' equations and differentiated automatically.
 
-Nothing here knows agentpod: what is hand-written there is compared with this. Names of networks and layers are shared:
+The hand-written gradients of agentpod are compared with this module, which does not import it. Both use these names:
 `"<name>.<layer>.weight"` [out, in] and `"<name>.<layer>.bias"` [out], with a leading [C] for an ensemble of C critics.
 Targets of a regression are constants, and so are critics in the loss of an actor.
 """
@@ -20,7 +20,7 @@ LOG_STD_RANGE = (-20.0, 2.0)
 
 
 class Batch(NamedTuple):
-    """Transitions over m <= n steps, out of a replay buffer."""
+    """Transitions over m <= n steps from a replay buffer."""
 
     observation: Tensor  # [B, D]
     action: Tensor  # [B] int64, or [B, A] in [-1, 1]
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 
 
 def layers_of(tensors: Tensors, name: str) -> Layers:
-    """Weights and biases of the layers of `name`, first to last."""
+    """Returns weights and biases of the layers of `name`, first to last."""
     count = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in tensors)
     layers = [(tensors[f"{name}.{layer}.weight"], tensors[f"{name}.{layer}.bias"]) for layer in range(count)]
     assert layers, f"no layers of {name!r} among {sorted(tensors)}"
@@ -40,7 +40,7 @@ def layers_of(tensors: Tensors, name: str) -> Layers:
 
 
 def perceptron(layers: Layers, x: Tensor, activation: str) -> Tensor:
-    """[B, out] for x [B, in]; [C, B, out] for an ensemble."""
+    """Returns [B, out] for x [B, in]; [C, B, out] for an ensemble."""
     for i, (weight, bias) in enumerate(layers):
         x = torch.einsum("...oi,...bi->...bo", weight, x) + bias.unsqueeze(-2)
         x = ACTIVATIONS[activation](x) if i + 1 < len(layers) else x
@@ -48,52 +48,52 @@ def perceptron(layers: Layers, x: Tensor, activation: str) -> Tensor:
 
 
 def constant(tensors: Tensors) -> dict[str, Tensor]:
-    """The same parameters, through which nothing is differentiated."""
+    """Returns the same parameters, detached."""
     return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 def ensemble_outputs(tensors: Tensors, x: Tensor, activation: str) -> Tensor:
-    """[C, B, out] of "critic" for x [B, in], one critic being an ensemble of one."""
+    """Returns [C, B, out] of "critic" for x [B, in]; a single critic is an ensemble of one."""
     outputs = perceptron(layers_of(tensors, "critic"), x, activation)
     return outputs.reshape(-1, *outputs.shape[-2:])
 
 
 def critic_values(tensors: Tensors, observation: Tensor, action: Tensor, activation: str) -> Tensor:
-    """Q_c(s, a): [C, B]; the input is the observation, then the action."""
+    """Returns Q_c(s, a): [C, B]; the inputs are the observation, then the action."""
     return ensemble_outputs(tensors, torch.cat((observation, action), -1), activation).squeeze(-1)
 
 
 def reduced(values: Tensor, reduce: str, subset: Sequence[int] | None = None) -> Tensor:
-    """One value out of those of C critics: [B, ...] out of [C, B, ...].
+    """Reduces the values of C critics: [C, B, ...] -> [B, ...].
 
     "min" is clipped double Q-learning (Fujimoto et al. 2018, equation 10), over a subset of critics the in-target
-    minimisation of REDQ (Chen et al. 2021, algorithm 1); "mean" is what REDQ's actor climbs, "first" TD3's.
+    minimization of REDQ (Chen et al. 2021, algorithm 1). REDQ's actor maximizes the "mean", TD3's the "first".
     """
     values = values if subset is None else values[list(subset)]
     return {"min": values.amin(0), "mean": values.mean(0), "first": values[0]}[reduce]
 
 
 def squared_errors(values: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum over critics of mean_b w_b (Q_c - y)^2, and the errors Q_c - y: [C, B]."""
+    """Returns the sum over critics of mean_b w_b (Q_c - y)^2, and the errors Q_c - y: [C, B]."""
     errors = values - y.detach()
     return (weight * errors**2).mean(1).sum(), errors
 
 
 def dueling(outputs: Tensor) -> Tensor:
-    """Q = V + A - mean A (Wang et al. 2016, equation 9): [B, n] of [B, 1 + n], V first."""
+    """Returns Q = V + A - mean A (Wang et al. 2016, equation 9): [B, n] from [B, 1 + n], V first."""
     value, advantage = outputs[..., :1], outputs[..., 1:]
     return value + advantage - advantage.mean(-1, keepdim=True)
 
 
 def huber(error: Tensor, delta: float) -> Tensor:
-    """Huber 1964: a parabola as far as delta, a line beyond; its derivative is the error, clipped to +-delta."""
+    """Huber 1964: quadratic up to delta, linear beyond; the derivative is the error, clipped to +-delta."""
     if delta == math.inf:
         return 0.5 * error**2
     return torch.where(error.abs() <= delta, 0.5 * error**2, delta * (error.abs() - 0.5 * delta))
 
 
 def action_values(tensors: Tensors, observation: Tensor, activation: str, name: str, is_dueling: bool) -> Tensor:
-    """Q(s, .): [B, n]."""
+    """Returns Q(s, .): [B, n]."""
     outputs = perceptron(layers_of(tensors, name), observation, activation)
     return dueling(outputs) if is_dueling else outputs
 
@@ -109,7 +109,7 @@ def dqn_loss(
     delta: float = math.inf,
     name: str = "critic",
 ) -> tuple[Tensor, Tensor]:
-    """Mnih et al. 2015, algorithm 1; the action of y is the online network's if double (van Hasselt et al. 2016).
+    """Mnih et al. 2015, algorithm 1; the online network selects the action of y if double (van Hasselt et al. 2016).
 
         y = r + discount Q_target(s', a*)        loss = mean_b w_b huber(Q(s, a) - y)
     Returns the loss [], and the errors Q(s, a) - y [B].
@@ -124,7 +124,7 @@ def dqn_loss(
 
 
 def deterministic_action(tensors: Tensors, observation: Tensor, activation: str) -> Tensor:
-    """a = tanh(actor(s)): [B, A]."""
+    """Returns a = tanh(actor(s)): [B, A]."""
     return torch.tanh(perceptron(layers_of(tensors, "actor"), observation, activation))
 
 
@@ -144,7 +144,7 @@ def deterministic_critic_loss(
     deviation: float = 0.0,
     bound: float = math.inf,
 ) -> tuple[Tensor, Tensor]:
-    """Without noise that of DDPG (Lillicrap et al. 2016, equations 4 and 5), y from the target actor and critics.
+    """Without noise the loss of DDPG (Lillicrap et al. 2016, equations 4 and 5), y from the target actor and critics.
 
     With standard normal `noise` [B, A] that of TD3 (Fujimoto et al. 2018, algorithm 1). Returns loss [], errors [C, B].
     """
@@ -163,7 +163,7 @@ def deterministic_actor_loss(online: Tensors, observation: Tensor, *, activation
 
 
 def gaussian_log_prob(value: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Sum over the last dimension of log N(value; mean, exp(log_std)^2)."""
+    """Returns the sum over the last dimension of log N(value; mean, exp(log_std)^2)."""
     return (-0.5 * ((value - mean) / log_std.exp()) ** 2 - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
@@ -172,14 +172,14 @@ def squashed_sample(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 
         log pi = sum_i log N(u_i) - log(1 - a_i^2)        log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))
 
-    The right-hand form (of sech(u)^2 = 4 e^{-2u} / (1 + e^{-2u})^2) loses nothing where a rounds to +-1.
+    The right-hand form (of sech(u)^2 = 4 e^{-2u} / (1 + e^{-2u})^2) loses no precision where a rounds to +-1.
     `outputs` [B, 2 A] are the mean, then log_std before it is clamped; `noise` [B, A] is standard normal.
     Returns a [B, A] and log pi [B].
     """
     mean, log_std = outputs.chunk(2, -1)
     log_std = log_std.clamp(*LOG_STD_RANGE)
     u = mean + log_std.exp() * noise
-    # torch's softplus is cut off at 20, where it still differs in float64.
+    # torch's softplus is linear above 20, where the difference is still visible in float64.
     log_slope = 2.0 * (math.log(2.0) - u - torch.logaddexp(-2.0 * u, torch.zeros_like(u)))
     log_density = -0.5 * noise**2 - log_std - 0.5 * math.log(2.0 * math.pi)
     return torch.tanh(u), (log_density - log_slope).sum(-1)
@@ -210,7 +210,7 @@ def sac_critic_loss(
 def sac_actor_loss(
     online: Tensors, observation: Tensor, *, activation: str, alpha: float, noise: Tensor, reduce: str = "min"
 ) -> Tensor:
-    """mean(alpha log pi(a | s) - reduce_c Q_c(s, a)), a reparametrised (Haarnoja et al. 2018b, equation 9)."""
+    """mean(alpha log pi(a | s) - reduce_c Q_c(s, a)), a reparametrized (Haarnoja et al. 2018b, equation 9)."""
     action, log_prob = squashed_sample(perceptron(layers_of(online, "actor"), observation, activation), noise)
     value = reduced(critic_values(constant(online), observation, action, activation), reduce)
     return (alpha * log_prob - value).mean()
@@ -227,13 +227,13 @@ def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float,
 
 
 def expected_log_prob(logits: Tensor) -> Tensor:
-    """sum_a pi(a | s) log pi(a | s), the negative entropy: [B] of logits [B, n]."""
+    """Returns sum_a pi(a | s) log pi(a | s), the negative entropy: [B] from logits [B, n]."""
     log_prob = logits.log_softmax(-1)
     return (log_prob.exp() * log_prob).sum(-1)
 
 
 def discrete_soft_value(logits: Tensor, values: Tensor, alpha: float) -> Tensor:
-    """V(s) = sum_a pi(a | s) (Q(s, a) - alpha log pi(a | s)) (Christodoulou 2019, equation 10): [B] of two [B, n]."""
+    """V(s) = sum_a pi(a | s) (Q(s, a) - alpha log pi(a | s)) (Christodoulou 2019, equation 10): [B] from two [B, n]."""
     log_prob = logits.log_softmax(-1)
     return (log_prob.exp() * (values - alpha * log_prob)).sum(-1)
 
@@ -259,7 +259,7 @@ def discrete_sac_actor_loss(
 
 
 def log_prob_and_entropy(tensors: Tensors, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """log pi(a | s) and H(pi(. | s)), each [B]: of a diagonal Gaussian where there is a "log_std", else categorical."""
+    """Returns log pi(a | s) and H(pi(. | s)), [B] each: diagonal Gaussian if there is a "log_std", else categorical."""
     if "log_std" in tensors:
         log_std = tensors["log_std"].expand_as(outputs)
         entropy = (0.5 * math.log(2 * math.pi * math.e) + log_std).sum(-1)
@@ -269,7 +269,7 @@ def log_prob_and_entropy(tensors: Tensors, outputs: Tensor, action: Tensor) -> t
 
 
 def standardized(advantage: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 (of the batch itself, not an estimate of where it came from)."""
+    """Scales to mean 0 and standard deviation 1, with the population variance of the batch."""
     centred = advantage - advantage.mean()
     return centred / (centred.square().mean().sqrt() + 1e-8)
 
@@ -296,7 +296,7 @@ def a2c_loss(
 
 
 class GatedRecurrentUnit(NamedTuple):
-    """Parameters in torch's order of gates: reset, update, new."""
+    """Parameters of a GRU in torch's order of gates: reset, update, new."""
 
     input_weight: Tensor  # [3 H, D]
     state_weight: Tensor  # [3 H, H]
@@ -304,14 +304,14 @@ class GatedRecurrentUnit(NamedTuple):
     state_bias: Tensor  # [3 H]
 
     def step(self, x: Tensor, state: Tensor) -> Tensor:
-        """h' [B, H] (Cho et al. 2014, equations 5 to 8; r after the product, as in their first version)."""
+        """Returns h' [B, H] (Cho et al. 2014, equations 5 to 8; r after the product, as in their first version)."""
         x_reset, x_update, x_new = (x @ self.input_weight.mT + self.input_bias).chunk(3, -1)
         h_reset, h_update, h_new = (state @ self.state_weight.mT + self.state_bias).chunk(3, -1)
         reset, update = torch.sigmoid(x_reset + h_reset), torch.sigmoid(x_update + h_update)
         return (1.0 - update) * torch.tanh(x_new + reset * h_new) + update * state
 
     def unroll(self, x: Tensor, state: Tensor, is_first: Tensor) -> Tensor:
-        """States [T, B, H] after each x [T, B, D], from `state` [B, H]; zero before a step where is_first [T, B]."""
+        """Returns states [T, B, H] for x [T, B, D] from `state` [B, H]; zeroed before steps of is_first [T, B]."""
         states = []
         for inputs, first in zip(x, is_first, strict=True):
             state = self.step(inputs, torch.where(first.unsqueeze(-1), 0.0, state))
@@ -328,7 +328,7 @@ class Transition(NamedTuple):
 
 
 class NStepReturn(NamedTuple):
-    """What y = reward + discount V(next_observation of transition `last`) is made of."""
+    """Terms of y = reward + discount V(next_observation of transition `last`)."""
 
     reward: float
     discount: float
@@ -337,10 +337,10 @@ class NStepReturn(NamedTuple):
 
 
 def n_step_return(transitions: Sequence[Transition], start: int, n: int, gamma: float) -> NStepReturn:
-    """Sutton and Barto 2018, equation 7.1, cut short where an episode ends or the list does.
+    """Sutton and Barto 2018, equation 7.1, truncated at the end of an episode or of the list.
 
-    After a termination nothing follows: discount 0. A truncated episode would have gone on: it is worth gamma^m times
-    the value of its final observation (Pardo et al. 2018, equation 6). Where both are set, termination decides.
+    After a termination the discount is 0. After a truncation the return bootstraps from gamma^m times the value of the
+    final observation (Pardo et al. 2018, equation 6). Where both are set, termination takes precedence.
     """
     total, factor = 0.0, 1.0
     for last in range(start, min(start + n, len(transitions))):
@@ -359,7 +359,7 @@ def polyak_averaged(target: Tensors, online: Tensors, tau: float) -> dict[str, T
 
 
 def norm_clipped(gradient: Tensor, maximum_norm: float) -> Tensor:
-    """A longer gradient is scaled down to maximum_norm (Pascanu et al. 2013, algorithm 1)."""
+    """Scales gradients with a larger norm down to maximum_norm (Pascanu et al. 2013, algorithm 1)."""
     norm = gradient.square().sum().sqrt()
     return gradient * maximum_norm / norm if norm > maximum_norm else gradient
 

@@ -1,4 +1,4 @@
-"""Worlds in which one ability decides, as tensor programs; reached as `python:small_worlds:<class>`."""
+"""Simulators in which a single ability determines the return; addressed as `python:small_worlds:<class>`."""
 
 import torch
 from torch import Tensor
@@ -7,10 +7,10 @@ from simulators.base import Report, Space, Step
 
 
 class Recall:
-    """Shows which of two choices is right at the first step, hides it, and asks for it at the last.
+    """Shows the right one of two choices at the first step only, and rewards it at the last step.
 
-    Observations are [1 or -1 at the first step and 0 later, whether this is the last step]; the right choice there is
-    worth 1, whatever is chosen before nothing. Without memory the mean return is 0.5. Even lanes terminate, odd lanes
+    Observations are [1 or -1 at the first step and 0 later, 1 at the last step]. The right choice at the last step is
+    worth 1, earlier choices 0. Without memory the mean return is 0.5. Even lanes terminate, odd lanes
     are truncated.
     """
 
@@ -53,9 +53,9 @@ class Recall:
 
 
 class Dot:
-    """A bright dot left or right of the middle of a dark, noisy picture [1, 12, 12]: saying where is worth 1.
+    """Shows a bright dot in a dark, noisy image [1, 12, 12]; choosing its side, left or right, gives a reward of 1.
 
-    Episodes have eight steps; the dot jumps at every step.
+    Episodes have eight steps; the dot moves at every step.
     """
 
     observation_space = Space("continuous", (1, 12, 12), torch.uint8, low=(0.0,) * 144, high=(255.0,) * 144)
@@ -91,7 +91,7 @@ class Dot:
 
 
 class SignedDot(Dot):
-    """The same for continuous actions: the sign of the action says where."""
+    """Dot with continuous actions, whose sign chooses the side."""
 
     action_space = Space("continuous", (2,), torch.float32, low=(-1.0, -1.0), high=(1.0, 1.0))
 

@@ -50,7 +50,7 @@ def test_a_group_spans_the_gpus_that_the_learners_leave_over(gpus: tuple[int, ..
     assert list(devices(config).values()) == expected
 
 
-def test_each_host_numbers_its_roles_anew_and_knows_which_learners_they_are() -> None:
+def test_roles_are_numbered_per_host_and_mapped_to_learners() -> None:
     hosts = [pod(learners=4, workers=2, hosts=2, host_index=index, head="p-0.names:5") for index in range(2)]
     for host in hosts:
         assert host.roles == ("learner", "learner-1", "worker-0", "worker-1", "worker-2", "worker-3", "evaluator")

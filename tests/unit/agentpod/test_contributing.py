@@ -1,4 +1,4 @@
-"""The algorithm that CONTRIBUTING.md shows is one: what is written there works as it stands."""
+"""Tests that the algorithm shown in CONTRIBUTING.md works as it is written there."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text()
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """The file, with its entries in both dictionaries."""
+    """Returns the module, registered in both dictionaries."""
     file, entry = (dedent(block) for block in re.findall(r" *```python\n(.*?) *```", PAGE, re.DOTALL))
     names = dict(vars(catalog))
     exec(entry, names)
@@ -30,7 +30,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return module
 
 
-def test_its_derivative_is_that_of_its_objective(shown: types.ModuleType) -> None:
+def test_the_derivative_of_the_shown_objective_is_correct(shown: types.ModuleType) -> None:
     log_ratio = torch.linspace(-1.0, 1.0, 21, dtype=torch.float64, requires_grad=True)
     advantage = torch.randn(21, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     objective, derivative = shown.penalized_surrogate(log_ratio, advantage, 0.2)
@@ -38,7 +38,7 @@ def test_its_derivative_is_that_of_its_objective(shown: types.ModuleType) -> Non
     torch.testing.assert_close(derivative.detach(), expected)
 
 
-def test_it_learns(shown: types.ModuleType) -> None:
+def test_the_shown_algorithm_learns(shown: types.ModuleType) -> None:
     settings = {"learning_rate": 3e-3, "discount": 0.98, "horizon": 32, "epochs": 10, "minibatch_size": 256}
     algorithm = train("spo", "CartPole-v1", settings, seed=1, steps=20_000)
     assert type(algorithm) is shown.SPO

@@ -1,4 +1,4 @@
-"""Laws of the recurrences over time, against loops that follow the definitions word by word."""
+"""Tests the recurrences over time against loops that follow the definitions literally."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_the_scan_solves_its_recurrence(horizon: int) -> None:
     torch.testing.assert_close(linear_scan(value, coefficient), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_the_scan_leaves_its_inputs_alone() -> None:
+def test_the_scan_does_not_modify_its_inputs() -> None:
     value, coefficient = torch.ones(5, 2), torch.full((5, 2), 0.5)
     linear_scan(value, coefficient)
     assert torch.equal(value, torch.ones(5, 2))
@@ -66,7 +66,7 @@ def test_advantages_follow_their_definition(horizon: int) -> None:
 
 
 def one_ending(terminated: bool, truncated: bool, next_value: float) -> Tensor:
-    """The advantages of three steps of one lane, the second of which ends an episode; all rewards 1, all values 0."""
+    """Returns the advantages of three steps of one lane, whose second step ends an episode; rewards 1, values 0."""
     flag = torch.zeros(3, 1, dtype=torch.bool)
     terminations, truncations = flag.clone(), flag.clone()
     terminations[1], truncations[1] = terminated, truncated
@@ -78,17 +78,17 @@ def test_truncation_bootstraps_from_the_final_observation() -> None:
     assert one_ending(False, True, next_value=8.0).flatten().tolist() == [1.0 + 0.5 * 5.0, 1.0 + 0.5 * 8.0, 1.0]
 
 
-def test_termination_does_not_bootstrap_whatever_the_value() -> None:
+def test_termination_does_not_bootstrap() -> None:
     expected = [1.0 + 0.5 * 1.0, 1.0, 1.0]
     assert one_ending(True, False, next_value=8.0).flatten().tolist() == expected
     assert one_ending(True, False, next_value=float("nan")).flatten().tolist() == expected
 
 
-def test_termination_decides_where_both_are_set() -> None:
+def test_termination_takes_precedence_over_truncation() -> None:
     assert torch.equal(one_ending(True, True, 8.0), one_ending(True, False, 8.0))
 
 
-def test_nothing_flows_over_the_end_of_an_episode() -> None:
+def test_no_advantage_crosses_the_end_of_an_episode() -> None:
     for terminated, truncated in ((True, False), (False, True)):
         flags = torch.tensor([[False], [True], [False], [False]])
         reward = torch.tensor([[1.0], [1.0], [1.0], [1.0]])
@@ -116,7 +116,7 @@ def test_running_returns_follow_their_definition() -> None:
     torch.testing.assert_close(handed_on, following, rtol=1e-12, atol=1e-12)
 
 
-def test_running_returns_do_not_depend_on_where_rollouts_are_cut() -> None:
+def test_running_returns_do_not_depend_on_rollout_boundaries() -> None:
     generator = torch.Generator().manual_seed(4)
     reward = torch.randn(20, 3, generator=generator)
     done = random_flags(generator, (20, 3), 0.2)

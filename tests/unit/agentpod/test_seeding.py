@@ -1,4 +1,4 @@
-"""Laws of derived streams of random numbers."""
+"""Tests the derivation of random streams."""
 
 import hashlib
 
@@ -7,7 +7,7 @@ import torch
 from agentpod.seeding import derive_generator, derive_seed
 
 
-def test_the_rule_is_the_documented_one() -> None:
+def test_seeds_follow_the_documented_rule() -> None:
     digest = hashlib.sha256(b'[7,"act",0,3]').digest()
     assert derive_seed(7, "act", 0, 3) == int.from_bytes(digest[:8], "big") // 2
 
@@ -21,7 +21,7 @@ def test_seeds_fit_a_signed_64_bit_integer() -> None:
     assert all(0 <= derive_seed(seed, "x") < 2**63 for seed in range(100))
 
 
-def test_a_generator_starts_its_stream_anew_each_time_it_is_derived() -> None:
+def test_a_derived_generator_always_starts_at_the_beginning_of_its_stream() -> None:
     first, again, other = (derive_generator("cpu", 1, "act", k) for k in (5, 5, 6))
     drawn = torch.randn(8, generator=first)
     assert torch.equal(drawn, torch.randn(8, generator=again))

@@ -1,4 +1,4 @@
-"""What every algorithm promises its learner; one suite, run against every algorithm."""
+"""Tests what every algorithm guarantees to its learner; one suite, run against every algorithm."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def assert_same_bits(one: Algorithm, other: Algorithm) -> None:
 
 
 @EVERY_ALGORITHM
-def test_going_on_from_a_saved_state_is_bit_for_bit_going_on(name: str, kind: str) -> None:
+def test_a_resumed_algorithm_continues_bitwise_equal(name: str, kind: str) -> None:
     straight = new_algorithm(name, kind)
     course = Course(straight, kind)
     for _ in range(3):
@@ -47,7 +47,7 @@ def test_going_on_from_a_saved_state_is_bit_for_bit_going_on(name: str, kind: st
 
 
 @EVERY_ALGORITHM
-def test_the_state_matters_to_what_follows(name: str, kind: str) -> None:
+def test_updates_depend_on_the_state(name: str, kind: str) -> None:
     straight, forgetful = new_algorithm(name, kind), new_algorithm(name, kind)
     course = Course(straight, kind)
     straight.update(course.next())
@@ -59,7 +59,7 @@ def test_the_state_matters_to_what_follows(name: str, kind: str) -> None:
 
 
 @EVERY_ALGORITHM
-def test_a_state_is_contiguous_and_aliases_nothing(name: str, kind: str) -> None:
+def test_a_state_dict_is_contiguous_and_shares_no_memory(name: str, kind: str) -> None:
     algorithm = new_algorithm(name, kind)
     state = algorithm.state_dict()
     before = everything(algorithm)
@@ -70,7 +70,7 @@ def test_a_state_is_contiguous_and_aliases_nothing(name: str, kind: str) -> None
 
 
 @EVERY_ALGORITHM
-def test_the_seed_decides_everything(name: str, kind: str) -> None:
+def test_the_seed_determines_everything(name: str, kind: str) -> None:
     one, same, other = (new_algorithm(name, kind, seed) for seed in (1, 1, 2))
     experience = Course(one, kind).next()
     for algorithm in (one, same, other):
@@ -80,7 +80,7 @@ def test_the_seed_decides_everything(name: str, kind: str) -> None:
 
 
 @EVERY_ALGORITHM
-def test_experience_is_left_as_it_was(name: str, kind: str) -> None:
+def test_experience_is_not_modified(name: str, kind: str) -> None:
     algorithm = new_algorithm(name, kind)
     course = Course(algorithm, kind)
     experience = course.next()
@@ -91,7 +91,7 @@ def test_experience_is_left_as_it_was(name: str, kind: str) -> None:
 
 
 @EVERY_ON_POLICY_ALGORITHM
-def test_lanes_of_two_workers_side_by_side_are_one_worker_of_twice_the_lanes(name: str, kind: str) -> None:
+def test_two_workers_equal_one_worker_with_twice_the_lanes(name: str, kind: str) -> None:
     one, two = new_algorithm(name, kind), new_algorithm(name, kind)
     whole = random_rollout(one, kind, 0, lanes=2 * LANES)
     region = {key: torch.zeros_like(tensor) for key, tensor in whole.items()}
@@ -104,7 +104,7 @@ def test_lanes_of_two_workers_side_by_side_are_one_worker_of_twice_the_lanes(nam
 
 
 @EVERY_ON_POLICY_ALGORITHM
-def test_final_observations_count_only_where_truncated(name: str, kind: str) -> None:
+def test_final_observations_are_used_only_where_truncated(name: str, kind: str) -> None:
     clean, dirty = new_algorithm(name, kind), new_algorithm(name, kind)
     rollout = random_rollout(clean, kind, 0)
     assert rollout["truncated"].any()
@@ -119,7 +119,7 @@ def test_final_observations_count_only_where_truncated(name: str, kind: str) -> 
 
 
 @EVERY_ALGORITHM
-def test_an_update_that_is_not_finite_is_refused_and_undone(name: str, kind: str) -> None:
+def test_an_update_that_is_not_finite_is_reported_and_undone(name: str, kind: str) -> None:
     algorithm, untouched = new_algorithm(name, kind), new_algorithm(name, kind)
     course = Course(untouched, kind)
     experience = course.next()
@@ -145,7 +145,7 @@ def test_every_metric_is_finite(name: str, kind: str) -> None:
 
 
 @EVERY_ALGORITHM
-def test_a_state_of_other_layers_is_refused(name: str, kind: str) -> None:
+def test_a_state_with_other_layers_is_refused(name: str, kind: str) -> None:
     state = new_algorithm(name, kind).state_dict()
     with pytest.raises(InvalidArgument, match=r"of the training state must have shape \[\d+.*\], found \[\d+"):
         new_algorithm(name, kind, hidden_sizes=[9]).load_state_dict(state)
@@ -153,7 +153,7 @@ def test_a_state_of_other_layers_is_refused(name: str, kind: str) -> None:
         new_algorithm(name, kind).load_state_dict({key: state[key] for key in state if key != "update_number"})
 
 
-def test_a_policy_updated_at_once_sees_what_it_acted_by() -> None:
+def test_the_first_update_normalizes_as_the_policy_did_when_it_acted() -> None:
     for kind in SPACES:
         algorithm = new_algorithm("ppo", kind, epochs=1, minibatch_size=32)
         algorithm.update(random_rollout(algorithm, kind, 0))
@@ -162,7 +162,7 @@ def test_a_policy_updated_at_once_sees_what_it_acted_by() -> None:
         assert metrics["clip_fraction"] == 0.0
 
 
-def test_observations_reach_the_statistics_after_the_update() -> None:
+def test_observations_are_added_to_the_statistics_after_the_update() -> None:
     algorithm = new_algorithm("ppo", "discrete")
     rollout = random_rollout(algorithm, "discrete", 0)
     algorithm.update(rollout)
@@ -171,14 +171,14 @@ def test_observations_reach_the_statistics_after_the_update() -> None:
     torch.testing.assert_close(algorithm.policy.tensors()["observation_variance"], seen.var(0, correction=0))
 
 
-def test_every_step_joins_the_statistics_of_returns() -> None:
+def test_every_step_is_added_to_the_statistics_of_returns() -> None:
     algorithm = new_algorithm("ppo", "discrete")
     for k in range(2):
         algorithm.update(random_rollout(algorithm, "discrete", k))
     assert algorithm.state_dict()["returns.fresh.count"] == 2 * 8 * LANES
 
 
-def test_every_update_shuffles_anew() -> None:
+def test_every_update_shuffles_differently() -> None:
     first, later = new_algorithm("ppo", "discrete"), new_algorithm("ppo", "discrete")
     later.load_state_dict({**later.state_dict(), "update_number": torch.tensor(5)})
     rollout = random_rollout(first, "discrete", 0)
@@ -187,7 +187,7 @@ def test_every_update_shuffles_anew() -> None:
     assert not torch.equal(first.policy.flat, later.policy.flat)
 
 
-def test_the_unit_of_rewards_does_not_matter_when_they_are_normalised() -> None:
+def test_normalized_rewards_do_not_depend_on_their_unit() -> None:
     flats = []
     for unit in (1.0, 1024.0):
         algorithm = new_algorithm("ppo", "discrete")
@@ -197,7 +197,7 @@ def test_the_unit_of_rewards_does_not_matter_when_they_are_normalised() -> None:
     torch.testing.assert_close(flats[0], flats[1], rtol=1e-4, atol=1e-6)
 
 
-def test_statistics_that_are_off_stay_empty() -> None:
+def test_disabled_statistics_stay_empty() -> None:
     algorithm = new_algorithm("ppo", "discrete", normalize_observations=False, normalize_rewards=False)
     algorithm.update(random_rollout(algorithm, "discrete", 0))
     state = algorithm.state_dict()
@@ -205,7 +205,7 @@ def test_statistics_that_are_off_stay_empty() -> None:
     assert "observation_mean" not in algorithm.policy.tensors()
 
 
-def test_an_update_stops_after_the_epoch_that_went_too_far() -> None:
+def test_an_update_stops_after_the_epoch_that_exceeds_target_kl() -> None:
     def steps_taken(target_kl: float) -> int:
         algorithm = new_algorithm(
             "ppo", "discrete", learning_rate=0.05, epochs=6, minibatch_size=8, target_kl=target_kl
@@ -243,12 +243,12 @@ def test_a_minibatch_larger_than_the_rollout_is_refused() -> None:
         ({"activation": "swish"}, "activation = 'swish' must be one of tanh, relu, elu"),
     ],
 )
-def test_hyperparameters_that_cannot_train_are_refused(hyperparameters: dict[str, object], line: str) -> None:
+def test_invalid_hyperparameters_are_refused(hyperparameters: dict[str, object], line: str) -> None:
     with pytest.raises(InvalidArgument, match=line):
         make("ppo", OBSERVED, SPACES["discrete"], hyperparameters, seed=0)
 
 
-def test_whole_numbers_may_come_as_floats() -> None:
+def test_integers_may_be_given_as_floats() -> None:
     algorithm = PPO(OBSERVED, SPACES["discrete"], {"horizon": 64.0, "hidden_sizes": [16.0], "discount": 1}, seed=0)
     assert algorithm.memory.horizon == 64
     assert algorithm.network.hidden_sizes == (16,)
@@ -260,7 +260,7 @@ def test_an_unknown_algorithm_is_refused() -> None:
         make("sarsa", OBSERVED, SPACES["discrete"], {}, seed=0)
 
 
-def test_an_algorithm_refuses_actions_it_cannot_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_algorithm_refuses_unsupported_action_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
     class Chooser(PPO):
         action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
 

@@ -1,5 +1,7 @@
-"""What holds for the gradient step of every algorithm; the losses of each family are in test_exactness_values and
-test_exactness_soft, those of PPO in test_ppo.
+"""Tests the gradient step of every algorithm, and that of A2C against the paper.
+
+The losses of the off-policy families are tested in test_exactness_values and test_exactness_soft, that of PPO in
+test_ppo.
 """
 
 import itertools
@@ -23,16 +25,16 @@ SIZE = 7
 
 
 def small_steps(name: str, kind: str, **hyperparameters: object) -> Any:
-    """An algorithm for batches of SIZE that moves all its networks in every step."""
+    """Returns an algorithm for batches of SIZE that updates all its networks in every step."""
     settings = {"activation": "tanh", "batch_size": SIZE, **({"policy_delay": 1} if name == "td3" else {})}
     return scrambled(name, kind, 0, **settings, **hyperparameters)
 
 
 def step_on(name: str, kind: str, rows: list[int]) -> Descent:
-    """A gradient step on these rows of one and the same batch, noise included, by the same networks."""
+    """Makes a gradient step on these rows of a fixed batch and its noise, with fixed networks."""
     algorithm = small_steps(name, kind)
     batch, noise, index = random_batch(kind, 0, SIZE), random_noise(algorithm, 0), torch.tensor(rows)
-    # Noise has a row for each step, or one for each observation and one for each that follows, or none.
+    # Noise has one row for each step, or one for each observation and each next observation, or none.
     noise = torch.cat([part[index] for part in noise.split(SIZE)]) if len(noise) else noise
     return descend(algorithm, TransitionBatch(*(field[index] for field in batch)), noise)
 
@@ -47,14 +49,14 @@ def assert_same_step(one: Descent, other: Descent) -> None:
 
 
 @EVERY_OFF_POLICY_ALGORITHM
-def test_a_batch_of_one_repeated_is_that_one(name: str, kind: str) -> None:
+def test_a_batch_that_repeats_one_step_equals_that_step(name: str, kind: str) -> None:
     one, repeated = step_on(name, kind, [3]), step_on(name, kind, [3] * SIZE)
     assert_same_step(one, repeated)
     torch.testing.assert_close(repeated.errors, one.errors.expand(SIZE))
 
 
 @EVERY_OFF_POLICY_ALGORITHM
-def test_the_order_of_a_batch_is_that_of_its_errors_and_of_nothing_else(name: str, kind: str) -> None:
+def test_the_order_of_a_batch_affects_only_the_order_of_errors(name: str, kind: str) -> None:
     order = [4, 0, 6, 2, 5, 1, 3]
     straight, shuffled = step_on(name, kind, list(range(SIZE))), step_on(name, kind, order)
     assert_same_step(straight, shuffled)
@@ -63,14 +65,14 @@ def test_the_order_of_a_batch_is_that_of_its_errors_and_of_nothing_else(name: st
 
 
 @EVERY_OFF_POLICY_ALGORITHM
-def test_an_error_depends_on_no_other_step(name: str, kind: str) -> None:
+def test_an_error_does_not_depend_on_other_steps(name: str, kind: str) -> None:
     together = step_on(name, kind, list(range(SIZE)))
     for row in range(SIZE):
         torch.testing.assert_close(step_on(name, kind, [row]).errors, together.errors[row : row + 1])
 
 
 @EVERY_OFF_POLICY_ALGORITHM
-def test_a_step_tells_a_number_a_metric_and_an_error_a_row(name: str, kind: str) -> None:
+def test_a_step_returns_one_number_per_metric_and_one_error_per_row(name: str, kind: str) -> None:
     algorithm = small_steps(name, kind)
     metrics, errors = algorithm._gradient_step(random_batch(kind, 0, SIZE), random_noise(algorithm, 0))
     assert metrics.shape == (len(algorithm.METRICS),)
@@ -79,7 +81,7 @@ def test_a_step_tells_a_number_a_metric_and_an_error_a_row(name: str, kind: str)
 
 
 @EVERY_OFF_POLICY_ALGORITHM
-def test_long_gradients_are_scaled_down_and_their_length_is_told_as_it_was(name: str, kind: str) -> None:
+def test_large_gradients_are_clipped_and_their_original_norm_is_returned(name: str, kind: str) -> None:
     free, held = (small_steps(name, kind, maximum_gradient_norm=limit) for limit in (0.0, 0.01))
     noise = random_noise(free, 0)
     random_noise(held, 0)
@@ -112,9 +114,7 @@ def prepared(kind: str, seed: int) -> RolloutBatch:
 
 
 @pytest.mark.parametrize(("kind", "activation", "standardize"), A2C_CASES)
-def test_a_step_of_advantage_actor_critic_is_that_of_the_papers_loss(
-    kind: str, activation: str, standardize: bool
-) -> None:
+def test_an_a2c_step_follows_the_loss_of_the_paper(kind: str, activation: str, standardize: bool) -> None:
     for seed in range(3):
         algorithm: Any = new_algorithm(
             "a2c",
@@ -153,22 +153,22 @@ def test_a_step_of_advantage_actor_critic_is_that_of_the_papers_loss(
         for name, gradient in zip(leaves, gradients, strict=True):
             found = networks.gradients[name].double()
             torch.testing.assert_close(found, gradient, rtol=1e-4, atol=2e-5 * float(gradient.abs().max()))
-        told = dict(zip(algorithm.METRICS, metrics.tolist(), strict=True))
-        assert told["policy_loss"] - 0.05 * told["entropy"] + 0.7 * told["value_loss"] == pytest.approx(
-            loss.item(), rel=1e-4, abs=1e-5
-        )
+        metrics_by_name = dict(zip(algorithm.METRICS, metrics.tolist(), strict=True))
+        assert metrics_by_name["policy_loss"] - 0.05 * metrics_by_name["entropy"] + 0.7 * metrics_by_name[
+            "value_loss"
+        ] == pytest.approx(loss.item(), rel=1e-4, abs=1e-5)
         norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
-        assert told["gradient_norm"] == pytest.approx(float(norm), rel=1e-4)
+        assert metrics_by_name["gradient_norm"] == pytest.approx(float(norm), rel=1e-4)
 
 
-def test_a_rate_falls_where_the_policy_went_twice_as_far_as_desired_and_rises_where_not_half() -> None:
+def test_the_adaptive_rate_falls_above_twice_and_rises_below_half_the_desired_kl() -> None:
     assert adaptive_learning_rate(1e-3, divergence=0.0201, desired=0.01) == pytest.approx(1e-3 / 1.5)
     assert adaptive_learning_rate(1e-3, divergence=0.0049, desired=0.01) == pytest.approx(1.5e-3)
     for divergence in (0.0051, 0.01, 0.0199):
         assert adaptive_learning_rate(1e-3, divergence, desired=0.01) == 1e-3
 
 
-def test_a_rate_stays_within_its_bounds_and_one_from_outside_is_never_moved_the_wrong_way() -> None:
+def test_the_adaptive_rate_stays_within_bounds_and_outside_them_moves_only_towards_them() -> None:
     rate = 1e-3
     for _ in range(30):
         rate = adaptive_learning_rate(rate, divergence=1.0, desired=0.01)
@@ -185,7 +185,7 @@ def ppo(desired_kl: float, **hyperparameters: object) -> Any:
     return new_algorithm("ppo", "discrete", **{**settings, **hyperparameters}, desired_kl=desired_kl)
 
 
-def test_an_update_adapts_the_rate_by_how_far_it_went() -> None:
+def test_an_update_adapts_the_rate_to_its_kl() -> None:
     free = ppo(0.0)
     rollout = random_rollout(free, "discrete", 0, LANES)
     divergence = free.update(rollout)["approximate_kl"]
@@ -197,8 +197,8 @@ def test_an_update_adapts_the_rate_by_how_far_it_went() -> None:
         assert float(algorithm._optimizer.rate) == pytest.approx(1e-3 * factor)
 
 
-def test_the_last_epoch_decides_the_rate() -> None:
-    # The first epoch begins where the policy acted: its divergence is 0, so the mean is half of the last one's.
+def test_the_last_epoch_determines_the_rate() -> None:
+    # The first epoch starts at the acting policy, so its divergence is 0 and the mean is half of the last one's.
     settings: dict[str, object] = {"epochs": 2, "minibatch_size": 8 * LANES}
     free = ppo(0.0, **settings)
     rollout = random_rollout(free, "discrete", 0, LANES)
@@ -208,7 +208,7 @@ def test_the_last_epoch_decides_the_rate() -> None:
     assert float(algorithm._optimizer.rate) == pytest.approx(1e-3 / 1.5)
 
 
-def test_a_rate_that_adapts_is_gone_on_with_and_one_that_does_not_is_as_the_settings_say() -> None:
+def test_only_an_adaptive_rate_is_restored_from_a_state() -> None:
     for desired, factor in ((10.0, 1.5), (0.0, 1.0)):
         algorithm, resumed = ppo(desired), ppo(desired, learning_rate=1e-3 if desired else 7e-4)
         algorithm.update(random_rollout(algorithm, "discrete", 0, LANES))

@@ -1,5 +1,6 @@
-"""Soft actor-critic, continuous and discrete: each gradient step against the papers' losses, differentiated
-automatically in float64.
+"""Tests soft actor-critic, continuous and discrete: each gradient step against the losses of the papers.
+
+The references in references.py are differentiated automatically in float64.
 """
 
 import itertools
@@ -28,7 +29,7 @@ from torch import Tensor
 SEEDS = range(3)
 ALPHA = 0.3
 KINDS = {"sac": "continuous", "sac-discrete": "discrete"}
-# Critics, how their values are reduced, and how many of them a target is taken from: 0 = all.
+# Number of critics, their reduction, and the size of the subset for targets: 0 = all.
 ENSEMBLES = [
     (critics, reduction, subset)
     for critics, reduction, subset in itertools.product((1, 2, 5), ("min", "mean"), (0, 1, 2))
@@ -47,7 +48,7 @@ def soft(name: str, seed: int, **hyperparameters: object) -> Any:
     } | hyperparameters
     algorithm = scrambled(name, KINDS[name], seed, **settings)
     if name == "sac":
-        # Some standard deviations are clamped.
+        # Some log standard deviations are clamped.
         algorithm._trained["actor"].network.biases[-1][2:] += 1.0
     return algorithm
 
@@ -62,7 +63,7 @@ def log_probability(
 def critic_loss(
     name: str, step: Descent, batch: references.Batch, noise: Tensor, members: tuple[int, ...], **settings: Any
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The loss and the errors if the target is taken from these critics; and what to differentiate by."""
+    """Returns the loss and the errors for a target from these critics, and the tensors to differentiate by."""
     leaves = step.leaves("critic")
     online = {**step.before, **leaves}
     target = {key: tensor[list(members)] for key, tensor in step.target.items() if key.startswith("critic")}
@@ -74,7 +75,7 @@ def critic_loss(
 def actor_loss(
     name: str, step: Descent, batch: references.Batch, noise: Tensor, **settings: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The critics are those that their step has left."""
+    """Uses the critics after their step."""
     leaves = step.leaves("actor")
     networks = {**step.after, **leaves}
     if name == "sac":
@@ -90,7 +91,7 @@ def mean_value(name: str, step: Descent, batch: references.Batch, activation: st
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("activation", "critics", "reduction", "subset"), CASES)
-def test_a_step_of_a_soft_actor_critic_is_that_of_the_papers_losses(
+def test_a_sac_step_follows_the_losses_of_the_papers(
     name: str, activation: str, critics: int, reduction: str, subset: int
 ) -> None:
     settings: dict[str, Any] = {"activation": activation, "alpha": ALPHA}
@@ -101,7 +102,7 @@ def test_a_step_of_a_soft_actor_critic_is_that_of_the_papers_losses(
         batch, noise = random_batch(KINDS[name], seed), random_noise(algorithm, seed)
         step, exact, noise = descend(algorithm, batch, noise), doubled(batch), noise.double()
 
-        # A subset is drawn by the algorithm: the errors tell which it was.
+        # The algorithm draws a subset; the errors show which.
         target_reduction = "min" if subset else reduction
         candidates = [
             critic_loss(name, step, exact, noise, members, reduce=target_reduction, **settings)
@@ -126,8 +127,8 @@ def test_a_step_of_a_soft_actor_critic_is_that_of_the_papers_losses(
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("name", "scale"), [("sac", 1.0), ("sac", 0.3), ("sac-discrete", 0.5), ("sac-discrete", 0.98)])
-def test_a_step_of_the_temperature_is_that_of_the_papers_loss(name: str, scale: float, activation: str) -> None:
-    # Dimensions of the action, with a minus; the logarithm of the choices.
+def test_a_temperature_step_follows_the_loss_of_the_paper(name: str, scale: float, activation: str) -> None:
+    # Minus the number of action dimensions; the logarithm of the number of choices.
     target_entropy = scale * (-2.0 if name == "sac" else math.log(3.0))
     for seed in SEEDS:
         algorithm = soft(name, seed, activation=activation, target_entropy_scale=scale)
@@ -143,7 +144,7 @@ def test_a_step_of_the_temperature_is_that_of_the_papers_loss(name: str, scale: 
         assert step.metrics["temperature"] == pytest.approx(ALPHA)
         said = step.metrics["log_prob"] if name == "sac" else -step.metrics["entropy"]
         assert said == pytest.approx(log_prob.mean().item(), rel=1e-4, abs=1e-6)
-        # Adam's first step is as long as the learning rate, against the gradient.
+        # The first step of Adam has the size of the learning rate, against the gradient.
         after = float(algorithm.state_dict()["temperature.log"])
         assert after - before == pytest.approx(-math.copysign(0.05, gradient.item()), rel=1e-3)
         again = descend(algorithm, batch, noise)
@@ -151,7 +152,7 @@ def test_a_step_of_the_temperature_is_that_of_the_papers_loss(name: str, scale: 
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_fixed_temperature_stays(name: str) -> None:
+def test_a_fixed_temperature_is_constant(name: str) -> None:
     algorithm = soft(name, 0, automatic_temperature=False)
     for _ in range(2):
         step = descend(algorithm, random_batch(KINDS[name], 0), random_noise(algorithm, 0))
@@ -160,7 +161,7 @@ def test_a_fixed_temperature_stays(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_subset_of_critics_is_drawn_and_none_twice_as_often_as_its_share(name: str) -> None:
+def test_subsets_of_critics_are_drawn_uniformly(name: str) -> None:
     algorithm = soft(name, 0, critics=4, critic_subset=2)
     values = torch.tensor([1.0, 2.0, 4.0, 8.0]).unsqueeze(1)
     random_noise(algorithm, 0)
@@ -168,18 +169,18 @@ def test_every_subset_of_critics_is_drawn_and_none_twice_as_often_as_its_share(n
     assert drawn.shape == (1200, 2)
     pairs = drawn.sum(1).unique(return_counts=True)
     assert pairs[0].tolist() == [3.0, 5.0, 6.0, 9.0, 10.0, 12.0]
-    # 200 each are expected, with a deviation of 13.
+    # 200 of each are expected, with a standard deviation of 13.
     assert all(140 < count < 260 for count in pairs[1].tolist())
 
 
-def test_the_actor_is_judged_by_the_critics_after_their_step_so_that_the_comparison_says_something() -> None:
+def test_the_critics_before_and_after_their_step_give_different_actor_losses() -> None:
     for name in KINDS:
         step = descend(soft(name, 0), random_batch(KINDS[name], 0), random_noise(soft(name, 0), 0))
         moved = [float((step.after[key] - step.before[key]).abs().min()) for key in step.before]
         assert min(moved) > 0.04
 
 
-def test_deviations_are_clamped_in_some_rows_so_that_the_comparison_says_something() -> None:
+def test_the_test_data_has_clamped_and_unclamped_deviations() -> None:
     algorithm, batch = soft("sac", 0), random_batch("continuous", 0)
     log_std = algorithm._trained["actor"].network.forward(batch.observation)[:, 2:]
     assert 0 < int((log_std > LOG_STD_RANGE[1]).sum()) < log_std.numel() / 2

@@ -1,5 +1,6 @@
-"""DQN and its successors, DDPG and TD3: each gradient step against the papers' losses, differentiated automatically in
-float64.
+"""Tests DQN and its variants, DDPG and TD3: each gradient step against the losses of the papers.
+
+The references in references.py are differentiated automatically in float64.
 """
 
 import itertools
@@ -12,7 +13,7 @@ from exactness import one_thread as one_thread
 from references import action_values, critic_values, deterministic_actor_loss, deterministic_critic_loss, dqn_loss
 
 SEEDS = range(3)
-# Whether the action of the target is the online network's, and whether the network is dueling.
+# Whether the online network selects the target's action, and whether the network is dueling.
 VALUE_LEARNERS = {
     "dqn": (False, False),
     "double-dqn": (True, False),
@@ -24,7 +25,7 @@ VALUE_LEARNERS = {
 @pytest.mark.parametrize(
     ("name", "activation", "delta"), list(itertools.product(VALUE_LEARNERS, ACTIVATIONS, (0.0, 0.5)))
 )
-def test_a_step_of_action_values_is_that_of_the_papers_loss(name: str, activation: str, delta: float) -> None:
+def test_a_dqn_step_follows_the_loss_of_the_papers(name: str, activation: str, delta: float) -> None:
     is_double, is_dueling = VALUE_LEARNERS[name]
     for seed in SEEDS:
         algorithm = scrambled(name, "discrete", seed, activation=activation, huber_delta=delta)
@@ -47,11 +48,11 @@ def test_a_step_of_action_values_is_that_of_the_papers_loss(name: str, activatio
         values = action_values(step.before, doubled(batch).observation, activation, "actor", is_dueling)
         assert step.metrics["mean_value"] == pytest.approx(values.mean().item(), rel=1e-4, abs=1e-6)
         torch.testing.assert_close(step.errors.double(), errors.abs().detach(), rtol=1e-4, atol=1e-5)
-        # Both sides of the delta are there, or the comparison says nothing of it.
+        # The data must have errors on both sides of delta.
         assert 0 < int((errors.abs() > 0.5).sum()) < len(errors)
 
 
-def test_the_doubled_target_differs_so_that_the_comparison_says_something() -> None:
+def test_the_test_data_distinguishes_double_targets() -> None:
     for seed in SEEDS:
         errors = [
             descend(scrambled(name, "discrete", seed), random_batch("discrete", seed), torch.empty(0)).errors
@@ -66,9 +67,7 @@ NOISE = {"target_noise": 0.3, "target_noise_clip": 0.4, "policy_delay": 1}
 @pytest.mark.parametrize(
     ("name", "activation", "critics"), list(itertools.product(("ddpg", "td3"), ACTIVATIONS, (1, 2, 5)))
 )
-def test_a_step_of_a_deterministic_policy_is_that_of_the_papers_losses(
-    name: str, activation: str, critics: int
-) -> None:
+def test_a_ddpg_or_td3_step_follows_the_losses_of_the_papers(name: str, activation: str, critics: int) -> None:
     smoothing = NOISE if name == "td3" else {}
     for seed in SEEDS:
         algorithm = scrambled(
@@ -89,7 +88,7 @@ def test_a_step_of_a_deterministic_policy_is_that_of_the_papers_losses(
         values = critic_values(step.before, exact.observation, exact.action, activation)
         assert step.metrics["mean_value"] == pytest.approx(values.mean().item(), rel=1e-4, abs=1e-6)
 
-        # The actor climbs the first critic as its step has left it.
+        # The actor follows the gradient of the first critic after its step.
         leaves = step.leaves("actor")
         loss = deterministic_actor_loss({**step.after, **leaves}, exact.observation, activation=activation)
         norm = assert_gradient(step, loss, leaves)
@@ -97,7 +96,7 @@ def test_a_step_of_a_deterministic_policy_is_that_of_the_papers_losses(
         assert step.metrics["actor_gradient_norm"] == pytest.approx(norm, rel=1e-4)
 
 
-def test_noise_is_clipped_in_some_rows_and_actions_in_others_so_that_the_comparison_says_something() -> None:
+def test_the_test_data_has_clipped_noise_and_clipped_actions() -> None:
     algorithm = scrambled("td3", "continuous", 0, batch_size=19, **NOISE)
     noise = 0.3 * random_noise(algorithm, 0)
     assert 0 < int((noise.abs() > 0.4).sum()) < noise.numel()

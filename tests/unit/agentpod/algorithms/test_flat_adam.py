@@ -1,4 +1,4 @@
-"""Laws of the flat optimizer, against the update rule of Kingma and Ba."""
+"""Tests the flat optimizer against the update rule of Kingma and Ba 2015."""
 
 import torch
 
@@ -25,14 +25,14 @@ def test_steps_follow_adam() -> None:
     torch.testing.assert_close(optimizer.parameters.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_long_gradients_are_scaled_to_the_maximum_and_their_length_is_told() -> None:
+def test_large_gradients_are_clipped_and_their_norm_is_returned() -> None:
     optimizer = flat_adam(maximum_norm=0.5)
     optimizer.gradient.copy_(torch.tensor([3.0, 4.0, 0.0, 0.0]))
     assert float(optimizer.step()) == 5.0
     torch.testing.assert_close(optimizer.gradient, torch.tensor([0.3, 0.4, 0.0, 0.0]), rtol=1e-5, atol=0.0)
 
 
-def test_short_gradients_are_left_alone() -> None:
+def test_small_gradients_are_unchanged() -> None:
     optimizer = flat_adam(maximum_norm=0.5)
     gradient = torch.tensor([0.0, 0.1, 0.0, 0.2])
     optimizer.gradient.copy_(gradient)
@@ -40,7 +40,7 @@ def test_short_gradients_are_left_alone() -> None:
     assert torch.equal(optimizer.gradient, gradient)
 
 
-def test_the_state_is_whole_before_the_first_step() -> None:
+def test_the_state_is_complete_before_the_first_step() -> None:
     assert {name: tensor.shape for name, tensor in flat_adam().tensors().items()} == {
         "step": (),
         "exp_avg": (4,),
@@ -48,7 +48,7 @@ def test_the_state_is_whole_before_the_first_step() -> None:
     }
 
 
-def test_a_copied_state_steps_alike() -> None:
+def test_a_copied_state_gives_equal_steps() -> None:
     one, other = flat_adam(), flat_adam()
     for optimizer, steps in ((one, 3), (other, 1)):
         for _ in range(steps):

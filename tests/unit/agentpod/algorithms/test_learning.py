@@ -1,4 +1,4 @@
-"""Learning itself: from nothing to a known score, in one process, on three seeds. Marked slow."""
+"""Trains every algorithm from scratch to a known score, in one process, with three seeds. Marked slow."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,9 @@ from learning import best_score
 Settings = dict[str, object]
 
 SMALL: Settings = {"hidden_sizes": [64, 64]}
-"""Enough for observations of a few numbers."""
+"""Large enough for low-dimensional observations."""
 AHEAD: Settings = {**SMALL, "n_step": 10}
-"""News of an episode's end reaches the steps before it ten times as fast as by single steps."""
+"""Ten-step returns propagate the end of an episode ten times as fast as single steps."""
 BALANCE: Settings = {
     **SMALL,
     "activation": "tanh",
@@ -21,7 +21,7 @@ BALANCE: Settings = {
     "exploration_steps": 10_000,
     "huber_delta": 0.0,
 }
-"""A push changes CartPole's value of 100 by little, which smooth networks, squared errors and small last steps tell."""
+"""One action changes CartPole's value of 100 only slightly: tanh networks, squared errors and small last steps help."""
 SWING: Settings = {
     **AHEAD,
     "learning_rate": 1e-3,
@@ -30,7 +30,7 @@ SWING: Settings = {
     "final_exploration": 0.02,
 }
 SEGMENTS: Settings = {"horizon": 8, "batch_size": 128}
-"""What DQN has by default."""
+"""DQN's defaults."""
 BALANCE_SOFTLY: Settings = {
     **AHEAD,
     **SEGMENTS,
@@ -50,7 +50,7 @@ SWING_SOFTLY: Settings = {
     "target_entropy_scale": 0.3,
     "initial_temperature": 0.1,
 }
-"""Acrobot pays -1 a step: a first temperature of 0.1 keeps the entropy small beside it."""
+"""Acrobot's reward is -1 per step: an initial temperature of 0.1 keeps the entropy term smaller."""
 UPRIGHT: Settings = {
     "horizon": 200,
     "learning_rate": 1e-3,
@@ -59,7 +59,7 @@ UPRIGHT: Settings = {
     "epochs": 10,
     "minibatch_size": 256,
 }
-"""A rollout is an episode of Pendulum, and each is learned from ten times."""
+"""A rollout is one episode of Pendulum, used for ten epochs."""
 TOUCH_DOWN: Settings = {
     "horizon": 256,
     "learning_rate": 1e-3,
@@ -68,24 +68,24 @@ TOUCH_DOWN: Settings = {
     "entropy_coefficient": 0.01,
     "learning_rate_steps": 900_000,
 }
-"""The reward for landing comes late; at a rate that stays, one seed of three takes twice the steps."""
+"""The reward for landing is delayed; with a constant learning rate, one seed of three needs twice the steps."""
 LAND: Settings = {"normalize_observations": True, "learning_rate_steps": 300_000, "exploration_steps": 40_000}
-"""The share of exploring steps falls four times as slowly as for CartPole."""
+"""Epsilon decreases four times as slowly as for CartPole."""
 
 BALANCED = 499.5
-"""500, the most there is, but for an episode that falls at the last moment."""
+"""Almost the maximum of 500: an episode may end in its last steps."""
 
 
 class Task(NamedTuple):
-    """One row."""
+    """An algorithm, an environment and the required score."""
 
     algorithm: str
     environment: str
     settings: Settings
     steps: int
-    """Over all environments."""
+    """Environment steps, over all environments."""
     wanted: float
-    """Return of 32 greedy episodes that one of the scores on the way must reach."""
+    """Mean return of 32 greedy episodes that one of the intermediate scores must reach."""
 
 
 TASKS = [
@@ -115,6 +115,6 @@ TASKS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.algorithm}/{task.environment}")
-def test_what_can_be_learned_is_learned(task: Task, seed: int) -> None:
+def test_the_algorithm_reaches_the_score(task: Task, seed: int) -> None:
     score = best_score(task.algorithm, task.environment, task.settings, seed, task.steps, task.wanted)
     assert score >= task.wanted

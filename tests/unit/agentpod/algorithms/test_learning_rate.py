@@ -1,4 +1,4 @@
-"""A learning rate that falls with the steps of an agent's life, in every algorithm."""
+"""Tests the learning rate schedule of every algorithm."""
 
 from typing import Any
 
@@ -26,9 +26,7 @@ def learning_rate(algorithm: Any) -> float:
 
 
 @OFF_POLICY
-def test_the_learning_rate_falls_with_the_steps_of_all_environments_to_its_share_and_stays(
-    name: str, kind: str
-) -> None:
+def test_the_learning_rate_falls_with_environment_steps_to_its_final_fraction(name: str, kind: str) -> None:
     settings = {"learning_rate": 0.01, "final_learning_rate": 0.2, "learning_rate_steps": 4 * SEGMENT_STEPS}
     algorithm: Any = new_algorithm(name, kind, horizon=8, **settings)
     course, found = Course(algorithm, kind), [learning_rate(algorithm)]
@@ -40,7 +38,7 @@ def test_the_learning_rate_falls_with_the_steps_of_all_environments_to_its_share
 
 
 @OFF_POLICY
-def test_a_resumed_agent_goes_on_at_the_rate_it_had_come_to(name: str, kind: str) -> None:
+def test_a_resumed_agent_continues_its_schedule(name: str, kind: str) -> None:
     settings = {"learning_rate": 0.01, "final_learning_rate": 0.0, "learning_rate_steps": 4 * SEGMENT_STEPS}
     algorithm: Any = new_algorithm(name, kind, horizon=8, **settings)
     course = Course(algorithm, kind)
@@ -52,7 +50,7 @@ def test_a_resumed_agent_goes_on_at_the_rate_it_had_come_to(name: str, kind: str
 
 
 @OFF_POLICY
-def test_without_a_number_of_steps_the_learning_rate_stays(name: str, kind: str) -> None:
+def test_without_learning_rate_steps_the_rate_is_constant(name: str, kind: str) -> None:
     algorithm: Any = new_algorithm(name, kind, horizon=8, learning_rate=0.01, final_learning_rate=0.2)
     course = Course(algorithm, kind)
     for _ in range(3):
@@ -61,7 +59,7 @@ def test_without_a_number_of_steps_the_learning_rate_stays(name: str, kind: str)
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
-def test_it_falls_where_rollouts_are_learned_from_and_forgotten(name: str) -> None:
+def test_the_learning_rate_falls_in_on_policy_algorithms(name: str) -> None:
     settings = {"learning_rate": 0.01, "final_learning_rate": 0.2, "learning_rate_steps": 4 * SEGMENT_STEPS}
     if name == "ppo":
         settings |= {"minibatch_size": LANES}
@@ -73,6 +71,6 @@ def test_it_falls_where_rollouts_are_learned_from_and_forgotten(name: str) -> No
     assert found == pytest.approx([0.01, 0.008, 0.006, 0.004, 0.002, 0.002])
 
 
-def test_two_rules_for_one_rate_are_refused() -> None:
+def test_two_schedules_for_the_learning_rate_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="desired_kl and learning_rate_steps both change the learning rate"):
         new_algorithm("ppo", "continuous", desired_kl=0.01, learning_rate_steps=1000)

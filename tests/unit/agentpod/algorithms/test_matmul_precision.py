@@ -1,4 +1,4 @@
-"""Products of matrices are as exact as was asked for, and the setting does not leak."""
+"""Tests that matrix products have the requested precision, and that the setting is restored."""
 
 import pytest
 import torch
@@ -8,25 +8,25 @@ from agentpod.algorithms.matmul_precision import MATMUL_PRECISIONS, is_exact, ma
 from podrace.specification import catalog
 
 
-def test_every_precision_of_the_catalog_is_known():
+def test_every_precision_of_the_catalog_has_a_torch_name():
     assert set(MATMUL_PRECISIONS) == set(catalog.PRECISIONS)
 
 
 @pytest.mark.parametrize("precision", MATMUL_PRECISIONS)
-def test_the_setting_ends_with_the_block_even_by_an_error(precision):
+def test_the_setting_is_restored_after_an_exception(precision):
     with pytest.raises(ZeroDivisionError), matmul_precision(precision, (256,), "cpu"):
         raise ZeroDivisionError
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_float32_is_exact_whatever_kernels_are_chosen():
+def test_float32_is_exact_with_the_selected_kernels():
     left, right = torch.randn(300, 300), torch.randn(300, 300)
     with matmul_precision("float32", (256, 256), "cpu"):
         found = torch.mm(left, right)
     torch.testing.assert_close(found.double(), left.double() @ right.double(), rtol=0.0, atol=1e-4)
 
 
-def test_kernels_that_round_are_not_taken_for_float32(monkeypatch):
+def test_kernels_that_round_are_not_used_for_float32(monkeypatch):
     def rounding(left, right):
         return left @ right if left.dtype == torch.float64 else (left.bfloat16() @ right.bfloat16()).float()
 
@@ -38,14 +38,14 @@ def test_kernels_that_round_are_not_taken_for_float32(monkeypatch):
     is_exact.cache_clear()
 
 
-def test_other_kernels_are_called_for_wide_layers_only(monkeypatch):
+def test_other_kernels_are_used_only_for_wide_layers(monkeypatch):
     monkeypatch.setattr(module, "is_exact", lambda *_: True)
     for hidden_sizes, wanted in (((64, 64), "highest"), ((64, 128), "medium"), ((), "highest")):
         with matmul_precision("float32", hidden_sizes, "cpu"):
             assert torch.get_float32_matmul_precision() == wanted
 
 
-def test_what_may_round_is_let_round():
+def test_lower_precisions_select_the_torch_setting():
     for precision, wanted in (("tf32", "high"), ("bfloat16", "medium")):
         with matmul_precision(precision, (64,), "cpu"):
             assert torch.get_float32_matmul_precision() == wanted

@@ -1,4 +1,4 @@
-"""What off-policy algorithms share: how many gradient steps they owe, what these are made on, and what follows them."""
+"""Tests what off-policy algorithms share: the number of gradient steps, their batches, exploration and priorities."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ SEGMENTS = 24
 
 
 def empty_replay(algorithm: Any, kind: str, lanes: int) -> ReplayBuffer:
-    """A memory of zeros; nobody writes into it."""
+    """Returns a replay buffer of zeros that no worker fills."""
     memory = algorithm.memory
     rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)
     fields = replay_fields(OBSERVED, SPACES[kind], rows, lanes)
@@ -32,20 +32,20 @@ def empty_replay(algorithm: Any, kind: str, lanes: int) -> ReplayBuffer:
 
 
 def spied(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[TransitionBatch, tuple[Tensor, Tensor]]]:
-    """The batch of every gradient step to come, and what the step told."""
-    told: list[tuple[TransitionBatch, tuple[Tensor, Tensor]]] = []
+    """Records the batch and the result of every gradient step from now on."""
+    steps: list[tuple[TransitionBatch, tuple[Tensor, Tensor]]] = []
     descend = algorithm._gradient_step
 
     def spy(batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        told.append((batch, descend(batch, noise)))
-        return told[-1][1]
+        steps.append((batch, descend(batch, noise)))
+        return steps[-1][1]
 
     monkeypatch.setattr(algorithm, "_gradient_step", spy)
-    return told
+    return steps
 
 
 def idle(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradient steps are counted, but change nothing."""
+    """Returns an algorithm whose gradient steps are counted but change nothing."""
     monkeypatch.setattr(
         algorithm,
         "_gradient_step",
@@ -53,7 +53,7 @@ def idle(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-# --- how many gradient steps ------------------------------------------------------------------------------------------
+# --- number of gradient steps -----------------------------------------------------------------------------------------
 
 
 def counted_updates(
@@ -66,7 +66,7 @@ def counted_updates(
     ahead: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[int]:
-    """Gradient steps after each segment; `ahead` grants the next segment before the update, as a pod does."""
+    """Returns the gradient steps after each segment; `ahead` grants the next one before the update, as a pod does."""
     settings = {"updates_per_step": float(ratio), "horizon": horizon, "batch_size": 1, "hidden_sizes": [2]}
     algorithm: Any = new_algorithm("dqn", "discrete", **settings, warmup_steps=warmup_steps, replay_capacity=capacity)
     idle(algorithm, monkeypatch)
@@ -88,12 +88,12 @@ def counted_updates(
 
 @pytest.mark.parametrize(("lanes", "horizon"), list(itertools.product((1, 4), (1, 3, 8))))
 @pytest.mark.parametrize("ratio", ["0.125", "0.3", "1", "2.5"])
-def test_gradient_steps_are_the_ratio_of_the_steps_since_the_warm_up_however_full_the_memory_is(
+def test_the_update_to_data_ratio_does_not_depend_on_how_full_the_buffer_is(
     ratio: str, lanes: int, horizon: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segment = lanes * horizon
     for warmup_steps in (0, 2 * segment + 1):
-        # The segment that completes the warm-up is the first that is paid for.
+        # The segment that completes the warm-up is the first that adds tokens.
         unpaid = max(0, -(-warmup_steps // segment) - 1)
         expected = [math.floor(Fraction(ratio) * segment * max(0, k - unpaid)) for k in range(1, SEGMENTS + 1)]
         for capacity, ahead in itertools.product((100_000, max(3 * segment, warmup_steps)), (False, True)):
@@ -110,19 +110,19 @@ def test_gradient_steps_are_the_ratio_of_the_steps_since_the_warm_up_however_ful
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_warm_up_as_long_as_the_memory_ends(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_up_as_long_as_the_buffer_completes(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = counted_updates(
         ratio="1", lanes=4, horizon=2, warmup_steps=32, capacity=32, ahead=ahead, monkeypatch=monkeypatch
     )
     assert counts == [8 * max(0, k - 3) for k in range(1, SEGMENTS + 1)]
 
 
-def test_a_fraction_of_a_gradient_step_is_carried_over_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fractions_of_gradient_steps_survive_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"updates_per_step": 0.3, "horizon": 1, "batch_size": 1}
     algorithm: Any = new_algorithm("dqn", "discrete", **settings)
     replay = empty_replay(algorithm, "discrete", 1)
     for k in range(1, 51):
-        # A new process every time.
+        # As in a new process.
         resumed: Any = new_algorithm("dqn", "discrete", **settings)
         resumed.load_state_dict(algorithm.state_dict())
         idle(algorithm := resumed, monkeypatch)
@@ -133,7 +133,7 @@ def test_a_fraction_of_a_gradient_step_is_carried_over_a_checkpoint(monkeypatch:
 
 
 @EVERY_ALGORITHM
-def test_nothing_is_learned_before_the_warm_up_ends(name: str, kind: str) -> None:
+def test_no_gradient_step_is_made_during_the_warm_up(name: str, kind: str) -> None:
     algorithm: Any = new_algorithm(name, kind, warmup_steps=3 * 8 * LANES - 1)
     course, before = Course(algorithm, kind), {}
     for _ in range(2):
@@ -145,7 +145,7 @@ def test_nothing_is_learned_before_the_warm_up_ends(name: str, kind: str) -> Non
     assert algorithm.gradient_steps == 4
 
 
-def test_an_agent_whose_memory_is_new_warms_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_with_a_new_buffer_repeats_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm: Any = new_algorithm("dqn", "discrete", horizon=2, warmup_steps=24)
     idle(algorithm, monkeypatch)
     for _ in range(2):
@@ -167,32 +167,32 @@ def test_steps_are_counted_over_all_environments(name: str, kind: str) -> None:
             assert algorithm.gradient_steps == k * lanes
 
 
-def test_a_memory_too_small_ever_to_learn_from_is_refused() -> None:
+def test_a_buffer_too_small_for_the_warm_up_or_a_batch_is_refused() -> None:
     for settings in ({"warmup_steps": 129}, {"batch_size": 129}):
         with pytest.raises(InvalidArgument, match=rf"{next(iter(settings))} = 129 exceeds replay_capacity = 128"):
             new_algorithm("dqn", "discrete", **settings)
 
 
-# --- what they are made on --------------------------------------------------------------------------------------------
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
 @EVERY_ALGORITHM
-def test_a_gradient_step_is_made_on_what_the_memory_gives_as_the_policy_sees_it(
+def test_a_gradient_step_uses_sampled_batches_with_normalized_observations(
     name: str, kind: str, prioritized: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"n_step": 3, "discount": 0.9, "normalize_observations": True, "prioritized": prioritized}
     algorithm: Any = new_algorithm(name, kind, **settings)
     course = Course(algorithm, kind)
     assert algorithm.update(course.next())
-    told = spied(algorithm, monkeypatch)
+    steps = spied(algorithm, monkeypatch)
     for _ in range(5):
         experience: Any = course.next()
         tensors = {key: tensor.clone() for key, tensor in algorithm.policy.tensors().items()}
-        told.clear()
+        steps.clear()
         algorithm.update(experience)
-        assert len(told) == 4
-        for batch, _ in told:
+        assert len(steps) == 4
+        for batch, _ in steps:
             stored = experience.gather(batch.index, 3, 0.9)
             deviation = (tensors["observation_variance"] + VARIANCE_FLOOR).sqrt()
             for field in ("observation", "next_observation"):
@@ -202,25 +202,25 @@ def test_a_gradient_step_is_made_on_what_the_memory_gives_as_the_policy_sees_it(
                 assert torch.equal(getattr(batch, field), getattr(stored, field))
             assert len(batch.index) == 16
             assert batch.weight.eq(1.0).all() != prioritized
-    assert not torch.equal(told[0][0].index, told[1][0].index)
+    assert not torch.equal(steps[0][0].index, steps[1][0].index)
 
 
 @EVERY_ALGORITHM
-def test_every_update_draws_anew_and_the_seed_decides_what(
+def test_every_update_samples_differently_as_the_seed_determines(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = {}
     for seed, update_number in ((1, 0), (1, 0), (1, 1), (2, 0)):
         algorithm: Any = new_algorithm(name, kind, seed)
         algorithm.update_number = update_number
-        told = spied(algorithm, monkeypatch)
+        steps = spied(algorithm, monkeypatch)
         algorithm._train(Course(algorithm, kind).next(), 1)
-        index = tuple(told[0][0].index.tolist())
+        index = tuple(steps[0][0].index.tolist())
         assert drawn.setdefault((seed, update_number), index) == index
     assert len(set(drawn.values())) == 3
 
 
-def test_every_observation_joins_the_statistics_once_learned_from_or_not() -> None:
+def test_every_observation_is_added_to_the_statistics_once() -> None:
     algorithm: Any = new_algorithm("dqn", "discrete", normalize_observations=True, warmup_steps=3 * 8 * LANES)
     course, seen = Course(algorithm, "discrete"), []
     for _ in range(6):
@@ -232,26 +232,28 @@ def test_every_observation_joins_the_statistics_once_learned_from_or_not() -> No
         torch.testing.assert_close(tensors["observation_variance"], samples.var(0, correction=0))
 
 
-ROOMS = torch.tensor([[1.0, -0.5, 0.5], [-1.0, 1.0, 0.0], [0.0, 0.5, -1.0]])
-ROOM_LANES = 24
+STATES = torch.tensor([[1.0, -0.5, 0.5], [-1.0, 1.0, 0.0], [0.0, 0.5, -1.0]])
+STATE_LANES = 24
 
 
-def rooms(algorithm: Any, kind: str, *, ending: str) -> ReplayBuffer:
-    """A room where whatever is done brings a reward of 1, leads into the last room and ends the episode, so that the
-    next one begins in the second. That is worth -3, the last one 4: whoever takes the wrong one for what follows shows.
+def three_states(algorithm: Any, kind: str, *, ending: str) -> ReplayBuffer:
+    """Returns transitions of three states whose values reveal a wrong bootstrap.
+
+    Every action in the first state gives a reward of 1, leads to the third state (value 4) and ends the episode. The
+    next episode begins in the second state (value -3).
     """
-    replay = empty_replay(algorithm, kind, ROOM_LANES)
-    memory = {name: tensor[: len(ROOMS)] for name, tensor in replay._memory.items()}
-    observation = ROOMS.unsqueeze(1).expand(-1, ROOM_LANES, -1)
+    replay = empty_replay(algorithm, kind, STATE_LANES)
+    memory = {name: tensor[: len(STATES)] for name, tensor in replay._memory.items()}
+    observation = STATES.unsqueeze(1).expand(-1, STATE_LANES, -1)
     memory["observation"].copy_(observation)
     memory["final_observation"].copy_(observation[[2, 1, 2]])
-    memory["reward"].copy_(torch.tensor([[1.0], [-3.0], [4.0]]).expand(-1, ROOM_LANES))
-    memory["terminated"].copy_(torch.tensor([[ending == "terminated"], [True], [True]]).expand(-1, ROOM_LANES))
-    memory["truncated"].copy_(torch.tensor([[ending == "truncated"], [False], [False]]).expand(-1, ROOM_LANES))
+    memory["reward"].copy_(torch.tensor([[1.0], [-3.0], [4.0]]).expand(-1, STATE_LANES))
+    memory["terminated"].copy_(torch.tensor([[ending == "terminated"], [True], [True]]).expand(-1, STATE_LANES))
+    memory["truncated"].copy_(torch.tensor([[ending == "truncated"], [False], [False]]).expand(-1, STATE_LANES))
     if kind == "discrete":
-        memory["action"].copy_(torch.arange(ROOM_LANES) % 3)
+        memory["action"].copy_(torch.arange(STATE_LANES) % 3)
     else:
-        # All over the square, its edges included.
+        # Over the whole square, including its edges.
         drawn = torch.rand(memory["action"].shape, generator=torch.Generator().manual_seed(7))
         memory["action"].copy_(drawn.mul(3.0).sub(1.5).clamp(-1.0, 1.0))
     replay.receive(replay.grant())
@@ -259,8 +261,8 @@ def rooms(algorithm: Any, kind: str, *, ending: str) -> ReplayBuffer:
 
 
 def learned_values(algorithm: Any, name: str, replay: ReplayBuffer) -> Tensor:
-    """Of what was done in the first room."""
-    found = replay.gather(torch.arange(ROOM_LANES), 1, 0.5)
+    """Returns the action values of the first state, for the actions taken there."""
+    found = replay.gather(torch.arange(STATE_LANES), 1, 0.5)
     if "critic" not in algorithm._trained:
         outputs = algorithm.policy.outputs(found.observation)
         values = dueling_values(outputs) if name in ("dueling-dqn", "d3qn") else outputs
@@ -274,7 +276,7 @@ def learned_values(algorithm: Any, name: str, replay: ReplayBuffer) -> Tensor:
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize(("ending", "value"), [("terminated", 1.0), ("truncated", 3.0)])
 @EVERY_ALGORITHM
-def test_a_truncated_episode_is_worth_its_final_observation_and_a_terminated_one_nothing(
+def test_truncated_episodes_bootstrap_from_the_final_observation_and_terminated_ones_do_not(
     name: str, kind: str, ending: str, value: float, n_step: int
 ) -> None:
     settings: dict[str, object] = {"discount": 0.5, "n_step": n_step, "horizon": 3, "replay_capacity": 144}
@@ -282,7 +284,7 @@ def test_a_truncated_episode_is_worth_its_final_observation_and_a_terminated_one
     if name.startswith("sac"):
         settings |= {"initial_temperature": 1e-8, "automatic_temperature": False}
     algorithm: Any = new_algorithm(name, kind, hidden_sizes=[16], activation="tanh", batch_size=48, **settings)
-    algorithm.update(replay := rooms(algorithm, kind, ending=ending))
+    algorithm.update(replay := three_states(algorithm, kind, ending=ending))
     found = learned_values(algorithm, name, replay)
     assert found.sub(value).abs().mean() < 0.2, found
 
@@ -295,7 +297,7 @@ def exploration(algorithm: Any) -> float:
 
 
 @pytest.mark.parametrize("name", ["dqn", "double-dqn", "dueling-dqn", "d3qn"])
-def test_the_share_of_exploring_steps_falls_with_the_steps_of_all_environments(name: str) -> None:
+def test_epsilon_falls_with_the_steps_of_all_environments(name: str) -> None:
     settings = {"initial_exploration": 0.9, "final_exploration": 0.1, "exploration_steps": 4 * 8 * LANES}
     algorithm: Any = new_algorithm(name, "discrete", **settings, warmup_steps=64)
     course, found = Course(algorithm, "discrete"), [exploration(algorithm)]
@@ -309,7 +311,7 @@ def test_the_share_of_exploring_steps_falls_with_the_steps_of_all_environments(n
 
 
 @pytest.mark.parametrize("name", ["ddpg", "td3"])
-def test_noise_on_actions_is_wide_during_the_warm_up_and_narrow_afterwards(name: str) -> None:
+def test_action_noise_is_larger_during_the_warm_up(name: str) -> None:
     settings = {"initial_exploration": 0.8, "exploration": 0.2, "warmup_steps": 2 * 8 * LANES}
     algorithm: Any = new_algorithm(name, "continuous", **settings)
     course, found = Course(algorithm, "continuous"), [exploration(algorithm)]
@@ -323,13 +325,13 @@ def test_noise_on_actions_is_wide_during_the_warm_up_and_narrow_afterwards(name:
 
 
 @EVERY_ALGORITHM
-def test_the_errors_of_a_batch_become_its_priorities_before_the_next_is_drawn(
+def test_priorities_are_set_from_the_errors_before_the_next_batch(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     algorithm: Any = new_algorithm(name, kind, prioritized=True)
     course = Course(algorithm, kind)
     experience: Any = course.next()
-    told, events = spied(algorithm, monkeypatch), list[str]()
+    steps, events = spied(algorithm, monkeypatch), list[str]()
     sample, update = experience.sample, experience.update_priorities
 
     def spy_on_sampling(*args: Any, **kwargs: Any) -> TransitionBatch:
@@ -339,7 +341,7 @@ def test_the_errors_of_a_batch_become_its_priorities_before_the_next_is_drawn(
 
     def spy_on_priorities(index: Tensor, errors: Tensor) -> None:
         events.append("update")
-        batch, (_, expected) = told[-1]
+        batch, (_, expected) = steps[-1]
         assert torch.equal(index, batch.index)
         assert torch.equal(errors, expected)
         update(index, errors)
@@ -353,17 +355,17 @@ def test_the_errors_of_a_batch_become_its_priorities_before_the_next_is_drawn(
 def test_without_priorities_none_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm: Any = new_algorithm("dqn", "discrete")
     experience: Any = Course(algorithm, "discrete").next()
-    told = spied(algorithm, monkeypatch)
+    steps = spied(algorithm, monkeypatch)
 
     def refuse(*args: object) -> None:
         pytest.fail("priorities were set")
 
     monkeypatch.setattr(experience, "update_priorities", refuse)
     assert algorithm.update(experience)
-    assert all(batch.weight.eq(1.0).all() for batch, _ in told)
+    assert all(batch.weight.eq(1.0).all() for batch, _ in steps)
 
 
-def test_the_correction_of_priorities_grows_to_one_with_the_steps_of_all_environments(
+def test_beta_grows_to_one_with_the_steps_of_all_environments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     algorithm: Any = new_algorithm(
@@ -383,7 +385,7 @@ def test_the_correction_of_priorities_grows_to_one_with_the_steps_of_all_environ
     assert len(found) == 24
 
 
-def test_what_the_learner_keeps_is_what_the_settings_say() -> None:
+def test_the_memory_spec_follows_the_hyperparameters() -> None:
     settings = {"horizon": 5, "replay_capacity": 70, "prioritized": True, "priority_exponent": 0.7, "warmup_steps": 0}
     algorithm = make("dqn", OBSERVED, SPACES["discrete"], {**settings, "batch_size": 8}, seed=0)
     memory = algorithm.memory

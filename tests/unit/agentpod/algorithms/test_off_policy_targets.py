@@ -1,4 +1,4 @@
-"""Target networks: what they follow, how fast and when; and what is trained beside them."""
+"""Tests target networks: what they follow, how fast and when; and the parameters trained beside them."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ EVERY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), OFF_POLICY)
 
 @pytest.mark.parametrize(("rate", "period"), [(0.3, 1), (0.05, 3), (1.0, 1), (1.0, 4)])
 @EVERY_ALGORITHM
-def test_targets_follow_their_networks_by_the_rate_once_a_period(
+def test_targets_move_by_the_target_rate_once_per_target_period(
     name: str, kind: str, rate: float, period: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     algorithm: Any = new_algorithm(
@@ -43,15 +43,15 @@ def test_targets_follow_their_networks_by_the_rate_once_a_period(
     assert steps == algorithm.gradient_steps == 15
     for key, each in with_target.items():
         torch.testing.assert_close(each.target_flat.double(), expected[key], rtol=1e-5, atol=1e-6)
-        # Only where the last step was one of following at full rate is there nothing left to follow.
+        # Targets equal their networks only if the last step updated them at rate 1.
         assert torch.equal(each.target_flat, each.flat) == (rate == 1.0 and period == 1)
 
 
 @EVERY_ALGORITHM
-def test_targets_have_memory_of_their_own_and_begin_as_their_networks(name: str, kind: str) -> None:
+def test_targets_have_their_own_memory_and_start_equal_to_their_networks(name: str, kind: str) -> None:
     algorithm: Any = new_algorithm(name, kind)
     for key, each in algorithm._trained.items():
-        # Soft actors are asked for the next action themselves.
+        # Soft actor-critics have no target actor.
         without = key == "actor" and name.startswith("sac")
         assert (each.target is each.network) == without
         assert each.target_flat.numel() == (0 if without else each.flat.numel())
@@ -66,7 +66,7 @@ def test_targets_have_memory_of_their_own_and_begin_as_their_networks(name: str,
 
 
 @EVERY_ALGORITHM
-def test_what_is_trained_is_what_acts(name: str, kind: str) -> None:
+def test_the_trained_actor_is_the_acting_policy(name: str, kind: str) -> None:
     algorithm: Any = new_algorithm(name, kind)
     before = algorithm.policy.flat.clone()
     algorithm._trained["actor"].flat.add_(1.0)
@@ -75,10 +75,10 @@ def test_what_is_trained_is_what_acts(name: str, kind: str) -> None:
     assert torch.equal(tensors["actor.0.weight"], algorithm._trained["actor"].network.weights[0])
 
 
-def test_the_actor_of_td3_moves_in_every_second_step_over_updates_and_checkpoints() -> None:
+def test_the_actor_of_td3_is_updated_in_every_second_step_across_updates_and_checkpoints() -> None:
     settings = {"updates_per_step": 0.15625, "learning_rate": 0.01}
     algorithm: Any = new_algorithm("td3", "continuous", **settings)
-    course, moved, told = Course(algorithm, "continuous"), [], []
+    course, moved, actor_metrics = Course(algorithm, "continuous"), [], []
     experience = course.next()
     for step in range(1, 12):
         before = {key: each.flat.clone() for key, each in algorithm._trained.items()}
@@ -90,20 +90,20 @@ def test_the_actor_of_td3_moves_in_every_second_step_over_updates_and_checkpoint
         assert changed == {"actor": step % 2 == 0, "critic": True}
         assert followed == {"actor": step % 2 == 0, "critic": step % 2 == 0}
         moved.append(changed["actor"])
-        told.append((named["policy_loss"], named["actor_gradient_norm"]))
+        actor_metrics.append((named["policy_loss"], named["actor_gradient_norm"]))
         if step % 3 == 0:
             resumed: Any = new_algorithm("td3", "continuous", **settings)
             resumed.policy.load(algorithm.policy.flat)
             resumed.load_state_dict(algorithm.state_dict())
             algorithm = resumed
-    # In between, what the actor said last is told again.
-    assert told[0] == (0.0, 0.0)
-    assert all(told[step] == told[step - 1] for step in range(2, 11, 2))
-    assert len(set(told)) == 6
+    # In between, the metrics of the last actor step are repeated.
+    assert actor_metrics[0] == (0.0, 0.0)
+    assert all(actor_metrics[step] == actor_metrics[step - 1] for step in range(2, 11, 2))
+    assert len(set(actor_metrics)) == 6
 
 
 @pytest.mark.parametrize("delay", [1, 3])
-def test_the_delay_of_td3_is_a_setting(delay: int) -> None:
+def test_policy_delay_sets_the_delay_of_td3(delay: int) -> None:
     algorithm: Any = new_algorithm("td3", "continuous", policy_delay=delay)
     experience = Course(algorithm, "continuous").next()
     algorithm._train(experience, 7)

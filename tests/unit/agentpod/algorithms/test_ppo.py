@@ -1,4 +1,4 @@
-"""The loss of PPO and its gradient against the paper's equations, differentiated automatically in float64."""
+"""Tests the loss of PPO and its gradient against the paper's equations, differentiated automatically in float64."""
 
 import itertools
 import math
@@ -65,7 +65,7 @@ def distribution(tensors: Mapping[str, Tensor], outputs: Tensor) -> Distribution
 
 
 def paper_loss(tensors: Mapping[str, Tensor], batch: RolloutBatch, settings: PPOHyperparameters) -> Tensor:
-    """Equation 9 of the paper, with equation 7 inside, one sample at a time."""
+    """Computes equation 9 of the paper, including equation 7, one sample at a time."""
     policy = distribution(tensors, mlp(tensors, "actor", batch.observation, settings.activation))
     log_prob = policy.log_prob(batch.action)
     value = mlp(tensors, "critic", batch.observation, settings.activation)[:, 0]
@@ -94,7 +94,7 @@ CASES = list(itertools.product(SPACES, [0.0, 0.4], [True, False], ACTIVATE))
 
 
 @pytest.mark.parametrize(("kind", "value_clip_range", "normalize", "activation"), CASES)
-def test_the_gradient_is_that_of_the_papers_loss(
+def test_the_gradient_equals_that_of_the_paper(
     kind: str, value_clip_range: float, normalize: bool, activation: str
 ) -> None:
     settings = PPOHyperparameters(
@@ -125,7 +125,7 @@ def seen(tensors: Mapping[str, Tensor], observation: Tensor) -> Tensor:
 
 
 def expected_batch(tensors: Mapping[str, Tensor], rollout: Mapping[str, Tensor], deviation: float) -> RolloutBatch:
-    """Advantages and targets by loops over lanes and steps, from reward and value alone."""
+    """Computes advantages and targets by loops over lanes and steps, from rewards and values."""
     observation = seen(tensors, rollout["observation"])
     value = mlp(tensors, "critic", observation, "tanh")[..., 0].detach()
     final_value = mlp(tensors, "critic", seen(tensors, rollout["final_observation"]), "tanh")[..., 0].detach()
@@ -166,15 +166,15 @@ def test_a_whole_update_follows_the_paper_from_rewards_to_gradient(kind: str) ->
     loss = paper_loss(tensors, batch, PPOHyperparameters(entropy_coefficient=0.03))
     gradients = torch.autograd.grad(loss, [leaf for leaf in tensors.values() if leaf.requires_grad])
     norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
-    told = metrics["policy_loss"] + 0.5 * metrics["value_loss"] - 0.03 * metrics["entropy"]
-    assert told == pytest.approx(loss.item(), rel=1e-4, abs=1e-6)
+    total_loss = metrics["policy_loss"] + 0.5 * metrics["value_loss"] - 0.03 * metrics["entropy"]
+    assert total_loss == pytest.approx(loss.item(), rel=1e-4, abs=1e-6)
     assert metrics["gradient_norm"] == pytest.approx(float(norm), rel=1e-4)
     residual = (batch.target - batch.value).var(correction=0) / batch.target.var(correction=0)
     assert metrics["explained_variance"] == pytest.approx(1 - float(residual), rel=1e-3, abs=1e-5)
 
 
 def random_rollout(algorithm: Algorithm, action_space: Space, seed: int) -> dict[str, Tensor]:
-    """Random steps of four lanes, acted on by the algorithm's own policy; every kind of ending occurs."""
+    """Returns random steps of four lanes with the algorithm's own policy, with terminations and truncations."""
     generator = torch.Generator().manual_seed(seed)
     fields = rollout_fields(OBSERVED, action_space, algorithm.memory.horizon, 4)
     rollout = {name: torch.randn(field.shape, generator=generator) for name, field in fields.items()}
@@ -191,13 +191,13 @@ def random_rollout(algorithm: Algorithm, action_space: Space, seed: int) -> dict
     return rollout
 
 
-def test_half_of_the_random_ratios_are_clipped_so_that_the_comparison_says_something() -> None:
+def test_the_test_data_has_clipped_and_unclipped_ratios() -> None:
     for kind in SPACES:
         terms = policy_gradient(random_batch(kind, 0), random_networks(kind, "tanh", 0), PPOHyperparameters())
         assert 0.2 < float(terms[3]) < 0.95
 
 
-def test_the_gradient_vanishes_where_moving_on_would_leave_the_trust_region() -> None:
+def test_the_gradient_vanishes_where_a_step_would_leave_the_trust_region() -> None:
     ratio = torch.tensor([1.3, 0.7, 1.3, 0.7, 1.1, 0.9, 1.0])
     advantage = torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0, -1.0, 2.0])
     objective, gradient = clipped_surrogate(ratio.log(), advantage, 0.2)
@@ -211,7 +211,7 @@ def test_an_overflowing_ratio_that_is_clipped_has_no_gradient() -> None:
     assert gradient.item() == 0.0
 
 
-def test_a_batch_outside_the_trust_region_leaves_the_actor_alone() -> None:
+def test_a_batch_outside_the_trust_region_does_not_change_the_actor() -> None:
     networks, batch = random_networks("discrete", "tanh", 0), random_batch("discrete", 0)
     far = batch._replace(log_prob=torch.full((BATCH,), -20.0), advantage=batch.advantage.abs())
     policy_gradient(far, networks, PPOHyperparameters(normalize_advantages=False, entropy_coefficient=0.0))
@@ -219,7 +219,7 @@ def test_a_batch_outside_the_trust_region_leaves_the_actor_alone() -> None:
     assert all(gradient.eq(0).all() for gradient in actor)
 
 
-def test_a_value_gains_nothing_by_moving_out_of_its_range() -> None:
+def test_a_value_outside_its_clip_range_has_no_gradient() -> None:
     old_value, target = torch.zeros(4), torch.tensor([2.0, 2.0, 2.0, -2.0])
     value = torch.tensor([0.5, 1.5, -1.5, 1.5])
     error, gradient = squared_value_error(value, old_value, target, 1.0)
@@ -227,7 +227,7 @@ def test_a_value_gains_nothing_by_moving_out_of_its_range() -> None:
     assert gradient.tolist() == [-3.0, 0.0, -7.0, 7.0]
 
 
-def test_inside_its_range_every_value_keeps_its_gradient_to_the_last_bit() -> None:
+def test_inside_its_clip_range_a_value_keeps_its_exact_gradient() -> None:
     generator = torch.Generator().manual_seed(0)
     old_value, change, target = torch.randn(3, 10_000, generator=generator)
     value = old_value + 0.1 * change.clamp(-1, 1)
@@ -235,7 +235,7 @@ def test_inside_its_range_every_value_keeps_its_gradient_to_the_last_bit() -> No
     assert torch.equal(plain, clipped)
 
 
-def test_nothing_is_broadcast_to_batch_by_batch() -> None:
+def test_shapes_are_not_broadcast_to_a_square() -> None:
     rows = torch.randn(BATCH)
     for term in (*clipped_surrogate(rows, rows, 0.2), *squared_value_error(rows, rows, rows, 0.2), standardize(rows)):
         assert term.shape == (BATCH,)
@@ -248,11 +248,11 @@ def test_nothing_is_broadcast_to_batch_by_batch() -> None:
         assert all(term.shape == () for term in terms)
 
 
-def test_one_advantage_alone_is_standardised_to_zero() -> None:
+def test_a_single_advantage_is_standardized_to_zero() -> None:
     assert standardize(torch.tensor([3.0])).tolist() == [0.0]
 
 
-def test_all_steps_are_visited_once_an_epoch() -> None:
+def test_every_step_is_used_once_per_epoch() -> None:
     rows = torch.arange(10.0)
     batch = RolloutBatch(rows.unsqueeze(1), rows, rows, rows, rows, rows)
     pieces = list(batch.minibatches(torch.randperm(10), minibatch_size=4))

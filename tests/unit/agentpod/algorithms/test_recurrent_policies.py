@@ -1,4 +1,4 @@
-"""What a policy remembers, from worker to learner: carried, forgotten, trained through time, saved."""
+"""Tests recurrent policies from worker to learner: the state is carried, reset, trained through time and saved."""
 
 import itertools
 import math
@@ -37,7 +37,7 @@ SETTINGS: dict[str, object] = {
 
 
 def new_algorithm(name: str = "ppo", seed: int = 1, **hyperparameters: object) -> Algorithm:
-    """One that remembers from the first update on: its networks are scrambled."""
+    """Returns an algorithm with random networks, whose outputs depend on the recurrent state from the start."""
     settings = {key: value for key, value in SETTINGS.items() if key in _names(name)}
     algorithm = make(name, Recall.observation_space, Recall.action_space, {**settings, **hyperparameters}, seed)
     parameters = algorithm._networks.parameters  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def _names(name: str) -> set[str]:
 
 
 class Walk:
-    """Rollouts of one world, one after the other, acted on by an algorithm's policy as it is."""
+    """Collects consecutive rollouts of one environment with the algorithm's present policy."""
 
     def __init__(self, algorithm: Algorithm, lanes: int = LANES, horizon: int = HORIZON) -> None:
         self.simulator, self.policy, self.horizon = Recall(lanes), algorithm.policy, horizon
@@ -71,12 +71,12 @@ class Walk:
 
 
 def keep_of(rollout: Mapping[str, Tensor]) -> Tensor:
-    """[T + 1, N, 1]: 0 in the row after one that ended an episode."""
+    """Returns [T + 1, N, 1]: 0 in the row after the end of an episode, else 1."""
     done = rollout["terminated"] | rollout["truncated"]
     return torch.cat((torch.ones(1, done.shape[1]), (~done).float())).unsqueeze(-1)
 
 
-def test_what_a_worker_says_step_by_step_is_what_the_learner_says_along_the_rollout() -> None:
+def test_the_learners_unrolled_outputs_equal_the_workers_step_by_step_outputs() -> None:
     algorithm = new_algorithm()
     walk = Walk(algorithm)
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_what_a_worker_says_step_by_step_is_what_the_learner_says_along_the_roll
         )
 
 
-def test_rollouts_cut_nothing_that_a_policy_remembers() -> None:
+def test_the_recurrent_state_is_carried_across_rollouts() -> None:
     algorithm = new_algorithm()
     long, short = Walk(algorithm, horizon=4 * HORIZON), Walk(algorithm)
     noise_of = long.generator.get_state()
@@ -112,13 +112,13 @@ def test_rollouts_cut_nothing_that_a_policy_remembers() -> None:
     assert not pieces[0]["state"].any()
     assert all(piece["state"].shape == (1, LANES, SIZE) for piece in pieces)
     ends = [keep_of(piece)[-1] for piece in pieces]
-    # Episodes of six steps end at the end of the third rollout of ten, and of no other.
+    # Episodes have six steps, rollouts ten: of all rollouts only the third ends with an episode.
     assert [bool(end.all()) for end in ends] == [True, True, False, True]
     assert [bool(piece["state"].any()) for piece in pieces] == [False, True, True, False]
 
 
 class _Scripted:
-    """A policy whose noise was drawn beforehand."""
+    """A policy with noise drawn in advance."""
 
     def __init__(self, policy: Policy, noise: Tensor) -> None:
         self._policy, self._noise = policy, noise
@@ -132,7 +132,7 @@ class _Scripted:
 
 
 @pytest.mark.parametrize("greedy", [True, False])
-def test_an_evaluation_remembers_within_episodes_and_not_across_them(greedy: bool) -> None:
+def test_an_evaluation_resets_the_recurrent_state_between_episodes(greedy: bool) -> None:
     policy = new_algorithm().policy
     states: list[Tensor] = []
     advance = policy.advance
@@ -149,10 +149,10 @@ def test_an_evaluation_remembers_within_episodes_and_not_across_them(greedy: boo
 def paper_loss(
     tensors: Mapping[str, Tensor], settings: Mapping[str, float], rollout: Mapping[str, Tensor], critic_state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The loss of the first minibatch of an update, all lanes in it, from rewards on, lane by lane and step by step.
+    """Computes the loss of the first minibatch of an update with all lanes, lane by lane and step by step.
 
-    Equations 7 and 9 of Schulman et al. 2017 and generalized advantages; nothing is normalized but the advantages.
-    Returns policy loss, value loss, entropy, and what the critic remembers at the end [N, H].
+    Equations 7 and 9 of Schulman et al. 2017 and generalized advantages; only the advantages are normalized.
+    Returns policy loss, value loss, entropy, and the state of the critic at the end [N, H].
     """
     plan = NetworkFactory(Recall.observation_space, (8,), "tanh", recurrent_size=SIZE)
     keep, steps = keep_of(rollout).double(), len(rollout["reward"])
@@ -169,7 +169,7 @@ def paper_loss(
         if rollout["terminated"][t, lane]:
             following = torch.zeros(())
         elif rollout["truncated"][t, lane]:
-            # The episode had gone on: its rows up to here, then the final observation.
+            # Truncated: the value after the episode's rows so far and the final observation.
             one = slice(lane, lane + 1)
             episode = torch.cat((rows[: t + 1, one], rollout["final_observation"][t : t + 1, one].double()))
             unbroken = torch.cat((keep[: t + 1, one], torch.ones(1, 1, 1, dtype=torch.float64)))
@@ -206,7 +206,7 @@ def test_a_whole_update_follows_the_paper_through_time() -> None:
         rollout = walk.next()
         assert rollout["truncated"].any()
         assert rollout["terminated"].any()
-        # As if an older policy had acted: ratios differ from 1, and some are clipped.
+        # As if an older policy had acted, so that ratios differ from 1 and some are clipped.
         rollout["log_prob"] += 0.3 * torch.randn(HORIZON, LANES, generator=torch.Generator().manual_seed(1))
         state = {key: value for key, value in algorithm.state_dict().items() if key.startswith("critic.")}
         tensors = leaves({**algorithm.policy.tensors(), **state})
@@ -224,7 +224,7 @@ def test_a_whole_update_follows_the_paper_through_time() -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
-def test_going_on_from_a_saved_state_is_bit_for_bit_going_on(name: str) -> None:
+def test_a_resumed_algorithm_continues_bitwise_equal(name: str) -> None:
     straight = new_algorithm(name)
     walk = Walk(straight)
     for _ in range(3):
@@ -241,7 +241,7 @@ def test_going_on_from_a_saved_state_is_bit_for_bit_going_on(name: str) -> None:
     assert torch.equal(straight.policy.flat, resumed.policy.flat)
 
 
-def test_what_the_critic_remembers_matters_until_episodes_begin_anew() -> None:
+def test_the_critics_state_is_used_until_begin_episodes() -> None:
     rollout, metrics = Walk(new_algorithm()).next(), []
     for forgets in (False, True):
         algorithm = new_algorithm()
@@ -254,14 +254,14 @@ def test_what_the_critic_remembers_matters_until_episodes_begin_anew() -> None:
     assert metrics[0]["value_loss"] != metrics[1]["value_loss"]
 
 
-def test_with_other_lanes_the_critic_begins_anew() -> None:
+def test_a_changed_number_of_lanes_resets_the_critics_state() -> None:
     algorithm = new_algorithm()
     algorithm.update(Walk(algorithm).next())
     algorithm.update(Walk(algorithm, lanes=5).next())
     assert algorithm.state_dict()["critic_state"].shape == (5, SIZE)
 
 
-def test_an_update_that_is_undone_leaves_what_the_critic_remembers() -> None:
+def test_an_undone_update_keeps_the_critics_state() -> None:
     algorithm = new_algorithm()
     walk = Walk(algorithm)
     algorithm.update(walk.next())
@@ -273,7 +273,7 @@ def test_an_update_that_is_undone_leaves_what_the_critic_remembers() -> None:
         assert torch.equal(tensor, before[key]), key
 
 
-def test_minibatches_are_made_of_whole_lanes() -> None:
+def test_minibatches_consist_of_whole_lanes() -> None:
     steps, lanes = 3, 5
     rows = torch.arange(float(steps * lanes))
     keep = rows.view(steps, lanes, 1)
@@ -302,7 +302,7 @@ def test_a_minibatch_smaller_than_a_lane_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in {"ppo", "a2c"}])
-def test_algorithms_that_replay_refuse_to_remember(name: str) -> None:
+def test_off_policy_algorithms_refuse_recurrence(name: str) -> None:
     kind = sorted(ALGORITHMS[name].action_kinds)[0]
     with pytest.raises(InvalidArgument, match="hyperparameter 'recurrent_size' is unknown"):
         make(name, OBSERVED, SPACES[kind], {"recurrent_size": 8}, seed=0)
@@ -310,7 +310,7 @@ def test_algorithms_that_replay_refuse_to_remember(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_only_a_policy_that_remembers_recalls(seed: int) -> None:
+def test_only_a_recurrent_policy_solves_recall(seed: int) -> None:
     settings = {"hidden_sizes": [16], "horizon": 20, "learning_rate": 5e-3, "minibatch_size": 160}
     returns = {}
     for size in (16, 0):

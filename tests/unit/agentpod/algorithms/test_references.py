@@ -1,4 +1,4 @@
-"""The float64 references themselves: numbers worked out by hand, finite differences, and torch where torch has it."""
+"""Tests the float64 references themselves, by hand-computed values, finite differences, and torch's functions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ def real(*values: object) -> Tensor:
 
 
 def linear(weight: Sequence[object], bias: Sequence[object], name: str = "critic") -> dict[str, Tensor]:
-    """A perceptron without a hidden layer, so that its values can be read off."""
+    """Returns a perceptron without a hidden layer, whose values can be computed by hand."""
     return {f"{name}.0.weight": real(*weight), f"{name}.0.bias": real(*bias)}
 
 
@@ -99,7 +99,7 @@ TD3: Settings = {"activation": "relu", "noise": NOISE, "deviation": 0.2, "bound"
 SOFT: Settings = {"activation": "tanh", "alpha": 0.3}
 A2C: Settings = {"activation": "tanh", "entropy_coefficient": 0.1, "value_coefficient": 0.5, "standardize": True}
 
-# Each loss, what it trains, what else it reads of the same networks, and its further arguments.
+# Each loss, the networks that it trains, the other networks that it reads, and its further arguments.
 LOSSES: dict[str, tuple[Callable[..., Any], Tensors, Tensors, Sequence[Any], Settings]] = {
     "dqn": (dqn_loss, CHOOSER, {}, (CHOOSER_TARGET, DISCRETE_BATCH), TANH),
     "dueling double dqn": (dqn_loss, CHOOSER, {}, (CHOOSER_TARGET, DISCRETE_BATCH), DUELING),
@@ -117,21 +117,21 @@ LOSSES: dict[str, tuple[Callable[..., Any], Tensors, Tensors, Sequence[Any], Set
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_gradient_agrees_with_finite_differences_and_leaves_the_other_networks_alone(name: str) -> None:
+def test_gradients_agree_with_finite_differences_and_other_networks_have_none(name: str) -> None:
     function, trained, others, arguments, settings = LOSSES[name]
     leaves = {key: tensor.clone().requires_grad_() for key, tensor in (*trained.items(), *others.items())}
 
     def loss(*values: Tensor) -> Any:
-        told = function({**leaves, **dict(zip(trained, values, strict=True))}, *arguments, **settings)
-        return told[0] if isinstance(told, tuple) else told
+        result = function({**leaves, **dict(zip(trained, values, strict=True))}, *arguments, **settings)
+        return result[0] if isinstance(result, tuple) else result
 
     assert gradcheck(loss, [leaves[key] for key in trained])
     gradients = torch.autograd.grad(loss(*(leaves[key] for key in trained)), list(leaves.values()), allow_unused=True)
-    assert {key for key, told in zip(leaves, gradients, strict=True) if told is not None} == set(trained)
+    assert {key for key, gradient in zip(leaves, gradients, strict=True) if gradient is not None} == set(trained)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_a_perceptron_is_torchs_sequence_of_linear_layers(activation: str) -> None:
+def test_a_perceptron_equals_that_of_torch(activation: str) -> None:
     between = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}[activation]
     values = perceptron(layers_of(CRITIC, "critic"), torch.cat((SEEN, NOISE), -1), activation)
     for member in range(CRITICS):
@@ -143,7 +143,7 @@ def test_a_perceptron_is_torchs_sequence_of_linear_layers(activation: str) -> No
         torch.testing.assert_close(values[member], network(torch.cat((SEEN, NOISE), -1)).detach(), rtol=1e-14, atol=0)
 
 
-def test_critics_are_reduced_to_the_least_the_mean_the_first_or_the_least_of_some() -> None:
+def test_reductions_of_critics() -> None:
     values = real([1.0, 5.0], [3.0, -1.0], [2.0, 2.0])
     assert reduced(values, "min").tolist() == [1.0, -1.0]
     assert reduced(values, "mean").tolist() == [2.0, 2.0]
@@ -151,7 +151,7 @@ def test_critics_are_reduced_to_the_least_the_mean_the_first_or_the_least_of_som
     assert reduced(values, "min", [0, 2]).tolist() == [1.0, 2.0]
 
 
-def test_huber_is_a_parabola_then_a_line() -> None:
+def test_huber_is_quadratic_then_linear() -> None:
     assert huber(real(-3.0, -0.5, 2.0, 4.0), 2.0).tolist() == [4.0, 0.125, 2.0, 6.0]
     assert huber(real(-3.0, 4.0), math.inf).tolist() == [4.5, 8.0]
 
@@ -171,18 +171,18 @@ def test_dqn_by_hand(is_double: bool, errors: list[float], loss: float, huber_lo
         real([1.0], [2.0]), torch.tensor([0, 1]), real(0.5, 1.0), real(0.9, 0.0), real([-1.0], [1.0]), real(1.0, 0.5)
     )
     for delta, expected in ((math.inf, loss), (1.0, huber_loss)):
-        told, differences = dqn_loss(online, target, batch, activation="tanh", is_double=is_double, delta=delta)
-        assert told.item() == pytest.approx(expected)
+        found, differences = dqn_loss(online, target, batch, activation="tanh", is_double=is_double, delta=delta)
+        assert found.item() == pytest.approx(expected)
         assert differences.tolist() == pytest.approx(errors)
 
 
-def test_the_disturbance_and_then_the_action_are_clipped() -> None:
+def test_the_target_noise_and_then_the_action_are_clipped() -> None:
     disturbed = smoothed(real(-0.5, 0.5, 0.8, -0.9), real(2.0, -0.2, 0.4, -7.0), bound=0.5)
     assert disturbed.tolist() == pytest.approx([0.0, 0.3, 1.0, -1.0])
 
 
 def test_deterministic_losses_by_hand() -> None:
-    # Target: pi(0) = 0.5, Q_1 = s + 2 a and Q_2 = 3 s - a + 1; online the critics say 1 more and the actor always 1.
+    # Target: pi(0) = 0.5, Q_1 = s + 2 a, Q_2 = 3 s - a + 1. The online critics are larger by 1, the online actor is 1.
     target = linear([[7.0]], [math.atanh(0.5)], "actor") | linear([[[1.0, 2.0]], [[3.0, -1.0]]], [[0.0], [1.0]])
     online = target | {"critic.0.bias": real([1.0], [2.0])} | linear([[0.0]], [99.0], "actor")
     batch = Batch(
@@ -203,14 +203,14 @@ def test_deterministic_losses_by_hand() -> None:
 
 
 def test_a_squashed_log_probability_by_hand() -> None:
-    # u = 0 both times: log N is that of the noise, less log std; tanh has slope 1 there.
+    # u = 0 in both cases: log N is that of the noise minus log std, and tanh has slope 1.
     outputs, noise = real([0.0, 0.0], [1.0, math.log(2.0)]), real([0.0], [-0.5])
     action, log_prob = squashed_sample(outputs, noise)
     assert action.tolist() == [[0.0], [0.0]]
     assert log_prob.tolist() == pytest.approx([-HALF_LOG_TWO_PI, -0.125 - math.log(2.0) - HALF_LOG_TWO_PI])
 
 
-def test_a_squashed_density_is_torchs_and_integrates_to_one() -> None:
+def test_the_squashed_density_equals_that_of_torch_and_integrates_to_one() -> None:
     outputs = perceptron(layers_of(GAUSSIAN, "actor"), SEEN, "tanh")
     mean, log_std = outputs.chunk(2, -1)
     action, log_prob = squashed_sample(outputs, NOISE)
@@ -222,7 +222,7 @@ def test_a_squashed_density_is_torchs_and_integrates_to_one() -> None:
 
 
 @pytest.mark.parametrize("u", [-400.0, -19.0, -10.1, 10.1, 30.0, 400.0])
-def test_a_squashed_log_probability_is_exact_where_the_action_rounds_to_its_bound(u: float) -> None:
+def test_the_squashed_log_probability_is_exact_where_the_action_rounds_to_its_bound(u: float) -> None:
     mean = torch.tensor([[u, 0.0]], dtype=torch.float64, requires_grad=True)
     _, log_prob = squashed_sample(mean, real([0.0]))
     exact = math.log(4.0) - 2.0 * abs(u) - 2.0 * math.log1p(math.exp(-2.0 * abs(u)))
@@ -231,7 +231,7 @@ def test_a_squashed_log_probability_is_exact_where_the_action_rounds_to_its_boun
     assert gradient[0, 0].item() == pytest.approx(2.0 * math.tanh(u))
 
 
-def test_a_clamped_deviation_has_no_gradient() -> None:
+def test_a_clamped_log_std_has_no_gradient() -> None:
     outputs = torch.tensor([[0.1, 2.5], [0.1, -21.0], [0.1, 1.9]], dtype=torch.float64, requires_grad=True)
     action, log_prob = squashed_sample(outputs, real([0.3], [0.3], [0.3]))
     expected = [math.tanh(0.1 + 0.3 * math.exp(log_std)) for log_std in (2.0, -20.0, 1.9)]
@@ -243,7 +243,7 @@ def test_a_clamped_deviation_has_no_gradient() -> None:
 
 def test_soft_losses_by_hand() -> None:
     # u = s - 2, so a' = 0 and log pi = -0.5 log(2 pi). Target: Q_1 = s + 2 a, Q_2 = 3 s - a + 1, Q_3 = -4, which are
-    # (2, 7, -4) at (2, 0); online they say 1 more.
+    # (2, 7, -4) at (2, 0); the online critics are larger by 1.
     actor = linear([[1.0], [0.0]], [-2.0, 0.0], "actor")
     target = linear([[[1.0, 2.0]], [[3.0, -1.0]], [[0.0, 0.0]]], [[0.0], [1.0], [-4.0]])
     online = actor | target | {"critic.0.bias": real([1.0], [2.0], [-3.0])}
@@ -261,7 +261,7 @@ def test_soft_losses_by_hand() -> None:
     assert mean.item() == pytest.approx(-entropy - 5.0 / 3.0)
 
 
-def test_a_temperature_falls_where_the_entropy_is_above_its_target() -> None:
+def test_the_temperature_falls_where_the_entropy_is_above_its_target() -> None:
     log_alpha = torch.tensor(math.log(0.5), dtype=torch.float64, requires_grad=True)
     log_prob = real(-3.0, -1.0).requires_grad_()
     for of, factor, slope in (("log_alpha", math.log(0.5), 1.0), ("alpha", 0.5, 0.5)):
@@ -273,7 +273,7 @@ def test_a_temperature_falls_where_the_entropy_is_above_its_target() -> None:
 
 
 def test_discrete_soft_losses_by_hand() -> None:
-    # At s' = 2: pi = (1/4, 3/4), target Q_1 = (1, 2) and Q_2 = (3, 0). At s = 1 the online critics say 7 and 5.
+    # At s' = 2: pi = (1/4, 3/4), target Q_1 = (1, 2) and Q_2 = (3, 0). At s = 1 the online values are 7 and 5.
     actor = linear([[0.0], [1.0]], [0.0, math.log(3.0) - 2.0], "actor")
     target = linear([[[0.0], [1.0]], [[1.0], [0.0]]], [[1.0, 0.0], [1.0, 0.0]])
     online = actor | linear([[[0.0], [1.0]], [[0.0], [3.0]]], [[9.0, 6.0], [9.0, 2.0]])
@@ -322,7 +322,7 @@ def test_a_recurrent_step_by_hand() -> None:
     assert unit.step(real([7.0]), real([0.8])).item() == pytest.approx(0.25 * math.tanh(2.0) + 0.75 * 0.8)
 
 
-def test_an_unrolled_unit_is_torchs_and_starts_anew_at_every_boundary() -> None:
+def test_an_unrolled_unit_equals_that_of_torch_and_resets_at_every_episode() -> None:
     unit, inputs, state = gated_recurrent_unit(1), SEEN.reshape(3, 2, OBSERVED), real([0.5] * 4, [-0.5] * 4)
     module = torch.nn.GRU(OBSERVED, 4).double()
     for name, tensor in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), unit, strict=True):
@@ -345,10 +345,10 @@ def test_the_gradient_through_time_agrees_with_finite_differences() -> None:
     [
         (0, 1, (1.0, 0.5, 0, 1)),
         (0, 2, (6.0, 0.25, 1, 2)),
-        (0, 3, (31.0, 0.0, 2, 3)),  # terminated: worth nothing afterwards
+        (0, 3, (31.0, 0.0, 2, 3)),  # terminated: no bootstrap
         (1, 9, (60.0, 0.0, 2, 2)),
-        (3, 9, (6000.0, 0.25, 4, 2)),  # truncated: worth its final observation
-        (5, 1, (7.0, 0.0, 5, 1)),  # both: terminated
+        (3, 9, (6000.0, 0.25, 4, 2)),  # truncated: bootstraps from the final observation
+        (5, 1, (7.0, 0.0, 5, 1)),  # both: termination takes precedence
         (6, 3, (8.0, 0.5, 6, 1)),  # the list ends
     ],
 )
@@ -358,25 +358,25 @@ def test_n_step_returns_by_hand(start: int, n: int, expected: tuple[float, float
     assert n_step_return(lane, start, n, gamma=0.5) == expected
 
 
-def test_averages_move_by_tau() -> None:
+def test_polyak_averages_move_by_tau() -> None:
     moved = polyak_averaged({"w": real(1.0, -2.0)}, {"w": real(5.0, 2.0), "other": real(0.0)}, tau=0.25)
     assert {name: tensor.tolist() for name, tensor in moved.items()} == {"w": [2.0, -1.0]}
 
 
-def test_a_long_gradient_is_shortened_and_a_short_one_left_alone() -> None:
+def test_large_gradients_are_clipped_and_small_ones_unchanged() -> None:
     assert norm_clipped(real(3.0, -4.0), 2.5).tolist() == [1.5, -2.0]
     assert norm_clipped(real(3.0, -4.0), 6.0).tolist() == [3.0, -4.0]
 
 
 def test_adam_by_hand() -> None:
-    # Clipped: 2, then -0.5. m = 1, 0.25 and v = 1, 0.8125, to be divided by 1/2, 3/4 and by 1/4, 7/16.
+    # Clipped: 2, then -0.5. m = 1, 0.25 and v = 1, 0.8125, divided by 1/2, 3/4 and by 1/4, 7/16.
     path = adam(real(10.0), [real(8.0), real(-0.5)], learning_rate=0.1, betas=(0.5, 0.75), epsilon=1.0, maximum_norm=2)
     first = 10.0 - 0.1 * 2.0 / (2.0 + 1.0)
     second = first - 0.1 * (0.25 / 0.75) / (math.sqrt(0.8125 / 0.4375) + 1.0)
     assert [tensor.item() for tensor in path] == pytest.approx([first, second], rel=1e-14)
 
 
-def test_many_steps_of_adam_are_torchs() -> None:
+def test_many_steps_of_adam_equal_those_of_torch() -> None:
     gradients = list(torch.randn(9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))
     parameters = torch.nn.Parameter(real(1.0, 2.0, 3.0, 4.0, 5.0))
     optimizer = torch.optim.Adam([parameters], lr=0.01, eps=1e-5)
@@ -387,8 +387,8 @@ def test_many_steps_of_adam_are_torchs() -> None:
         torch.testing.assert_close(parameters.detach(), expected, rtol=1e-12, atol=0)
 
 
-def test_divergences_are_those_of_torch_and_by_hand() -> None:
-    # From N(1, 2^2) to N(0, 1): -log 2 + (4 + 1) / 2 - 1/2. From (1/4, 3/4) to a fair coin: log 2 less the entropy.
+def test_divergences_equal_those_of_torch_and_hand_computed_ones() -> None:
+    # From N(1, 2^2) to N(0, 1): -log 2 + (4 + 1) / 2 - 1/2. From (1/4, 3/4) to (1/2, 1/2): log 2 minus the entropy.
     gaussian = gaussian_divergence(real([1.0]), real([math.log(2.0)]), real([0.0]), real([0.0]))
     assert gaussian.item() == pytest.approx(2.0 - math.log(2.0))
     coin = categorical_divergence(real([0.0, math.log(3.0)]), real([5.0, 5.0]))
