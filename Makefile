@@ -74,7 +74,7 @@ manifests: install
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# Writes docs/specification.md, docs/simulators.md and docs/configuration.md from the sources.
+# Writes the reference pages of docs/ from the sources.
 reference: install
 	$(BIN)/python docs/tools/reference.py
 

@@ -1,4 +1,4 @@
-"""Writes the generated pages of the documentation: the references of specification, simulators and configuration.
+"""Writes the generated pages of the documentation: references of keys, options and metrics.
 
 Usage: `make reference` writes the pages; `python docs/tools/reference.py --check` exits with 1 if one of them is not
 up to date. The text of a page is its template in `docs/tools/templates/`; a line `<!-- table: NAME -->` in it is
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import configuration_page
+import monitoring_page
 import simulators_page
 import specification_page
 
@@ -18,6 +19,7 @@ DOCS = Path(__file__).parents[1]
 TEMPLATES = Path(__file__).parent / "templates"
 PAGES = {
     "configuration.md": configuration_page.tables,
+    "monitoring.md": monitoring_page.tables,
     "simulators.md": simulators_page.tables,
     "specification.md": specification_page.tables,
 }

@@ -62,6 +62,26 @@ def test_errors_that_troubleshooting_quotes_are_in_the_sources():
     assert not [text for text in quoted if text not in texts]
 
 
+def recorded_kinds() -> set[str]:
+    """Kinds of events that the orchestrator records by a literal."""
+    kinds: set[str] = set()
+    for path in (REPOSITORY / "orchestrator").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "record":
+                literals = (part for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant))
+                kinds |= {str(part.value) for part in literals}
+    return {kind for kind in kinds if re.fullmatch("[a-z]+_[a-z]+", kind)}
+
+
+def test_kinds_of_events_are_documented():
+    page = (REPOSITORY / "docs" / "monitoring.md").read_text()
+    described = {
+        kind for line in page.splitlines() if line.startswith("| `") for kind in re.findall("`([a-z]+_[a-z]+)`", line)
+    }
+    assert len(recorded_kinds()) > 10
+    assert recorded_kinds() <= described
+
+
 def test_generated_pages_are_up_to_date():
     command = [sys.executable, "docs/tools/reference.py", "--check"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)

@@ -1,0 +1,34 @@
+"""Builds the table of docs/monitoring.md: the metrics that the sources declare."""
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from markdown_tables import sentence, table
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGES = ("orchestrator", "leaderboard", "agentpod", "simulators")
+KINDS = ("Counter", "Gauge", "Histogram")
+
+
+def declarations(path: Path) -> Iterator[tuple[str, str, str, list[str]]]:
+    """Yields name, kind, text and labels of each metric that a module declares."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in KINDS):
+            continue
+        if isinstance(node.func.value, ast.Name) and node.func.value.id == "prometheus_client":
+            name, text, *labels = (ast.literal_eval(argument) for argument in node.args)
+            yield name, node.func.attr, text, labels[0] if labels else []
+
+
+def rows() -> Iterator[Sequence[str]]:
+    """Yields a row for each metric, by package and name."""
+    for package in PACKAGES:
+        found = (each for path in (REPOSITORY / package).rglob("*.py") for each in declarations(path))
+        for name, kind, text, labels in sorted(found):
+            yield f"`{name}`", kind.lower(), ", ".join(f"`{label}`" for label in labels), sentence(text)
+
+
+def tables() -> dict[str, str]:
+    """Returns the tables of the page by the name in its template."""
+    return {"metrics": table(("Metric", "Kind", "Labels", "Meaning"), rows())}
