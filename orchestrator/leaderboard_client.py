@@ -53,15 +53,15 @@ class LeaderboardClient:
             The tournaments that were answered within REFRESH_WAIT_SECONDS. Their requests were sent after this call
             began, so the answers include every submission that was acknowledged before.
         """
-        asked = {
+        tasks = {
             tournament_id: asyncio.create_task(self._refresh_one(tournament_id))
             for tournament_id in tournament_ids
             if tournament_id not in self._refreshing
         }
-        self._refreshing |= asked
-        if asked:
-            await asyncio.wait(asked.values(), timeout=REFRESH_WAIT_SECONDS)
-        return frozenset(name for name, task in asked.items() if task.done() and task.result())
+        self._refreshing |= tasks
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=REFRESH_WAIT_SECONDS)
+        return frozenset(name for name, task in tasks.items() if task.done() and task.result())
 
     async def _refresh_one(self, tournament_id: str) -> bool:
         request = pb.ListCandidatesRequest(tournament_id=tournament_id, page_size=1)

@@ -93,14 +93,14 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         token, sent = request.resume_token, pb.WatchTournamentResponse()
         while True:
             change, begin = self._runtime.changes.next_change(), self._clock.monotonic()
-            seen = await self._tournaments.tournament_view(request.tournament_id, token)
-            message = self._view_message(seen, token)
+            view = await self._tournaments.tournament_view(request.tournament_id, token)
+            message = self._view_message(view, token)
             if message != sent:
                 yield message
                 token = message.resume_token
                 sent.CopyFrom(message)
                 sent.ClearField("events")
-            if has_ended(seen):
+            if has_ended(view):
                 return
             if self._closing:
                 raise Unavailable("the orchestrator is stopping; watch again with the last resume_token")
@@ -197,12 +197,12 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     def _tournament_message(self, record: TournamentRecord) -> tournament_pb2.Tournament:
         return tournament_message(record, self._runtime, self._clock.monotonic(), self._leaderboard_address)
 
-    def _view_message(self, seen: TournamentView, token: int) -> pb.WatchTournamentResponse:
+    def _view_message(self, view: TournamentView, token: int) -> pb.WatchTournamentResponse:
         return pb.WatchTournamentResponse(
-            tournament=self._tournament_message(seen.tournament),
-            pods=[pod_message(pod, self._runtime) for pod in seen.pods],
-            events=map(event_message, seen.events),
-            resume_token=seen.events[-1].sequence if seen.events else token,
+            tournament=self._tournament_message(view.tournament),
+            pods=[pod_message(pod, self._runtime) for pod in view.pods],
+            events=map(event_message, view.events),
+            resume_token=view.events[-1].sequence if view.events else token,
         )
 
 

@@ -48,10 +48,10 @@ class ExternalPods:
         """Creates the tracker; pods that a previous run recorded count as present at first."""
         self._state, self._runtime, self._clock = state, runtime, clock
         now = clock.monotonic()
-        self._heard = dict.fromkeys(runtime.cache.pods, now)
+        self._last_calls = dict.fromkeys(runtime.cache.pods, now)
         self._waiting: Counter[str] = Counter()
         # Two pods that are assigned at the same time would both take the same free place.
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     # --- presence ---------------------------------------------------------------------------------------------
 
@@ -64,14 +64,14 @@ class ExternalPods:
         finally:
             self._waiting[pod_id] -= 1
             self._waiting += Counter()
-            self._heard[pod_id] = self._clock.monotonic()
+            self._last_calls[pod_id] = self._clock.monotonic()
 
     def present(self) -> frozenset[str]:
         """Ids of pods that wait for an answer, called recently, or hold a valid lease."""
         now = self._clock.monotonic()
-        self._heard = {pod_id: then for pod_id, then in self._heard.items() if now - then < PRESENCE_SECONDS}
+        self._last_calls = {pod_id: then for pod_id, then in self._last_calls.items() if now - then < PRESENCE_SECONDS}
         holding = (held.pod_id for held in self._runtime.leases.held.values() if now < held.expires)
-        return frozenset((*self._waiting, *self._heard, *holding))
+        return frozenset((*self._waiting, *self._last_calls, *holding))
 
     def expected(self) -> list[PodRecord]:
         """Records of pods that are present, or may return to the work they hold."""
@@ -91,7 +91,7 @@ class ExternalPods:
 
     async def assign_work(self, requester: Holder) -> AssignedWork | dispatch.Wait:
         """Assigns work of the tournament that has the fewest pods relative to its share."""
-        async with self._turn:
+        async with self._lock:
             if requester.pod_id in self._runtime.cache.pods and await self._state.transact(
                 close_stale_record, requester
             ):
@@ -107,9 +107,9 @@ class ExternalPods:
     def _preferred_tournaments(self, pod_id: str) -> list[str]:
         cache, present = self._runtime.cache, self.present()
         demands = [
-            demand_of(found, evaluating=bool(cache.evaluations(found.tournament_id)), not_before=0.0)
-            for found in cache.active()
-            if found.state == records.RUNNING or cache.evaluations(found.tournament_id)
+            demand_of(found, evaluating=bool(cache.unfinished_evaluations(found.tournament_id)), not_before=0.0)
+            for found in cache.active_tournaments()
+            if found.state == records.RUNNING or cache.unfinished_evaluations(found.tournament_id)
         ]
         others = Counter(
             pod.tournament_id
@@ -117,7 +117,7 @@ class ExternalPods:
             if pod.pod_id != pod_id and pod.pod_id in present and not pod.drain_reason
         )
         own = cache.pods.get(pod_id)
-        if own and cache.held(pod_id):
+        if own and cache.held_work_ids(pod_id):
             # The response to its previous request was lost.
             return [own.tournament_id]
         return preferences(own.tournament_id if own else "", others, shares(self.count(), demands))
@@ -138,24 +138,24 @@ def shares(external_pods: int, demands: Sequence[Demand]) -> Mapping[str, int]:
     return pool_size.share(unoccupied, [as_external_demand(each) for each in demands])
 
 
-def as_external_demand(asked: Demand) -> Demand:
+def as_external_demand(demand: Demand) -> Demand:
     """Converts the demand of a tournament to units of external pods, without steps and cooldown."""
-    return replace(asked, pod=EXTERNAL_POD_RESOURCES, step_pods=None, cooldown_seconds=0.0, granted=None)
+    return replace(demand, pod=EXTERNAL_POD_RESOURCES, step_pods=None, cooldown_seconds=0.0, granted=None)
 
 
-def preferences(here: str, others: Mapping[str, int], entitled: Mapping[str, int]) -> list[str]:
+def preferences(current: str, others: Mapping[str, int], entitled: Mapping[str, int]) -> list[str]:
     """Orders the tournaments that an external pod may work for, the one that needs it most first.
 
     Among tournaments with equally many pods, the one that the pod worked for last comes last, so that a single pod
     alternates between them.
 
     Args:
-        here: The tournament that the pod worked for last; empty if there is none.
+        current: The tournament that the pod worked for last; empty if there is none.
         others: Number of other external pods that work for each tournament.
         entitled: The result of `shares`, oldest tournament first.
     """
     wanting = [name for name, count in entitled.items() if others.get(name, 0) < count]
-    return sorted(wanting, key=lambda name: (others.get(name, 0), name == here))
+    return sorted(wanting, key=lambda name: (others.get(name, 0), name == current))
 
 
 def decide_external(
@@ -223,8 +223,8 @@ def assign_external(
     """Assigns work of this tournament to an external pod, if there is any, and records that the pod works for it."""
     answer = transactions.assign_from_tournament(transaction, tournament_id, requester, inputs)
     pod = records.find(transaction, PodRecord, requester.pod_id)
-    there = pod is not None and pod.phase != PodPhase.GONE and pod.tournament_id == tournament_id
-    if not isinstance(answer, AssignedWork) or there:
+    works_there = pod is not None and pod.phase != PodPhase.GONE and pod.tournament_id == tournament_id
+    if not isinstance(answer, AssignedWork) or works_there:
         return answer
     joined = PodRecord(
         pod_id=requester.pod_id,
@@ -241,5 +241,5 @@ def assign_external(
     )
     records.save(transaction, joined)
     message = f"external pod {requester.pod_id} joined; the tournament's `pod` settings do not apply to it"
-    transaction.record("pod_joined", message, tournament_id=tournament_id, pod_id=requester.pod_id)
+    transaction.record_event("pod_joined", message, tournament_id=tournament_id, pod_id=requester.pod_id)
     return answer

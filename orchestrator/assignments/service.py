@@ -101,11 +101,11 @@ class Assignments:
         while True:
             change = self._runtime.changes.next_change()
             answer = await self._try_acquire(requester)
-            left = deadline - self._clock.monotonic()
-            if not isinstance(answer, dispatch.Wait) or left <= 0 or self._closing:
+            remaining_seconds = deadline - self._clock.monotonic()
+            if not isinstance(answer, dispatch.Wait) or remaining_seconds <= 0 or self._closing:
                 return answer
             try:
-                await asyncio.wait_for(change.wait(), left)
+                await asyncio.wait_for(change.wait(), remaining_seconds)
             except TimeoutError:
                 return answer
 
@@ -139,9 +139,9 @@ class Assignments:
         """Generates an agent whose number is committed; if this fails, the next pod that gets it tries again."""
         try:
             async with self._generating:
-                agents = self._runtime.cache.agents(tournament.tournament_id)
+                agents = self._runtime.cache.unfinished_agents(tournament.tournament_id)
                 for ungenerated, others in generation_order(agents, agent, synchronous=tournament.spec.synchronous):
-                    failed = self._runtime.cache.failed(tournament.tournament_id)
+                    failed = self._runtime.cache.failed_agent_ids(tournament.tournament_id)
                     made = await self._leaderboard.generate(tournament, ungenerated, others, failed)
                     await self._state.transact(transactions.save_generated_agent, made)
         except InvalidArgument as error:

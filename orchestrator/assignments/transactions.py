@@ -172,7 +172,7 @@ def _assign(transaction: Transaction, work: WorkRecord, requester: Holder, reaso
     )
     records.save(transaction, assigned)
     agent_id = assigned.agent_id if isinstance(assigned, AgentRecord) else ""
-    transaction.record(
+    transaction.record_event(
         "agent_assigned" if agent_id else "evaluation_assigned",
         f"{assigned.work_id} is assigned to {requester.pod_id}: {reason} (lease epoch {assigned.lease_epoch})",
         tournament_id=assigned.tournament_id,
@@ -188,7 +188,7 @@ def save_generated_agent(transaction: Transaction, generated: Agent) -> None:
     if agent and agent.agent is None:
         records.save(transaction, replace(agent, agent=generated))
         message = f"{agent.agent_id}: {generated.reason}"
-        transaction.record("agent_generated", message, tournament_id=agent.tournament_id, agent_id=agent.agent_id)
+        transaction.record_event("agent_generated", message, tournament_id=agent.tournament_id, agent_id=agent.agent_id)
         _record_left_algorithms(transaction, generated)
 
 
@@ -200,7 +200,7 @@ def _record_left_algorithms(transaction: Transaction, generated: Agent) -> None:
     for name, reason in sorted(generated.left_algorithms.items()):
         if name not in recorded:
             message = f"{name} leaves the draw: {reason}; its pods get other algorithms when their agents finish"
-            transaction.record(
+            transaction.record_event(
                 "algorithm_left", message, tournament_id=generated.tournament_id, agent_id=generated.agent_id
             )
 
@@ -253,7 +253,7 @@ def mark_useful(transaction: Transaction, pod_id: str) -> None:
 def record_evaluator_fault(transaction: Transaction, tournament_id: str, pod_id: str, fault: str) -> None:
     """Records that a pod scored with the built-in evaluator because the tournament's evaluator failed."""
     reason = f"{pod_id} falls back to the built-in evaluator for a while: {fault[:MAXIMUM_FAULT_CHARACTERS]}"
-    transaction.record("evaluator_replaced", reason, tournament_id=tournament_id, pod_id=pod_id)
+    transaction.record_event("evaluator_replaced", reason, tournament_id=tournament_id, pod_id=pod_id)
 
 
 def complete_lease(
@@ -292,7 +292,7 @@ def _complete_agent(transaction: Transaction, agent: AgentRecord, request: pb.Co
     steps = max(agent.environment_steps, request.progress.environment_steps)
     ended = replace(agent, phase=phase, pod_id="", incarnation="", environment_steps=steps)
     records.save(transaction, ended)
-    transaction.record(
+    transaction.record_event(
         f"agent_{word}",
         f"{agent.agent_id} {word} after {steps} steps" + (f": {request.message}" if request.message else ""),
         tournament_id=agent.tournament_id,

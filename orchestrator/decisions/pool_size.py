@@ -242,12 +242,12 @@ def _free(capacity: Capacity, pods: Sequence[PodView]) -> FreeResources:
     if capacity.free is not None:
         return capacity.free
     reserved = [pod.reserved for pod in pods]
-    left = Resources(
+    remaining = Resources(
         capacity.total.cores - sum([each.cores for each in reserved]),
         capacity.total.memory_bytes - sum([each.memory_bytes for each in reserved]),
         capacity.total.gpus - sum([each.gpus for each in reserved]),
     )
-    return FreeResources(left, (left,))
+    return FreeResources(remaining, (remaining,))
 
 
 def _enforce_drain(now: float, pod: PodView, limits: Limits) -> list[Action]:

@@ -315,8 +315,8 @@ def _listed(leader: Any) -> ListedPod:
 
 def _seconds(created: str) -> float:
     """Converts the engine's time, which has nanoseconds and a Z, to seconds since 1970."""
-    whole = created.partition(".")[0].removesuffix("Z")
-    return datetime.fromisoformat(f"{whole}+00:00").timestamp()
+    seconds_text = created.partition(".")[0].removesuffix("Z")
+    return datetime.fromisoformat(f"{seconds_text}+00:00").timestamp()
 
 
 def _last_log_line(container: Any) -> str:

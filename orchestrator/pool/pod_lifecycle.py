@@ -90,7 +90,7 @@ def record_intent(transaction: Transaction, tournament_id: str, reason: str) -> 
     )
     records.save(transaction, pod)
     records.save(transaction, replace(tournament, next_pod=number + 1))
-    transaction.record("pod_started", f"{pod.pod_id}: {reason}", tournament_id=tournament_id, pod_id=pod.pod_id)
+    transaction.record_event("pod_started", f"{pod.pod_id}: {reason}", tournament_id=tournament_id, pod_id=pod.pod_id)
     return NewPod(pod.pod_id, tournament_id, spec)
 
 
@@ -114,7 +114,7 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> None:
         )
         records.save(transaction, adopted)
         message = f"{listed.pod_id} is running and is asked to stop: {UNKNOWN}"
-        transaction.record("pod_unknown", message, tournament_id=listed.tournament_id, pod_id=listed.pod_id)
+        transaction.record_event("pod_unknown", message, tournament_id=listed.tournament_id, pod_id=listed.pod_id)
 
 
 def retire(transaction: Transaction, pod_id: str, reason: str) -> None:
@@ -127,7 +127,7 @@ def retire(transaction: Transaction, pod_id: str, reason: str) -> None:
     reason = (tournament.end_reason if tournament else "") or reason
     records.save(transaction, replace(pod, drain_reason=reason))
     message = f"{pod_id} is asked to stop: {reason}"
-    transaction.record("pod_draining", message, tournament_id=pod.tournament_id, pod_id=pod_id)
+    transaction.record_event("pod_draining", message, tournament_id=pod.tournament_id, pod_id=pod_id)
 
 
 def mark_gone(transaction: Transaction, pod_id: str, last_log_line: str) -> tuple[str, int]:
@@ -145,7 +145,7 @@ def mark_gone(transaction: Transaction, pod_id: str, last_log_line: str) -> tupl
     records.save(transaction, replace(pod, phase=PodPhase.GONE))
     as_requested = bool(pod.drain_reason)
     detail = f"; its last log line: {last_log_line}" if last_log_line and not as_requested else ""
-    transaction.record(
+    transaction.record_event(
         "pod_gone" if as_requested else "pod_died",
         f"{pod_id} has stopped: {pod.drain_reason}" if as_requested else f"{pod_id} died{detail}",
         tournament_id=pod.tournament_id,

@@ -361,4 +361,6 @@ def demand_of(
 def record_pool_event(transaction: Transaction, kind: str, name: str, message: str) -> None:
     """Records an event about a pod or a tournament."""
     pod = records.find(transaction, PodRecord, name)
-    transaction.record(kind, message, tournament_id=pod.tournament_id if pod else name, pod_id=name if pod else "")
+    transaction.record_event(
+        kind, message, tournament_id=pod.tournament_id if pod else name, pod_id=name if pod else ""
+    )

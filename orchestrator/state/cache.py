@@ -59,28 +59,28 @@ class StateCache:
         for record in saved:
             self._appliers[type(record)](record)
 
-    def agents(self, tournament_id: str) -> dict[str, AgentRecord]:
+    def unfinished_agents(self, tournament_id: str) -> dict[str, AgentRecord]:
         """Agents of a tournament that are neither finished nor failed, by id, in order; read-only."""
         return self._agents.get(tournament_id, {})
 
-    def failed(self, tournament_id: str) -> Sequence[str]:
+    def failed_agent_ids(self, tournament_id: str) -> Sequence[str]:
         """Ids of the latest agents of a tournament that failed, in the order of their failures."""
         return tuple(self._failed.get(tournament_id, ()))
 
-    def held(self, pod_id: str) -> Collection[str]:
+    def held_work_ids(self, pod_id: str) -> Collection[str]:
         """Ids of the work that is assigned to a pod; read-only."""
         return self._held.get(pod_id, ())
 
-    def evaluations(self, tournament_id: str) -> dict[str, EvaluationRecord]:
+    def unfinished_evaluations(self, tournament_id: str) -> dict[str, EvaluationRecord]:
         """Evaluations of a tournament that are not done, by id, in order; read-only."""
         return self._evaluations.get(tournament_id, {})
 
-    def active(self) -> list[TournamentRecord]:
+    def active_tournaments(self) -> list[TournamentRecord]:
         """Tournaments that are running or ending, or have evaluations that are not done, oldest first."""
         return [
             tournament
             for tournament in self.tournaments.values()
-            if tournament.state not in END_STATES or self.evaluations(tournament.tournament_id)
+            if tournament.state not in END_STATES or self.unfinished_evaluations(tournament.tournament_id)
         ]
 
     def assignable_work(self, pod_id: str, expired: Iterable[str]) -> Sequence[WorkRecord]:

@@ -69,7 +69,9 @@ class Transaction(database.Transaction):
     saved: list[Any] = field(default_factory=list)
     """Saved records, in order."""
 
-    def record(self, kind: str, message: str, *, tournament_id: str, pod_id: str = "", agent_id: str = "") -> None:
+    def record_event(
+        self, kind: str, message: str, *, tournament_id: str, pod_id: str = "", agent_id: str = ""
+    ) -> None:
         """Stores an event; it is logged once the transaction is durable."""
         ids = {"tournament_id": tournament_id, "pod_id": pod_id, "agent_id": agent_id}
         self.execute(
@@ -81,7 +83,7 @@ class Transaction(database.Transaction):
         )
         self.events.append((kind, message, {name: value for name, value in ids.items() if value}))
 
-    def once(self, method: str, request_id: str, request: Message, action: Callable[[], str]) -> str:
+    def run_once(self, method: str, request_id: str, request: Message, action: Callable[[], str]) -> str:
         """Runs `action`, unless the same request was executed before, and returns its answer.
 
         Returns:

@@ -26,12 +26,12 @@ class Observation:
 
 def observe(cache: StateCache) -> Observation:
     """Collects everything that decisions depend on."""
-    found = cache.active()
+    found = cache.active_tournaments()
     names = [tournament.tournament_id for tournament in found]
     return Observation(
         tournaments=found,
-        agents={name: cache.agents(name) for name in names},
-        evaluating={name for name in names if cache.evaluations(name)},
+        agents={name: cache.unfinished_agents(name) for name in names},
+        evaluating={name for name in names if cache.unfinished_evaluations(name)},
         pods=list(cache.pods.values()),
         states=Counter(tournament.state for tournament in cache.tournaments.values()),
     )

@@ -174,7 +174,7 @@ class PodRecord:
 
 @dataclass(frozen=True)
 class EventRecord:
-    """A decision or an occurrence; written by `Transaction.record`."""
+    """A decision or an occurrence; written by `Transaction.record_event`."""
 
     TABLE: ClassVar[str] = "events"
     sequence: int

@@ -11,7 +11,7 @@ def end_evaluation(transaction: Transaction, evaluation: EvaluationRecord) -> No
     """Stores an evaluation that is finished or failed."""
     records.save(transaction, replace(evaluation, pod_id="", incarnation=""))
     well = evaluation.phase == WorkPhase.FINISHED
-    transaction.record(
+    transaction.record_event(
         f"evaluation_{evaluation.phase}",
         f"{evaluation.evaluation_id} is done" if well else f"{evaluation.evaluation_id} failed: {evaluation.error}",
         tournament_id=evaluation.tournament_id,
@@ -25,4 +25,4 @@ def fail_tournament(transaction: Transaction, tournament_id: str, reason: str) -
     if tournament.state != RUNNING:
         return
     records.save(transaction, replace(tournament, state=FAILED, reason=reason, end_time=transaction.now))
-    transaction.record("tournament_failed", reason, tournament_id=tournament_id)
+    transaction.record_event("tournament_failed", reason, tournament_id=tournament_id)

@@ -92,4 +92,4 @@ def fresh_evaluation(
 
 
 def _record_champion(transaction: Transaction, tournament_id: str, reason: str) -> None:
-    transaction.record("champion_named", reason, tournament_id=tournament_id)
+    transaction.record_event("champion_named", reason, tournament_id=tournament_id)

@@ -96,4 +96,4 @@ def end_tournament(transaction: Transaction, tournament_id: str, state: int, rea
     end_time = transaction.now if state == COMPLETED else None
     records.save(transaction, replace(tournament, state=state, reason=reason, end_time=end_time))
     kind = "tournament_ending" if state == ENDING else "tournament_completed"
-    transaction.record(kind, reason, tournament_id=tournament_id)
+    transaction.record_event(kind, reason, tournament_id=tournament_id)

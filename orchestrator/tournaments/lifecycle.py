@@ -27,9 +27,9 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 TOURNAMENT_ENDED = "ERROR_REASON_TOURNAMENT_ENDED"
 ID_CHARACTERS = 6
-DEFAULT_PAGE = 100
-LONGEST_PAGE = 1000
-NEWEST = 1 << 62
+DEFAULT_PAGE_SIZE = 100
+MAXIMUM_PAGE_SIZE = 1000
+MAXIMUM_SEQUENCE = 1 << 62
 """Larger than every sequence number."""
 
 
@@ -152,7 +152,7 @@ class Tournaments:
 
     async def page(self, page_size: int, page_token: str) -> tuple[list[TournamentRecord], str]:
         """Returns tournaments, newest first, and the token of the next page; raises InvalidArgument for a bad token."""
-        size, before = page_limit(page_size), token_number(page_token, "ListTournaments") or NEWEST
+        size, before = page_limit(page_size), token_number(page_token, "ListTournaments") or MAXIMUM_SEQUENCE
         found = await self._state.transact(records.tournaments_before, before, size)
         return found, str(found[-1].sequence) if len(found) == size else ""
 
@@ -176,7 +176,7 @@ class Tournaments:
 
     async def tournament_view(self, tournament_id: str, after: int) -> TournamentView:
         """Returns a tournament, its pods, and its events after a sequence number; raises NotFound."""
-        tournament, events = await self._state.transact(tournament_view, tournament_id, min(after, NEWEST))
+        tournament, events = await self._state.transact(tournament_view, tournament_id, min(after, MAXIMUM_SEQUENCE))
         return TournamentView(tournament, self.pods(tournament_id), events)
 
     async def _change(self, change: Callable[[Transaction], TournamentRecord]) -> TournamentRecord:
@@ -228,12 +228,12 @@ def create(
             best=None,
         )
         records.save(transaction, tournament)
-        transaction.record(
+        transaction.record_event(
             "tournament_created", f"{spec.environment.id} with seed {spec.seed}", tournament_id=tournament.tournament_id
         )
         return tournament.tournament_id
 
-    tournament_id = transaction.once("CreateTournament", request.request_id, request, store)
+    tournament_id = transaction.run_once("CreateTournament", request.request_id, request, store)
     return records.find_tournament(transaction, tournament_id)
 
 
@@ -265,7 +265,7 @@ def update(transaction: Transaction, request: pb.UpdateTournamentRequest) -> Tou
             )
         records.save(transaction, replace(tournament, spec=spec))
         changes = describe_changes(tournament.spec, spec)
-        transaction.record("tournament_updated", changes, tournament_id=tournament.tournament_id)
+        transaction.record_event("tournament_updated", changes, tournament_id=tournament.tournament_id)
 
     return _once(transaction, "UpdateTournament", request, change)
 
@@ -274,7 +274,7 @@ def cancel(transaction: Transaction, tournament: TournamentRecord, reason: str) 
     """Cancels a tournament if it is running."""
     if tournament.state == RUNNING:
         records.save(transaction, replace(tournament, state=CANCELLED, reason=reason, end_time=transaction.now))
-        transaction.record("tournament_cancelled", reason, tournament_id=tournament.tournament_id)
+        transaction.record_event("tournament_cancelled", reason, tournament_id=tournament.tournament_id)
 
 
 def cancel_running(transaction: Transaction, reason: str, *, but_mesh_id: str | None = None) -> None:
@@ -302,7 +302,7 @@ def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str)
         pods_died_in_row=0,
     )
     records.save(transaction, resumed)
-    transaction.record(
+    transaction.record_event(
         "tournament_resumed", f"it had ended with: {tournament.reason}", tournament_id=tournament.tournament_id
     )
 
@@ -334,10 +334,10 @@ def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequ
         records.save(transaction, evaluation)
         records.save(transaction, replace(tournament, next_evaluation=number + 1))
         message = f"{evaluation.evaluation_id} of {checkpoint.agent_id} over {queued.episodes} episodes"
-        transaction.record("evaluation_created", message, tournament_id=tournament.tournament_id)
+        transaction.record_event("evaluation_created", message, tournament_id=tournament.tournament_id)
         return evaluation.evaluation_id
 
-    return transaction.once("CreateEvaluation", request.request_id, request, store)
+    return transaction.run_once("CreateEvaluation", request.request_id, request, store)
 
 
 def tournament_view(
@@ -346,18 +346,18 @@ def tournament_view(
     """Reads a tournament and its events after a sequence number."""
     return (
         records.find_tournament(transaction, tournament_id),
-        records.events_after(transaction, tournament_id, after, LONGEST_PAGE),
+        records.events_after(transaction, tournament_id, after, MAXIMUM_PAGE_SIZE),
     )
 
 
-def has_ended(seen: TournamentView) -> bool:
+def has_ended(view: TournamentView) -> bool:
     """Whether the tournament has ended and this view includes its last event."""
-    return seen.tournament.state in END_STATES and len(seen.events) < LONGEST_PAGE
+    return view.tournament.state in END_STATES and len(view.events) < MAXIMUM_PAGE_SIZE
 
 
 def page_limit(page_size: int) -> int:
     """Number of records on a page."""
-    return min(page_size or DEFAULT_PAGE, LONGEST_PAGE)
+    return min(page_size or DEFAULT_PAGE_SIZE, MAXIMUM_PAGE_SIZE)
 
 
 def token_number(page_token: str, method: str) -> int:
@@ -366,7 +366,7 @@ def token_number(page_token: str, method: str) -> int:
     Raises:
         InvalidArgument: The list did not return this token.
     """
-    if page_token and (not page_token.isdecimal() or int(page_token) > NEWEST):
+    if page_token and (not page_token.isdecimal() or int(page_token) > MAXIMUM_SEQUENCE):
         raise InvalidArgument(f"{method}: page_token {page_token!r} is invalid; use a next_page_token of this list")
     return int(page_token or 0)
 
@@ -383,4 +383,4 @@ def _once(
         change(records.find_tournament(transaction, request.tournament_id))
         return request.tournament_id
 
-    return records.find_tournament(transaction, transaction.once(method, request.request_id, request, act))
+    return records.find_tournament(transaction, transaction.run_once(method, request.request_id, request, act))

@@ -156,7 +156,7 @@ class ApiClient:
         return f"{root}{within}/{kind}" + (f"/{name}" if name else "")
 
 
-def error_of(answer: ApiResponse, asked: str, namespace: str) -> PodraceError:
+def error_of(answer: ApiResponse, operation: str, namespace: str) -> PodraceError:
     """Converts an error response to an error with one line of text and a remedy."""
     message = _message(answer)
     if answer.status == 401:
@@ -170,12 +170,12 @@ def error_of(answer: ApiResponse, asked: str, namespace: str) -> PodraceError:
     if answer.status == 404 and "namespaces" in message:
         return Unavailable(f"there is no namespace {namespace!r}: {message}; set kubernetes.namespace")
     if answer.status == 404:
-        return NotFound(f"{asked}: {message}")
+        return NotFound(f"{operation}: {message}")
     if answer.status in (400, 422):
         return InvalidArgument(f"the Kubernetes API rejects the request: {message}")
     if answer.status == 429:
         return Unavailable(f"the Kubernetes API is overloaded: {message}")
-    return Unavailable(f"the Kubernetes API reports an error: {asked}: {answer.status} {message}")
+    return Unavailable(f"the Kubernetes API reports an error: {operation}: {answer.status} {message}")
 
 
 def connect(namespace: str) -> tuple[SendRequest, str]:

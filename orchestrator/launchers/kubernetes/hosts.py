@@ -17,16 +17,16 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 PREFIX = "PODRACE_AGENTPOD__"
 
 
-def part_of(spec: PodSpec) -> PodSpec:
+def share_of_host(spec: PodSpec) -> PodSpec:
     """The share of a pod's specification that each of its hosts gets."""
     hosts = hosts_of(spec)
     if hosts == 1:
         return spec
-    part = PodSpec()
-    part.CopyFrom(spec)
-    part.cores, part.memory_bytes = spec.cores / hosts, spec.memory_bytes // hosts
-    part.learners, part.gpus, part.hosts = spec.learners // hosts, spec.gpus // hosts, 1
-    return part
+    share = PodSpec()
+    share.CopyFrom(spec)
+    share.cores, share.memory_bytes = spec.cores / hosts, spec.memory_bytes // hosts
+    share.learners, share.gpus, share.hosts = spec.learners // hosts, spec.gpus // hosts, 1
+    return share
 
 
 def completions(spec: PodSpec) -> dict[str, Any]:

@@ -14,7 +14,13 @@ from typing import Any
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.kubernetes.api_client import Object
-from orchestrator.launchers.kubernetes.hosts import LEADER_PORT, anti_affinity, completions, host_environment, part_of
+from orchestrator.launchers.kubernetes.hosts import (
+    LEADER_PORT,
+    anti_affinity,
+    completions,
+    host_environment,
+    share_of_host,
+)
 from orchestrator.launchers.options import KubernetesOptions
 from orchestrator.launchers.pod_settings import (
     LAYOUT_NAMES,
@@ -86,35 +92,45 @@ def job_of(
         "podrace/tournament": owned["name"],
         "podrace/pod": name,
     }
-    given = template["metadata"]
-    pod_metadata = template["template"].get("metadata") or {}
+    template_metadata = template["metadata"]
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
             "name": name,
-            "labels": {**(given.get("labels") or {}), **labels},
-            "annotations": {**_own(given.get("annotations")), **_annotations(pod)},
+            "labels": {**(template_metadata.get("labels") or {}), **labels},
+            "annotations": {**_without_kubectl(template_metadata.get("annotations")), **_annotations(pod)},
             # Not owned by the orchestrator's pod: its pods would be deleted when it is replaced.
             "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": owned["name"], "uid": owned["uid"]}],
         },
-        "spec": {
-            **completions(pod.spec),
-            # A pod that dies is replaced by a new one with another id. A pod that Kubernetes evicted is not dead: it
-            # is recreated as soon as it has stopped.
-            "backoffLimit": 0,
-            "podFailurePolicy": {
-                "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+        "spec": _job_spec(pod, pod_environment, options, template, labels),
+    }
+
+
+def _job_spec(
+    pod: NewPod,
+    pod_environment: PodEnvironment,
+    options: KubernetesOptions,
+    template: Object,
+    labels: Mapping[str, str],
+) -> dict[str, Any]:
+    pod_metadata = template["template"].get("metadata") or {}
+    return {
+        **completions(pod.spec),
+        # A pod that dies is replaced by a new one with another id. A pod that Kubernetes evicted is not dead: it is
+        # recreated as soon as it has stopped.
+        "backoffLimit": 0,
+        "podFailurePolicy": {
+            "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+        },
+        "podReplacementPolicy": "Failed",
+        "ttlSecondsAfterFinished": round(2 * options.keep_seconds) + 60,
+        "template": {
+            "metadata": {
+                **pod_metadata,
+                "labels": {**(pod_metadata.get("labels") or {}), **labels},
             },
-            "podReplacementPolicy": "Failed",
-            "ttlSecondsAfterFinished": round(2 * options.keep_seconds) + 60,
-            "template": {
-                "metadata": {
-                    **pod_metadata,
-                    "labels": {**(pod_metadata.get("labels") or {}), **labels},
-                },
-                "spec": _pod_spec(pod, pod_environment, options, template),
-            },
+            "spec": _pod_spec(pod, pod_environment, options, template),
         },
     }
 
@@ -127,37 +143,60 @@ def _pod_spec(
     base = next((container for container in containers if container.get("name") == CONTAINER), None)
     if base is None:
         raise FailedPrecondition(f"PodTemplate {options.template!r} has no container {CONTAINER!r}: apply deploy/k8s")
-    part, name, roles = part_of(pod.spec), job_name(pod.pod_id), roles_of(pod.spec)
-    gpus = gpus_of_roles(part, roles, claimed=not options.gpu_resource)
-    resources = resources_of_roles(part, roles)
-    where = host_environment(name, pod.spec, template)
-    made: list[dict[str, Any]] = []
-    for role in roles:
-        container = copy.deepcopy(base)
-        container["name"] = role
-        container["args"] = [role]
-        container["env"] = [*(base.get("env") or []), *_environment(pod, pod_environment, role, gpus[role]), *where]
-        container["ports"] = [{"name": "metrics", "containerPort": METRICS_PORT + len(made)}]
-        if where and role == LEADER:
-            container["ports"].append({"name": "head", "containerPort": LEADER_PORT})
-        container["resources"] = _resources(base, resources[role], gpus[role], options.gpu_resource)
-        container["volumeMounts"] = [
-            *(base.get("volumeMounts") or []),
-            {"name": "sockets", "mountPath": FOLDER},
-            {"name": "shared-memory", "mountPath": SHARED_MEMORY},
-        ]
-        made.append(container)
-    beside = [container for container in containers if container is not base]
-    spec |= {"containers": [*made, *beside], "restartPolicy": "Never"}
-    spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(part)]
-    if where:
+    share, name, roles = share_of_host(pod.spec), job_name(pod.pod_id), roles_of(pod.spec)
+    gpus = gpus_of_roles(share, roles, claimed=not options.gpu_resource)
+    resources = resources_of_roles(share, roles)
+    hosts = host_environment(name, pod.spec, template)
+    role_containers = [
+        _container(
+            base,
+            role,
+            environment=[*_environment(pod, pod_environment, role, gpus[role]), *hosts],
+            ports=_ports(index, leader=bool(hosts) and role == LEADER),
+            resources=_resources(base, resources[role], gpus[role], options.gpu_resource),
+        )
+        for index, role in enumerate(roles)
+    ]
+    others = [container for container in containers if container is not base]
+    spec |= {"containers": [*role_containers, *others], "restartPolicy": "Never"}
+    spec["volumes"] = [*(spec.get("volumes") or []), *_volumes(share)]
+    if hosts:
         spec["affinity"] = anti_affinity(name, pod.spec, spec.get("affinity"))
     if len(roles) > 1:
         # CUDA opens memory handles by process id, so all roles need a common process namespace.
         spec["shareProcessNamespace"] = True
         # Newer clusters apply this limit to all containers together; older ones ignore it.
-        spec["resources"] = whole(part)
+        spec["resources"] = pod_resources(share)
     return spec
+
+
+def _container(
+    base: Object,
+    role: str,
+    *,
+    environment: Sequence[Mapping[str, Any]],
+    ports: Sequence[Mapping[str, Any]],
+    resources: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The container of a role, built from that of the template."""
+    container: dict[str, Any] = copy.deepcopy(dict(base))
+    container["name"] = role
+    container["args"] = [role]
+    container["env"] = [*(base.get("env") or []), *environment]
+    container["ports"] = list(ports)
+    container["resources"] = resources
+    container["volumeMounts"] = [
+        *(base.get("volumeMounts") or []),
+        {"name": "sockets", "mountPath": FOLDER},
+        {"name": "shared-memory", "mountPath": SHARED_MEMORY},
+    ]
+    return container
+
+
+def _ports(index: int, *, leader: bool) -> list[dict[str, Any]]:
+    """Ports of the role with this index; the leader of several hosts also serves the other hosts."""
+    ports: list[dict[str, Any]] = [{"name": "metrics", "containerPort": METRICS_PORT + index}]
+    return [*ports, {"name": "head", "containerPort": LEADER_PORT}] if leader else ports
 
 
 def _volumes(spec: PodSpec) -> list[dict[str, Any]]:
@@ -216,7 +255,7 @@ def resources_of_roles(spec: PodSpec, roles: Sequence[str]) -> Mapping[str, dict
     thousandths, memory = round(spec.cores * 1000), spec.memory_bytes
     cores = _parts(thousandths, roles, thousandths // EVALUATOR_PART)
     memories = _parts(memory, roles, memory // len(roles))
-    limits = whole(spec)["limits"]
+    limits = pod_resources(spec)["limits"]
     found = {}
     for role in roles:
         requests = {"cpu": f"{cores[role]}m"} | ({"memory": str(memories[role])} if memory else {})
@@ -224,7 +263,7 @@ def resources_of_roles(spec: PodSpec, roles: Sequence[str]) -> Mapping[str, dict
     return found
 
 
-def whole(spec: PodSpec) -> dict[str, dict[str, str]]:
+def pod_resources(spec: PodSpec) -> dict[str, dict[str, str]]:
     """What a pod reserves, as requests and as limits."""
     all_of_it = {"cpu": f"{round(spec.cores * 1000)}m"}
     if spec.memory_bytes:
@@ -236,20 +275,22 @@ def _parts(total: int, roles: Sequence[str], evaluators: int) -> Mapping[str, in
     """Splits a total into whole parts that add up to it."""
     others = [role for role in roles if role != EVALUATOR]
     parts = {role: evaluators for role in roles if role == EVALUATOR and others}
-    left = total - sum(parts.values())
-    parts |= {role: left // len(others) for role in others}
+    remaining = total - sum(parts.values())
+    parts |= {role: remaining // len(others) for role in others}
     parts[others[0]] += total - sum(parts.values())
     return parts
 
 
-def _resources(base: Object, mine: Mapping[str, dict[str, str]], gpus: int, gpu_resource: str) -> dict[str, Any]:
+def _resources(
+    base: Object, role_resources: Mapping[str, dict[str, str]], gpus: int, gpu_resource: str
+) -> dict[str, Any]:
     """Resources of a role over those of the template, whose devices (RDMA adapters) only containers with a GPU get."""
     template_resources = base.get("resources") or {}
     found: dict[str, Any] = {**template_resources}
     for side in ("requests", "limits"):
         stated = template_resources.get(side) or {}
         devices = {key: value for key, value in stated.items() if gpus or "/" not in key}
-        found[side] = {**devices, **mine[side]}
+        found[side] = {**devices, **role_resources[side]}
         if gpus and gpu_resource:
             found[side][gpu_resource] = str(gpus)
     return found
@@ -268,7 +309,7 @@ def _annotations(pod: NewPod) -> dict[str, str]:
     }
 
 
-def _own(annotations: Mapping[str, str] | None) -> dict[str, str]:
+def _without_kubectl(annotations: Mapping[str, str] | None) -> dict[str, str]:
     """Annotations without those of kubectl."""
     return {key: value for key, value in (annotations or {}).items() if "kubectl.kubernetes.io" not in key}
 

@@ -166,13 +166,13 @@ class KubernetesLauncher:
     ) -> dict[str, str]:
         """Why pods are waiting, by pod id."""
         found = {}
-        asked = False
+        events_read = False
         for job in living:
             name, reason = _name(job), states[_name(job)].waiting
             podless = not pods[name] and not reason and not states[name].terminating
-            if self._holds_for("podless", name, podless, PODLESS_SECONDS) and not asked:
+            if self._holds_for("podless", name, podless, PODLESS_SECONDS) and not events_read:
                 # The other Jobs most likely have the same reason, so events are read once per cycle.
-                asked = True
+                events_read = True
                 about = f"involvedObject.kind=Job,involvedObject.name={name}"
                 reason = creation_failure(self._cluster().list("v1", "events", fields=about))
             if reason:
@@ -240,14 +240,14 @@ class KubernetesLauncher:
             for name, (reserved, since) in self._started.items()
             if now - since < SETTLING_SECONDS and name not in self._last_log_line
         }
-        coming = {name: reserved for name, (reserved, _) in self._started.items()} | self._reserved
-        left = [
+        reservations = {name: reserved for name, (reserved, _) in self._started.items()} | self._reserved
+        unscheduled = [
             reserved.for_hosts(reserved.hosts - bound[name])
-            for name, reserved in coming.items()
+            for name, reserved in reservations.items()
             if bound[name] < reserved.hosts
         ]
         closed = next((f"{pod_id} waits: {reason}" for pod_id, reason in self._waiting.items()), "")
-        return capacity_of(self._objects, self._is_our_pod, left, self._options.gpu_resource, closed)
+        return capacity_of(self._objects, self._is_our_pod, unscheduled, self._options.gpu_resource, closed)
 
     def _sense(self) -> ClusterObjects:
         cluster = self._cluster()
@@ -270,8 +270,8 @@ class KubernetesLauncher:
     def _is_our_pod(self, pod: Object) -> bool:
         metadata = pod["metadata"]
         labels = metadata.get("labels") or {}
-        ours = labels.get("podrace/scope") == self._options.scope and "podrace/pod" in labels
-        return ours and metadata.get("namespace") == self._cluster().namespace
+        labeled = labels.get("podrace/scope") == self._options.scope and "podrace/pod" in labels
+        return labeled and metadata.get("namespace") == self._cluster().namespace
 
     # --- objects that must exist ------------------------------------------------------------------------------
 

@@ -39,9 +39,9 @@ def quantity(text: str | float) -> float:
 
 
 def capacity_of(
-    seen: ClusterObjects,
-    ours: Callable[[Object], bool],
-    coming: Iterable[Resources],
+    objects: ClusterObjects,
+    is_agent_pod: Callable[[Object], bool],
+    unscheduled: Iterable[Resources],
     gpu_resource: str,
     closed: str = "",
 ) -> Capacity:
@@ -52,30 +52,16 @@ def capacity_of(
     autoscaler can add nodes for it.
 
     Args:
-        seen: Objects of the cluster.
-        ours: Whether a Kubernetes pod is an agent pod of this launcher.
-        coming: Reservations of agent pods that are not bound to a node yet.
+        objects: Objects of the cluster.
+        is_agent_pod: Whether a Kubernetes pod is an agent pod of this launcher.
+        unscheduled: Reservations of agent pods that are not bound to a node yet.
         gpu_resource: Resource name of GPUs; empty: GPUs cannot be counted.
         closed: Why no pod may be started now; empty if pods may be started.
     """
-    requested: defaultdict[str, list[Object]] = defaultdict(list)
-    for pod in seen.pods:
-        node = pod["spec"].get("nodeName")
-        if node and pod.get("status", {}).get("phase") not in FINISHED_PHASES:
-            requested[node].append(pod)
-    free, totals = [], []
-    for node in seen.nodes:
-        pods = requested[node["metadata"]["name"]]
-        left = _left(node, pods, seen.template, gpu_resource)
-        mine = _sum(requests_of(pod, gpu_resource) for pod in pods if ours(pod))
-        if left == NO_RESOURCES and mine == NO_RESOURCES:
-            continue
-        free.append(left)
-        totals.append(left + mine)
-    held = _sum(requests_of(pod, gpu_resource) for pods in requested.values() for pod in pods if ours(pod))
-    quota = quota_left(seen.quotas, gpu_resource)
+    free, totals, held = _bound_resources(objects, is_agent_pod, gpu_resource)
+    quota = quota_left(objects.quotas, gpu_resource)
     unoccupied = FreeResources(_least(_sum(free), quota), tuple(free), strict=True)
-    for resources in coming:
+    for resources in unscheduled:
         held += resources
         if unoccupied.has_nodes(resources):
             unoccupied -= resources
@@ -89,6 +75,28 @@ def capacity_of(
         free=unoccupied,
         closed=closed,
     )
+
+
+def _bound_resources(
+    objects: ClusterObjects, is_agent_pod: Callable[[Object], bool], gpu_resource: str
+) -> tuple[list[Resources], list[Resources], Resources]:
+    """What is free and what there is for agent pods on each node, and what all bound agent pods have reserved."""
+    pods_by_node: defaultdict[str, list[Object]] = defaultdict(list)
+    for pod in objects.pods:
+        node_name = pod["spec"].get("nodeName")
+        if node_name and pod.get("status", {}).get("phase") not in FINISHED_PHASES:
+            pods_by_node[node_name].append(pod)
+    free, totals = [], []
+    for node in objects.nodes:
+        pods = pods_by_node[node["metadata"]["name"]]
+        node_free = _node_free(node, pods, objects.template, gpu_resource)
+        reserved = _sum(requests_of(pod, gpu_resource) for pod in pods if is_agent_pod(pod))
+        if node_free == NO_RESOURCES and reserved == NO_RESOURCES:
+            continue
+        free.append(node_free)
+        totals.append(node_free + reserved)
+    agent_pods = (pod for pods in pods_by_node.values() for pod in pods if is_agent_pod(pod))
+    return free, totals, _sum(requests_of(pod, gpu_resource) for pod in agent_pods)
 
 
 def takes_pods(node: Object, template: Object) -> bool:
@@ -114,12 +122,12 @@ def requests_of(pod: Object, gpu_resource: str) -> Resources:
     running = _sum(_requests(container, gpu_resource) for container in spec.get("containers") or [])
     reserved = running
     for container in spec.get("initContainers") or []:
-        asked = _requests(container, gpu_resource)
+        requests = _requests(container, gpu_resource)
         if container.get("restartPolicy") == "Always":
             # A sidecar runs beside the other containers.
-            reserved, running = reserved + asked, running + asked
+            reserved, running = reserved + requests, running + requests
         else:
-            reserved = _most(reserved, asked)
+            reserved = _most(reserved, requests)
     stated = (spec.get("resources") or {}).get("requests")
     if stated:
         reserved = _counted({"cpu": reserved.cores, "memory": reserved.memory_bytes, **stated}, "", reserved.gpus)
@@ -129,30 +137,30 @@ def requests_of(pod: Object, gpu_resource: str) -> Resources:
 def quota_left(quotas: Iterable[Object], gpu_resource: str) -> Resources:
     """What the quotas of the namespace leave, taking all of them together."""
     left = {"cpu": float("inf"), "memory": float(1 << 62), "gpus": float(UNKNOWN_GPUS)}
-    meant = {"requests.cpu": "cpu", "cpu": "cpu", "limits.cpu": "cpu", "requests.memory": "memory", "memory": "memory"}
-    meant |= {"limits.memory": "memory", f"requests.{gpu_resource}": "gpus"}
+    kinds = {"requests.cpu": "cpu", "cpu": "cpu", "limits.cpu": "cpu", "requests.memory": "memory", "memory": "memory"}
+    kinds |= {"limits.memory": "memory", f"requests.{gpu_resource}": "gpus"}
     for quota in quotas:
         if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
             # Applies to some pods only; the server decides whether agent pods are among them.
             continue
         status = quota.get("status", {})
         for name, hard in (status.get("hard") or {}).items():
-            rest = quantity(hard) - quantity((status.get("used") or {}).get(name, "0"))
-            if name in ("pods", "count/jobs.batch") and rest <= 0:
+            unused = quantity(hard) - quantity((status.get("used") or {}).get(name, "0"))
+            if name in ("pods", "count/jobs.batch") and unused <= 0:
                 left["cpu"] = 0.0
-            elif name in meant:
-                left[meant[name]] = min(left[meant[name]], max(rest, 0.0))
+            elif name in kinds:
+                left[kinds[name]] = min(left[kinds[name]], max(unused, 0.0))
     return Resources(left["cpu"], int(left["memory"]), int(left["gpus"]))
 
 
-def _left(node: Object, pods: Sequence[Object], template: Object, gpu_resource: str) -> Resources:
-    """What is left on a node; nothing if the node accepts no agent pods."""
+def _node_free(node: Object, pods: Sequence[Object], template: Object, gpu_resource: str) -> Resources:
+    """What is free on a node; nothing if the node accepts no agent pods."""
     allocatable = node.get("status", {}).get("allocatable") or {}
     if not takes_pods(node, template) or len(pods) >= quantity(allocatable.get("pods", "110")):
         return NO_RESOURCES
-    there = _counted(allocatable, gpu_resource, 0 if gpu_resource else UNKNOWN_GPUS)
-    left = there - _sum(requests_of(pod, gpu_resource) for pod in pods)
-    return Resources(max(left.cores, 0.0), max(left.memory_bytes, 0), max(left.gpus, 0))
+    total = _counted(allocatable, gpu_resource, 0 if gpu_resource else UNKNOWN_GPUS)
+    free = total - _sum(requests_of(pod, gpu_resource) for pod in pods)
+    return Resources(max(free.cores, 0.0), max(free.memory_bytes, 0), max(free.gpus, 0))
 
 
 def _requests(container: Object, gpu_resource: str) -> Resources:

@@ -47,7 +47,7 @@ class ForkServerClient:
         self._child: subprocess.Popen[bytes] | None = None
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._peer: Process | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def send_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Sends a request and returns the answer.
@@ -55,7 +55,7 @@ class ForkServerClient:
         Raises:
             Unavailable: The fork server cannot be started, or does not answer.
         """
-        async with self._turn:
+        async with self._lock:
             answer = None
             try:
                 reader, writer = await self._connect()

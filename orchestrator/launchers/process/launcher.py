@@ -228,10 +228,10 @@ class ProcessLauncher:
     def _remove_leftovers(self, pod_id: str, file: PodFile | None) -> None:
         """Removes the leftovers of a dead pod; if processes still run, kills them and removes the rest next time."""
         self._unwatch(pod_id)
-        left = [role for role in file.roles.values() if role.lives] if file and file.boot_id == boot_id() else []
-        for process in left:
+        leftover = [role for role in file.roles.values() if role.lives] if file and file.boot_id == boot_id() else []
+        for process in leftover:
             process.signal(signal.SIGKILL)
-        if left:
+        if leftover:
             return
         shutil.rmtree(self._folder / pod_id, ignore_errors=True)
         region = re.compile(rf"podrace-{re.escape(pod_id)}-[^-]+")

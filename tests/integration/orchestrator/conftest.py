@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import functools
 import itertools
 import shutil
 import tempfile
@@ -9,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_services import FakeLauncher, FakeLeaderboard
 
 from orchestrator.assignments import external_pods
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
 from orchestrator.decisions.pool_size import Limits
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers.base import Launcher, ListedPod, NewPod
+from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.launchers.options import ExternalOptions
 from orchestrator.leaderboard_client import LeaderboardClient
@@ -27,7 +29,6 @@ from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.lifecycle import Tournaments
 from podrace import rpc
-from podrace.errors import FailedPrecondition, PodraceError, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -48,116 +49,6 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self.now
-
-
-@dataclass
-class FakeLauncher:
-    """A launcher whose pods are entries of a dictionary."""
-
-    pods: dict[str, ListedPod] = field(default_factory=dict)
-    stopped: list[tuple[str, bool]] = field(default_factory=list)
-    refusal: PodraceError | None = None
-    stubborn: bool = False
-    log_line: str = ""
-
-    async def list(self) -> list[ListedPod]:
-        return list(self.pods.values())
-
-    async def start(self, pod: NewPod) -> None:
-        if self.refusal:
-            raise self.refusal
-        reserved = Resources(pod.spec.cores, pod.spec.memory_bytes, pod.spec.gpus)
-        self.pods[pod.pod_id] = ListedPod(pod.pod_id, pod.tournament_id, 1_700_000_000.0, pod.spec.layout, reserved)
-
-    async def stop(self, pod_id: str, *, kill: bool) -> None:
-        self.stopped.append((pod_id, kill))
-        if kill or not self.stubborn:
-            self.pods.pop(pod_id, None)
-
-    def last_log_line(self, pod_id: str) -> str:
-        return self.log_line
-
-
-class FakeLeaderboard(
-    leaderboard_pb2_grpc.LeaderboardServiceServicer,
-    leaderboard_pb2_grpc.GeneratorServiceServicer,
-    leaderboard_pb2_grpc.UpdaterServiceServicer,
-):
-    """A leaderboard whose answers a test sets."""
-
-    def __init__(self) -> None:
-        self.best: dict[str, leaderboard_pb2.Candidate] = {}
-        self.generate_requests: list[leaderboard_pb2.GenerateAgentRequest] = []
-        self.refusal: PodraceError | None = None
-        self.unreachable = False
-        self.contenders: list[leaderboard_pb2.Candidate] = []
-        self.snapshots: list[leaderboard_pb2.SnapshotChampionRequest] = []
-        self.snapshot_refusal: PodraceError | None = None
-
-    def score(self, tournament_id: str, score: float, agent: int = 0) -> None:
-        self.best[tournament_id] = leaderboard_pb2.Candidate(
-            candidate_id=f"digest-of-{score:g}",
-            tournament_id=tournament_id,
-            agent_id=f"{tournament_id}-a{agent}",
-            score=score,
-            standard_error=0.5,
-            rank=1,
-        )
-
-    async def ListCandidates(
-        self, request: leaderboard_pb2.ListCandidatesRequest, context: Any
-    ) -> leaderboard_pb2.ListCandidatesResponse:
-        assert request.page_size == 1
-        if self.unreachable:
-            raise FailedPrecondition("unreachable")
-        best = self.best.get(request.tournament_id)
-        return leaderboard_pb2.ListCandidatesResponse(candidates=[best] if best else [])
-
-    async def NameChampion(
-        self, request: leaderboard_pb2.NameChampionRequest, context: Any
-    ) -> leaderboard_pb2.NameChampionResponse:
-        """Selects the contender with the best fresh score."""
-        if self.unreachable:
-            raise Unavailable("unreachable")
-        fresh = {
-            one.candidate_id: one.evaluation.mean_return for one in request.evaluations if one.HasField("evaluation")
-        }
-        answer = leaderboard_pb2.NameChampionResponse(
-            contenders=[
-                leaderboard_pb2.Contender(candidate=candidate, episodes=50, seed=7)
-                for candidate in self.contenders
-                if candidate.candidate_id not in {one.candidate_id for one in request.evaluations}
-            ]
-        )
-        evaluated = [candidate for candidate in self.contenders if candidate.candidate_id in fresh]
-        if evaluated:
-            champion = max(evaluated, key=lambda candidate: fresh[candidate.candidate_id])
-            answer.champion.CopyFrom(champion)
-            answer.score, answer.standard_error, answer.reason = fresh[champion.candidate_id], 0.25, "the best score"
-        return answer
-
-    async def SnapshotChampion(
-        self, request: leaderboard_pb2.SnapshotChampionRequest, context: Any
-    ) -> leaderboard_pb2.SnapshotChampionResponse:
-        if self.snapshot_refusal:
-            raise self.snapshot_refusal
-        self.snapshots.append(request)
-        return leaderboard_pb2.SnapshotChampionResponse()
-
-    async def GenerateAgent(
-        self, request: leaderboard_pb2.GenerateAgentRequest, context: Any
-    ) -> leaderboard_pb2.GenerateAgentResponse:
-        if self.refusal:
-            raise self.refusal
-        self.generate_requests.append(request)
-        agent = leaderboard_pb2.Agent(
-            agent_id=f"{request.tournament_id}-a{request.number}",
-            tournament_id=request.tournament_id,
-            number=request.number,
-            algorithm="ppo",
-            reason="fresh",
-        )
-        return leaderboard_pb2.GenerateAgentResponse(agent=agent)
 
 
 def _service(name: str, file: Any, module: Any, servicer: object) -> rpc.Service:
@@ -263,6 +154,16 @@ class Mesh:
         )
         await self.call("CompleteAssignment", request)
 
+    async def fail(self, tournament_id: str, outcome: pb.Outcome.ValueType = pb.OUTCOME_AGENT_FAILED) -> None:
+        """Assigns work to the first pod of a tournament and completes it with an error."""
+        await self.complete(await self.assigned(f"{tournament_id}-p0"), outcome, message="loss is NaN")
+
+    async def evaluation(self, evaluation_id: str) -> pb.GetEvaluationResponse:
+        answer: pb.GetEvaluationResponse = await self.call(
+            "GetEvaluation", pb.GetEvaluationRequest(evaluation_id=evaluation_id)
+        )
+        return answer
+
 
 @pytest.fixture
 def clock() -> ManualClock:
@@ -289,80 +190,108 @@ def spec() -> Callable[..., TournamentSpec]:
 MeshFactory = Callable[..., contextlib.AbstractAsyncContextManager[Mesh]]
 
 
+async def _serve_leaderboard(leaderboard: FakeLeaderboard) -> rpc.Server:
+    module, file = leaderboard_pb2_grpc, leaderboard_pb2.DESCRIPTOR
+    services = [
+        _service(name, file, module, leaderboard)
+        for name in ("LeaderboardService", "GeneratorService", "UpdaterService")
+    ]
+    return await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), services)
+
+
+async def _restored(state: StateDatabase, clock: ManualClock, mesh_id: str) -> RuntimeState:
+    runtime = RuntimeState(LEASE_SECONDS)
+    await state.transact(lifecycle.cancel_running, "its mesh stopped", but_mesh_id=mesh_id)
+    runtime.restore(await state.transact(load_saved_state), clock.monotonic())
+    state.on_saved(runtime.cache.apply_saved)
+    return runtime
+
+
+def _tournaments(state: StateDatabase, runtime: RuntimeState, mesh_id: str, *, start_pods: bool) -> Tournaments:
+    numbers = itertools.count()
+    return Tournaments(
+        state,
+        runtime,
+        mesh_id=mesh_id,
+        start_pods=start_pods,
+        random_bytes=lambda count: bytes([next(numbers)] * count),
+    )
+
+
+def _launcher(launcher: Launcher | None, pods: ExternalPods | None, capacity: list[Capacity]) -> Any:
+    if pods:
+        return ExternalLauncher(pods, ExternalOptions(9090))
+    launched: Any = launcher or FakeLauncher()
+
+    async def current_capacity() -> Capacity:
+        return capacity[-1]
+
+    launched.capacity = current_capacity
+    return launched
+
+
+@contextlib.asynccontextmanager
+async def _open_mesh(
+    database: Path,
+    clock: ManualClock,
+    *,
+    launcher: Launcher | None = None,
+    cores: float = 2.0,
+    mesh_id: str = "",
+    start_pods: bool = True,
+    external: bool = False,
+) -> AsyncIterator[Mesh]:
+    leaderboard = FakeLeaderboard()
+    leaderboard_server = await _serve_leaderboard(leaderboard)
+    state = StateDatabase.open(database, clock)
+    runtime = await _restored(state, clock, mesh_id)
+    client = LeaderboardClient(leaderboard_server.address, runtime.best.update)
+    capacity = [Capacity(Resources(cores, 64 * GIB, 0), 64 * GIB)]
+    pods = ExternalPods(state, runtime, clock) if external else None
+    launched = _launcher(launcher, pods, capacity)
+    assignments = Assignments(state, runtime, client, clock, external_pods=pods)
+    servicer = OrchestratorServicer(
+        _tournaments(state, runtime, mesh_id, start_pods=start_pods),
+        assignments,
+        runtime,
+        clock,
+        leaderboard_address=leaderboard_server.address,
+        watch_pause_seconds=0.0,
+    )
+    limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
+    rules = external_pods.EXTERNAL_POD_RULES if pods else LAUNCHED_POD_RULES
+    reconciler = Reconciler(state, runtime, client, launched, clock, limits=limits, period_seconds=0.01, rules=rules)
+    service = _service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)
+    server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), [service])
+    async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
+        stub = pb_grpc.OrchestratorServiceStub(channel)
+        yield Mesh(clock, state, runtime, launched, leaderboard, reconciler, assignments, servicer, capacity, stub)
+    servicer.close()
+    await server.drain()
+    await reconciler.close()
+    await client.close()
+    await leaderboard_server.drain()
+    state.close()
+
+
 @pytest.fixture
 def open_mesh(tmp_path: Path, clock: ManualClock) -> MeshFactory:
     """Opens an orchestrator on the database of this test; opening it again is a restart."""
-
-    @contextlib.asynccontextmanager
-    async def opened(
-        *,
-        launcher: Launcher | None = None,
-        cores: float = 2.0,
-        mesh_id: str = "",
-        start_pods: bool = True,
-        leaderboard: FakeLeaderboard | None = None,
-        external: bool = False,
-    ) -> AsyncIterator[Mesh]:
-        leaderboard = leaderboard or FakeLeaderboard()
-        module, file = leaderboard_pb2_grpc, leaderboard_pb2.DESCRIPTOR
-        services = [
-            _service(name, file, module, leaderboard)
-            for name in ("LeaderboardService", "GeneratorService", "UpdaterService")
-        ]
-        config = rpc.ServerConfig(grace_seconds=0.0)
-        leaderboard_server = await rpc.Server.start(config, services)
-        state = StateDatabase.open(tmp_path / "orchestrator.sqlite", clock)
-        runtime = RuntimeState(LEASE_SECONDS)
-        await state.transact(lifecycle.cancel_running, "its mesh stopped", but_mesh_id=mesh_id)
-        runtime.restore(await state.transact(load_saved_state), clock.monotonic())
-        state.on_saved(runtime.cache.apply_saved)
-        board = LeaderboardClient(leaderboard_server.address, runtime.best.update)
-        capacity = [Capacity(Resources(cores, 64 * GIB, 0), 64 * GIB)]
-        external = ExternalPods(state, runtime, clock) if external else None
-        launcher = launcher or (ExternalLauncher(external, ExternalOptions(9090)) if external else FakeLauncher())
-
-        async def sensed() -> Capacity:
-            return capacity[-1]
-
-        if not external:
-            launcher.capacity = sensed
-        randomness = itertools.count()
-        assignments = Assignments(state, runtime, board, clock, external_pods=external)
-        servicer = OrchestratorServicer(
-            Tournaments(
-                state,
-                runtime,
-                mesh_id=mesh_id,
-                start_pods=start_pods,
-                random_bytes=lambda count: bytes([next(randomness)] * count),
-            ),
-            assignments,
-            runtime,
-            clock,
-            leaderboard_address=leaderboard_server.address,
-            watch_pause_seconds=0.0,
-        )
-        limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
-        rules = external_pods.EXTERNAL_POD_RULES if external else LAUNCHED_POD_RULES
-        reconciler = Reconciler(state, runtime, board, launcher, clock, limits=limits, period_seconds=0.01, rules=rules)
-        server = await rpc.Server.start(config, [_service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)])
-        async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
-            stub = pb_grpc.OrchestratorServiceStub(channel)
-            yield Mesh(clock, state, runtime, launcher, leaderboard, reconciler, assignments, servicer, capacity, stub)
-        servicer.close()
-        await server.drain()
-        await reconciler.close()
-        await board.close()
-        await leaderboard_server.drain()
-        state.close()
-
-    return opened
+    return functools.partial(_open_mesh, tmp_path / "orchestrator.sqlite", clock)
 
 
 @pytest.fixture
 async def mesh(open_mesh: MeshFactory) -> AsyncIterator[Mesh]:
     async with open_mesh() as opened:
         yield opened
+
+
+@pytest.fixture
+async def name(mesh: Mesh, spec: Callable[..., TournamentSpec]) -> str:
+    """Creates a tournament with two pods, and returns its id."""
+    created = await mesh.create(spec())
+    await mesh.cycle()
+    return created
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 from orchestrator.assignments import transactions
 from orchestrator.decisions.dispatch import Holder
 from orchestrator.decisions.pool_size import PodActivity
-from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
@@ -15,14 +14,6 @@ from podrace.tournament.v1 import tournament_pb2
 RUNNING = tournament_pb2.TOURNAMENT_STATE_RUNNING
 FAILED = tournament_pb2.TOURNAMENT_STATE_FAILED
 STALE = "ERROR_REASON_STALE_EPOCH"
-
-
-@pytest.fixture
-async def name(mesh: Any, spec: Any) -> str:
-    """A tournament with two pods."""
-    created: str = await mesh.create(spec())
-    await mesh.cycle()
-    return created
 
 
 async def test_each_pod_gets_the_next_agent_with_the_whole_specification(mesh: Any, name: str) -> None:
@@ -285,18 +276,14 @@ async def test_a_specification_that_the_generator_rejects_fails_the_tournament(m
 # --- failures ----------------------------------------------------------------------------------------------------
 
 
-async def fail(mesh: Any, name: str, outcome: pb.Outcome.ValueType = pb.OUTCOME_AGENT_FAILED) -> None:
-    await mesh.complete(await mesh.assigned(f"{name}-p0"), outcome, message="loss is NaN")
-
-
 async def test_three_failed_agents_in_a_row_fail_the_tournament(mesh: Any, name: str) -> None:
     for _ in range(2):
-        await fail(mesh, name)
-    await fail(mesh, name, pb.OUTCOME_FINISHED)
+        await mesh.fail(name)
+    await mesh.fail(name, pb.OUTCOME_FINISHED)
     for _ in range(2):
-        await fail(mesh, name)
+        await mesh.fail(name)
     assert (await mesh.get(name)).state == RUNNING
-    await fail(mesh, name)
+    await mesh.fail(name)
     failed = await mesh.get(name)
     assert failed.state == FAILED
     assert failed.reason == "3 agents failed in a row, the last one with: loss is NaN"
@@ -305,152 +292,17 @@ async def test_three_failed_agents_in_a_row_fail_the_tournament(mesh: Any, name:
 
 async def test_a_pod_that_reports_an_invalid_specification_fails_the_tournament_at_once(mesh: Any, name: str) -> None:
     other = await mesh.assigned(f"{name}-p1")
-    await fail(mesh, name, pb.OUTCOME_SPEC_FAILED)
+    await mesh.fail(name, pb.OUTCOME_SPEC_FAILED)
     assert ((await mesh.get(name)).state, (await mesh.get(name)).reason) == (FAILED, "loss is NaN")
     assert (await mesh.renew(other)).directive == pb.DIRECTIVE_DRAIN
 
 
 async def test_resuming_resets_the_failure_count(mesh: Any, name: str) -> None:
     for _ in range(3):
-        await fail(mesh, name)
+        await mesh.fail(name)
     await mesh.resume(name)
-    await fail(mesh, name)
+    await mesh.fail(name)
     assert (await mesh.get(name)).state == RUNNING
-
-
-# --- evaluations -------------------------------------------------------------------------------------------------
-
-
-async def result(mesh: Any, evaluation_id: str) -> pb.GetEvaluationResponse:
-    answer: pb.GetEvaluationResponse = await mesh.call(
-        "GetEvaluation", pb.GetEvaluationRequest(evaluation_id=evaluation_id)
-    )
-    return answer
-
-
-async def test_an_evaluation_is_assigned_before_agents_and_its_result_returned(mesh: Any, name: str) -> None:
-    evaluation_id = await mesh.evaluate(name)
-    assert not (await result(mesh, evaluation_id)).done
-    work = await mesh.assigned(f"{name}-p0")
-    assert work.evaluate.evaluation_id == evaluation_id
-    assert work.evaluate.episodes == 4
-    await mesh.renew(work, environment_steps=1000)
-    await mesh.complete(work, evaluation=Evaluation(mean_return=3.5))
-    answer = await result(mesh, evaluation_id)
-    assert (answer.done, answer.evaluation.mean_return, answer.error) == (True, 3.5, "")
-    assert (await mesh.get(name)).environment_steps == 0
-
-
-async def test_a_failed_evaluation_has_its_error(mesh: Any, name: str) -> None:
-    evaluation_id = await mesh.evaluate(name)
-    await fail(mesh, name)
-    answer = await result(mesh, evaluation_id)
-    assert (answer.done, answer.error) == (True, "loss is NaN")
-    assert (await mesh.get(name)).state == RUNNING
-
-
-async def test_after_the_end_one_pod_is_started_for_evaluations_and_drained_afterwards(mesh: Any, name: str) -> None:
-    await mesh.cancel(name)
-    mesh.launcher.pods.clear()
-    await mesh.cycle()
-    assert await mesh.pods() == []
-    evaluation_id = await mesh.evaluate(name)
-    await mesh.cycle()
-    (pod,) = await mesh.pods()
-    work = await mesh.assigned(pod.pod_id)
-    assert (await mesh.renew(work)).directive == pb.DIRECTIVE_CONTINUE
-    await mesh.complete(work, evaluation=Evaluation(mean_return=1.0))
-    assert (await mesh.acquire(pod.pod_id)).WhichOneof("answer") == "drain"
-    assert (await result(mesh, evaluation_id)).done
-
-
-async def test_an_evaluation_that_kills_its_pods_fails(mesh: Any, name: str) -> None:
-    evaluation_id = await mesh.evaluate(name)
-    for _ in range(3):
-        pod = next(iter(mesh.launcher.pods))
-        assert (await mesh.assigned(pod)).evaluate.evaluation_id == evaluation_id
-        mesh.launcher.pods.pop(pod)
-        await mesh.cycle()
-        await mesh.cycle(10.0)
-    work = await mesh.assigned(next(iter(mesh.launcher.pods)))
-    assert work.WhichOneof("work") == "train"
-    assert (await result(mesh, evaluation_id)).error == "cancelled after 3 pods were lost while they ran it"
-
-
-async def test_an_evaluation_needs_a_checkpoint_and_a_tournament(mesh: Any, name: str) -> None:
-    with pytest.raises(InvalidArgument, match="manifest_digest"):
-        await mesh.call("CreateEvaluation", pb.CreateEvaluationRequest(request_id="e", tournament_id=name))
-    with pytest.raises(NotFound):
-        await mesh.evaluate("unknown")
-    with pytest.raises(NotFound):
-        await result(mesh, "unknown-e0")
-
-
-# --- restarts ----------------------------------------------------------------------------------------------------
-
-
-async def test_after_a_restart_pods_are_adopted_and_every_lease_lasts_one_full_duration(
-    open_mesh: Any, spec: Any, clock: Any
-) -> None:
-    async with open_mesh() as mesh:
-        name = await mesh.create(spec())
-        await mesh.cycle()
-        work = await mesh.assigned(f"{name}-p0")
-        await mesh.renew(work, environment_steps=300)
-        await mesh.cycle(5.0)
-        launcher = mesh.launcher
-    clock.now += 1000.0
-    async with open_mesh(launcher=launcher) as mesh:
-        await mesh.cycle()
-        assert [pod.pod_id for pod in await mesh.pods(name)] == [f"{name}-p0", f"{name}-p1"]
-        await mesh.cycle(9.0)
-        assert (await mesh.assigned(f"{name}-p1")).train.number == 1, "the lease of agent 0 is still valid"
-        assert (await mesh.renew(work, environment_steps=310)).directive == pb.DIRECTIVE_CONTINUE
-        seen = await mesh.get(name)
-        assert (seen.state, seen.environment_steps) == (RUNNING, 310)
-        assert seen.running_duration.seconds == 14, "the time between the two runs does not count"
-
-
-async def test_after_a_restart_a_pod_that_died_in_between_is_replaced(open_mesh: Any, spec: Any) -> None:
-    async with open_mesh() as mesh:
-        name = await mesh.create(spec(maximum_pods=1))
-        await mesh.cycle()
-        await mesh.assigned(f"{name}-p0")
-        launcher = mesh.launcher
-    launcher.pods.clear()
-    async with open_mesh(launcher=launcher) as mesh:
-        await mesh.cycle()
-        await mesh.cycle(1.0)
-        assert (await mesh.assigned(f"{name}-p1")).assignment_id == f"{name}-a0.2"
-
-
-async def test_the_number_of_failed_agents_survives_a_restart(open_mesh: Any, spec: Any) -> None:
-    async with open_mesh() as mesh:
-        name = await mesh.create(spec())
-        await mesh.cycle()
-        await fail(mesh, name)
-    async with open_mesh(launcher=mesh.launcher) as mesh:
-        assert (await mesh.get(name)).failed_agents == 1
-
-
-async def test_a_request_repeated_after_a_restart_is_recognized(open_mesh: Any, spec: Any) -> None:
-    request = pb.CreateTournamentRequest(request_id="r", spec=spec())
-    async with open_mesh() as mesh:
-        first = (await mesh.call("CreateTournament", request)).tournament.tournament_id
-    async with open_mesh() as mesh:
-        assert (await mesh.call("CreateTournament", request)).tournament.tournament_id == first
-
-
-async def test_a_tournament_of_another_mesh_is_cancelled_and_can_be_resumed(open_mesh: Any, spec: Any) -> None:
-    async with open_mesh(mesh_id="first") as mesh:
-        name = await mesh.create(spec(maximum_pods=1))
-    async with open_mesh(mesh_id="first") as mesh:
-        assert (await mesh.get(name)).state == RUNNING
-    async with open_mesh(mesh_id="second") as mesh:
-        assert (await mesh.get(name)).reason == "its mesh stopped"
-        await mesh.resume(name)
-    async with open_mesh(mesh_id="second") as mesh:
-        assert (await mesh.get(name)).state == RUNNING
 
 
 async def test_a_stopping_service_rejects_new_tournaments(mesh: Any, spec: Any, name: str) -> None:

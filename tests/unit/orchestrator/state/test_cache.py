@@ -68,7 +68,7 @@ def test_finished_work_is_not_assignable(cache: StateCache) -> None:
         cache.apply_saved([replace(done, phase=phase)])
     cache.apply_saved([replace(evaluation(0), phase=WorkPhase.FINISHED)])
     assert (assignable(cache, "p0"), assignable(cache, "p1"), cache.works) == ([], [], {})
-    assert (cache.agents("t"), cache.evaluations("t")) == ({}, {})
+    assert (cache.unfinished_agents("t"), cache.unfinished_evaluations("t")) == ({}, {})
 
 
 def test_evaluations_come_before_agents_and_older_work_first(cache: StateCache) -> None:
@@ -78,9 +78,9 @@ def test_evaluations_come_before_agents_and_older_work_first(cache: StateCache) 
 
 def test_a_tournament_that_has_ended_is_active_while_it_has_evaluations(cache: StateCache) -> None:
     cache.apply_saved([tournament("t", records.CANCELLED), evaluation(0), tournament("u")])
-    assert [found.tournament_id for found in cache.active()] == ["t", "u"]
+    assert [found.tournament_id for found in cache.active_tournaments()] == ["t", "u"]
     cache.apply_saved([replace(evaluation(0), phase=WorkPhase.FAILED)])
-    assert [found.tournament_id for found in cache.active()] == ["u"]
+    assert [found.tournament_id for found in cache.active_tournaments()] == ["u"]
 
 
 async def test_a_cache_that_follows_commits_equals_one_read_from_the_database(state: StateDatabase) -> None:
@@ -105,6 +105,6 @@ async def test_a_cache_that_follows_commits_equals_one_read_from_the_database(st
 def test_the_latest_failed_agents_are_kept_once_each(cache: StateCache) -> None:
     cache.apply_saved([replace(agent(number), phase=WorkPhase.FAILED, pod_id="") for number in (*range(300), 299)])
     cache.apply_saved([replace(agent(300), phase=WorkPhase.FINISHED, pod_id="")])
-    failed = cache.failed("t")
+    failed = cache.failed_agent_ids("t")
     assert (len(failed), failed[0], failed[-1]) == (200, "t-a100", "t-a299")
-    assert cache.failed("u") == ()
+    assert cache.failed_agent_ids("u") == ()

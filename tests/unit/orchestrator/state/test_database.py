@@ -15,7 +15,7 @@ def count_events(transaction: Transaction) -> int:
 
 
 def record(transaction: Transaction, message: str = "hello") -> None:
-    transaction.record("greeting", message, tournament_id="t")
+    transaction.record_event("greeting", message, tournament_id="t")
 
 
 async def test_events_are_stored_with_their_change_and_logged_once_they_are_durable(state: StateDatabase) -> None:
@@ -44,7 +44,7 @@ class Once:
             self.done += 1
             return f"answer {self.done}"
 
-        return await self.state.transact(lambda transaction: transaction.once("Cancel", request_id, request, act))
+        return await self.state.transact(lambda transaction: transaction.run_once("Cancel", request_id, request, act))
 
 
 async def test_a_repeated_request_is_executed_once_and_answered_identically(state: StateDatabase) -> None:
@@ -79,8 +79,8 @@ async def test_a_request_that_failed_may_be_repeated(state: StateDatabase) -> No
         raise FailedPrecondition("no")
 
     with pytest.raises(FailedPrecondition):
-        await state.transact(lambda transaction: transaction.once("Cancel", "r", request, fail))
-    assert await state.transact(lambda transaction: transaction.once("Cancel", "r", request, lambda: "yes")) == "yes"
+        await state.transact(lambda transaction: transaction.run_once("Cancel", "r", request, fail))
+    assert await state.transact(lambda transaction: transaction.run_once("Cancel", "r", request, lambda: "yes")) == "yes"
 
 
 # --- reporting saved records -------------------------------------------------------------------------------------

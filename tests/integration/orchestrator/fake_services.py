@@ -1,0 +1,119 @@
+"""Fakes a launcher and a leaderboard in memory."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.decisions.resources import Resources
+from orchestrator.launchers.base import ListedPod, NewPod
+from podrace.errors import FailedPrecondition, PodraceError, Unavailable
+from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
+
+
+@dataclass
+class FakeLauncher:
+    """A launcher whose pods are entries of a dictionary."""
+
+    pods: dict[str, ListedPod] = field(default_factory=dict)
+    stopped: list[tuple[str, bool]] = field(default_factory=list)
+    refusal: PodraceError | None = None
+    stubborn: bool = False
+    log_line: str = ""
+
+    async def list(self) -> list[ListedPod]:
+        return list(self.pods.values())
+
+    async def start(self, pod: NewPod) -> None:
+        if self.refusal:
+            raise self.refusal
+        reserved = Resources(pod.spec.cores, pod.spec.memory_bytes, pod.spec.gpus)
+        self.pods[pod.pod_id] = ListedPod(pod.pod_id, pod.tournament_id, 1_700_000_000.0, pod.spec.layout, reserved)
+
+    async def stop(self, pod_id: str, *, kill: bool) -> None:
+        self.stopped.append((pod_id, kill))
+        if kill or not self.stubborn:
+            self.pods.pop(pod_id, None)
+
+    def last_log_line(self, pod_id: str) -> str:
+        return self.log_line
+
+
+class FakeLeaderboard(
+    leaderboard_pb2_grpc.LeaderboardServiceServicer,
+    leaderboard_pb2_grpc.GeneratorServiceServicer,
+    leaderboard_pb2_grpc.UpdaterServiceServicer,
+):
+    """A leaderboard whose answers a test sets."""
+
+    def __init__(self) -> None:
+        self.best: dict[str, leaderboard_pb2.Candidate] = {}
+        self.generate_requests: list[leaderboard_pb2.GenerateAgentRequest] = []
+        self.refusal: PodraceError | None = None
+        self.unreachable = False
+        self.contenders: list[leaderboard_pb2.Candidate] = []
+        self.snapshots: list[leaderboard_pb2.SnapshotChampionRequest] = []
+        self.snapshot_refusal: PodraceError | None = None
+
+    def score(self, tournament_id: str, score: float, agent: int = 0) -> None:
+        self.best[tournament_id] = leaderboard_pb2.Candidate(
+            candidate_id=f"digest-of-{score:g}",
+            tournament_id=tournament_id,
+            agent_id=f"{tournament_id}-a{agent}",
+            score=score,
+            standard_error=0.5,
+            rank=1,
+        )
+
+    async def ListCandidates(
+        self, request: leaderboard_pb2.ListCandidatesRequest, context: Any
+    ) -> leaderboard_pb2.ListCandidatesResponse:
+        assert request.page_size == 1
+        if self.unreachable:
+            raise FailedPrecondition("unreachable")
+        best = self.best.get(request.tournament_id)
+        return leaderboard_pb2.ListCandidatesResponse(candidates=[best] if best else [])
+
+    async def NameChampion(
+        self, request: leaderboard_pb2.NameChampionRequest, context: Any
+    ) -> leaderboard_pb2.NameChampionResponse:
+        """Selects the contender with the best fresh score."""
+        if self.unreachable:
+            raise Unavailable("unreachable")
+        fresh = {
+            one.candidate_id: one.evaluation.mean_return for one in request.evaluations if one.HasField("evaluation")
+        }
+        answer = leaderboard_pb2.NameChampionResponse(
+            contenders=[
+                leaderboard_pb2.Contender(candidate=candidate, episodes=50, seed=7)
+                for candidate in self.contenders
+                if candidate.candidate_id not in {one.candidate_id for one in request.evaluations}
+            ]
+        )
+        evaluated = [candidate for candidate in self.contenders if candidate.candidate_id in fresh]
+        if evaluated:
+            champion = max(evaluated, key=lambda candidate: fresh[candidate.candidate_id])
+            answer.champion.CopyFrom(champion)
+            answer.score, answer.standard_error, answer.reason = fresh[champion.candidate_id], 0.25, "the best score"
+        return answer
+
+    async def SnapshotChampion(
+        self, request: leaderboard_pb2.SnapshotChampionRequest, context: Any
+    ) -> leaderboard_pb2.SnapshotChampionResponse:
+        if self.snapshot_refusal:
+            raise self.snapshot_refusal
+        self.snapshots.append(request)
+        return leaderboard_pb2.SnapshotChampionResponse()
+
+    async def GenerateAgent(
+        self, request: leaderboard_pb2.GenerateAgentRequest, context: Any
+    ) -> leaderboard_pb2.GenerateAgentResponse:
+        if self.refusal:
+            raise self.refusal
+        self.generate_requests.append(request)
+        agent = leaderboard_pb2.Agent(
+            agent_id=f"{request.tournament_id}-a{request.number}",
+            tournament_id=request.tournament_id,
+            number=request.number,
+            algorithm="ppo",
+            reason="fresh",
+        )
+        return leaderboard_pb2.GenerateAgentResponse(agent=agent)

@@ -1,0 +1,72 @@
+"""Tests what survives a restart of the orchestrator."""
+
+from typing import Any
+
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.tournament.v1 import tournament_pb2
+
+RUNNING = tournament_pb2.TOURNAMENT_STATE_RUNNING
+
+
+async def test_after_a_restart_pods_are_adopted_and_every_lease_lasts_one_full_duration(
+    open_mesh: Any, spec: Any, clock: Any
+) -> None:
+    async with open_mesh() as mesh:
+        name = await mesh.create(spec())
+        await mesh.cycle()
+        work = await mesh.assigned(f"{name}-p0")
+        await mesh.renew(work, environment_steps=300)
+        await mesh.cycle(5.0)
+        launcher = mesh.launcher
+    clock.now += 1000.0
+    async with open_mesh(launcher=launcher) as mesh:
+        await mesh.cycle()
+        assert [pod.pod_id for pod in await mesh.pods(name)] == [f"{name}-p0", f"{name}-p1"]
+        await mesh.cycle(9.0)
+        assert (await mesh.assigned(f"{name}-p1")).train.number == 1, "the lease of agent 0 is still valid"
+        assert (await mesh.renew(work, environment_steps=310)).directive == pb.DIRECTIVE_CONTINUE
+        seen = await mesh.get(name)
+        assert (seen.state, seen.environment_steps) == (RUNNING, 310)
+        assert seen.running_duration.seconds == 14, "the time between the two runs does not count"
+
+
+async def test_after_a_restart_a_pod_that_died_in_between_is_replaced(open_mesh: Any, spec: Any) -> None:
+    async with open_mesh() as mesh:
+        name = await mesh.create(spec(maximum_pods=1))
+        await mesh.cycle()
+        await mesh.assigned(f"{name}-p0")
+        launcher = mesh.launcher
+    launcher.pods.clear()
+    async with open_mesh(launcher=launcher) as mesh:
+        await mesh.cycle()
+        await mesh.cycle(1.0)
+        assert (await mesh.assigned(f"{name}-p1")).assignment_id == f"{name}-a0.2"
+
+
+async def test_the_number_of_failed_agents_survives_a_restart(open_mesh: Any, spec: Any) -> None:
+    async with open_mesh() as mesh:
+        name = await mesh.create(spec())
+        await mesh.cycle()
+        await mesh.fail(name)
+    async with open_mesh(launcher=mesh.launcher) as mesh:
+        assert (await mesh.get(name)).failed_agents == 1
+
+
+async def test_a_request_repeated_after_a_restart_is_recognized(open_mesh: Any, spec: Any) -> None:
+    request = pb.CreateTournamentRequest(request_id="r", spec=spec())
+    async with open_mesh() as mesh:
+        first = (await mesh.call("CreateTournament", request)).tournament.tournament_id
+    async with open_mesh() as mesh:
+        assert (await mesh.call("CreateTournament", request)).tournament.tournament_id == first
+
+
+async def test_a_tournament_of_another_mesh_is_cancelled_and_can_be_resumed(open_mesh: Any, spec: Any) -> None:
+    async with open_mesh(mesh_id="first") as mesh:
+        name = await mesh.create(spec(maximum_pods=1))
+    async with open_mesh(mesh_id="first") as mesh:
+        assert (await mesh.get(name)).state == RUNNING
+    async with open_mesh(mesh_id="second") as mesh:
+        assert (await mesh.get(name)).reason == "its mesh stopped"
+        await mesh.resume(name)
+    async with open_mesh(mesh_id="second") as mesh:
+        assert (await mesh.get(name)).state == RUNNING
