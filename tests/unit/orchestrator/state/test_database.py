@@ -80,7 +80,8 @@ async def test_a_request_that_failed_may_be_repeated(state: StateDatabase) -> No
 
     with pytest.raises(FailedPrecondition):
         await state.transact(lambda transaction: transaction.run_once("Cancel", "r", request, fail))
-    assert await state.transact(lambda transaction: transaction.run_once("Cancel", "r", request, lambda: "yes")) == "yes"
+    answer = await state.transact(lambda transaction: transaction.run_once("Cancel", "r", request, lambda: "yes"))
+    assert answer == "yes"
 
 
 # --- reporting saved records -------------------------------------------------------------------------------------
