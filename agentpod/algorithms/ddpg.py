@@ -86,10 +86,10 @@ class DDPG(OffPolicy):
         actor = self._trained["actor"]
         trace = actor.network.trace(observation)
         action = trace[-1].tanh()
-        judged = self._first_critic.trace(torch.cat((observation, action), -1))
-        slope = torch.full_like(judged[-1], -1.0 / len(observation))
-        action_gradient = self._first_critic.input_gradient(slope, judged, slice(self._inputs, None))
+        critic_trace = self._first_critic.trace(torch.cat((observation, action), -1))
+        slope = torch.full_like(critic_trace[-1], -1.0 / len(observation))
+        action_gradient = self._first_critic.input_gradient(slope, critic_trace, slice(self._inputs, None))
         # d tanh(u) / d u = 1 - tanh(u)^2
         outputs_gradient = torch.addcmul(action_gradient, action_gradient * action, action, value=-1.0)
         actor.network.backward(outputs_gradient, trace, actor.gradient)
-        return torch.stack((-judged[-1].mean(), actor.optimizer.step()))
+        return torch.stack((-critic_trace[-1].mean(), actor.optimizer.step()))

@@ -105,8 +105,8 @@ class DQN(OffPolicy):
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         trained = self._trained["actor"]
         next_value = self._values(trained.target.forward(batch.next_observation))
-        judge = self._values(trained.network.forward(batch.next_observation)) if self.double else next_value
-        best = judge.argmax(-1, keepdim=True)
+        selecting = self._values(trained.network.forward(batch.next_observation)) if self.double else next_value
+        best = selecting.argmax(-1, keepdim=True)
         target = torch.addcmul(batch.reward, batch.discount, next_value.gather(-1, best).squeeze(-1))
 
         trace = trained.network.trace(batch.observation)

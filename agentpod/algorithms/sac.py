@@ -86,8 +86,8 @@ class SAC(SoftActorCritic):
     ) -> tuple[Tensor, Tensor]:
         """Updates the actor by the gradient of the critics; returns their mean value [] and the gradient norm []."""
         actor, critics, size = self._trained["actor"], self._trained["critic"], len(observation)
-        judged = critics.network.trace(torch.cat((observation, drawn.action), -1))
-        values, slope = reduce_critics(judged[-1], self.hyperparameters.critic_reduction)
-        parts = critics.network.input_gradient(slope.mul_(-1.0 / size), judged, slice(self._inputs, None))
+        critic_trace = critics.network.trace(torch.cat((observation, drawn.action), -1))
+        values, slope = reduce_critics(critic_trace[-1], self.hyperparameters.critic_reduction)
+        parts = critics.network.input_gradient(slope.mul_(-1.0 / size), critic_trace, slice(self._inputs, None))
         actor.network.backward(drawn.backward(parts.sum(0), temperature / size), trace, actor.gradient)
         return values.mean(), actor.optimizer.step()

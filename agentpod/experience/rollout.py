@@ -197,8 +197,8 @@ def _step_through(
     for t, (action, reward, terminated, truncated, final_observation, noise_row, outputs_row) in enumerate(rows):
         if cancelled.is_set():
             raise Cancelled(f"the rollout was cancelled at step {t}")
-        said, state = policy.advance(observations[t], state)
-        outputs_row.copy_(said)
+        step_outputs, state = policy.advance(observations[t], state)
+        outputs_row.copy_(step_outputs)
         action.copy_(sample(outputs_row, noise_row))
         step = step_simulator(to_environment(action))
         reward.copy_(step.reward)

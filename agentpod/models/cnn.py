@@ -323,11 +323,11 @@ class ConvolutionalNetwork:
             return self.perceptron.input_gradient(output_gradient, perceptron_trace, beyond)
         gradient = self.perceptron.input_gradient(output_gradient, perceptron_trace)
         parts = gradient if self._is_ensemble else gradient.unsqueeze(0)
-        looked_at = torch.stack(
+        image_gradient = torch.stack(
             [self._picture_gradient(member, parts[member, :, :features], seen[member]) for member in range(len(seen))]
         )
-        looked_at = looked_at if self._is_ensemble else looked_at.squeeze(0)
-        return torch.cat((looked_at, gradient[..., features:]), -1)[..., begin:end]
+        image_gradient = image_gradient if self._is_ensemble else image_gradient.squeeze(0)
+        return torch.cat((image_gradient, gradient[..., features:]), -1)[..., begin:end]
 
     def _picture_gradient(self, member: int, gradient: Tensor, pictures: list[Tensor]) -> Tensor:
         """Propagates the gradient with respect to one member's features to its inputs: [B, elements]."""
