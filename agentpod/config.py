@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from podrace.errors import InvalidArgument
+from podrace.plugins.server import ChildConfig
 from podrace.telemetry import TelemetryConfig
 
 LEADER_ROLE = "learner"
@@ -165,21 +166,13 @@ class PodConfig:
 
 
 @dataclass(frozen=True)
-class FunctionConfig:
-    """The process that calls a user's evaluation function."""
+class FunctionConfig(ChildConfig):
+    """The child process of a pod that serves a user's evaluation function."""
 
-    function: str
-    """`module:function`."""
-    socket: Path
-    """Where it answers."""
-    lifeline: str
-    """Of the head, which it does not outlive."""
     threads: int = 1
     """torch threads."""
     device: str = "cpu"
-    """Where it computes, in torch's words."""
-    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
-    """Logs; it has no metrics of its own."""
+    """Device that the policies and the simulator compute on, as torch names it."""
 
 
 @dataclass(frozen=True)

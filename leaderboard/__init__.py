@@ -22,7 +22,7 @@ statistics.py    what the scores say about algorithms and hyperparameters (pure)
 pages.py         how lists are cut into pages (pure)
 records.py       what the rows of the database mean
 state.py         the tables of the database
-arrivals.py      wakes those who watch
+watch.py      wakes those who watch
 garbage.py       deletes training files that nobody can reach
 service.py       translates between the contract and all this
 """

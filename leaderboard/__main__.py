@@ -1,4 +1,4 @@
-"""`python -m leaderboard`: wires the leaderboard by hand and runs it until it is told to go."""
+"""Runs the leaderboard service: `python -m leaderboard`. The one place that creates and connects its components."""
 
 import asyncio
 import contextlib
@@ -11,11 +11,11 @@ import structlog
 from leaderboard.config import Config
 from leaderboard.garbage import collect_periodically
 from leaderboard.generator import Generator
-from leaderboard.plugins.plugin_pool import Parts
+from leaderboard.plugins.plugin_pool import PluginPool
 from leaderboard.service import services
-from leaderboard.snapshots import SnapshotKeeper
+from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store.schema import DATABASE_FORMAT
-from leaderboard.submission_watch import Arrivals
+from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace import service, telemetry
 from podrace.checkpoint_store import open_store
@@ -28,10 +28,10 @@ _log = structlog.get_logger(__name__)
 
 
 async def serve(config: Config) -> None:
-    """Serves until a signal comes or the lifeline is lost.
+    """Serves until a signal arrives or the lifeline is lost.
 
     Raises:
-        PodraceError: It cannot start.
+        PodraceError: The service cannot start.
     """
     telemetry.start(config.telemetry, service="leaderboard")
     store = open_store(config.store)
@@ -43,24 +43,24 @@ async def serve(config: Config) -> None:
 
 
 async def _serve_from(state: Database, store: CheckpointStore, config: Config) -> None:
-    arrivals = Arrivals()
-    parts = Parts(config.parts, config.runtime_folder)
-    updater, generator = Updater(state, store, arrivals, parts=parts), Generator(state, parts)
-    kept = SnapshotKeeper(state, store)
-    server = await Server.start(config.server, services(state, arrivals, updater, generator, kept))
+    watch = SubmissionWatch()
+    plugins = PluginPool(config.parts, config.runtime_folder)
+    updater, generator = Updater(state, store, watch, plugins=plugins), Generator(state, plugins)
+    snapshots = SnapshotRecorder(state, store)
+    server = await Server.start(config.server, services(state, watch, updater, generator, snapshots))
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
-    async with _collecting(state, store, config):
+    async with _garbage_collection(state, store, config):
         reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
-    _log.info("leaderboard goes", reason=reason)
-    await arrivals.close()
+    _log.info("leaderboard stops", reason=reason)
+    await watch.close()
     await server.drain()
-    for deciding in (updater, generator, parts):
-        await deciding.close()
+    for component in (updater, generator, plugins):
+        await component.close()
 
 
 @contextlib.asynccontextmanager
-async def _collecting(state: Database, store: CheckpointStore, config: Config) -> AsyncIterator[None]:
-    """Collects garbage during the block."""
+async def _garbage_collection(state: Database, store: CheckpointStore, config: Config) -> AsyncIterator[None]:
+    """Deletes unreferenced checkpoint files periodically while the block runs."""
     if not config.collect_period_seconds:
         yield
         return

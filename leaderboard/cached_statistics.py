@@ -1,7 +1,7 @@
-"""Owns statistics that are told again and again: computed anew only so often that they take a small share of the time.
+"""Caches the statistics that generator plugins are shown, so that computing them takes a bounded share of the time.
 
-To read and digest a tournament takes longer the longer it lasts, and a custom generator is shown its statistics with
-every agent.
+Every request to a generator plugin has the statistics of its tournament, and reading and computing them takes longer
+the more agents the tournament has.
 """
 
 import asyncio
@@ -18,37 +18,46 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 SHORTEST_VALIDITY_SECONDS = 1.0
 VALIDITY_FACTOR = 20.0
-"""They are valid for this many times what it took to compute them."""
+"""Statistics are valid for this many times as long as it took to compute them."""
 MOST_TOURNAMENTS = 100
 
 
 @dataclass(frozen=True)
-class _Known:
+class _CacheEntry:
     statistics: Sequence[AlgorithmStatistics]
     below: int | None
     until: float
 
 
-class RecentStatistics:
-    """Statistics by tournament, as of lately."""
+class CachedStatistics:
+    """Recent statistics by tournament."""
 
     def __init__(self, state: Database, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._state, self._monotonic = state, monotonic
-        self._known: dict[str, _Known] = {}
+        self._entries: dict[str, _CacheEntry] = {}
 
     async def of(self, tournament_id: str, spec: TournamentSpec, number: int) -> Sequence[AlgorithmStatistics]:
-        """What the generator of an agent is shown; in a synchronous tournament, of the earlier rounds."""
+        """Returns the statistics that the generator of an agent is shown.
+
+        In a synchronous tournament they are those of the earlier rounds, so that they do not depend on which pod was
+        faster.
+
+        Args:
+            tournament_id: The tournament.
+            spec: Its resolved specification.
+            number: Position of the agent.
+        """
         below = round_begin(spec, number) if spec.synchronous else None
-        known = self._known.get(tournament_id)
+        entry = self._entries.get(tournament_id)
         now = self._monotonic()
-        if known is not None and (known.below == below if spec.synchronous else now < known.until):
-            return known.statistics
+        if entry is not None and (entry.below == below if spec.synchronous else now < entry.until):
+            return entry.statistics
         agents, candidates = await self._state.transact(read_statistics, tournament_id, below)
         statistics = await asyncio.to_thread(statistics_of, spec, agents, candidates)
         then = self._monotonic()
         until = then + max(SHORTEST_VALIDITY_SECONDS, VALIDITY_FACTOR * (then - now))
-        self._known.pop(tournament_id, None)
-        self._known[tournament_id] = _Known(statistics, below, until)
-        while len(self._known) > MOST_TOURNAMENTS:
-            del self._known[next(iter(self._known))]
+        self._entries.pop(tournament_id, None)
+        self._entries[tournament_id] = _CacheEntry(statistics, below, until)
+        while len(self._entries) > MOST_TOURNAMENTS:
+            del self._entries[next(iter(self._entries))]
         return statistics

@@ -1,4 +1,4 @@
-"""Configuration of the leaderboard."""
+"""Defines the configuration of the leaderboard."""
 
 import tempfile
 from dataclasses import dataclass, field
@@ -10,34 +10,34 @@ from podrace.telemetry import TelemetryConfig
 
 
 @dataclass(frozen=True)
-class PartsConfig:
-    """What the processes of custom parts (`evolution.generator` and `updater` = `python:module:function`) may have."""
+class PluginConfig:
+    """Limits of the child processes that run generator and updater functions (`python:module:function`)."""
 
     memory_bytes: int = 4 << 30
-    """Memory of each; 0: as much as there is."""
+    """Data memory of each process; 0: no limit."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """One leaderboard."""
+    """The configuration of one leaderboard."""
 
     server: ServerConfig = field(default_factory=lambda: ServerConfig(listen="127.0.0.1:50052"))
     """Where it listens."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs and metrics."""
     database: Path = Path("podrace-home/leaderboard.sqlite")
-    """File that remembers everything; one leaderboard at a time."""
+    """SQLite file with everything that is recorded. Only one leaderboard may use it at a time."""
     store: str = "podrace-home/store"
-    """Checkpoint store; the same that the pods publish to."""
+    """Checkpoint store; the one that the pods publish to."""
     runtime_folder: Path = Path(tempfile.gettempdir()) / "podrace"
-    """Where the sockets of custom parts' processes lie; short, because Linux limits socket paths to 107 bytes."""
-    parts: PartsConfig = field(default_factory=PartsConfig)
-    """Those processes."""
+    """Folder of the sockets of plugin processes; short, because Linux limits socket paths to 107 bytes."""
+    parts: PluginConfig = field(default_factory=PluginConfig)
+    """Limits of plugin processes."""
     lifeline: str = ""
-    """Socket of whoever this service must not outlive; empty: nobody."""
+    """The service stops when the holder of this lifeline is gone; empty: it is not watched."""
     collect_period_seconds: float = 600.0
-    """Time between two collections of training files that nobody can reach; 0: never."""
+    """Time between two deletions of checkpoint files that nothing refers to; 0: never."""
     collect_grace_seconds: float = 3600.0
-    """Younger files stay. It must exceed the longest time from the first file of a checkpoint to its submission."""
+    """Younger files are kept. Must exceed the longest time from the first file of a checkpoint to its submission."""
     retention: Retention = field(default_factory=Retention)
-    """Which scored checkpoints keep their training files."""
+    """Which scored checkpoints keep their files."""

@@ -1,9 +1,9 @@
-"""Owns the replay: takes every decision of a tournament again from its log and says which came out differently. Pure.
+"""Replays a tournament: makes every decision again from the recorded inputs and reports which result differs. Pure.
 
-Of the log, only what came from outside is believed: what was scored, in which order it arrived, for each agent when it
-was asked for and who had ended or failed by then, and what custom parts answered. Verdicts, ranks, reasons and agents
-follow from that and are compared with what was recorded, so that an altered record shows as itself, and not as all that
-would follow from it.
+The inputs are taken from the log: the scores, the order in which they arrived, for each agent when it was requested and
+which agents had ended or failed by then, and the answers of plugins. Verdicts, ranks, reasons and agents are computed
+again and compared with the recorded ones. An altered record is therefore reported once, and not again with every later
+decision that depends on it.
 """
 
 from collections import Counter, deque
@@ -15,6 +15,7 @@ from leaderboard.evolution.ancestor import Ancestor
 from leaderboard.evolution.history import NOTHING, History, history_of, is_needed
 from leaderboard.evolution.proposals import Proposal
 from leaderboard.ranking.board import Board, Standing, answer_of, judge_arrival
+from leaderboard.recorded_wording import current_wording
 from leaderboard.store.records import Generation, Submission
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -34,34 +35,34 @@ COMPARED_OF_CANDIDATE = ("rank", "verdict", "reason")
 
 
 @dataclass(frozen=True)
-class Log:
-    """What was recorded of a tournament."""
+class DecisionLog:
+    """The records of a tournament."""
 
     tournament_id: str
-    """Its name."""
+    """The tournament."""
     spec: TournamentSpec
-    """Resolved."""
+    """Its resolved specification."""
     generations: Sequence[Generation]
-    """In the order in which they were made."""
+    """Its agents, in the order in which they were generated."""
     submissions: Sequence[Submission]
     """By arrival."""
     proposals: Mapping[str, Proposal] = field(default_factory=dict)
-    """What a custom generator said, by the id of the agent it was asked for."""
+    """Results of calling a generator plugin, by the id of the agent that was requested."""
     ancestor: Ancestor | None = None
     """The agent of another tournament that it starts from."""
 
 
 @dataclass
-class _Course:
-    """What has been decided again so far."""
+class _ReplayState:
+    """The state after the decisions that were made again so far."""
 
-    log: Log
+    log: DecisionLog
     board: Board = ()
     arrived: list[Candidate] = field(default_factory=list)
     standings: dict[str, Standing] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
     ends: dict[int, list[str]] = field(default_factory=dict)
-    """Who had ended when the agent of a position was made and not before."""
+    """Agents that had ended when the agent of a position was generated, and not at the one before."""
     failures: dict[int, list[str]] = field(default_factory=dict)
     unfinished: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
@@ -69,104 +70,113 @@ class _Course:
 
     @property
     def seen(self) -> Sequence[Candidate]:
-        """What the next decision is taken from."""
+        """The candidates that the next decision is based on."""
         return self.arrived if self.log.spec.synchronous else self.board
 
 
-def differences(log: Log) -> Iterator[str]:
-    """A line for every decision that comes out differently."""
-    course = _Course(log)
+def differences(log: DecisionLog) -> Iterator[str]:
+    """Yields a line for every result that differs from the recorded one."""
+    state = _ReplayState(log)
     for generation in log.generations:
         if generation.ended is not None:
-            course.ends.setdefault(generation.ended, []).append(generation.agent.agent_id)
+            state.ends.setdefault(generation.ended, []).append(generation.agent.agent_id)
         if generation.failed is not None:
-            course.failures.setdefault(generation.failed, []).append(generation.agent.agent_id)
+            state.failures.setdefault(generation.failed, []).append(generation.agent.agent_id)
     waiting = deque(log.generations)
     for submission in log.submissions:
         while waiting and waiting[0].after_sequence < submission.answer.candidate.sequence:
-            yield from _generate_again(waiting.popleft(), course)
-        yield from _judge_again(submission, course)
+            yield from _generate_again(waiting.popleft(), state)
+        yield from _judge_again(submission, state)
     for generation in waiting:
-        yield from _generate_again(generation, course)
-    yield from _final_standings(course)
+        yield from _generate_again(generation, state)
+    yield from _final_standings(state)
 
 
-def _generate_again(generation: Generation, course: _Course) -> Iterator[str]:
-    recorded, spec = generation.agent, course.log.spec
+def _generate_again(generation: Generation, state: _ReplayState) -> Iterator[str]:
+    recorded, spec = generation.agent, state.log.spec
     where = f"agent {recorded.agent_id}"
     if generation.ended is not None and generation.ended <= generation.position:
         yield f"{where}: had ended before it was generated"
-    _note_ends(generation.position, course)
+    _note_ends(generation.position, state)
     agent, depth = make(
-        course.log.tournament_id,
+        state.log.tournament_id,
         spec,
         recorded.number,
-        visible_board(spec, recorded.number, course.seen),
-        course.agents,
-        course.unfinished_children,
-        _history(generation, course),
-        course.log.proposals.get(recorded.agent_id),
-        course.log.ancestor,
+        visible_board(spec, recorded.number, state.seen),
+        state.agents,
+        state.unfinished_children,
+        _history(generation, state),
+        state.log.proposals.get(recorded.agent_id),
+        state.log.ancestor,
     )
-    course.agents[recorded.agent_id] = agent
-    course.unfinished.add(recorded.agent_id)
-    course.unfinished_children.update(agent.parent_agent_ids)
+    state.agents[recorded.agent_id] = agent
+    state.unfinished.add(recorded.agent_id)
+    state.unfinished_children.update(agent.parent_agent_ids)
     yield from _compare(where, recorded, agent, COMPARED_OF_AGENT)
     if depth != generation.depth:
         yield f"{where}: depth was {generation.depth}, is {depth}"
 
 
-def _note_ends(position: int, course: _Course) -> None:
-    for agent_id in course.ends.get(position, ()):
-        if agent_id in course.unfinished:
-            course.unfinished.remove(agent_id)
-            course.unfinished_children.subtract(course.agents[agent_id].parent_agent_ids)
-    course.failed.update(course.failures.get(position, ()))
+def _note_ends(position: int, state: _ReplayState) -> None:
+    for agent_id in state.ends.get(position, ()):
+        if agent_id in state.unfinished:
+            state.unfinished.remove(agent_id)
+            state.unfinished_children.subtract(state.agents[agent_id].parent_agent_ids)
+    state.failed.update(state.failures.get(position, ()))
 
 
-def _history(generation: Generation, course: _Course) -> History:
-    if not is_needed(course.log.spec):
+def _history(generation: Generation, state: _ReplayState) -> History:
+    if not is_needed(state.log.spec):
         return NOTHING
     return history_of(
-        course.log.spec,
+        state.log.spec,
         generation.agent.number,
-        course.agents.values(),
-        course.arrived,
-        course.unfinished,
-        course.failed,
+        state.agents.values(),
+        state.arrived,
+        state.unfinished,
+        state.failed,
     )
 
 
-def _judge_again(submission: Submission, course: _Course) -> Iterator[str]:
-    recorded, spec = submission.answer.candidate, course.log.spec
+def _judge_again(submission: Submission, state: _ReplayState) -> Iterator[str]:
+    recorded, spec = submission.answer.candidate, state.log.spec
     where = f"submission {recorded.sequence} of {recorded.agent_id}"
-    if recorded.agent_id not in course.agents:
+    if recorded.agent_id not in state.agents:
         yield f"{where}: was judged before its agent was generated"
         return
-    judgement = judge_arrival(course.seen, recorded, spec.evolution.board_capacity, synchronous=spec.synchronous)
-    course.board = judgement.board
-    course.arrived.append(recorded)
-    course.standings |= judgement.standings
+    judgement = judge_arrival(state.seen, recorded, spec.evolution.board_capacity, synchronous=spec.synchronous)
+    state.board = judgement.board
+    state.arrived.append(recorded)
+    state.standings |= judgement.standings
     answer = answer_of(judgement, recorded)
     yield from _compare(where, recorded, answer.candidate, COMPARED_OF_CANDIDATE)
     yield from _compare(where, submission.answer, answer, ("best_score",))
 
 
-def _final_standings(course: _Course) -> Iterator[str]:
-    for submission in course.log.submissions:
+def _final_standings(state: _ReplayState) -> Iterator[str]:
+    for submission in state.log.submissions:
         candidate = submission.answer.candidate
-        if candidate.candidate_id in course.standings:
+        if candidate.candidate_id in state.standings:
             where = f"submission {candidate.sequence} of {candidate.agent_id} at the end"
             yield from _compare(
-                where, submission.standing, course.standings[candidate.candidate_id], ("verdict", "reason")
+                where, submission.standing, state.standings[candidate.candidate_id], ("verdict", "reason")
             )
 
 
 def _compare(where: str, recorded: object, again: object, names: Sequence[str]) -> Iterator[str]:
     for name in names:
-        then, now = getattr(recorded, name), getattr(again, name)
+        then, now = _comparable(getattr(recorded, name)), _comparable(getattr(again, name))
         if then != now:
             yield f"{where}: {name} was {_line(then)}, is {_line(now)}"
+
+
+def _comparable(value: object) -> object:
+    """Returns a value with its texts in today's wording."""
+    if isinstance(value, str):
+        return current_wording(value)
+    if isinstance(value, Mapping):
+        return {key: _comparable(text) for key, text in value.items()}
+    return value
 
 
 def _line(value: object) -> str:

@@ -1,7 +1,7 @@
-"""Owns who comes next: every agent is made once, in one transaction, with a note of what its generator saw.
+"""Generates agents: each once, in one transaction that also records what the decision was based on.
 
-How one is made is decided in leaderboard.evolution.agents. In a synchronous tournament the agents of a round are made
-in the order of their numbers, those left out first, and none before every agent of the earlier rounds is finished.
+leaderboard.evolution.agents decides what an agent is. In a synchronous tournament the agents of a round are generated
+in the order of their numbers, missing ones first, and none before every agent of the earlier rounds has finished.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from functools import partial
 import prometheus_client
 import structlog
 
-from leaderboard.cached_statistics import RecentStatistics
+from leaderboard.cached_statistics import CachedStatistics
 from leaderboard.evolution import NEEDED, STRATEGIES
 from leaderboard.evolution.agents import agent_id_of, make, round_begin, visible_board
 from leaderboard.evolution.allocation import left_draw
@@ -22,12 +22,12 @@ from leaderboard.evolution.history import NOTHING, History, history_of, is_neede
 from leaderboard.evolution.proposals import Proposal, adopted
 from leaderboard.evolution.strategy import Situation
 from leaderboard.plugins import requests
-from leaderboard.plugins.plugin_pool import PROPOSAL, Parts, Prepared
+from leaderboard.plugins.plugin_pool import PROPOSAL, PluginPool, PreparedRequest
 from leaderboard.ranking.board import Board
-from leaderboard.single_flight import Shared
+from leaderboard.single_flight import SingleFlight
 from leaderboard.store import ancestor_queries, records
 from leaderboard.store.records import Generation, timestamp
-from leaderboard.store.running_agents import Unfinished
+from leaderboard.store.running_agents import RunningAgents
 from podrace.config import unknown
 from podrace.database import Database, Transaction
 from podrace.errors import FailedPrecondition, InvalidArgument
@@ -42,68 +42,68 @@ _log = structlog.get_logger(__name__)
 
 
 class Generator:
-    """Decides who comes next."""
+    """Generates the agents of all tournaments."""
 
-    def __init__(self, state: Database, parts: Parts | None = None) -> None:
-        """Makes nothing yet.
+    def __init__(self, state: Database, plugins: PluginPool | None = None) -> None:
+        """Prepares to generate.
 
         Args:
-            state: Where everything is remembered.
-            parts: Asks custom generators; None: nobody is asked, and the strategies of the house decide.
+            state: Database of the leaderboard.
+            plugins: Calls generator plugins; None: the built-in strategies decide.
         """
-        self._state, self._parts = state, parts
-        self._statistics = RecentStatistics(state)
-        self._making: Shared[Agent] = Shared()
-        self._unfinished = Unfinished()
+        self._state, self._plugins = state, plugins
+        self._statistics = CachedStatistics(state)
+        self._making: SingleFlight[Agent] = SingleFlight()
+        self._running = RunningAgents()
 
     async def generate(self, request: GenerateAgentRequest) -> Agent:
-        """Makes an agent, or returns the one that was made for this number.
+        """Generates an agent, or returns the one that was generated for this number.
 
         Raises:
-            InvalidArgument: The specification cannot work (BAD_SPEC; with the first agent, if it names a function that
-                does not exist), or is not the one the tournament began with.
-            FailedPrecondition: The tournament is synchronous and the earlier rounds are not finished.
-            AlreadyExists: The request's id was used for another agent.
+            InvalidArgument: The specification cannot be used (BAD_SPEC; for the first agent also if it names a function
+                that does not exist), or it differs from the one that the tournament began with.
+            FailedPrecondition: The tournament is synchronous and the earlier rounds have not finished.
+            AlreadyExists: The request id was used for another agent.
         """
         check(request)
-        # Beside the event loop and before the transaction, because it may take seconds the first time.
+        # In a thread and before the transaction, because the first import may take seconds.
         await asyncio.to_thread(load_needed, request.spec.evolution.strategy)
-        if self._parts is not None and await self._state.transact(is_first, request):
-            await check_parts(request.spec.evolution, self._parts)
-        if self._parts is not None and request.spec.evolution.generator:
+        if self._plugins is not None and await self._state.transact(is_first, request):
+            await check_plugins(request.spec.evolution, self._plugins)
+        if self._plugins is not None and request.spec.evolution.generator:
             for due in await self._state.transact(requests_due, request):
-                # Finished even if the caller gives up meanwhile: it asks again, and nobody should have to think twice.
-                await self._making.once(due.request_id, partial(self._ask_and_make, due, self._parts))
+                # Continues if the caller gives up meanwhile, so that the plugin is not called again when it retries.
+                await self._making.run(due.request_id, partial(self._call_plugin_and_make, due, self._plugins))
         return await self._make(request)
 
     async def close(self) -> None:
-        """Ends what is being made; it will be made when it is asked for again."""
+        """Cancels what is being generated; it is generated at the next request."""
         await self._making.close()
 
     async def _make(self, request: GenerateAgentRequest, proposal: Proposal | None = None) -> Agent:
-        agent, made = await self._state.transact(generate, request, self._unfinished, proposal)
+        agent, made = await self._state.transact(generate, request, self._running, proposal)
         for new in made:
             GENERATED.labels(Origin.Name(new.origin).removeprefix("ORIGIN_").lower()).inc()
             _log.info("agent generated", tournament_id=new.tournament_id, agent_id=new.agent_id, reason=new.reason)
         return agent
 
-    async def _ask_and_make(self, request: GenerateAgentRequest, parts: Parts) -> Agent:
-        async def prepare() -> Prepared[ProposeAgentResponse] | None:
-            shown = await self._state.transact(look, request)
+    async def _call_plugin_and_make(self, request: GenerateAgentRequest, plugins: PluginPool) -> Agent:
+        async def prepare() -> PreparedRequest[ProposeAgentResponse] | None:
+            shown = await self._state.transact(read_situation, request)
             if shown is None:
                 return None
             tournament_id, situation = request.tournament_id, shown.situation
             statistics = await self._statistics.of(tournament_id, situation.spec, request.number)
-            message = requests.proposal_request(tournament_id, situation, shown.unfinished, statistics)
-            return Prepared(message, lambda answer: adopted(answer, situation))
+            message = requests.proposal_request(tournament_id, situation, shown.running, statistics)
+            return PreparedRequest(message, lambda answer: adopted(answer, situation))
 
-        reply = await parts.ask(PROPOSAL, request.spec.evolution, prepare)
-        asked = reply.answer is not None or reply.problem
-        return await self._make(request, Proposal(reply.answer, reply.problem) if asked else None)
+        reply = await plugins.call(PROPOSAL, request.spec.evolution, prepare)
+        called = reply.answer is not None or reply.problem
+        return await self._make(request, Proposal(reply.answer, reply.problem) if called else None)
 
 
 def check(request: GenerateAgentRequest) -> None:
-    """Refuses what no agent can be generated from.
+    """Checks that an agent can be generated from a request.
 
     Raises:
         InvalidArgument: The request names no tournament, or its specification is not resolved or names an unknown
@@ -129,21 +129,23 @@ def check(request: GenerateAgentRequest) -> None:
         raise bad_spec(f"{missing[0]}: missing; send the specification resolved, every default filled in")
 
 
-async def check_parts(evolution: EvolutionSpec, parts: Parts) -> None:
-    """Refuses functions that do not exist, while nothing has been trained yet; later, the house would stand in.
+async def check_plugins(evolution: EvolutionSpec, plugins: PluginPool) -> None:
+    """Checks that the functions a specification names exist.
+
+    This is done before the first agent only. A function that disappears later is replaced by the built-in component.
 
     Raises:
-        InvalidArgument: There is none of the name (BAD_SPEC).
+        InvalidArgument: A function does not exist (BAD_SPEC).
     """
-    if problem := await parts.misspelt(evolution):
+    if problem := await plugins.find_missing_function(evolution):
         raise bad_spec(problem)
 
 
 def load_needed(strategy: str) -> None:
-    """Imports what a strategy needs beyond what every leaderboard has; blocks.
+    """Imports the optional package that a strategy needs. Blocks.
 
     Raises:
-        InvalidArgument: It is not installed (BAD_SPEC).
+        InvalidArgument: The package is not installed (BAD_SPEC).
     """
     if strategy in NEEDED:
         try:
@@ -155,17 +157,17 @@ def load_needed(strategy: str) -> None:
             ) from None
 
 
-# --- what is remembered, in one transaction ----------------------------------------------------------------------
+# --- transactions ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What there is to be seen when an agent is due."""
+class GeneratorView:
+    """What a generator plugin is shown of a tournament."""
 
     situation: Situation
-    """What a strategy would be shown."""
-    unfinished: Sequence[str]
-    """Ids of agents that are handed out and not finished."""
+    """What a built-in strategy would be shown."""
+    running: Sequence[str]
+    """Ids of agents that were handed out and have not finished."""
 
 
 def is_first(transaction: Transaction, request: GenerateAgentRequest) -> bool:
@@ -174,10 +176,11 @@ def is_first(transaction: Transaction, request: GenerateAgentRequest) -> bool:
 
 
 def requests_due(transaction: Transaction, request: GenerateAgentRequest) -> list[GenerateAgentRequest]:
-    """The requests for the agents about which a generator is asked for this one, in order; none if it was made before.
+    """Returns one request for each agent that the generator plugin is called for before this one can be generated.
 
-    Each has its agent's name for its id. Those that start from an agent of another tournament are no question, because
-    the specification says what they are. Raises as Generator.generate.
+    They are in the order of the agents' numbers, and the id of each request is the id of its agent. The list is empty
+    if the agent was generated before. Agents that start from an agent of another tournament are left out, because the
+    specification determines them. Raises as Generator.generate.
     """
     spec, tournament_id = _first_spec(transaction, request), request.tournament_id
     begin = round_begin(spec, request.number) if spec.synchronous else request.number
@@ -191,8 +194,8 @@ def requests_due(transaction: Transaction, request: GenerateAgentRequest) -> lis
     return due
 
 
-def look(transaction: Transaction, request: GenerateAgentRequest) -> Shown | None:
-    """What there is to be seen for an agent; None if it was made before. Raises as Generator.generate."""
+def read_situation(transaction: Transaction, request: GenerateAgentRequest) -> GeneratorView | None:
+    """Reads what the generator of an agent is shown; None if it was generated before. Raises as Generator.generate."""
     tournament_id, number = request.tournament_id, request.number
     if records.find_generation(transaction, agent_id_of(tournament_id, number)):
         return None
@@ -203,25 +206,25 @@ def look(transaction: Transaction, request: GenerateAgentRequest) -> Shown | Non
     board = _read_visible(transaction, tournament_id, spec, number)
     ranked = {candidate.agent_id for candidate in board}
     history = _read_history(transaction, tournament_id, spec, number)
-    unfinished = {*request.unfinished_agent_ids, *(agent_id_of(tournament_id, other) for other in range(begin, number))}
-    # Who has ended is noted when the agent is made: until then the request knows better than the records.
+    running = {*request.unfinished_agent_ids, *(agent_id_of(tournament_id, other) for other in range(begin, number))}
+    # The request is newer than the records: which agents ended is recorded when the next agent is generated.
     rows = records.unfinished_children(transaction, tournament_id, ranked)
-    children = Counter(parent for parent, child, other in rows if other >= begin or child in unfinished)
+    children = Counter(parent for parent, child, other in rows if other >= begin or child in running)
     agents = {**history.by_id, **records.find_agents(transaction, ranked)}
     situation = Situation(spec, number, board, agents, children, history, left_draw(spec, history))
-    return Shown(situation, sorted(unfinished))
+    return GeneratorView(situation, sorted(running))
 
 
 def generate(
-    transaction: Transaction, request: GenerateAgentRequest, unfinished: Unfinished, proposal: Proposal | None = None
+    transaction: Transaction, request: GenerateAgentRequest, running: RunningAgents, proposal: Proposal | None = None
 ) -> tuple[Agent, list[Agent]]:
-    """Returns the agent asked for, and those that were made now; raises as Generator.generate.
+    """Returns the requested agent and all agents that were generated in this call; raises as Generator.generate.
 
     Args:
-        transaction: Where they are remembered.
-        request: Asks for it.
-        unfinished: Who had not ended when the last one was made.
-        proposal: What a custom generator said of it.
+        transaction: Transaction that records them.
+        request: The request.
+        running: Agents that had not finished when the last agent was generated.
+        proposal: Result of calling a generator plugin for the requested agent; None if it was not called.
     """
     agent_id = agent_id_of(request.tournament_id, request.number)
     records.hold_request(transaction, "GenerateAgent", request.request_id, agent_id)
@@ -230,14 +233,17 @@ def generate(
         return stored.agent, []
     spec = _first_spec(transaction, request)
     if spec.synchronous:
-        made = _make_round(transaction, request, spec, unfinished, proposal)
+        made = _make_round(transaction, request, spec, running, proposal)
     else:
-        made = [_make(transaction, request, spec, request.number, unfinished, begin=request.number, proposal=proposal)]
+        made = [_make(transaction, request, spec, request.number, running, begin=request.number, proposal=proposal)]
     return made[-1], made
 
 
 def _first_spec(transaction: Transaction, request: GenerateAgentRequest) -> TournamentSpec:
-    """The specification the tournament began with; limits of the pool and the objective may have changed since."""
+    """Returns the specification that the tournament began with.
+
+    The request's one may differ in the limits of the pool and in the objective only.
+    """
     spec = records.find_spec(transaction, request.tournament_id)
     if spec is None:
         ancestor_queries.check(transaction, request.tournament_id, request.spec)
@@ -253,7 +259,7 @@ def _first_spec(transaction: Transaction, request: GenerateAgentRequest) -> Tour
 
 
 def _comparable(spec: TournamentSpec, name: str) -> object:
-    """A field of a specification; who was resolved before there was an allocation means the one of always."""
+    """Returns a field for comparison; specifications of versions without `allocation` count as allocation = "ratio"."""
     if name != "evolution":
         return getattr(spec, name)
     evolution = EvolutionSpec(allocation="ratio")
@@ -265,7 +271,7 @@ def _make_round(
     transaction: Transaction,
     request: GenerateAgentRequest,
     spec: TournamentSpec,
-    unfinished: Unfinished,
+    running: RunningAgents,
     proposal: Proposal | None,
 ) -> list[Agent]:
     tournament_id, begin = request.tournament_id, round_begin(spec, request.number)
@@ -274,7 +280,7 @@ def _make_round(
     missing = [number for number in range(begin, request.number + 1) if number not in there]
     proposals = {request.number: proposal}
     return [
-        _make(transaction, request, spec, number, unfinished, begin=begin, proposal=proposals.get(number))
+        _make(transaction, request, spec, number, running, begin=begin, proposal=proposals.get(number))
         for number in missing
     ]
 
@@ -299,14 +305,14 @@ def _make(
     request: GenerateAgentRequest,
     spec: TournamentSpec,
     number: int,
-    unfinished: Unfinished,
+    running: RunningAgents,
     *,
     begin: int,
     proposal: Proposal | None,
 ) -> Agent:
-    """Makes one agent; of those with a number below `begin`, all have ended that the request does not list."""
+    """Makes one agent; agents below `begin` that the request does not list as unfinished have ended."""
     tournament_id, position = request.tournament_id, records.next_position(transaction)
-    unfinished.note_ended(transaction, tournament_id, request.unfinished_agent_ids, below=begin, position=position)
+    running.record_ended(transaction, tournament_id, request.unfinished_agent_ids, below=begin, position=position)
     records.note_failed(transaction, tournament_id, request.failed_agent_ids, position=position)
     board = _read_visible(transaction, tournament_id, spec, number)
     ranked = {candidate.agent_id for candidate in board}
@@ -324,7 +330,7 @@ def _make(
     agent.create_time.CopyFrom(timestamp(transaction.now))
     after = records.last_sequence(transaction)
     records.add_generation(transaction, Generation(agent, depth, after, position))
-    unfinished.add(agent)
+    running.add(agent)
     if proposal is not None:
         records.add_proposal(transaction, agent.agent_id, proposal)
     return agent
@@ -339,7 +345,7 @@ def _read_history(transaction: Transaction, tournament_id: str, spec: Tournament
     if not is_needed(spec):
         return NOTHING
     generations = records.list_generations(transaction, tournament_id, from_number=window_begin(spec, number))
-    # Nobody submits before it was generated.
+    # An agent submits only after it was generated.
     after = min((generation.after_sequence for generation in generations), default=0)
     return history_of(
         spec,

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from leaderboard.decision_replay import Log
+from leaderboard.decision_replay import DecisionLog
 from leaderboard.ranking.champion_selection import name_champion
 from leaderboard.ranking.lineage_summary import summaries_of
 from leaderboard.score_statistics import statistics_of
@@ -133,13 +133,13 @@ def statistics(transaction: Transaction, tournament_id: str) -> list[AlgorithmSt
     return statistics_of(spec, agents, records.list_candidates(transaction, tournament_id))
 
 
-def log(transaction: Transaction, tournament_id: str) -> Log:
+def log(transaction: Transaction, tournament_id: str) -> DecisionLog:
     """All that was recorded of a tournament.
 
     Raises:
         NotFound: No agent of it was ever generated here.
     """
-    return Log(
+    return DecisionLog(
         tournament_id,
         records.get_spec(transaction, tournament_id),
         records.list_generations(transaction, tournament_id),

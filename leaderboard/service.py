@@ -9,9 +9,9 @@ import grpc.aio
 
 from leaderboard import decision_replay, queries, snapshots
 from leaderboard.generator import Generator
-from leaderboard.snapshots import SnapshotKeeper
+from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store import records
-from leaderboard.submission_watch import Arrivals
+from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace.database import Database
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
@@ -26,7 +26,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def services(
-    state: Database, arrivals: Arrivals, updater: Updater, generator: Generator, kept: SnapshotKeeper
+    state: Database, watch: SubmissionWatch, updater: Updater, generator: Generator, kept: SnapshotRecorder
 ) -> list[Service]:
     """The three services of a leaderboard."""
     contract = pb.DESCRIPTOR.services_by_name
@@ -34,7 +34,7 @@ def services(
         Service(
             contract["LeaderboardService"],
             pb_grpc.add_LeaderboardServiceServicer_to_server,
-            LeaderboardServicer(state, arrivals),
+            LeaderboardServicer(state, watch),
         ),
         Service(
             contract["UpdaterService"], pb_grpc.add_UpdaterServiceServicer_to_server, UpdaterServicer(updater, kept)
@@ -48,8 +48,8 @@ def services(
 class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
     """Reads what the board knows; each method is described in the contract."""
 
-    def __init__(self, state: Database, arrivals: Arrivals) -> None:
-        self._state, self._arrivals = state, arrivals
+    def __init__(self, state: Database, watch: SubmissionWatch) -> None:
+        self._state, self._watch = state, watch
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         """Reads; see the contract."""
@@ -79,7 +79,7 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
                 token = candidate.sequence
                 yield pb.WatchCandidatesResponse(candidate=candidate, resume_token=token)
             if not page:
-                await self._arrivals.after(request.tournament_id, token)
+                await self._watch.wait_after(request.tournament_id, token)
 
     async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
         """Reads a page; see the contract."""
@@ -105,7 +105,7 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
 class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
     """Decides who enters the board, and keeps snapshots."""
 
-    def __init__(self, updater: Updater, kept: SnapshotKeeper) -> None:
+    def __init__(self, updater: Updater, kept: SnapshotRecorder) -> None:
         self._updater, self._snapshots = updater, kept
 
     async def SubmitCandidate(self, request: pb.SubmitCandidateRequest, context: Context) -> pb.SubmitCandidateResponse:

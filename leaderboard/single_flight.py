@@ -1,4 +1,4 @@
-"""Owns work that is done once for all who want it at the same time, and goes on when they have gone."""
+"""Runs work once for all callers that want it at the same time; the work continues when a caller gives up."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,32 +7,32 @@ from typing import Generic, TypeVar
 Result = TypeVar("Result")
 
 
-class Shared(Generic[Result]):
+class SingleFlight(Generic[Result]):
     """Work by key.
 
-    result = await shared.once("cartpole-a3", lambda: make(3))
-    await shared.close()
+    result = await flights.run("cartpole-a3", lambda: make(3))
+    await flights.close()
     """
 
     def __init__(self) -> None:
         self._running: dict[str, asyncio.Task[Result]] = {}
 
-    async def once(self, key: str, work: Callable[[], Awaitable[Result]]) -> Result:
-        """Does the work, or waits for what somebody else has begun under this key; raises what it raises."""
+    async def run(self, key: str, work: Callable[[], Awaitable[Result]]) -> Result:
+        """Does the work, or waits for the work that runs under this key; raises what the work raises."""
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.ensure_future(_awaited(work))
-            task.add_done_callback(lambda done: self._forget(key, done))
+            task.add_done_callback(lambda done: self._remove(key, done))
         return await asyncio.shield(task)
 
-    def _forget(self, key: str, done: asyncio.Task[Result]) -> None:
+    def _remove(self, key: str, done: asyncio.Task[Result]) -> None:
         del self._running[key]
         if not done.cancelled():
-            # Looked at, or asyncio would complain where all who waited have gone.
+            # Retrieves the exception: asyncio logs one that no caller retrieves.
             done.exception()
 
     async def close(self) -> None:
-        """Ends what runs."""
+        """Cancels all running work."""
         running = list(self._running.values())
         for task in running:
             task.cancel()

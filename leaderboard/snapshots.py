@@ -37,7 +37,7 @@ _CHAMPION = ""
 """Where an agent's id stands otherwise."""
 
 
-class SnapshotKeeper:
+class SnapshotRecorder:
     """Keeps the snapshots of agents and champions."""
 
     def __init__(self, state: Database, store: CheckpointStore) -> None:

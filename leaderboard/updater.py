@@ -1,7 +1,9 @@
-"""Owns the entry to the board: reads what a learner submits, judges it, and remembers it before it answers.
+"""Judges submitted checkpoints: reads the manifest, decides whether it enters the board, and records that in one
+transaction before answering.
 
-The idempotency key is the candidate's id, the digest of its manifest: a submission that was judged once gets the same
-answer for ever, whatever its request id, whatever became of it since. A request id is never used for two candidates.
+The idempotency key is the id of the candidate, which is the digest of its manifest. A candidate that was judged once
+always gets the same answer, whatever the request id and whatever its rank is now. A request id cannot be used for two
+candidates.
 """
 
 import asyncio
@@ -13,14 +15,13 @@ from functools import partial
 import prometheus_client
 import structlog
 
-from leaderboard.plugins import judgement as opinions
-from leaderboard.plugins import requests
-from leaderboard.plugins.plugin_pool import JUDGEMENT, Parts, Prepared
+from leaderboard.plugins import judgement, requests
+from leaderboard.plugins.plugin_pool import JUDGEMENT, PluginPool, PreparedRequest
 from leaderboard.ranking.board import answer_of, judge_arrival
-from leaderboard.single_flight import Shared
+from leaderboard.single_flight import SingleFlight
 from leaderboard.store import records
 from leaderboard.store.records import Generation, Submission, timestamp
-from leaderboard.submission_watch import Arrivals
+from leaderboard.submission_watch import SubmissionWatch
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.publish import BAD_DIGEST, advanced, read_manifest
 from podrace.checkpoint_store.store import CheckpointStore, check_digest
@@ -47,40 +48,40 @@ _log = structlog.get_logger(__name__)
 
 
 class Updater:
-    """Decides who enters the board."""
+    """Decides which checkpoints enter the board."""
 
     def __init__(
         self,
         state: Database,
         store: CheckpointStore,
-        arrivals: Arrivals,
+        watch: SubmissionWatch,
         monotonic: Callable[[], float] = time.monotonic,
-        parts: Parts | None = None,
+        plugins: PluginPool | None = None,
     ) -> None:
-        """Judges nothing yet.
+        """Prepares to judge.
 
         Args:
-            state: Where everything is remembered.
-            store: Where manifests are read.
-            arrivals: Is told of what was judged.
-            monotonic: Seconds.
-            parts: Asks custom updaters; None: nobody is asked, and the rules of the house decide.
+            state: Database of the leaderboard.
+            store: Checkpoint store with the manifests.
+            watch: Notified of every judged submission.
+            monotonic: Clock in seconds, for metrics.
+            plugins: Calls updater plugins; None: the built-in rules decide.
         """
-        self._state, self._store, self._arrivals, self._monotonic = state, store, arrivals, monotonic
-        self._parts = parts
-        self._judging: Shared[SubmitCandidateResponse] = Shared()
+        self._state, self._store, self._watch, self._monotonic = state, store, watch, monotonic
+        self._plugins = plugins
+        self._judging: SingleFlight[SubmitCandidateResponse] = SingleFlight()
         self._evolutions: dict[str, EvolutionSpec] = {}
 
     async def submit(self, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
         """Judges a published checkpoint.
 
         Raises:
-            InvalidArgument: The request names no manifest, or one that is not the named agent's or was not scored.
+            InvalidArgument: The request names no manifest, or the manifest belongs to another agent or has no score.
             NotFound: The agent was never generated here, or the manifest is not in the store.
-            DataLoss: The manifest is damaged (BAD_DIGEST), its score is another policy's (BAD_DIGEST), or not finite
-                (NON_FINITE).
-            FailedPrecondition: The agent was since handed to another pod (STALE_EPOCH).
-            AlreadyExists: The request's id was used for another checkpoint.
+            DataLoss: The manifest is damaged or its score belongs to another policy (BAD_DIGEST), or the score is not
+                finite (NON_FINITE).
+            FailedPrecondition: The agent has been assigned to another pod since (STALE_EPOCH).
+            AlreadyExists: The request id was used for another checkpoint.
         """
         begin = self._monotonic()
         check_digest(request.checkpoint.manifest_digest)
@@ -89,42 +90,42 @@ class Updater:
             return known
         manifest = await asyncio.to_thread(read_published, self._store, request)
         candidate = candidate_of(manifest, request.checkpoint.manifest_digest, known)
-        # Finished even if the caller gives up meanwhile: it submits again and need not think twice, and whoever watches
-        # is told of what is durable.
-        answer = await self._judging.once(candidate.candidate_id, partial(self._judge, candidate, request))
+        # Continues if the caller gives up meanwhile: the plugin is not called again when it retries, and watchers are
+        # notified of everything that was recorded.
+        answer = await self._judging.run(candidate.candidate_id, partial(self._judge, candidate, request))
         SUBMIT_SECONDS.observe(self._monotonic() - begin)
         return answer
 
     async def close(self) -> None:
-        """Ends what is being judged; it will be judged when it is submitted again."""
+        """Cancels what is being judged; it is judged when it is submitted again."""
         await self._judging.close()
 
     async def _evolution_of(self, tournament_id: str) -> EvolutionSpec:
-        """Of a tournament that has agents; it never changes."""
+        """Returns `[evolution]` of a tournament that has agents; it never changes."""
         if tournament_id not in self._evolutions:
             self._evolutions[tournament_id] = (await self._state.transact(records.get_spec, tournament_id)).evolution
         return self._evolutions[tournament_id]
 
     async def _judge(self, candidate: Candidate, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
-        if self._parts is not None and (evolution := await self._evolution_of(candidate.tournament_id)).updater:
-            candidate = await self._with_opinion(candidate, evolution, self._parts)
+        if self._plugins is not None and (evolution := await self._evolution_of(candidate.tournament_id)).updater:
+            candidate = await self._with_opinion(candidate, evolution, self._plugins)
         return await self._record(candidate, request)
 
-    async def _with_opinion(self, candidate: Candidate, evolution: EvolutionSpec, parts: Parts) -> Candidate:
-        """The candidate with what the custom updater says of it, or why that is not known."""
+    async def _with_opinion(self, candidate: Candidate, evolution: EvolutionSpec, plugins: PluginPool) -> Candidate:
+        """Returns the candidate with the opinion of the updater plugin, or with the reason why there is none."""
 
-        async def prepare() -> Prepared[JudgeCandidateResponse] | None:
+        async def prepare() -> PreparedRequest[JudgeCandidateResponse] | None:
             message = await self._state.transact(requests.read_judgement_request, candidate)
-            return message and Prepared(message, opinions.check)
+            return message and PreparedRequest(message, judgement.check)
 
-        reply = await parts.ask(JUDGEMENT, evolution, prepare)
+        reply = await plugins.call(JUDGEMENT, evolution, prepare)
         if reply.answer is not None:
-            return opinions.with_opinion(candidate, evolution.updater, reply.answer)
-        return opinions.without_opinion(candidate, reply.problem) if reply.problem else candidate
+            return judgement.with_opinion(candidate, evolution.updater, reply.answer)
+        return judgement.without_opinion(candidate, reply.problem) if reply.problem else candidate
 
     async def _record(self, candidate: Candidate, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
         answer = await self._state.transact(record, candidate, request)
-        await self._arrivals.tell(answer.candidate.tournament_id, answer.candidate.sequence)
+        await self._watch.notify(answer.candidate.tournament_id, answer.candidate.sequence)
         SUBMISSIONS.labels(Verdict.Name(answer.candidate.verdict).removeprefix("VERDICT_").lower()).inc()
         _log.info(
             "submission judged",
@@ -138,11 +139,11 @@ class Updater:
 
 
 def answer_or_agent(transaction: Transaction, request: SubmitCandidateRequest) -> SubmitCandidateResponse | Generation:
-    """What was answered to a checkpoint that was judged before, else the agent it belongs to.
+    """Returns the answer to a checkpoint that was judged before, else the agent that it belongs to.
 
     Raises:
         NotFound: The agent was never generated here.
-        AlreadyExists: The request's id was used for another checkpoint.
+        AlreadyExists: The request id was used for another checkpoint.
     """
     judged = records.find_submission(transaction, request.checkpoint.manifest_digest)
     if not judged:
@@ -152,7 +153,7 @@ def answer_or_agent(transaction: Transaction, request: SubmitCandidateRequest) -
 
 
 def read_published(store: CheckpointStore, request: SubmitCandidateRequest | SubmitSnapshotRequest) -> Manifest:
-    """Reads a submitted manifest after asking the store whether the pod still holds the agent; blocks.
+    """Reads a submitted manifest, after checking in the store that the pod still holds the agent. Blocks.
 
     Raises:
         PodraceError: As Updater.submit.
@@ -160,17 +161,17 @@ def read_published(store: CheckpointStore, request: SubmitCandidateRequest | Sub
     agent_id, manifest_digest = request.checkpoint.agent_id, request.checkpoint.manifest_digest
     found = store.read_pointer(agent_id)
     if found is None:
-        raise NotFound(f"agent {agent_id}: nothing was ever published in {store.uri}; publish before you submit")
-    # Who may publish may submit: only the pointer's epoch decides.
+        raise NotFound(f"agent {agent_id}: no checkpoint was published in {store.uri}; publish before you submit")
+    # A pod that may publish may submit: only the epoch in the agent's pointer decides.
     advanced(found[0], request.lease_epoch, manifest_digest)
     return read_manifest(store, manifest_digest)
 
 
 def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generation) -> Candidate:
-    """The candidate that a manifest stands for, not yet judged. Pure.
+    """Makes the candidate of a manifest, not yet judged. Pure.
 
-    Its score is the mean return m of n evaluation episodes, its standard error sqrt(v / n) with their unbiased variance
-    v; of a single episode the variance is unknown and counts as 0.
+    The score is the mean return of the n evaluation episodes. The standard error is sqrt(v / n), with v the unbiased
+    variance of their returns; for a single episode v is unknown and counts as 0.
 
     Raises:
         InvalidArgument, DataLoss: As Updater.submit.
@@ -198,7 +199,7 @@ def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generatio
 
 
 def record(transaction: Transaction, draft: Candidate, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
-    """Judges a candidate against the board as it is now and remembers everything that changes, in one transaction."""
+    """Judges a candidate against the current board and records everything that changes, in one transaction."""
     records.hold_request(transaction, SUBMIT, request.request_id, draft.candidate_id)
     judged = records.find_submission(transaction, draft.candidate_id)
     if judged:
@@ -208,13 +209,13 @@ def record(transaction: Transaction, draft: Candidate, request: SubmitCandidateR
     candidate.MergeFrom(draft)
     seen = (records.list_candidates if spec.synchronous else records.read_board)(transaction, draft.tournament_id)
     capacity = spec.evolution.board_capacity
-    judgement = judge_arrival(seen, candidate, capacity, synchronous=spec.synchronous)
-    answer = answer_of(judgement, candidate)
-    standing = judgement.standings[candidate.candidate_id]
+    judged_board = judge_arrival(seen, candidate, capacity, synchronous=spec.synchronous)
+    answer = answer_of(judged_board, candidate)
+    standing = judged_board.standings[candidate.candidate_id]
     records.add_submission(
         transaction, Submission(answer, standing, lease_epoch=request.lease_epoch, request_id=request.request_id)
     )
-    for candidate_id, changed in judgement.standings.items():
+    for candidate_id, changed in judged_board.standings.items():
         records.set_standing(transaction, candidate_id, changed)
     return answer
 
@@ -229,7 +230,7 @@ def _check_owner(manifest: Manifest, manifest_digest: str, agent: Agent) -> None
 def _check_evaluation(manifest: Manifest, manifest_digest: str) -> None:
     evaluation = manifest.evaluation
     if not evaluation.episodes:
-        raise InvalidArgument(f"manifest {manifest_digest}: was not scored; publish it with an evaluation to submit it")
+        raise InvalidArgument(f"manifest {manifest_digest}: has no score; publish it with an evaluation to submit it")
     numbers = {
         "evaluation.mean_return": evaluation.mean_return,
         "evaluation.variance": evaluation.variance,
@@ -243,7 +244,7 @@ def _check_evaluation(manifest: Manifest, manifest_digest: str) -> None:
     policies = [part.digest for part in manifest.parts if part.name == "policy"]
     if policies != [evaluation.policy_digest]:
         raise DataLoss(
-            f"manifest {manifest_digest}: the score is that of policy {evaluation.policy_digest!r}, the checkpoint has"
-            f" {policies}; score what is published",
+            f"manifest {manifest_digest}: the score belongs to policy {evaluation.policy_digest!r}, the checkpoint has"
+            f" {policies}; score the policy that is published",
             reason=BAD_DIGEST,
         )

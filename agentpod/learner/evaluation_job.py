@@ -10,7 +10,7 @@ from agentpod.learner.checkpoint_files import POLICY_PART, load_policy
 from agentpod.learner.evaluation_schedule import MAXIMUM_EVALUATION_LANES
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.models.policy import NetworkSpec, Policy
-from agentpod.roles.user_evaluator import asked_of
+from agentpod.roles.user_evaluator import user_evaluator_settings
 from agentpod.session.role_client import SessionSpec
 from agentpod.session.session import Roles
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
@@ -62,7 +62,7 @@ async def evaluate_policies(
         seed=work.seed,
         rollouts=0,
         members=tuple(other.network for other in others),
-        evaluator=asked_of(spec.evaluation),
+        evaluator=user_evaluator_settings(spec.evaluation),
     )
     spaces = await roles.open(session)
     for published, ring in zip(policies, roles.rings, strict=True):

@@ -16,7 +16,7 @@ from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
 from agentpod.learner.evaluation_schedule import MAXIMUM_EVALUATION_LANES
 from agentpod.learner.fusion_session import FusionSession
 from agentpod.learner.snapshots import SnapshotRecorder
-from agentpod.roles.user_evaluator import asked_of
+from agentpod.roles.user_evaluator import user_evaluator_settings
 from agentpod.session.role_client import SessionSpec
 from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -91,7 +91,7 @@ class TrainingSetup:
             memory=needs.memory,
             seed=self._agent.seed,
             rollouts=counters.rollouts,
-            evaluator=asked_of(evaluation),
+            evaluator=user_evaluator_settings(evaluation),
         )
 
     async def _restore(self, algorithm: Algorithm, start: StartingState) -> Mapping[str, Tensor]:

@@ -1,12 +1,12 @@
-"""A tournament's own evaluator as the head of a pod asks it: an EvaluatorService that somebody else wrote.
+"""Scores policies with the evaluator of a tournament's user: a Python function, or an EvaluatorService at an address.
 
-Either one that all pods share, or a user's function in a process of this pod; to the head both are the same, an address
-that speaks the contract and the plane `grpc`. Nothing depends on it: what it fails to score, the pod's own evaluator
-does.
+A function runs in a child process of this pod and serves the same contract, so both are called in the same way, and
+policies reach both over the plane `grpc`. When the evaluator fails, the caller uses the pod's built-in evaluator.
 """
 
 import asyncio
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -22,8 +22,7 @@ from agentpod.config import PodConfig
 from agentpod.experience.rollout import Field
 from agentpod.experience.slots import POLICY, PolicySlot, tensor_spec
 from agentpod.models.mlp import flat_views
-from agentpod.roles.evaluator_faults import Pauses, nonsense
-from agentpod.roles.function_process import FunctionProcess
+from agentpod.roles.evaluation_check import find_fault
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
@@ -37,7 +36,9 @@ from podrace.errors import (
     PodraceError,
     Unavailable,
 )
-from podrace.plugins import address as custom
+from podrace.plugins.address import GrpcService, parse
+from podrace.plugins.child import ChildConnection, PluginConnection, ServiceConnection
+from podrace.plugins.circuit_breaker import CircuitBreaker
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.specification import catalog, plugin_settings
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
@@ -51,57 +52,61 @@ FAULTS = prometheus_client.Counter(
     "podrace_learner_evaluator_faults", "Policies that the tournament's own evaluator did not score", ["code"]
 )
 CONNECT_SECONDS = 10.0
+"""How long a service that restarts is waited for."""
 START_SECONDS = 120.0
-"""Of a process: it imports torch."""
-POLL_SECONDS = 0.1
+"""Time limit of a child process to serve: it imports torch."""
 OPEN_DEADLINE_SECONDS = 120.0
 CLOSE_DEADLINE_SECONDS = 2.0
 LONGEST_FAULT = 400
-"""Characters of what a stranger says that are told on."""
+"""Characters of an evaluator's error that are recorded."""
 _log = structlog.get_logger(__name__)
 
 
-class Asked(NamedTuple):
-    """Who is asked, and how long it may take."""
+class UserEvaluatorSettings(NamedTuple):
+    """Which evaluator a specification names, and how long a score may take."""
 
-    name: str
+    address: str
     """`python:module:function` or `grpc://host:port`."""
     answer_seconds: float
 
 
-def asked_of(spec: EvaluationSpec) -> Asked | None:
-    """The evaluator of a specification, if it has one of its own."""
+def user_evaluator_settings(spec: EvaluationSpec) -> UserEvaluatorSettings | None:
+    """Returns the evaluator that a specification names; None if it names none."""
     if not spec.evaluator:
         return None
-    return Asked(spec.evaluator, plugin_settings.answer_seconds(spec))
+    return UserEvaluatorSettings(spec.evaluator, plugin_settings.evaluation_answer_seconds(spec))
 
 
-class CustomEvaluator:
-    """A tournament's own evaluator.
+class InvalidScoreError(DataLoss):
+    """The evaluator answered with something that cannot be used as a score."""
 
-        custom = CustomEvaluator(config, asked)
-        custom.expect(environment, policies)                    # whenever the roles of the pod are opened
-        evaluation = await custom.score(slots, episodes=..., seed=..., greedy=...)
+
+class UserEvaluator:
+    """The evaluator that a tournament's specification names.
+
+        evaluator = UserEvaluator(config, settings)
+        evaluator.expect(environment, policies)                 # whenever the roles of the pod are opened
+        evaluation = await evaluator.score(slots, episodes=..., seed=..., greedy=...)
         if evaluation is None:
-            ...                                                 # somebody else has to; custom.fault says why
-        await custom.close()
+            ...                                                 # use the built-in one; evaluator.fault says why
+        await evaluator.close()
 
     Attributes:
-        asked: Who.
-        fault: Why it did not score last time; empty if it did.
+        settings: What the specification names.
+        fault: Why it did not score the last time; empty if it did.
     """
 
-    def __init__(self, config: PodConfig, asked: Asked, clock: Callable[[], float] = time.monotonic) -> None:
-        """Dials and starts nothing yet."""
-        self.asked, self.fault = asked, ""
+    def __init__(
+        self, config: PodConfig, settings: UserEvaluatorSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.settings, self.fault = settings, ""
         self._config, self._clock = config, clock
-        found = custom.parse(asked.name)
-        self._target = found.target if isinstance(found, custom.Served) else ""
-        self._process: FunctionProcess | None = None
-        if isinstance(found, custom.Imported):
-            self._process = FunctionProcess(config, f"{found.module}:{found.function}")
-            self._target = f"unix:{self._process.socket}"
-        self._pauses = Pauses()
+        found = parse(settings.address)
+        self._target = found.target if isinstance(found, GrpcService) else ""
+        """Address of a service; empty for a function."""
+        self._child_settings: dict[str, object] = {}
+        self._connection = self._connect()
+        self._breaker = CircuitBreaker()
         self._plane = GrpcPlane()
         self._server: Server | None = None
         self._channel: grpc.aio.Channel | None = None
@@ -109,11 +114,11 @@ class CustomEvaluator:
         self._policies: Sequence[pb.PolicySpec] = ()
         self._opened, self._session, self._regions = 0, "", list[Region]()
         self._closing: set[asyncio.Future[None]] = set()
-        # Unlike those of any other pod, and of any other life of this one.
+        # Differs from the names of every other pod, and of every other run of this pod.
         self._sessions = f"{config.pod_id}.{uuid.uuid4().hex[:12]}"
 
     def expect(self, environment: EnvironmentSpec, policies: Sequence[pb.PolicySpec]) -> None:
-        """Says what is going to be scored, so that it can be got ready.
+        """Sets what will be scored, and starts the child process of a function.
 
         Args:
             environment: With the options of the evaluation.
@@ -122,60 +127,61 @@ class CustomEvaluator:
         if (environment, list(policies)) != (self._environment, list(self._policies)):
             self._leave()
             self._environment, self._policies = environment, policies
-        if self._process and self._pauses.due(self._clock()):
-            # If it cannot be started now, that is told when it is missed.
-            with suppress(OSError):
-                self._process.start(self._device)
+        # For the next start of the process; one that runs keeps its device.
+        self._child_settings["device"] = self._device
+        if not self._breaker.is_open(self._clock()):
+            # `score` reports it if the process cannot be started.
+            with suppress(PodraceError):
+                self._connection.start()
 
     async def score(self, slots: Sequence[PolicySlot], *, episodes: int, seed: int, greedy: bool) -> Evaluation | None:
         """Scores the policies in some held slots together.
 
         Returns:
-            None where it did not, or is not asked so soon after a fault; never later than it was given time, beside
-            what it takes to open it.
+            None if the evaluator failed or is paused after failures; `fault` has the reason. The call takes at most
+            the answer time of the specification, and what it takes to start the process and to open the session.
         """
         started = self._clock()
-        if not self._pauses.due(started):
+        if self._breaker.is_open(started):
+            self.fault = self._line(self._breaker.summary)
             return None
         request = pb.EvaluatePolicyRequest(episodes=episodes, seed=seed, greedy=greedy)
         try:
             evaluation = await self._ask(slots, request)
         except (PodraceError, OSError) as error:
-            await self._note(error, started)
+            await self._record_failure(error if isinstance(error, PodraceError) else Unavailable(str(error)))
             return None
         except (Exception, asyncio.CancelledError):
-            # Called off: nobody must wait for what it is doing.
-            await self._drop()
+            # No caller waits for the score any more: a function is killed, a service is left.
+            self._leave()
+            await self._connection.failed(Cancelled("the evaluation was cancelled"))
             raise
-        self._pauses.well()
+        self._breaker = CircuitBreaker()
         self.fault = ""
-        evaluation.evaluator, evaluation.evaluator_fault, evaluation.seed = self.asked.name, "", seed
+        evaluation.evaluator, evaluation.evaluator_fault, evaluation.seed = self.settings.address, "", seed
         evaluation.wall_seconds = self._clock() - started
         return evaluation
 
     async def close(self) -> None:
-        """Ends its session, and its process where it has one."""
+        """Closes the session, and kills the child process of a function."""
         self._leave()
-        if self._process:
-            await self._process.end()
         await asyncio.gather(*self._closing)
-        if self._channel:
-            await self._channel.close()
+        await self._connection.close()
         if self._server:
             await self._server.drain()
         self._plane.close()
 
-    # --- asking -----------------------------------------------------------------------------------------------
+    # --- scoring ----------------------------------------------------------------------------------------------
 
     async def _ask(self, slots: Sequence[PolicySlot], request: pb.EvaluatePolicyRequest) -> Evaluation:
         begin = self._clock()
         try:
-            return await self._ask_once(slots, request, self.asked.answer_seconds)
+            return await self._ask_once(slots, request, self.settings.answer_seconds)
         except (Unavailable, FailedPrecondition, NotFound):
-            left_seconds = self.asked.answer_seconds - (self._clock() - begin)
-            if self._process or left_seconds <= 0:
+            left_seconds = self.settings.answer_seconds - (self._clock() - begin)
+            if not self._target or left_seconds <= 0:
                 raise
-            # It was restarted, or has dropped the session.
+            # The service was restarted, or has dropped the session.
             self._leave()
             return await self._ask_once(slots, request, left_seconds)
 
@@ -197,13 +203,11 @@ class CustomEvaluator:
         try:
             response = await rpc.call(stub.EvaluatePolicy, whole, deadline_seconds=answer_seconds)
         except DeadlineExceeded:
-            raise DeadlineExceeded(
-                f"it took longer than evaluation.answer_duration = {self.asked.answer_seconds:g} s"
-            ) from None
-        # Of what was published, not of the copy: that is within its reach.
+            raise DeadlineExceeded(f"no answer within {self.settings.answer_seconds:g} s") from None
+        # Of the published policy, and not of the copy, which the evaluator can write to.
         digests = await asyncio.to_thread(self._digests, slots)
-        if problem := nonsense(response.evaluation, request.episodes, digests):
-            raise DataLoss(problem)
+        if problem := find_fault(response.evaluation, request.episodes, digests):
+            raise InvalidScoreError(f"invalid answer: {problem}")
         evaluation: Evaluation = response.evaluation
         return evaluation
 
@@ -240,36 +244,41 @@ class CustomEvaluator:
 
     # --- connecting -------------------------------------------------------------------------------------------
 
+    def _connect(self) -> PluginConnection:
+        if self._target:
+            return ServiceConnection(self._target, CONNECT_SECONDS)
+        self._child_settings = {
+            "address": self.settings.address,
+            "part": "evaluator",
+            "threads": self._config.threads,
+            "telemetry.log_format": self._config.telemetry.log_format,
+            "telemetry.log_level": self._config.telemetry.log_level,
+        }
+        return ChildConnection(
+            [sys.executable, "-m", "agentpod", "evaluation-function"],
+            self._child_settings,
+            lifeline=self._config.leader_lifeline,
+            socket_prefix=self._config.folder / "function",
+            start_seconds=START_SECONDS,
+        )
+
     async def _connected(self) -> Any:
-        """A stub of whoever answers now; raises Unavailable where nobody does."""
-        if self._process:
-            if self._process.ended():
-                self._leave()
-            self._process.start(self._device)
+        """Returns a stub of the evaluator; a session that a previous process held is dropped."""
+        channel = await self._connection.ready(CONNECT_SECONDS if self._target else START_SECONDS)
+        if channel is not self._channel:
+            self._leave()
+            self._channel = channel
         if self._server is None:
             self._server = await self._serve()
-        if self._channel is None:
-            self._channel = rpc.connect(self._target)
-        ready = asyncio.ensure_future(self._channel.channel_ready())
-        deadline = self._clock() + (START_SECONDS if self._process else CONNECT_SECONDS)
-        try:
-            while not ready.done():
-                await asyncio.wait([ready], timeout=POLL_SECONDS)
-                if self._process and (ended := self._process.ended()):
-                    raise Unavailable(ended)
-                if not ready.done() and self._clock() > deadline:
-                    raise Unavailable(f"nobody answers at {self._target}")
-        finally:
-            ready.cancel()
-        stub: Any = pb_grpc.EvaluatorServiceStub(self._channel)
+        stub: Any = pb_grpc.EvaluatorServiceStub(channel)
         return stub
 
     async def _serve(self) -> Server:
-        """Serves the regions of the plane where it can reach them."""
-        if self._target.startswith("unix:"):
-            listen = f"unix:{self._config.folder / 'scored.sock'}"
-        else:
+        """Serves the regions of the plane at an address that the evaluator can reach."""
+        if self._target and not self._target.startswith("unix:"):
             listen = f"{await asyncio.to_thread(local_address, self._target)}:0"
+        else:
+            listen = f"unix:{self._config.folder / 'scored.sock'}"
         service = Service(
             tensor_pb2.DESCRIPTOR.services_by_name["TensorService"],
             tensor_pb2_grpc.add_TensorServiceServicer_to_server,
@@ -283,46 +292,43 @@ class CustomEvaluator:
     def _device(self) -> str:
         return self._config.device("evaluator") if catalog.steps_on_gpu(self._environment.id) else "cpu"
 
-    # --- giving up --------------------------------------------------------------------------------------------
+    # --- failing ----------------------------------------------------------------------------------------------
 
-    async def _note(self, error: Exception, started: float) -> None:
-        """Says what went wrong, once and for all to hear, and when it is asked again."""
+    async def _record_failure(self, error: PodraceError) -> None:
+        """Keeps the reason, opens the circuit breaker if it is due, and drops what cannot be used any more."""
+        problem = error.message
+        if not isinstance(error, InvalidScoreError):
+            problem = await self._connection.failed(error)
+        if isinstance(error, Unavailable | DeadlineExceeded | Cancelled | FailedPrecondition):
+            self._leave()
         now = self._clock()
-        pause_seconds = self._pauses.fault(now, now - started)
-        said = error.message if isinstance(error, PodraceError) else str(error)
-        if self._process and isinstance(error, Unavailable):
-            # That it is gone says more than what its connection says of it.
-            said = await asyncio.to_thread(self._process.ended, 1.0) or said
-        if isinstance(error, Unavailable | DeadlineExceeded | Cancelled):
-            await self._drop()
-        self.fault = f"evaluator {self.asked.name}: {' '.join(said.split())[:LONGEST_FAULT]}"
-        FAULTS.labels(error.code.lower() if isinstance(error, PodraceError) else "os_error").inc()
+        self._breaker = self._breaker.after_failure(now, " ".join(problem.split())[:LONGEST_FAULT])
+        self.fault = self._line(self._breaker.last_failure)
+        FAULTS.labels(error.code.lower()).inc()
         _log.warning(
-            "the pod's own evaluator scores in the place of the tournament's",
+            "built-in evaluator used instead of the tournament's",
             error=self.fault,
-            again_in_seconds=round(pause_seconds),
+            failures_in_a_row=self._breaker.failures,
+            pause_seconds=max(0.0, round(self._breaker.open_until - now)),
         )
 
-    async def _drop(self) -> None:
-        """Ends what it is doing: it has not answered, and may never do."""
-        self._leave()
-        if self._process:
-            await self._process.end()
+    def _line(self, problem: str) -> str:
+        return f"evaluator {self.settings.address}: {problem}"
 
     def _leave(self) -> None:
-        """Gives the session up."""
+        """Drops the session and its memory; a service is notified."""
         for region in self._regions:
             region.close()
         self._regions.clear()
         session, self._session = self._session, ""
-        if session and self._channel and not self._process:
+        if session and self._channel and self._target:
             closing = asyncio.ensure_future(_close_session(self._channel, session))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
 
 async def _close_session(channel: grpc.aio.Channel, session: str) -> None:
-    """Says that a session is over; whoever does not hear of it drops it some time."""
+    """Closes a session; a service that cannot be reached drops it after a time of its own."""
     stub: Any = pb_grpc.EvaluatorServiceStub(channel)
     with suppress(PodraceError):
         request = pb.CloseEvaluatorRequest(session=session)
@@ -330,10 +336,10 @@ async def _close_session(channel: grpc.aio.Channel, session: str) -> None:
 
 
 def local_address(target: str) -> str:
-    """Address of this machine from which `host:port` is reached, and so the one it can reach; nothing is sent.
+    """Returns the address of this machine from which `host:port` is reached, without sending anything.
 
     Raises:
-        Unavailable: There is no way there.
+        Unavailable: The host is unknown or there is no route to it.
     """
     host, _, port = target.rpartition(":")
     try:
@@ -342,5 +348,5 @@ def local_address(target: str) -> str:
             probe.connect(address)
             found: str = probe.getsockname()[0]
     except OSError as error:
-        raise Unavailable(f"there is no way to {target}: {error.strerror or error}") from None
+        raise Unavailable(f"no route to {target}: {error.strerror or error}") from None
     return f"[{found}]" if family == socket.AF_INET6 else found

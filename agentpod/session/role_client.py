@@ -14,7 +14,7 @@ from agentpod.experience.memory_spec import MemorySpec
 from agentpod.experience.slots import Grant, PolicySlot
 from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec
-from agentpod.roles.user_evaluator import Asked
+from agentpod.roles.user_evaluator import UserEvaluatorSettings
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
@@ -69,7 +69,7 @@ class SessionSpec:
     """Rollouts of the agent before this session."""
     members: tuple[NetworkSpec, ...] = ()
     """Networks of the other members when an ensemble is evaluated."""
-    evaluator: Asked | None = None
+    evaluator: UserEvaluatorSettings | None = None
     """Evaluator of the tournament that scores instead of the built-in one; None for the built-in one."""
     opened: int = 1
     """How many times the roles were opened for this assignment, this one included."""

@@ -17,7 +17,7 @@ from agentpod.experience.rollout import rollout_fields
 from agentpod.experience.slots import ExperienceSlots, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
 from agentpod.models.mlp import element_count
 from agentpod.models.policy import policy_shapes
-from agentpod.roles.user_evaluator import CustomEvaluator
+from agentpod.roles.user_evaluator import UserEvaluator
 from agentpod.session.role_client import CollectedRollout, RoleClient, SessionSpec
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -63,7 +63,7 @@ class Roles:
         self._config, self._planes, self._device = config, planes, device
         self._chosen: Plane | None = None
         self._client = RoleClient(config, learner)
-        self._user_evaluator: CustomEvaluator | None = None
+        self._user_evaluator: UserEvaluator | None = None
         self._session: SessionSpec | None = None
         self._experience: ExperienceSlots | None = None
         self._rings: list[PolicyRing] = []
@@ -141,7 +141,7 @@ class Roles:
             await self._user_evaluator.close()
             self._user_evaluator = None
         if session.evaluator:
-            self._user_evaluator = self._user_evaluator or CustomEvaluator(self._config, session.evaluator)
+            self._user_evaluator = self._user_evaluator or UserEvaluator(self._config, session.evaluator)
             self._user_evaluator.expect(session.evaluation_environment, (opened.policy, *opened.members))
 
     async def _open_on_a_plane(self, session: SessionSpec) -> list[Any]:

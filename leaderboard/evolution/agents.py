@@ -110,7 +110,7 @@ def make(
 
 def _unasked(spec: TournamentSpec, proposal: Proposal | None) -> str:
     generator = spec.evolution.generator
-    return f"; {generator} is not asked about it" if generator and proposal is None else ""
+    return f"; {generator} was not called" if generator and proposal is None else ""
 
 
 def _decide(situation: Situation, proposal: Proposal | None) -> tuple[Fresh | Child, str]:
@@ -122,12 +122,12 @@ def _decide(situation: Situation, proposal: Proposal | None) -> tuple[Fresh | Ch
             return replace(answer, reason=f"{evolution.generator}: {answer.reason}"), ""
         except InvalidArgument as error:
             # It could be when it was made: the board has changed since.
-            problem = f"the proposal of {evolution.generator} came too late: {one_line(error.message)}"
+            problem = f"generator {evolution.generator}: its proposal is no longer valid: {one_line(error.message)}"
     elif proposal is not None:
         problem = proposal.failure
     answer = STRATEGIES[evolution.strategy](situation, stream(situation.spec.seed, "generate", situation.number))
     if problem:
-        answer = replace(answer, reason=f"{problem}; {evolution.strategy} instead: {answer.reason}")
+        answer = replace(answer, reason=f"{problem}; built-in strategy {evolution.strategy} instead: {answer.reason}")
     return answer, problem
 
 
@@ -150,6 +150,6 @@ def _as_fresh(agent: Agent, answer: Fresh, situation: Situation) -> tuple[Agent,
     agent.origin = ORIGIN_FRESH
     changes = describe_changes(values, {**values, **answer.hyperparameters})
     agent.reason = f"fresh, {agent.reason}; {'values as specified' if turn.first else 'searched values drawn'}" + (
-        f" but for {changes}" if changes else ""
+        f" except {changes}" if changes else ""
     )
     return agent, 0

@@ -93,7 +93,7 @@ def starts_from(answer: Fresh, spec: TournamentSpec, number: int, algorithm: str
     before = {name: plain(value) for name, value in ancestor.agent.hyperparameters.fields.items()}
     changes = describe_changes({**values, **before}, values) or "hyperparameters unchanged"
     named = f"{ancestor.agent.agent_id} ({shown(ancestor.candidate)} there)"
-    return Child(ancestor.candidate, values, f"goes on from {named} of another tournament; {changes}", answer.seat)
+    return Child(ancestor.candidate, values, f"starts from {named} of another tournament; {changes}", answer.seat)
 
 
 def seeded_numbers(spec: TournamentSpec, algorithm: str) -> list[int]:

@@ -43,13 +43,15 @@ def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, ran
     everybody = ranked([own, *(peer for peer in peers if peer is not None)])
     standing = standing_of(own, everybody)
     if len(everybody) < LEAST_PEERS or 2 * len(everybody) <= len(others) + 1:
-        return Selection(own, explores=False, reason=f"{standing} of no more experience, too few to compare; goes on")
+        return Selection(
+            own, explores=False, reason=f"{standing} with no more experience, too few to compare; continues"
+        )
     worst = everybody[len(everybody) - share_of(len(everybody), evolution.replaced_share) :]
     if own not in worst:
-        return Selection(own, explores=False, reason=f"{standing}, goes on")
+        return Selection(own, explores=False, reason=f"{standing}, continues")
     donor = draw_one(random, everybody[: share_of(len(everybody), evolution.donor_share)])
     if shortfall := why_not_enough(donor, own, everybody, evolution):
-        return Selection(own, explores=True, reason=f"{standing}, and {named(donor)} {shortfall}; goes on mutated")
+        return Selection(own, explores=True, reason=f"{standing}, and {named(donor)} {shortfall}; continues mutated")
     return Selection(donor, explores=True, reason=f"{standing}, replaced by {named(donor)}")
 
 

@@ -32,7 +32,7 @@ def propose(situation: Situation, random: Random) -> Fresh | Child:
         return Fresh("of the first generation", algorithm, seat)
     parents = candidates_before(situation, generation * size, algorithm)
     if not parents:
-        return Fresh(f"of generation {generation}, before which nobody of {algorithm} was scored", algorithm, seat)
+        return Fresh(f"of generation {generation}, before which no agent of {algorithm} was scored", algorithm, seat)
     parent, inherited = parents[0], situation.values_of(parents[0])
     values = inherited
     if not _is_first_child(situation, generation * size, parent):

@@ -62,7 +62,7 @@ def propose_for_seat(situation: Situation, random: Random, select: Select, explo
     else:
         choice = select(own, others, situation.spec.evolution, random)
     if choice is None:
-        return Fresh(f"seat {number}: nobody of {algorithm} was ever scored", algorithm, number)
+        return Fresh(f"seat {number}: no agent of {algorithm} was scored", algorithm, number)
     return _child(situation, number, choice, {} if own is None else situation.values_of(own), explore, random)
 
 
@@ -84,7 +84,7 @@ def _instead_of_the_last(seat: Seat, own: Candidate | None, others: Sequence[Sea
         best = ranked(newest_of(others))[0]
         return Selection(best, explores=True, reason=f"{why}; continues from the best, {named(best)}")
     if own is not None:
-        return Selection(own, explores=True, reason=f"{why}; nobody else was scored, continues from {named(own)}")
+        return Selection(own, explores=True, reason=f"{why}; no other agent was scored, continues from {named(own)}")
     return None
 
 

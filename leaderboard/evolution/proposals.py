@@ -72,7 +72,7 @@ def _child(child: ChildProposal, reason: str, situation: Situation) -> Child:
     for key, value in values.items():
         if is_structural(parent.algorithm, key) and value != inherited.get(key):
             raise InvalidArgument(
-                f"child.hyperparameters.{key} = {value!r}: shapes the training files; expected the parent's"
+                f"child.hyperparameters.{key} = {value!r}: must not change in a child; expected the parent's"
                 f" {inherited.get(key)!r}"
             )
     changes = describe_changes(inherited, inherited | values) or "hyperparameters unchanged"

@@ -32,11 +32,12 @@ def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, ran
     standing = standing_of(own, everybody)
     worst = everybody[len(everybody) - share_of(len(everybody), evolution.replaced_share) :]
     if own not in worst:
-        return Selection(own, explores=False, reason=f"{standing}, goes on")
+        return Selection(own, explores=False, reason=f"{standing}, continues")
     donors = everybody[: share_of(len(everybody), evolution.donor_share)]
     ahead = [donor for donor in donors if leads(donor, own)]
     if not ahead:
-        return Selection(own, explores=False, reason=f"{standing}, but no lead over it is beyond the error; goes on")
+        reason = f"{standing}, but no donor leads it by more than the error; continues"
+        return Selection(own, explores=False, reason=reason)
     donor = draw_one(random, ahead)
     return Selection(donor, explores=True, reason=f"{standing}, replaced by {named(donor)}")
 

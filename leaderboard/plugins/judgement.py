@@ -1,9 +1,9 @@
-"""Owns what becomes of a custom updater's answer: whether it can be, and what the candidate then bears. Pure.
+"""Checks the answer of an updater plugin and records it in the candidate. Pure.
 
-    check(answer)                                    # raises InvalidArgument for what cannot be
+    check(answer)                                    # raises InvalidArgument for an invalid answer
     candidate = with_opinion(candidate, address, answer)
 
-What an opinion does on a board is leaderboard.ranking.board's.
+leaderboard.ranking.board decides what an opinion changes on a board.
 """
 
 import math
@@ -20,14 +20,14 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
 )
 
 OPINIONS = {OPINION_ACCEPT: "accept", OPINION_REFUSE: "refuse", OPINION_BY_RANK: "by rank"}
-"""What there is, in words."""
+"""Every opinion that an updater may give, as text."""
 
 
 def check(answer: JudgeCandidateResponse) -> None:
-    """Refuses an answer that cannot be.
+    """Checks an answer.
 
     Raises:
-        InvalidArgument: The message names the field, its value and what would be right.
+        InvalidArgument: The answer is invalid; the message has the field, its value and what is expected.
     """
     if answer.opinion not in OPINIONS:
         raise InvalidArgument(
@@ -39,25 +39,25 @@ def check(answer: JudgeCandidateResponse) -> None:
 
 
 def with_opinion(candidate: Candidate, updater: str, answer: JudgeCandidateResponse) -> Candidate:
-    """The candidate with what a custom updater said of it.
+    """Returns the candidate with the opinion of an updater plugin.
 
     Args:
         candidate: Not yet judged.
-        updater: The address of whoever said it.
-        answer: One that can be.
+        updater: Address of the plugin.
+        answer: Its valid answer.
     """
-    told = Candidate(
+    judged = Candidate(
         opinion=answer.opinion, opinion_reason=f"{updater}: {one_line(answer.reason) or 'no reason given'}"
     )
     if answer.HasField("rank_score"):
-        told.rank_score = answer.rank_score
-        told.opinion_reason += f" (ranked by {answer.rank_score:.4g})"
-    told.MergeFrom(candidate)
-    return told
+        judged.rank_score = answer.rank_score
+        judged.opinion_reason += f" (ranked by {answer.rank_score:.4g})"
+    judged.MergeFrom(candidate)
+    return judged
 
 
 def without_opinion(candidate: Candidate, problem: str) -> Candidate:
-    """The candidate for which no usable answer came, with the reason: the rules of the house judge it."""
-    told = Candidate(opinion=OPINION_UNSPECIFIED, opinion_reason=problem)
-    told.MergeFrom(candidate)
-    return told
+    """Returns the candidate with the reason why the updater gave no usable answer; the built-in rules judge it."""
+    judged = Candidate(opinion=OPINION_UNSPECIFIED, opinion_reason=problem)
+    judged.MergeFrom(candidate)
+    return judged

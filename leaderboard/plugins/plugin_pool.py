@@ -1,27 +1,29 @@
-"""Owns the questions to custom parts: who is asked, how long is waited, what counts as a failure, who is left out.
+"""Calls the generators and updaters that specifications name, with time limits and a circuit breaker for each.
 
-    problem = await parts.misspelt(spec.evolution)
-    reply = await parts.ask(PROPOSAL, spec.evolution, prepare)
-    await parts.close()
+    problem = await pool.find_missing_function(spec.evolution)
+    reply = await pool.call(PROPOSAL, spec.evolution, prepare)
+    await pool.close()
 
-A part can do no more harm than to be of no use: there is an answer within a bounded time, if only that there is none
-and why. Decides nothing about agents and candidates, and remembers nothing beyond this process.
+A failing plugin never blocks a tournament: `call` returns within a bounded time, with a usable answer or with the
+reason why there is none. The pool decides nothing about agents and candidates, and stores nothing beyond this process.
 """
 
 import asyncio
-import os
+import itertools
+import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import grpc.aio
 import prometheus_client
 import structlog
 from google.protobuf.message import Message
 
-from leaderboard.config import PartsConfig
+from leaderboard.config import PluginConfig
+from leaderboard.plugins.runtime_folder import RuntimeFolder
 from leaderboard.text import one_line
 from podrace import rpc
 from podrace.errors import BAD_SPEC, DeadlineExceeded, InvalidArgument, PodraceError
@@ -31,52 +33,53 @@ from podrace.evolution.v1.evolution_pb2 import (
     ProposeAgentRequest,
     ProposeAgentResponse,
 )
-from podrace.plugins import address as custom
-from podrace.plugins.child import ChildConnection, Connection, ServedConnection
-from podrace.plugins.circuit_breaker import Patience
-from podrace.processes import lifeline
+from podrace.evolution.v1.evolution_pb2_grpc import EvolutionServiceStub
+from podrace.plugins.address import EXPECTED, GrpcService, PythonFunction, parse
+from podrace.plugins.child import ChildConnection, PluginConnection, ServiceConnection
+from podrace.plugins.circuit_breaker import CircuitBreaker
+from podrace.specification.plugin_settings import evolution_answer_seconds
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
-STEP_SECONDS = 9.0
-"""All that a question may cost beside its making: the wait for its turn, a start, and the answer. Whoever waits for us
-waits 10 s."""
-LOOK_SECONDS = 3.0
-"""How long is waited to see whether there is a function of the name; what takes longer to import is asked unseen."""
+CALL_SECONDS = 9.0
+"""Time limit of a whole call except for preparing its request: waiting for earlier calls, starting the process, and the
+answer. The caller of the leaderboard waits 10 s."""
+CHECK_SECONDS = 3.0
+"""Time limit of the check whether a function exists. A module that takes longer to import is not checked."""
+START_SECONDS = 30.0
+"""A child process that does not serve after this time is killed."""
 LARGEST_ANSWER_BYTES = 1 << 16
-"""Answers are kept for ever."""
-ROOT = 0
-"""User id of whoever makes the folders of a container."""
+"""Answers are stored with the agent or the candidate."""
 IDLE_SECONDS = 600.0
-"""A part that was not asked for this long is hung up on, its process ended."""
+"""A plugin that was not called for this long is disconnected, its process killed."""
 
 ANSWERS = prometheus_client.Counter(
-    "podrace_leaderboard_part_answers", "Questions to custom parts by what came of them", ["part", "outcome"]
+    "podrace_leaderboard_part_answers", "Calls of generator and updater plugins by outcome", ["part", "outcome"]
 )
 ANSWER_SECONDS = prometheus_client.Histogram(
-    "podrace_leaderboard_part_seconds", "Time from a question to a custom part to its usable answer", ["part"]
+    "podrace_leaderboard_part_seconds", "Time from a call of a plugin to its usable answer", ["part"]
 )
 _log = structlog.get_logger(__name__)
 Answer = TypeVar("Answer", bound=Message)
 
 
 @dataclass(frozen=True)
-class Question(Generic[Answer]):
-    """One of the two that there are."""
+class PluginMethod(Generic[Answer]):
+    """One of the two methods of EvolutionService."""
 
     part: str
-    """Key of the specification that names who is asked."""
-    method: str
+    """Key of `[evolution]` that names the plugin."""
+    name: str
     request: type[Message]
     answer: type[Answer]
 
 
-PROPOSAL = Question("generator", "ProposeAgent", ProposeAgentRequest, ProposeAgentResponse)
-JUDGEMENT = Question("updater", "JudgeCandidate", JudgeCandidateRequest, JudgeCandidateResponse)
+PROPOSAL = PluginMethod("generator", "ProposeAgent", ProposeAgentRequest, ProposeAgentResponse)
+JUDGEMENT = PluginMethod("updater", "JudgeCandidate", JudgeCandidateRequest, JudgeCandidateResponse)
 
 
 @dataclass(frozen=True)
-class Prepared(Generic[Answer]):
-    """A question with all that is to be known."""
+class PreparedRequest(Generic[Answer]):
+    """A request, and the check of its answer."""
 
     request: Message
     check: Callable[[Answer], object]
@@ -84,254 +87,227 @@ class Prepared(Generic[Answer]):
 
 
 @dataclass(frozen=True)
-class Reply(Generic[Answer]):
-    """What came of a question."""
+class PluginReply(Generic[Answer]):
+    """The result of a call."""
 
     answer: Answer | None
-    """A usable one."""
+    """A usable answer."""
     problem: str = ""
-    """Else what went wrong: a whole clause for a person, the part named first. Empty if there was nothing to ask."""
+    """Else what went wrong, in one line that begins with the part and the address. Empty if nothing was requested."""
 
 
-Prepare = Callable[[], Awaitable[Prepared[Answer] | None]]
-"""Called when it is the question's turn; None if there is nothing to ask any more."""
+Prepare = Callable[[], Awaitable[PreparedRequest[Answer] | None]]
+"""Makes the request when it is the call's turn; None if there is nothing to request any more."""
 
 
 @dataclass
-class _Line:
-    """One part and who waits for it."""
+class _PooledPlugin:
+    """One plugin, and the calls that wait for it."""
 
-    connection: Connection
+    connection: PluginConnection
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    patience: Patience = field(default_factory=Patience)
-    hang_up: asyncio.TimerHandle | None = None
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    disconnect: asyncio.TimerHandle | None = None
 
 
-class Parts:
-    """Asks, one question at a time of each part."""
+class PluginPool:
+    """Calls plugins, one request at a time for each."""
 
     def __init__(
-        self, config: PartsConfig, runtime_folder: Path, monotonic: Callable[[], float] = time.monotonic
+        self, config: PluginConfig, runtime_folder: Path, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """Starts nothing yet.
+        """Connects to no plugin until it is called.
 
         Args:
-            config: What child processes may have.
-            runtime_folder: Where their sockets lie.
-            monotonic: Seconds, for how long a failing part is left out.
+            config: Limits of child processes.
+            runtime_folder: Folder of their sockets.
+            monotonic: Clock of the circuit breakers, in seconds.
         """
-        self._config, self._folder, self._monotonic = config, runtime_folder, monotonic
-        self._lines: dict[tuple[str, str], _Line] = {}
-        self._held = ExitStack()
-        self._lifeline: Path | None = None
+        self._config, self._monotonic = config, monotonic
+        self._folder = RuntimeFolder(runtime_folder)
+        self._plugins: dict[tuple[str, str], _PooledPlugin] = {}
+        self._numbers = itertools.count(1)
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def misspelt(self, evolution: EvolutionSpec) -> str:
-        """Says, key and value first, which part is a function that does not exist; empty if none, or not known in time.
+    async def find_missing_function(self, evolution: EvolutionSpec) -> str:
+        """Returns which plugin names a function that does not exist, as key, value and reason.
 
-        What is broken otherwise, or not here, may come right later, and the house stands in for it until then.
+        The result is empty if all functions exist, if the check takes longer than CHECK_SECONDS, and if a module exists
+        but fails: that may be repaired, and the built-in component is used until then. Services are not checked.
         """
-        imported = [
-            question
-            for question in (PROPOSAL, JUDGEMENT)
-            if isinstance(custom.parse(getattr(evolution, question.part)), custom.Imported)
+        functions = [
+            method
+            for method in (PROPOSAL, JUDGEMENT)
+            if isinstance(parse(getattr(evolution, method.part)), PythonFunction)
         ]
-        problems = await asyncio.gather(*(self._look(one, getattr(evolution, one.part)) for one in imported))
+        problems = await asyncio.gather(*(self._check_exists(one, getattr(evolution, one.part)) for one in functions))
         return next(filter(None, problems), "")
 
-    async def _look(self, question: Question[Any], address: str) -> str:
+    async def _check_exists(self, method: PluginMethod[Any], address: str) -> str:
         try:
-            line = self._line(question.part, address)
+            plugin = self._plugin(method.part, address)
         except PodraceError:
             return ""
-        give_up = time.monotonic() + LOOK_SECONDS
+        give_up = time.monotonic() + CHECK_SECONDS
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                await line.turn.acquire()
+            async with asyncio.timeout(CHECK_SECONDS):
+                await plugin.turn.acquire()
         except TimeoutError:
             return ""
         try:
-            stub = await line.connection.ready(give_up - time.monotonic())
+            channel = await plugin.connection.ready(give_up - time.monotonic())
             seconds = max(0.0, give_up - time.monotonic())
-            await rpc.call(getattr(stub, question.method), question.request(), deadline_seconds=seconds)
+            await rpc.call(_method_of(channel, method), method.request(), deadline_seconds=seconds)
         except PodraceError as error:
-            await line.connection.failed(error)
-            return f"evolution.{question.part} = {address!r}: {error.message}" if error.reason == BAD_SPEC else ""
+            await plugin.connection.failed(error)
+            return f"evolution.{method.part} = {address!r}: {error.message}" if error.reason == BAD_SPEC else ""
         finally:
-            line.turn.release()
-            self._hang_up_later((question.part, address), line)
+            plugin.turn.release()
+            self._disconnect_later((method.part, address), plugin)
         return ""
 
-    async def ask(
-        self,
-        question: Question[Answer],
-        evolution: EvolutionSpec,
-        prepare: Prepare[Answer],
-    ) -> Reply[Answer]:
-        """Asks whoever the specification names; never raises for what that does.
+    async def call(
+        self, method: PluginMethod[Answer], evolution: EvolutionSpec, prepare: Prepare[Answer]
+    ) -> PluginReply[Answer]:
+        """Calls the plugin that the specification names; raises nothing for a failure of the plugin.
 
         Args:
-            question: Which.
-            evolution: Names the part and how long it may take.
-            prepare: Makes the question; what it raises travels.
+            method: The method.
+            evolution: Names the plugin and the time limit of its answer.
+            prepare: Makes the request; what it raises is passed on.
         """
-        address = getattr(evolution, question.part)
+        address = getattr(evolution, method.part)
         begin = time.monotonic()
-        reply, outcome = await self._ask_in_turn(question, address, custom.answer_seconds(evolution), prepare)
-        ANSWERS.labels(question.part, outcome).inc()
+        reply, outcome = await self._call_in_turn(method, address, evolution_answer_seconds(evolution), prepare)
+        ANSWERS.labels(method.part, outcome).inc()
         if not reply.problem:
-            ANSWER_SECONDS.labels(question.part).observe(time.monotonic() - begin)
+            ANSWER_SECONDS.labels(method.part).observe(time.monotonic() - begin)
             return reply
-        return Reply(None, f"the {question.part} {address} {one_line(reply.problem)}")
+        return PluginReply(None, f"{method.part} {address}: {one_line(reply.problem)}")
 
-    async def _ask_in_turn(
-        self,
-        question: Question[Answer],
-        address: str,
-        answer_seconds: float,
-        prepare: Prepare[Answer],
-    ) -> tuple[Reply[Answer], str]:
-        give_up = time.monotonic() + STEP_SECONDS
+    async def _call_in_turn(
+        self, method: PluginMethod[Answer], address: str, answer_seconds: float, prepare: Prepare[Answer]
+    ) -> tuple[PluginReply[Answer], str]:
+        give_up = time.monotonic() + CALL_SECONDS
         try:
-            line = self._line(question.part, address)
+            plugin = self._plugin(method.part, address)
         except PodraceError as error:
-            return Reply(None, error.message), "failed"
-        # No longer than leaves it all its time to answer: it would be blamed, and killed, for that of others.
-        turn_seconds = min(answer_seconds, STEP_SECONDS - answer_seconds)
+            return PluginReply(None, error.message), "failed"
+        # A longer wait would shorten the time to answer: the plugin would fail because of other calls.
+        turn_seconds = min(answer_seconds, CALL_SECONDS - answer_seconds)
         try:
             async with asyncio.timeout(turn_seconds):
-                await line.turn.acquire()
+                await plugin.turn.acquire()
         except TimeoutError:
-            return Reply(None, f"was busy with other questions for {turn_seconds:g} s"), "busy"
+            return PluginReply(None, f"busy with other requests for {turn_seconds:g} s"), "busy"
         try:
-            if line.patience.rests(self._monotonic()):
-                failures, last = line.patience.failures, line.patience.last
-                return Reply(
-                    None, f"is left out after {failures} failures in a row; the last time it {last}"
-                ), "left out"
+            if plugin.breaker.is_open(self._monotonic()):
+                return PluginReply(None, plugin.breaker.summary), "left out"
             begin = time.monotonic()
             prepared = await prepare()
             if prepared is None:
-                return Reply(None), "nothing to ask"
+                return PluginReply(None), "nothing to ask"
             give_up += time.monotonic() - begin
-            answer, problem = await _answer_of(line.connection, question, answer_seconds, give_up, prepared)
-            self._learn(line, question.part, address, problem)
-            return Reply(answer, problem), "failed" if problem else "used"
+            answer, problem = await _answer_of(plugin.connection, method, answer_seconds, give_up, prepared)
+            self._record_outcome(plugin, method.part, address, problem)
+            return PluginReply(answer, problem), "failed" if problem else "used"
         finally:
-            line.turn.release()
-            self._hang_up_later((question.part, address), line)
+            plugin.turn.release()
+            self._disconnect_later((method.part, address), plugin)
 
-    def _learn(self, line: _Line, part: str, address: str, problem: str) -> None:
+    def _record_outcome(self, plugin: _PooledPlugin, part: str, address: str, problem: str) -> None:
         if not problem:
-            if line.patience.failures:
-                _log.info("custom part answers again", part=part, address=address)
-            line.patience = Patience()
+            if plugin.breaker.failures:
+                _log.info("plugin answers again", part=part, address=address)
+            plugin.breaker = CircuitBreaker()
             return
         now = self._monotonic()
-        line.patience = line.patience.after_failure(now, problem)
-        _log.warning("custom part failed; the house decides", part=part, address=address, problem=one_line(problem))
-        if line.patience.rests(now):
-            _log.warning(
-                "custom part is left out for a while",
-                part=part,
-                address=address,
-                seconds=line.patience.until - now,
-                failures_in_a_row=line.patience.failures,
-            )
+        plugin.breaker = plugin.breaker.after_failure(now, problem)
+        _log.warning(
+            "plugin failed; built-in component used instead",
+            part=part,
+            address=address,
+            problem=one_line(problem),
+            failures_in_a_row=plugin.breaker.failures,
+            pause_seconds=max(0.0, plugin.breaker.open_until - now),
+        )
 
-    def _line(self, part: str, address: str) -> _Line:
-        """The line to a part; raises PodraceError where it cannot be laid."""
-        line = self._lines.get((part, address))
-        if line is None:
-            line = self._lines[part, address] = _Line(self._connect(part, address))
-        if line.hang_up is not None:
-            line.hang_up.cancel()
-        return line
+    def _plugin(self, part: str, address: str) -> _PooledPlugin:
+        """Returns the plugin of an address; raises PodraceError if it cannot be connected to."""
+        plugin = self._plugins.get((part, address))
+        if plugin is None:
+            plugin = self._plugins[part, address] = _PooledPlugin(self._connect(part, address))
+        if plugin.disconnect is not None:
+            plugin.disconnect.cancel()
+        return plugin
 
-    def _connect(self, part: str, address: str) -> Connection:
-        named = custom.parse(address)
-        if isinstance(named, custom.Served):
-            return ServedConnection(named.target)
+    def _connect(self, part: str, address: str) -> PluginConnection:
+        named = parse(address)
+        if isinstance(named, GrpcService):
+            return ServiceConnection(named.target)
         if named is None:
-            raise InvalidArgument(f"is no part: {custom.EXPECTED}")
+            raise InvalidArgument(f"malformed address: {EXPECTED}")
+        lifeline = self._folder.hold_lifeline()
         settings = {"address": address, "part": part, "memory_bytes": self._config.memory_bytes}
-        return ChildConnection(settings, self._hold_lifeline())
+        return ChildConnection(
+            [sys.executable, "-m", "leaderboard.plugins.function_server"],
+            settings,
+            lifeline=lifeline,
+            socket_prefix=lifeline.with_name(f"{lifeline.stem}-{part}-{next(self._numbers)}"),
+            start_seconds=START_SECONDS,
+        )
 
-    def _hold_lifeline(self) -> Path:
-        if self._lifeline is None:
-            path = self._folder / f"parts-{os.getpid()}-{id(self):x}.lifeline"
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                # Whoever could put a socket there could pretend to be the part.
-                if self._folder.stat().st_uid not in (os.getuid(), ROOT):
-                    raise PermissionError(0, "belongs to somebody else")
-                sweep(self._folder)
-                self._held.enter_context(lifeline.hold(path))
-            except OSError as error:
-                raise InvalidArgument(
-                    f"cannot be started: runtime_folder {self._folder}: {error.strerror}; choose another"
-                ) from None
-            self._lifeline = path
-        return self._lifeline
-
-    def _hang_up_later(self, key: tuple[str, str], line: _Line) -> None:
-        def hang_up() -> None:
-            if not line.turn.locked():
-                self._lines.pop(key, None)
-                task = asyncio.ensure_future(line.connection.close())
+    def _disconnect_later(self, key: tuple[str, str], plugin: _PooledPlugin) -> None:
+        def disconnect() -> None:
+            if not plugin.turn.locked():
+                self._plugins.pop(key, None)
+                task = asyncio.ensure_future(plugin.connection.close())
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
 
-        if line.hang_up is not None:
-            line.hang_up.cancel()
-        line.hang_up = asyncio.get_running_loop().call_later(IDLE_SECONDS, hang_up)
+        if plugin.disconnect is not None:
+            plugin.disconnect.cancel()
+        plugin.disconnect = asyncio.get_running_loop().call_later(IDLE_SECONDS, disconnect)
 
     async def close(self) -> None:
-        """Hangs up on all, and ends the processes that were started."""
-        for line in self._lines.values():
-            if line.hang_up is not None:
-                line.hang_up.cancel()
-        await asyncio.gather(*(line.connection.close() for line in self._lines.values()), *self._closing)
-        self._lines.clear()
-        self._held.close()
-        self._lifeline = None
-
-
-def sweep(folder: Path) -> None:
-    """Deletes what leaderboards that were killed have left in a folder: lifelines that nobody holds, and sockets."""
-    for path in folder.glob("parts-*.lifeline"):
-        held = lifeline.grasp(path)
-        if held is not None:
-            os.close(held)
-            continue
-        for left in (path, *folder.glob(f"{path.stem}-*.sock")):
-            left.unlink(missing_ok=True)
+        """Disconnects all plugins, and kills the child processes."""
+        for plugin in self._plugins.values():
+            if plugin.disconnect is not None:
+                plugin.disconnect.cancel()
+        await asyncio.gather(*(plugin.connection.close() for plugin in self._plugins.values()), *self._closing)
+        self._plugins.clear()
+        self._folder.release()
 
 
 async def _answer_of(
-    connection: Connection,
-    question: Question[Answer],
+    connection: PluginConnection,
+    method: PluginMethod[Answer],
     answer_seconds: float,
     give_up: float,
-    prepared: Prepared[Answer],
+    prepared: PreparedRequest[Answer],
 ) -> tuple[Answer | None, str]:
-    """Asks once; returns a usable answer, or what went wrong."""
+    """Calls once; returns a usable answer, or what went wrong."""
     try:
-        stub = await connection.ready(max(0.0, give_up - answer_seconds - time.monotonic()))
+        channel = await connection.ready(max(0.0, give_up - answer_seconds - time.monotonic()))
         seconds = min(answer_seconds, max(0.0, give_up - time.monotonic()))
         try:
-            answer: Any = await rpc.call(getattr(stub, question.method), prepared.request, deadline_seconds=seconds)
+            answer: Any = await rpc.call(_method_of(channel, method), prepared.request, deadline_seconds=seconds)
         except DeadlineExceeded:
-            raise DeadlineExceeded(f"gave no answer within {seconds:g} s") from None
+            raise DeadlineExceeded(f"no answer within {seconds:g} s") from None
     except PodraceError as error:
         return None, await connection.failed(error)
     try:
         if answer is None:
-            # Bytes that are no message: gRPC has said so in its own log.
-            raise InvalidArgument(f"no {question.answer.__name__}")
+            # gRPC returns None for bytes that cannot be parsed, after logging an error.
+            raise InvalidArgument(f"not a {method.answer.__name__}")
         if answer.ByteSize() > LARGEST_ANSWER_BYTES:
             raise InvalidArgument(f"{answer.ByteSize()} bytes, expected at most {LARGEST_ANSWER_BYTES}")
         prepared.check(answer)
     except InvalidArgument as error:
-        return None, f"answered what cannot be: {error.message}"
+        return None, f"invalid answer: {error.message}"
     return answer, ""
+
+
+def _method_of(channel: grpc.aio.Channel, method: PluginMethod[Any]) -> Any:
+    stub: Any = EvolutionServiceStub(channel)
+    return getattr(stub, method.name)

@@ -1,4 +1,4 @@
-"""Owns what custom parts are shown. Pure but for the two reads at its end; decides nothing about the answers."""
+"""Makes the requests that generator and updater plugins are sent, from the records of a tournament."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,24 +13,25 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, C
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 LARGEST_BOARD = 1000
-"""Candidates that are shown at most; a message has 4 MiB."""
+"""Most candidates in a request, so that it stays below the message limit of 4 MiB."""
 LARGEST_RANKED_BOARD = 500
-"""The same, where each comes with its agent."""
+"""Most candidates in a request that has the agent of each."""
 MOST_UNFINISHED = 1000
+"""Most ids of unfinished agents in a request."""
 
 
 def proposal_request(
     tournament_id: str, situation: Situation, unfinished: Iterable[str], statistics: Sequence[AlgorithmStatistics]
 ) -> ProposeAgentRequest:
-    """What a custom generator is shown.
+    """Makes the request to a generator plugin.
 
     Args:
         tournament_id: The tournament.
-        situation: What a strategy would be shown.
-        unfinished: Ids of agents that are handed out and not finished.
-        statistics: What scores say of algorithms and hyperparameters.
+        situation: What a built-in strategy would be shown.
+        unfinished: Ids of agents that were handed out and have not finished.
+        statistics: Statistics of the algorithms.
     """
-    # Ids of one tournament differ in their numbers alone: a longer one has a larger number.
+    # Ids of one tournament differ only in the number at their end, so a longer id has a larger number.
     by_number = sorted(unfinished, key=lambda agent_id: (len(agent_id), agent_id))
     return ProposeAgentRequest(
         tournament_id=tournament_id,
@@ -51,13 +52,13 @@ def proposal_request(
 
 
 def judgement_request(spec: TournamentSpec, candidate: Candidate, agent: Agent, board: Board) -> JudgeCandidateRequest:
-    """What a custom updater is shown.
+    """Makes the request to an updater plugin.
 
     Args:
-        spec: Resolved.
+        spec: Resolved specification.
         candidate: Not yet judged.
-        agent: Its own.
-        board: The board it comes to.
+        agent: Agent of the candidate.
+        board: Board that the candidate is submitted to.
     """
     return JudgeCandidateRequest(
         tournament_id=candidate.tournament_id,
@@ -69,13 +70,13 @@ def judgement_request(spec: TournamentSpec, candidate: Candidate, agent: Agent, 
 
 
 def shown_board(spec: TournamentSpec, candidate: Candidate, seen: Iterable[Candidate]) -> Board:
-    """The board that a custom updater is shown.
+    """Returns the board that an updater plugin is shown.
 
-    In a synchronous tournament it must not depend on which pod was faster: candidates of the running round are left
-    out, but for those of the same agent, which come one after the other.
+    In a synchronous tournament it must not depend on which pod was faster. Candidates of the current round are
+    therefore left out, except those of the same agent, whose order is fixed.
 
     Args:
-        spec: Resolved.
+        spec: Resolved specification.
         candidate: Not yet judged.
         seen: The board; in a synchronous tournament every earlier submission.
     """
@@ -87,7 +88,7 @@ def shown_board(spec: TournamentSpec, candidate: Candidate, seen: Iterable[Candi
 
 
 def _ranked(board: Board) -> list[Candidate]:
-    """Copies with the rank of now: those that were recorded have the rank they came to."""
+    """Returns copies with their current rank; the recorded ones have the rank at which they entered."""
     copies = []
     for rank, candidate in enumerate(board, start=1):
         copy = Candidate()
@@ -101,7 +102,7 @@ def _ranked(board: Board) -> list[Candidate]:
 
 
 def read_judgement_request(transaction: Transaction, candidate: Candidate) -> JudgeCandidateRequest | None:
-    """What a custom updater is shown now; None if the candidate has been judged."""
+    """Reads the request to an updater plugin; None if the candidate has been judged."""
     if records.find_submission(transaction, candidate.candidate_id):
         return None
     spec = records.get_spec(transaction, candidate.tournament_id)
@@ -114,7 +115,7 @@ def read_judgement_request(transaction: Transaction, candidate: Candidate) -> Ju
 def read_statistics(
     transaction: Transaction, tournament_id: str, below: int | None
 ) -> tuple[list[Agent], list[Candidate]]:
-    """What statistics are made of: agents and their submissions; with `below`, of those with a lower number."""
+    """Reads the agents and submissions that statistics are computed from; with `below`, those of lower numbers only."""
     agents = [generation.agent for generation in records.list_generations(transaction, tournament_id)]
     candidates = records.list_candidates(transaction, tournament_id)
     if below is None:

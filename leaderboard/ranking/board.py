@@ -200,10 +200,10 @@ def _refused(board: Board, candidate: Candidate, reason: str) -> Judgement:
 
 
 def _with_opinion(candidate: Candidate, reason: str) -> str:
-    """A reason after what a custom updater said, or why it was not heard; and before why a custom evaluator was not."""
+    """Puts a reason after the opinion of an updater plugin and before the failure of an evaluator plugin."""
     if candidate.evaluator_fault:
-        reason += f"; ranks after all that the tournament's evaluator scored: {candidate.evaluator_fault}"
+        reason += f"; ranks after all candidates that the tournament's evaluator scored: {candidate.evaluator_fault}"
     if not candidate.opinion_reason:
         return reason
-    decided = "the rules of the house instead: " * (candidate.opinion == OPINION_UNSPECIFIED)
+    decided = "built-in rules instead: " * (candidate.opinion == OPINION_UNSPECIFIED)
     return f"{candidate.opinion_reason}; {decided}{reason}"

@@ -1,7 +1,7 @@
-"""Owns who has not ended, in memory: reading thousands of agents from the database for each new one would take longest.
+"""Caches which agents have not ended, because reading thousands of agents for each new one would take too long.
 
-What is known holds for one point in the order in which agents are made. Where that is not the point at hand, because a
-change was undone or this life is new, it is read again.
+The cache is valid for one position in the order in which agents are generated. At any other position, because a
+transaction was rolled back or the service was restarted, it is read from the database again.
 """
 
 from collections.abc import Iterable
@@ -11,48 +11,50 @@ from podrace.database import Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 
 MOST_TOURNAMENTS = 16
-"""That are known at a time; who has ended goes, but what a tournament leaves open when it ends would stay."""
+"""Tournaments in the cache. Ended agents leave it, but those that run when their tournament ends would stay."""
 
 
-class Unfinished:
-    """The agents that have not ended, by tournament. For one thread: that of the database.
+class RunningAgents:
+    """The agents that have not ended, by tournament. For use on the database thread only.
 
-    unfinished = Unfinished()
-    unfinished.note_ended(transaction, "cartpole", ["cartpole-a3"], below=4, position=5)
-    unfinished.add(agent)
+    running = RunningAgents()
+    running.record_ended(transaction, "cartpole", ["cartpole-a3"], below=4, position=5)
+    running.add(agent)
     """
 
     def __init__(self) -> None:
         self._position = 0
         self._numbers: dict[str, dict[str, int]] = {}
 
-    def note_ended(
+    def record_ended(
         self, transaction: Transaction, tournament_id: str, unfinished: Iterable[str], *, below: int, position: int
     ) -> None:
-        """Remembers that all agents with a number below `below` have ended but these; what has ended stays so.
+        """Records that all agents with a number below `below` have ended, except the given ones.
+
+        An agent that was recorded as ended stays ended.
 
         Args:
-            transaction: In which the agent at `position` is made.
-            tournament_id: Whose agents.
-            unfinished: Ids of those that have not ended.
-            below: What is said of agents with a higher number holds for none of them.
-            position: Of the agent that is made, in the order in which agents are made.
+            transaction: The transaction in which the agent at `position` is generated.
+            tournament_id: The tournament of the agents.
+            unfinished: Ids of agents that have not ended.
+            below: Agents with this number or a higher one are not changed.
+            position: Position of the new agent in the order in which agents are generated.
         """
-        numbers = self._known(transaction, tournament_id, position)
+        numbers = self._numbers_at(transaction, tournament_id, position)
         for agent_id in set(numbers).difference(unfinished):
             if numbers[agent_id] < below:
                 records.set_ended(transaction, agent_id, position)
                 del numbers[agent_id]
 
     def add(self, agent: Agent) -> None:
-        """Knows of the agent that was made."""
+        """Adds the agent that was generated."""
         self._numbers[agent.tournament_id][agent.agent_id] = agent.number
 
-    def _known(self, transaction: Transaction, tournament_id: str, position: int) -> dict[str, int]:
-        """Numbers by agent id."""
+    def _numbers_at(self, transaction: Transaction, tournament_id: str, position: int) -> dict[str, int]:
+        """Returns the numbers of running agents by agent id."""
         if position != self._position:
             self._numbers.clear()
-        # If this change is undone, another agent is made at the same position.
+        # If this transaction is rolled back, another agent is generated at the same position.
         self._position = position + 1
         numbers = self._numbers.pop(tournament_id, None)
         if numbers is None:

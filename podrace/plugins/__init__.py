@@ -1,1 +1,11 @@
-"""Runs user code behind a contract: functions in supervised child processes, and services at an address."""
+"""Runs user code behind a contract: functions in supervised child processes, and gRPC services at an address.
+
+address.py          parses the address of a plugin: a Python function or a gRPC service
+loader.py           imports a function and limits what its process may use
+child.py            connects to a plugin: to a service, or to a child process that it starts, checks and kills
+server.py           runs in the child process: loads the function and serves it over gRPC
+circuit_breaker.py  decides when a plugin that keeps failing is called again
+
+Generators, updaters and evaluators use all five; `python:` simulators, which run inside the process that steps them,
+use the first two. Nothing else in the project imports or starts user code.
+"""

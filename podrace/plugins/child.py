@@ -1,191 +1,288 @@
-"""Owns how a custom part is reached: a service at an address, or a child process that serves a function of the user's.
+"""Connects to a plugin: to a gRPC service, or to a child process that serves a Python function.
 
-    stub = await connection.ready(seconds)        # raises a PodraceError that says why it is not
-    ... a call of the stub fails with `error` ...
-    problem = await connection.failed(error)      # what that was, in words that follow the part's name
+    connection.start()                              # optional: starts the child early
+    channel = await connection.ready(seconds)       # raises a PodraceError if the plugin cannot be called
+    ... a call on the channel raises `error` ...
+    problem = await connection.failed(error)        # one line for a person; a broken child is killed
     await connection.close()
 
-Whoever asks sees no difference between the two.
+A child process is started when it is first needed. It is started again for the next call after it exited or was
+killed. It is killed when it does not answer in time, when its function could not be loaded, and when it does not serve
+within its start limit. Everything that it started is killed with it.
 """
 
 import asyncio
 import os
+import select
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc.aio
 
 from podrace import rpc
-from podrace.errors import DeadlineExceeded, FailedPrecondition, PodraceError, Unavailable, Unimplemented
-from podrace.evolution.v1.evolution_pb2_grpc import EvolutionServiceStub
+from podrace.errors import Cancelled, DeadlineExceeded, FailedPrecondition, PodraceError, Unavailable, Unimplemented
 
-START_SECONDS = 30.0
-"""A child that does not serve by then hangs in its import and is killed."""
 EXIT_SECONDS = 1.0
-"""How long the end of a child may take to be noticed after its connection broke."""
+"""How long the exit of a child may take to show after its connection broke."""
+KILL_SECONDS = 5.0
+"""How long a killed child is waited for. One that is inside a system call of a driver may exit later."""
 POLL_SECONDS = 0.01
 PROBE_SECONDS = 0.5
-"""Of one look whether a child serves, between two looks whether it lives."""
+"""Time limit of one health check of a starting child; between two of them it is checked whether the child exited."""
 
 
-class Connection(Protocol):
-    """The way to a part."""
+class PluginConnection(Protocol):
+    """The way to call one plugin; the example at the top of the module uses it."""
 
-    async def ready(self, seconds: float) -> Any:
-        """Returns a stub of EvolutionService that can be asked.
+    def start(self) -> None:
+        """Starts what `ready` would start, without waiting for it.
 
         Raises:
-            PodraceError: The part is not there within that time.
+            Unavailable: The process cannot be started.
+        """
+        ...
+
+    async def ready(self, seconds: float) -> grpc.aio.Channel:
+        """Returns a channel on which the plugin can be called, the same one until the plugin is started again.
+
+        Raises:
+            PodraceError: The plugin cannot be called within this time.
         """
         ...
 
     async def failed(self, error: PodraceError) -> str:
-        """Says what a failure of `ready` or of a call was, and makes way for the next attempt."""
+        """Describes why `ready` or a call failed, and kills a child process that cannot be used any more."""
         ...
 
     async def close(self) -> None:
-        """Hangs up, and ends what was started."""
+        """Closes the channel and kills the child process."""
         ...
 
 
-class ServedConnection:
-    """The way to a service of somebody else's."""
+class ServiceConnection:
+    """A connection to a gRPC service that the user runs."""
 
-    def __init__(self, target: str) -> None:
-        """Dials nothing yet."""
-        # Without the contract's retries: they would wait for a service that is away until the deadline.
+    def __init__(self, target: str, connect_seconds: float = 0.0) -> None:
+        """Prepares a channel; it connects at the first call.
+
+        Args:
+            target: `host:port` or `unix:/path`.
+            connect_seconds: How long `ready` waits for a service that restarts; 0: not at all.
+        """
+        # Without the retries of the contract: they would wait for an absent service until the deadline.
         self._target, self._channel = target, rpc.connect(target)
-        self._stub: Any = EvolutionServiceStub(self._channel)
+        self._connect_seconds = connect_seconds
 
-    async def ready(self, seconds: float) -> Any:
-        """The stub; whether anybody is there shows when it is asked."""
-        return self._stub
+    def start(self) -> None:
+        """Does nothing: the user runs the service."""
+
+    async def ready(self, seconds: float) -> grpc.aio.Channel:
+        """As PluginConnection; an unreachable service is noticed here only with `connect_seconds`."""
+        if self._connect_seconds:
+            limit = min(seconds, self._connect_seconds)
+            try:
+                await rpc.wait_until_ready(self._channel, limit)
+            except Unavailable:
+                raise Unavailable(f"no connection to {self._target} within {limit:g} s") from None
+        return self._channel
 
     async def failed(self, error: PodraceError) -> str:
-        """As Connection."""
+        """As PluginConnection."""
         if isinstance(error, Unavailable):
-            return f"cannot be reached: {error.message}"
-        return told(error)
+            return f"unreachable: {error.message}"
+        return describe_failure(error)
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Closes the channel."""
         await self._channel.close()
 
 
 class ChildConnection:
-    """A child process, started when it is needed: first, and again after it died or had to be killed."""
+    """A connection to a child process that serves a Python function over a Unix socket (podrace.plugins.server)."""
 
-    def __init__(self, settings: Mapping[str, object], lifeline: Path) -> None:
-        """Starts nothing yet.
+    def __init__(
+        self,
+        command: Sequence[str],
+        settings: Mapping[str, object],
+        *,
+        lifeline: Path,
+        socket_prefix: Path,
+        start_seconds: float,
+    ) -> None:
+        """Prepares the command; `start` and `ready` run it.
 
         Args:
-            settings: Of podrace.plugins.server, all but where it listens.
-            lifeline: The child ends when whoever holds this is gone; its sockets lie beside, named alike.
+            command: The program and its first arguments. Its settings are appended as `--set key=value`.
+            settings: Settings of podrace.plugins.server.ChildConfig, except `server.listen` and `lifeline`.
+            lifeline: The child exits when the holder of this lifeline is gone.
+            socket_prefix: Path that the name of every socket begins with; Linux limits a whole path to 107 bytes.
+            start_seconds: A child that does not serve after this time is killed.
         """
-        self._settings, self._lifeline = settings, lifeline
-        self._process: asyncio.subprocess.Process | None = None
+        self._command, self._settings = command, settings
+        self._lifeline, self._socket_prefix, self._start_seconds = lifeline, socket_prefix, start_seconds
+        self._process: ChildProcess | None = None
         self._channel: grpc.aio.Channel | None = None
-        self._socket = lifeline
-        self._started, self._begin = 0, 0.0
+        self._socket = socket_prefix
+        self._starts, self._start_time = 0, 0.0
 
     @property
-    def pid(self) -> int | None:
-        """Process id; None while there is none."""
-        return self._process.pid if self._process and self._process.returncode is None else None
+    def process(self) -> "ChildProcess | None":
+        """The child process, running or exited; None before the first start and after it was killed."""
+        return self._process
 
-    async def ready(self, seconds: float) -> Any:
-        """As Connection; a child that takes longer to start is left to it, for the next attempt."""
+    def start(self) -> None:
+        """As PluginConnection."""
+        if self._process is not None:
+            return
+        self._starts += 1
+        self._start_time = time.monotonic()
+        # A new name for each process, so that a client never reaches the previous one.
+        self._socket = self._socket_prefix.with_name(f"{self._socket_prefix.name}-{self._starts}.sock")
+        settings = {**self._settings, "server.listen": f"unix:{self._socket}", "lifeline": self._lifeline}
+        overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
+        try:
+            self._process = ChildProcess([*self._command, *overrides])
+        except OSError as error:
+            raise Unavailable(f"its process cannot be started: {error.strerror}") from None
+
+    async def ready(self, seconds: float) -> grpc.aio.Channel:
+        """As PluginConnection. A child that needs more time to start keeps running, for the next attempt."""
         give_up = time.monotonic() + seconds
-        if self._channel is not None and self.pid is None:
-            # It ended since it has answered, and owes nothing.
+        if self._channel is not None and (self._process is None or self._process.exit_code() is not None):
+            # It exited after its last answer, which is no failure.
             await self.close()
-        if self._process is None:
-            await self._start()
-        assert self._process is not None
+        self.start()
+        process = self._process
+        assert process is not None
         while self._channel is None:
-            if self._process.returncode is not None:
-                raise FailedPrecondition(f"does not start: it {how_it_ended(self._process.returncode)}")
-            seconds = give_up - time.monotonic()
-            if seconds <= 0:
-                raise DeadlineExceeded(f"has not started within {time.monotonic() - self._begin:.1f} s")
-            # A channel would wait a whole second before it tries a socket for the second time.
+            if (code := process.exit_code()) is not None:
+                raise FailedPrecondition(f"its process {describe_exit(code)} before it served")
+            remaining = min(give_up, self._start_time + self._start_seconds) - time.monotonic()
+            if remaining <= 0:
+                raise DeadlineExceeded(f"its process did not serve within {time.monotonic() - self._start_time:.1f} s")
+            # gRPC waits for a whole second before it tries a socket for the second time, so it is tried here first.
             if await _listens(self._socket):
                 with suppress(Unavailable):
-                    await rpc.wait_until_serving(f"unix:{self._socket}", deadline_seconds=min(seconds, PROBE_SECONDS))
+                    limit = min(remaining, PROBE_SECONDS)
+                    await rpc.wait_until_serving(f"unix:{self._socket}", deadline_seconds=limit)
                     self._channel = rpc.connect(f"unix:{self._socket}")
             else:
                 await asyncio.sleep(POLL_SECONDS)
-        return EvolutionServiceStub(self._channel)
-
-    async def _start(self) -> None:
-        self._started += 1
-        self._begin = time.monotonic()
-        self._socket = self._lifeline.with_name(f"{self._lifeline.stem}-{id(self):x}-{self._started}.sock")
-        settings = {**self._settings, "server.listen": f"unix:{self._socket}", "lifeline": self._lifeline}
-        overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
-        # A session of its own: what the function starts can be killed with it. It prints into our log.
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "podrace.plugins.server",
-                *overrides,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=2,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise Unavailable(f"cannot be started: {error.strerror}") from None
+        return self._channel
 
     async def failed(self, error: PodraceError) -> str:
-        """As Connection. One that still starts may go on with it; one that hangs, or has nothing to offer, may not."""
+        """As PluginConnection. A child that raised keeps running; one that is still starting may continue."""
+        process = self._process
         if self._channel is None:
-            if self.pid is None or time.monotonic() - self._begin > START_SECONDS:
+            exited = process is None or process.exit_code() is not None
+            if exited or time.monotonic() - self._start_time >= self._start_seconds:
                 await self.close()
             return error.message
-        process = self._process
         if isinstance(error, Unavailable) and process is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), EXIT_SECONDS)
-            code = process.returncode
+            code = await process.wait(EXIT_SECONDS)
             await self.close()
-            return f"broke off: it {how_it_ended(code)}" if code is not None else told(error)
-        if isinstance(error, DeadlineExceeded | FailedPrecondition):
+            return f"its process {describe_exit(code)}" if code is not None else describe_failure(error)
+        if isinstance(error, DeadlineExceeded | FailedPrecondition | Cancelled):
             await self.close()
-        return told(error)
+        return describe_failure(error)
 
     async def close(self) -> None:
-        """Kills the child with all it has started."""
+        """Closes the channel; kills the child process and everything it started."""
         process, channel = self._process, self._channel
         self._process = self._channel = None
         if channel is not None:
             await channel.close()
         if process is not None:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await process.kill()
             self._socket.unlink(missing_ok=True)
 
 
-def told(error: PodraceError) -> str:
-    """What a failed call was, in words that follow the part's name."""
-    if isinstance(error, DeadlineExceeded):
-        return error.message
+class ChildProcess:
+    """A child process that leads a process group of its own; whatever it started is killed with it."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """Starts the process. It can import what this process can; it prints into this process' log.
+
+        Call it from a thread that lives as long as the process: the kernel kills the child when that thread exits
+        (podrace.plugins.loader.confine).
+
+        Raises:
+            OSError: The process cannot be started.
+        """
+        paths = [os.environ.get("PYTHONPATH", ""), *sys.path]
+        self._process = subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is the id of its process group."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Returns the exit code, negative for a signal; None while the process runs."""
+        return _reap(self._process, 0.0)
+
+    async def wait(self, seconds: float) -> int | None:
+        """Returns the exit code as soon as there is one; None if the process still runs after this time."""
+        return await asyncio.to_thread(_reap, self._process, seconds)
+
+    async def kill(self) -> None:
+        """Kills the process group and waits for the process, at most KILL_SECONDS."""
+        if self._process.returncode is None:
+            _kill_group(self.pid)
+            await self.wait(KILL_SECONDS)
+
+
+def _reap(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Waits for a process to exit, kills its group and returns the exit code; None if it still runs."""
+    if process.returncode is None and _exits(process.pid, seconds):
+        # Before it is reaped: from then on another group may have its number.
+        _kill_group(process.pid)
+        process.wait()
+    return process.returncode
+
+
+def _exits(pid: int, seconds: float) -> bool:
+    """Whether a child exits within this time; it is not reaped."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        exit_poll = select.poll()
+        exit_poll.register(descriptor, select.POLLIN)
+        return bool(exit_poll.poll(1000 * seconds))
+    finally:
+        os.close(descriptor)
+
+
+def _kill_group(leader: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def describe_failure(error: PodraceError) -> str:
+    """Describes a failed call in one line."""
     if isinstance(error, Unimplemented):
-        return f"does not offer what it is asked for: {error.message}"
-    return f"failed: {error.message}"
+        return f"does not implement the method: {error.message}"
+    return error.message
 
 
-def how_it_ended(code: int) -> str:
-    """The end of a process for a person, from its return code."""
+def describe_exit(code: int) -> str:
+    """Describes how a process ended, from its exit code."""
     if code >= 0:
-        return f"ended with code {code}"
+        return f"exited with code {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

@@ -1,42 +1,58 @@
-"""Owns how long a custom part that keeps failing is left out, so that it does not cost a wait at every step. Pure.
+"""Decides when a failing plugin is called again, so that it does not delay every step. Pure.
 
-patience = patience.after_failure(now, "gave no answer within 5 s")
-patience.rests(now)
+    breaker = breaker.after_failure(now, "no answer within 5 s")
+    if breaker.is_open(now):
+        ...                              # use the built-in component; breaker.summary says why
+    breaker = CircuitBreaker()           # after a usable answer
+
+After the first two failures in a row the plugin is called again at the next step. After every further failure it is
+paused: for 10 s, 20 s, 40 s and so on, at most 600 s. One usable answer resets the count.
 """
 
+import math
 from dataclasses import dataclass
 
-FAILURES_FORGIVEN = 2
-"""In a row; the next one has a rest follow."""
-FIRST_REST_SECONDS = 10.0
-LONGEST_REST_SECONDS = 600.0
+FAILURES_BEFORE_PAUSE = 2
+"""Failures in a row after which the plugin is still called at the next step."""
+FIRST_PAUSE_SECONDS = 10.0
+LONGEST_PAUSE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
-class Patience:
-    """What is remembered of a part's failures since its last usable answer."""
+class CircuitBreaker:
+    """The failures of a plugin since its last usable answer."""
 
     failures: int = 0
-    """In a row."""
-    last: str = ""
-    """What the last one was, in words that follow the part's name."""
-    until: float = -float("inf")
-    """It is not asked before this moment, in seconds of a monotonic clock."""
+    """Number of failures in a row."""
+    last_failure: str = ""
+    """What went wrong the last time."""
+    open_until: float = -math.inf
+    """The plugin is not called before this time, in seconds of a monotonic clock."""
 
-    def after_failure(self, now: float, problem: str) -> "Patience":
-        """What is remembered after one more failure."""
+    def after_failure(self, now: float, failure: str) -> "CircuitBreaker":
+        """Returns the state after one more failure.
+
+        Args:
+            now: Seconds of a monotonic clock.
+            failure: What went wrong, for a person.
+        """
         failures = self.failures + 1
-        return Patience(failures, problem, now + rest_seconds(failures))
+        return CircuitBreaker(failures, failure, now + pause_seconds(failures))
 
-    def rests(self, now: float) -> bool:
-        """Whether the part is left out."""
-        return now < self.until
+    def is_open(self, now: float) -> bool:
+        """Whether the plugin is paused at this time, in seconds of the same clock."""
+        return now < self.open_until
+
+    @property
+    def summary(self) -> str:
+        """Why the plugin is paused, in one line."""
+        return f"paused after {self.failures} failures in a row; last failure: {self.last_failure}"
 
 
-def rest_seconds(failures: int) -> float:
-    """How long a part rests after this many failures in a row: twice as long after each one that is not forgiven."""
-    doublings = failures - FAILURES_FORGIVEN - 1
+def pause_seconds(failures: int) -> float:
+    """Returns for how long a plugin is paused after this many failures in a row: 0, 0, 10, 20, 40, ..., 600 s."""
+    doublings = failures - FAILURES_BEFORE_PAUSE - 1
     if doublings < 0:
         return 0.0
-    # A power of a large number would be infinite long after the limit is reached.
-    return min(FIRST_REST_SECONDS * 2.0 ** min(doublings, 30), LONGEST_REST_SECONDS)
+    # The exponent is bounded because 2.0 ** 1024 overflows.
+    return min(FIRST_PAUSE_SECONDS * 2.0 ** min(doublings, 30), LONGEST_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""A user's function in a process of its own: how it is found, and what sees to it that the process harms nobody."""
+"""Imports the function of a plugin and limits the process it runs in."""
 
 import ctypes
 import importlib
@@ -14,25 +14,25 @@ import structlog
 from podrace.errors import BAD_SPEC, InvalidArgument
 
 PR_SET_PDEATHSIG = 1
-FIRST_TO_DIE = 1000
-"""Where memory runs out, the kernel ends the process with the highest of these first."""
+HIGHEST_OOM_SCORE = 1000
+"""When memory runs out, the kernel kills the process with the highest score first."""
 
 _log = structlog.get_logger(__name__)
 
 
 def load(module_name: str, name: str) -> Callable[..., object]:
-    """Imports a function; blocks.
+    """Imports a function. Blocks while the module is imported.
 
     Raises:
-        InvalidArgument: The module cannot be imported, whatever it does instead, or has no such function. BAD_SPEC if
-            there is nothing of that name, rather than something broken.
+        InvalidArgument: The module raises while it is imported (SystemExit included), or has no such function. The
+            reason is BAD_SPEC if the module or the function does not exist, and empty if the module exists and fails.
     """
     try:
         module = importlib.import_module(module_name)
-    except BaseException as error:  # a module may call sys.exit, too
-        _log.error("the module cannot be imported", exc_info=error)
+    except BaseException as error:  # sys.exit raises SystemExit, which is no Exception
+        _log.error("module cannot be imported", module=module_name, exc_info=error)
         raise InvalidArgument(
-            f"module {module_name!r} cannot be imported ({shown(error)}); is it on PYTHONPATH?",
+            f"module {module_name!r} cannot be imported ({describe_exception(error)}); is it on PYTHONPATH?",
             reason=BAD_SPEC if _is_absent(error, module_name) else "",
         ) from None
     function = getattr(module, name, None)
@@ -42,27 +42,30 @@ def load(module_name: str, name: str) -> Callable[..., object]:
 
 
 def _is_absent(error: BaseException, module_name: str) -> bool:
-    """Whether it is the module itself, or a package it should lie in, that is not there; not what it imports."""
+    """Whether the module itself, or one of its parent packages, is missing, and not a module that it imports."""
     return isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
 
 
-def shown(error: BaseException) -> str:
-    """What a user's code raised, in a line."""
+def describe_exception(error: BaseException) -> str:
+    """Returns the type and the message of an exception."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def confine(memory_bytes: int = 0) -> None:
-    """Sees to it that this process dies with its parent, however that dies, and before it where memory runs out.
+    """Makes the kernel kill this process when its parent exits, and first of all processes when memory runs out.
+
+    Does nothing on other systems than Linux.
 
     Args:
-        memory_bytes: All that it may use; 0: as much as there is.
+        memory_bytes: Data memory that this process may allocate (RLIMIT_DATA); 0: no limit.
     """
-    if sys.platform == "linux":
-        # The lifeline is noticed by Python; a function that never lets go of the interpreter would outlive it.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        with suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_DIE))
-        if memory_bytes:
-            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    if sys.platform != "linux":
+        return
+    # The lifeline is read by Python code, which does not run while a native call holds the interpreter lock.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(HIGHEST_OOM_SCORE))
+    if memory_bytes:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from podrace.config import unknown
-from podrace.plugins import address
 from podrace.specification import (
     ancestor,
     catalog,
@@ -94,8 +93,8 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     check_values(spec, "")
     _resolve_environment(spec)
     evolution_settings.fill(spec.evolution)
-    address.fill(spec.evolution)
-    plugin_settings.fill(spec.evaluation)
+    plugin_settings.fill_evolution(spec.evolution)
+    plugin_settings.fill_evaluation(spec.evaluation)
     for section, defaults in DEFAULTS.items():
         message = getattr(spec, section)
         message.SetInParent()
@@ -189,7 +188,7 @@ def _check_together(spec: pb.TournamentSpec) -> None:
             "pool.maximum_pods: missing; with synchronous = true it is the number of agents in a"
             " round and must not depend on the machine"
         )
-    if problem := plugin_settings.misplaced(spec.evaluation) or snapshot_schedule.too_short(spec.evaluation):
+    if problem := plugin_settings.evaluation_problem(spec.evaluation) or snapshot_schedule.too_short(spec.evaluation):
         raise bad_spec(problem)
     if problem := data_leakage.leak(spec):
         raise bad_spec(problem)
@@ -201,6 +200,6 @@ def _check_together(spec: pb.TournamentSpec) -> None:
         raise bad_spec(
             unknown("evolution.allocation", "allocation", spec.evolution.allocation, evolution_settings.ALLOCATIONS)
         )
-    for problem_of in (evolution_settings.misplaced, address.misplaced, ancestor.malformed):
+    for problem_of in (evolution_settings.misplaced, plugin_settings.evolution_problem, ancestor.malformed):
         if refusal := problem_of(spec.evolution):
             raise bad_spec(refusal)

@@ -1,4 +1,4 @@
-"""A tournament's own evaluator, in a process or at an address: what it scores, and what becomes of its faults."""
+"""A tournament's evaluator plugin, as a function and as a service: its scores, and how its failures are handled."""
 
 import asyncio
 import contextlib
@@ -21,12 +21,13 @@ from agentpod.experience.slots import PolicyRing, PolicySlot
 from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles.evaluator import EvaluatorServicer
-from agentpod.roles.user_evaluator import Asked, CustomEvaluator, local_address
+from agentpod.roles.user_evaluator import UserEvaluator, UserEvaluatorSettings, local_address
 from agentpod.seeding import derive_generator
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, Unavailable
+from podrace.plugins.child import ChildConnection
 from podrace.processes import lifeline
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.tensor_transport.codec import digest, encode
@@ -42,7 +43,7 @@ NETWORK = NetworkSpec(hidden_sizes=(4,))
 
 
 class Pod:
-    """As much of a pod as a custom evaluator sees: a policy that lies in a held slot."""
+    """The part of a pod that an evaluator plugin needs: a policy in a held slot."""
 
     def __init__(self, folder: Path) -> None:
         simulator = make("cartpole", 1)
@@ -54,16 +55,16 @@ class Pod:
         self.digest = digest(encode(self.policy.tensors(), {}))
         self.config = PodConfig("test-pod", "unix:o", "unix:l", "folder:///s", folder)
         self.now = 0.0
-        self.made: list[CustomEvaluator] = []
+        self.made: list[UserEvaluator] = []
 
-    def custom(self, name: str, answer_seconds: float = 30.0) -> CustomEvaluator:
-        made = CustomEvaluator(self.config, Asked(name, answer_seconds), clock=lambda: self.now)
+    def evaluator(self, name: str, answer_seconds: float = 30.0) -> UserEvaluator:
+        made = UserEvaluator(self.config, UserEvaluatorSettings(name, answer_seconds), clock=lambda: self.now)
         made.expect(ENVIRONMENT, [policy_message(NETWORK, self.policy.tensors())])
         self.made.append(made)
         return made
 
-    async def score(self, custom: CustomEvaluator, seed: int = 7) -> Evaluation | None:
-        return await custom.score([self.slot], episodes=4, seed=seed, greedy=True)
+    async def score(self, evaluator: UserEvaluator, seed: int = 7) -> Evaluation | None:
+        return await evaluator.score([self.slot], episodes=4, seed=seed, greedy=True)
 
 
 @pytest.fixture
@@ -71,16 +72,16 @@ async def pod(short_folder: Path) -> AsyncIterator[Pod]:
     found = Pod(short_folder)
     with lifeline.hold(found.config.leader_lifeline):
         yield found
-        for custom in found.made:
-            await custom.close()
+        for evaluator in found.made:
+            await evaluator.close()
 
 
 _others: set[int] = set()
-"""What ran before the test: helpers of multiprocessing, from tests of other files."""
+"""Processes that ran before the test: helpers of multiprocessing, from tests of other files."""
 
 
 def children() -> set[int]:
-    """Processes that this test has started and that still run."""
+    """Running processes that this test started."""
     tasks = Path("/proc/self/task").glob("*/children")
     return {int(pid) for task in tasks for pid in task.read_text().split()} - _others
 
@@ -97,71 +98,75 @@ def no_process_is_left() -> Iterator[None]:
 
 
 ANSWERED = {
-    1: "ZeroDivisionError: of nothing",
-    2: "scorers:seeded called sys.exit(5)",
-    3: "scorers:seeded returned a number that is not finite",
-    4: "scorers:seeded returned 3 numbers for 4 episodes",
-    5: "the policy was changed while it was scored",
+    1: "the function raised ZeroDivisionError: of nothing",
+    2: "the function raised SystemExit: 5",
+    3: "the function returned a number that is not finite",
+    4: "the function returned 3 numbers for 4 episodes",
+    5: "the policy was changed while it was scored: it must be left as it is",
 }
-"""What is said of those faults of `scorers.seeded` that leave its process as it was."""
+"""The failures of `scorers.seeded` after which its process keeps running, by seed."""
 
 
-async def test_a_function_scores_the_policy_that_was_asked_for_whatever_went_wrong_before(pod: Pod) -> None:
-    custom = pod.custom(f"{SCORERS}:seeded")
-    first = await pod.score(custom, seed=10)
-    assert first is not None, custom.fault
-    assert (first.evaluator, first.evaluator_fault, custom.fault) == (custom.asked.name, "", "")
+async def test_a_function_scores_the_requested_policy_after_any_failure(pod: Pod) -> None:
+    evaluator = pod.evaluator(f"{SCORERS}:seeded")
+    first = await pod.score(evaluator, seed=10)
+    assert first is not None, evaluator.fault
+    assert (first.evaluator, first.evaluator_fault, evaluator.fault) == (evaluator.settings.address, "", "")
     assert (first.policy_digest, first.seed, first.episodes) == (pod.digest, 10, 4)
     # Each step of CartPole is worth 1.
     assert first.mean_return == pytest.approx(10 * first.mean_length_steps)
     process = children()
-    for seed, said in ANSWERED.items():
+    for seed, problem in ANSWERED.items():
         before = faults()
-        assert await pod.score(custom, seed) is None
-        assert custom.fault.startswith(f"evaluator {SCORERS}:seeded: ")
-        assert said in custom.fault
+        assert await pod.score(evaluator, seed) is None
+        assert evaluator.fault == f"evaluator {SCORERS}:seeded: {problem}"
         assert faults() == before + 1
         pod.now += 1e6
-    again = await pod.score(custom, seed=10)
+    again = await pod.score(evaluator, seed=10)
     assert again is not None
     assert (again.mean_return, again.variance) == (first.mean_return, first.variance)
-    assert custom.fault == ""
-    assert children() == process, "a fault that was answered ends nothing"
+    assert evaluator.fault == ""
+    assert children() == process, "the process was killed although it had answered"
 
 
-async def test_a_function_that_crashes_or_hangs_is_named_and_asked_again_after_a_pause(pod: Pod) -> None:
-    custom = pod.custom(f"{SCORERS}:seeded", answer_seconds=0.5)
-    assert await pod.score(custom, seed=6) is None
-    assert custom.fault == f"evaluator {SCORERS}:seeded: its process was ended by SIGSEGV"
-    assert not children()
+async def test_a_function_that_crashes_or_hangs_is_reported_and_paused_after_the_third_time(pod: Pod) -> None:
+    evaluator = pod.evaluator(f"{SCORERS}:seeded", answer_seconds=0.5)
+    for _ in range(2):
+        assert await pod.score(evaluator, seed=6) is None
+        assert evaluator.fault == f"evaluator {SCORERS}:seeded: its process was killed by SIGSEGV"
+        assert not children()
+    assert await pod.score(evaluator, seed=7) is None
+    assert evaluator.fault == f"evaluator {SCORERS}:seeded: no answer within 0.5 s"
+    assert not children(), "the process that hangs still runs"
     pod.now = 9.9
-    assert await pod.score(custom, seed=10) is None
-    assert not children(), "it was asked during the pause"
+    assert await pod.score(evaluator, seed=10) is None
+    assert not children(), "it was called during the pause"
+    paused = "paused after 3 failures in a row; last failure: no answer within 0.5 s"
+    assert evaluator.fault == f"evaluator {SCORERS}:seeded: {paused}"
     pod.now = 10.0
-    assert await pod.score(custom, seed=7) is None
-    assert "it took longer than evaluation.answer_duration = 0.5 s" in custom.fault
-    assert not children(), "what hangs is still there"
+    assert await pod.score(evaluator, seed=10) is not None
+    assert evaluator.fault == ""
 
 
-async def test_a_function_that_is_called_off_goes_at_once(pod: Pod) -> None:
-    custom = pod.custom(f"{SCORERS}:seeded")
-    scoring = asyncio.create_task(pod.score(custom, seed=8))
-    while not custom._session:
+async def test_the_process_of_a_function_is_killed_when_its_evaluation_is_cancelled(pod: Pod) -> None:
+    evaluator = pod.evaluator(f"{SCORERS}:seeded")
+    scoring = asyncio.create_task(pod.score(evaluator, seed=8))
+    while not evaluator._session:
         await asyncio.sleep(0.01)
     scoring.cancel()
     with pytest.raises(asyncio.CancelledError):
         await scoring
     assert not children()
-    assert custom.fault == "", "whoever was called off has no fault"
+    assert evaluator.fault == "", "a cancelled evaluation is no failure"
 
 
 @pytest.mark.parametrize("function", ["starting", "starting_and_crashing"])
-async def test_what_a_function_has_started_goes_with_it(
+async def test_the_processes_of_a_function_are_killed_with_it(
     pod: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     started = tmp_path / "child"
     monkeypatch.setenv("SCORERS_CHILD", str(started))
-    scoring = asyncio.create_task(pod.score(pod.custom(f"{SCORERS}:{function}")))
+    scoring = asyncio.create_task(pod.score(pod.evaluator(f"{SCORERS}:{function}")))
     while not started.exists():
         await asyncio.sleep(0.01)
     child = os.pidfd_open(int(started.read_text()))
@@ -176,24 +181,25 @@ async def test_what_a_function_has_started_goes_with_it(
         os.close(child)
 
 
-async def test_a_process_that_ended_between_two_scores_is_started_anew(pod: Pod) -> None:
-    custom = pod.custom(f"{SCORERS}:tenfold")
-    first = await pod.score(custom)
+async def test_a_process_that_exited_between_two_scores_is_started_again(pod: Pod) -> None:
+    evaluator = pod.evaluator(f"{SCORERS}:tenfold")
+    first = await pod.score(evaluator)
     (pid,) = children()
     os.kill(pid, signal.SIGKILL)
-    assert custom._process is not None
-    assert custom._process.ended(10.0) == "its process was ended by SIGKILL"
-    second = await pod.score(custom)
+    assert isinstance(evaluator._connection, ChildConnection)
+    assert evaluator._connection.process is not None
+    assert await evaluator._connection.process.wait(10.0) == -signal.SIGKILL
+    second = await pod.score(evaluator)
     assert first is not None
-    assert second is not None, custom.fault
+    assert second is not None, evaluator.fault
     assert second.mean_return == first.mean_return
 
 
 # --- an address ----------------------------------------------------------------------------------------------------
 
 
-class Stranger(EvaluatorServicer):
-    """A right evaluator for one pod, whose answers can be changed on the way."""
+class ThirdPartyEvaluator(EvaluatorServicer):
+    """A correct evaluator for one pod, whose answers a test can change."""
 
     def __init__(self) -> None:
         super().__init__(Planes(GrpcPlane()), ComputeThread())
@@ -202,7 +208,7 @@ class Stranger(EvaluatorServicer):
         self.closed: list[str] = []
         self.error: Exception | None = None
         self.silent = False
-        self.on_question: Callable[[], None] = lambda: None
+        self.on_request: Callable[[], None] = lambda: None
 
     async def OpenEvaluator(self, request, context):
         self.sessions.append(request.session)
@@ -210,7 +216,7 @@ class Stranger(EvaluatorServicer):
         return pb.OpenEvaluatorResponse(probe_sum=response.probe_sum + bool(self.changes.get("probe")))
 
     async def EvaluatePolicy(self, request, context):
-        self.on_question()
+        self.on_request()
         if self.silent:
             await asyncio.Event().wait()
         error, self.error = self.error, None
@@ -227,44 +233,44 @@ class Stranger(EvaluatorServicer):
         return await super().CloseEvaluator(request, context)
 
 
-async def served(stranger: Stranger, listen: str = "127.0.0.1:0") -> Server:
+async def served(servicer: ThirdPartyEvaluator, listen: str = "127.0.0.1:0") -> Server:
     service = Service(
         pb.DESCRIPTOR.services_by_name["EvaluatorService"],
         pb_grpc.add_EvaluatorServiceServicer_to_server,
-        stranger,
+        servicer,
     )
     return await Server.start(ServerConfig(listen=listen, grace_seconds=0.0), [service])
 
 
 @pytest.fixture
-async def stranger() -> AsyncIterator[tuple[Stranger, str]]:
-    found = Stranger()
+async def third_party() -> AsyncIterator[tuple[ThirdPartyEvaluator, str]]:
+    found = ThirdPartyEvaluator()
     server = await served(found)
     yield found, f"grpc://{server.address}"
     await server.drain()
     found._compute.close()
 
 
-async def test_a_stranger_scores_over_the_plane_grpc_and_is_told_of_the_end(pod: Pod, stranger) -> None:
-    servicer, name = stranger
-    custom = pod.custom(name)
-    evaluation = await pod.score(custom)
-    assert evaluation is not None, custom.fault
+async def test_a_service_scores_over_the_plane_grpc_and_its_session_is_closed(pod: Pod, third_party) -> None:
+    servicer, name = third_party
+    evaluator = pod.evaluator(name)
+    evaluation = await pod.score(evaluator)
+    assert evaluation is not None, evaluator.fault
     assert (evaluation.evaluator, evaluation.policy_digest, evaluation.episodes) == (name, pod.digest, 4)
-    await custom.close()
+    await evaluator.close()
     assert servicer.closed == servicer.sessions
 
 
-async def test_sessions_of_two_pods_never_have_one_name(pod: Pod, stranger) -> None:
-    servicer, name = stranger
+async def test_the_sessions_of_two_pods_have_different_names(pod: Pod, third_party) -> None:
+    servicer, name = third_party
     for _ in range(2):
-        # The same pod, as it is started again after a kill.
-        assert await pod.score(pod.custom(name)) is not None
+        # The same pod, started again after it was killed.
+        assert await pod.score(pod.evaluator(name)) is not None
     assert len(set(servicer.sessions)) == 2
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "fault"),
     [
         ({"mean_return": math.nan}, "mean_return = nan is not finite"),
         ({"variance": -1.0}, "variance = -1 is negative"),
@@ -274,75 +280,79 @@ async def test_sessions_of_two_pods_never_have_one_name(pod: Pod, stranger) -> N
         ({"probe": True}, "plane 'grpc' failed its self-test"),
     ],
 )
-async def test_nonsense_of_a_stranger_is_named(pod: Pod, stranger, changes, said) -> None:
-    servicer, name = stranger
+async def test_an_invalid_answer_of_a_service_is_reported(pod: Pod, third_party, changes, fault) -> None:
+    servicer, name = third_party
     servicer.changes = changes
-    custom = pod.custom(name)
-    assert await pod.score(custom) is None
-    assert said in custom.fault
-    # And it is heard again when it has come to reason.
+    evaluator = pod.evaluator(name)
+    assert await pod.score(evaluator) is None
+    assert fault in evaluator.fault
+    # Its next valid answer is used.
     servicer.changes, pod.now = {}, 10.0
-    assert await pod.score(custom) is not None
+    assert await pod.score(evaluator) is not None
 
 
-async def test_a_stranger_that_does_not_answer_is_named(pod: Pod, stranger) -> None:
-    servicer, name = stranger
+async def test_a_service_that_does_not_answer_is_reported(pod: Pod, third_party) -> None:
+    servicer, name = third_party
     servicer.silent = True
-    custom = pod.custom(name, answer_seconds=0.2)
-    assert await pod.score(custom) is None
-    assert "longer than evaluation.answer_duration = 0.2 s" in custom.fault
+    evaluator = pod.evaluator(name, answer_seconds=0.2)
+    assert await pod.score(evaluator) is None
+    assert evaluator.fault == f"evaluator {name}: no answer within 0.2 s"
 
 
 @pytest.mark.parametrize(
     "error", [FailedPrecondition("who?", reason="ERROR_REASON_NOT_OPEN"), Unavailable("restarting")]
 )
-async def test_a_stranger_that_has_forgotten_the_session_is_opened_anew(pod: Pod, stranger, error) -> None:
-    servicer, name = stranger
-    custom = pod.custom(name)
-    assert await pod.score(custom) is not None
+async def test_a_service_that_lost_the_session_gets_a_new_one(pod: Pod, third_party, error) -> None:
+    servicer, name = third_party
+    evaluator = pod.evaluator(name)
+    assert await pod.score(evaluator) is not None
     servicer.error = error
-    assert await pod.score(custom) is not None, custom.fault
+    assert await pod.score(evaluator) is not None, evaluator.fault
     assert len(servicer.sessions) == 2
 
 
-async def test_a_stranger_that_goes_away_is_not_given_its_time_twice(pod: Pod, stranger) -> None:
-    servicer, name = stranger
+async def test_a_retry_after_a_restart_has_only_the_time_that_remains(pod: Pod, third_party) -> None:
+    servicer, name = third_party
     servicer.error = Unavailable("restarting")
-    servicer.on_question = lambda: setattr(pod, "now", 30.0)
-    custom = pod.custom(name, answer_seconds=30.0)
-    assert await pod.score(custom) is None
-    assert "restarting" in custom.fault
+    servicer.on_request = lambda: setattr(pod, "now", 30.0)
+    evaluator = pod.evaluator(name, answer_seconds=30.0)
+    assert await pod.score(evaluator) is None
+    assert "restarting" in evaluator.fault
     assert len(servicer.sessions) == 1
 
 
-async def test_an_address_where_nobody_is_is_named(pod: Pod, monkeypatch) -> None:
+async def test_an_unreachable_address_is_reported(pod: Pod, monkeypatch) -> None:
     monkeypatch.setattr("agentpod.roles.user_evaluator.CONNECT_SECONDS", 0.2)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        custom = CustomEvaluator(pod.config, Asked(f"grpc://127.0.0.1:{taken.getsockname()[1]}", 5.0))
-        pod.made.append(custom)
-        custom.expect(ENVIRONMENT, [policy_message(NETWORK, pod.policy.tensors())])
-        assert await pod.score(custom) is None
-    assert re.search(r"nobody answers at 127\.0\.0\.1:\d+$", custom.fault)
+        address = f"grpc://127.0.0.1:{taken.getsockname()[1]}"
+        evaluator = UserEvaluator(pod.config, UserEvaluatorSettings(address, 5.0))
+        pod.made.append(evaluator)
+        evaluator.expect(ENVIRONMENT, [policy_message(NETWORK, pod.policy.tensors())])
+        assert await pod.score(evaluator) is None
+    assert re.search(r"unreachable: no connection to 127\.0\.0\.1:\d+ within 0\.2 s$", evaluator.fault)
 
 
-async def test_a_host_that_does_not_exist_is_named(pod: Pod) -> None:
-    custom = pod.custom("grpc://no-such-host.invalid:1")
-    assert await pod.score(custom) is None
-    assert "there is no way to no-such-host.invalid:1" in custom.fault
+async def test_a_host_that_does_not_exist_is_reported(pod: Pod, monkeypatch) -> None:
+    monkeypatch.setattr("agentpod.roles.user_evaluator.CONNECT_SECONDS", 0.2)
+    evaluator = pod.evaluator("grpc://no-such-host.invalid:1")
+    assert await pod.score(evaluator) is None
+    assert "unreachable: no connection to no-such-host.invalid:1" in evaluator.fault
+    with pytest.raises(Unavailable, match=r"no route to no-such-host\.invalid:1"):
+        local_address("no-such-host.invalid:1")
 
 
-def test_the_address_that_a_stranger_can_reach_is_the_one_the_way_there_begins_at() -> None:
+def test_the_plane_is_served_at_the_address_from_which_the_service_is_reached() -> None:
     assert local_address("127.0.0.1:9") == "127.0.0.1"
     assert local_address("localhost:9") in ("127.0.0.1", "[::1]")
 
 
-async def test_the_published_policy_is_out_of_a_strangers_reach(pod: Pod, stranger) -> None:
-    _, name = stranger
-    custom = pod.custom(name)
+async def test_a_service_cannot_change_the_published_policy(pod: Pod, third_party) -> None:
+    _, name = third_party
+    evaluator = pod.evaluator(name)
     before = pod.policy.flat.clone()
-    assert await pod.score(custom) is not None
-    custom._regions[0]["policy"].add_(1.0)
+    assert await pod.score(evaluator) is not None
+    evaluator._regions[0]["policy"].add_(1.0)
     assert torch.equal(pod.slot.region["policy"], before)
 
 

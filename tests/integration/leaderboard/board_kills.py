@@ -41,7 +41,7 @@ from leaderboard.generator import Generator
 from leaderboard.ranking.board import rank_key
 from leaderboard.store import records
 from leaderboard.store.schema import DATABASE_FORMAT
-from leaderboard.submission_watch import Arrivals
+from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
 from podrace.checkpoint_store.folder import FolderStore
@@ -156,7 +156,7 @@ async def answers_to(
     for part in (requests[:half], requests[half:]):
         state = Database.open(database, DATABASE_FORMAT, lambda: NOW)
         try:
-            updater, generator = Updater(state, store, Arrivals()), Generator(state)
+            updater, generator = Updater(state, store, SubmissionWatch()), Generator(state)
 
             async def ask(request: Request, updater: Updater = updater, generator: Generator = generator) -> None:
                 if isinstance(request, SubmitCandidateRequest):

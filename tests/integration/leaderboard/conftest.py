@@ -10,9 +10,9 @@ import pytest
 
 from leaderboard.generator import Generator
 from leaderboard.service import services
-from leaderboard.snapshots import SnapshotKeeper
+from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store.schema import DATABASE_FORMAT
-from leaderboard.submission_watch import Arrivals
+from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
@@ -117,24 +117,24 @@ def make_client(store: FolderStore, spec: TournamentSpec) -> Callable[[str], Cli
 
 
 @pytest.fixture
-def arrivals() -> Arrivals:
-    return Arrivals()
+def watch() -> SubmissionWatch:
+    return SubmissionWatch()
 
 
 @pytest.fixture
 async def client(
-    folder: Path, store: FolderStore, arrivals: Arrivals, make_client: Callable[[str], Client]
+    folder: Path, store: FolderStore, watch: SubmissionWatch, make_client: Callable[[str], Client]
 ) -> AsyncIterator[Client]:
     """A client of a leaderboard that serves in this process on a Unix socket."""
     state = Database.open(folder / "leaderboard.sqlite", DATABASE_FORMAT, lambda: NOW)
-    updater = Updater(state, store, arrivals)
+    updater = Updater(state, store, watch)
     config = rpc.ServerConfig(listen=f"unix:{folder}/leaderboard.sock", grace_seconds=0.5)
     server = await rpc.Server.start(
-        config, services(state, arrivals, updater, Generator(state), SnapshotKeeper(state, store))
+        config, services(state, watch, updater, Generator(state), SnapshotRecorder(state, store))
     )
     client = make_client(server.address)
     yield client
     await client.channel.close()
-    await arrivals.close()
+    await watch.close()
     await server.drain()
     state.close()

@@ -1,4 +1,4 @@
-"""Generators and updaters that fail in every way there is; imported by a leaderboard's child processes."""
+"""Generators and updaters that fail in every possible way; imported by the child processes of a leaderboard."""
 
 import ctypes
 import itertools
@@ -29,10 +29,10 @@ def _called() -> int:
 
 
 def best(request: ProposeAgentRequest) -> ProposeAgentResponse:
-    """A good one: a child of the best with the discount that its number says."""
+    """Works: proposes a child of the best candidate, with a discount that depends on the agent's number."""
     _called()
     if not request.candidates:
-        return ProposeAgentResponse(fresh={}, reason="nobody was scored yet")
+        return ProposeAgentResponse(fresh={}, reason="no agent was scored yet")
     answer = ProposeAgentResponse(reason="the best")
     answer.child.candidate_id = request.candidates[0].candidate.candidate_id
     answer.child.hyperparameters["discount"] = 0.9 + 0.001 * request.number
@@ -40,7 +40,7 @@ def best(request: ProposeAgentRequest) -> ProposeAgentResponse:
 
 
 def seeded(request: ProposeAgentRequest) -> ProposeAgentResponse:
-    """A deterministic one that looks at all it is shown."""
+    """Works: a deterministic proposal whose reason shows what was in the request."""
     answer = best(request)
     runs = sum(entry.submissions for entry in request.statistics)
     answer.reason = f"seed {request.seed % 1000}, {runs} submissions, {len(request.unfinished_agent_ids)} unfinished"
@@ -80,14 +80,14 @@ def hangs(request: ProposeAgentRequest) -> ProposeAgentResponse:
 
 
 def clings(request: ProposeAgentRequest) -> ProposeAgentResponse:
-    """Hangs and never lets go of the interpreter."""
+    """Hangs without releasing the interpreter lock."""
     _called()
     any(map(math.isinf, itertools.repeat(0)))
     raise AssertionError
 
 
 def hoards(request: ProposeAgentRequest) -> ProposeAgentResponse:
-    # Zeros that are never looked at take no memory; the limit counts them all the same.
+    # Pages that are never touched take no memory, but they count towards the limit.
     return ProposeAgentResponse(reason=str(len(bytearray(5 << 30))))
 
 
@@ -100,7 +100,7 @@ def rambles(request: ProposeAgentRequest) -> ProposeAgentResponse:
 
 
 def recovers(request: ProposeAgentRequest) -> ProposeAgentResponse:
-    """Dies of its first question and answers the others."""
+    """Exits at the first call and answers the others."""
     if _called() == 1:
         os._exit(3)
     return ProposeAgentResponse(fresh={}, reason="back again")
@@ -109,18 +109,18 @@ def recovers(request: ProposeAgentRequest) -> ProposeAgentResponse:
 def answers_and_dies(request: ProposeAgentRequest) -> ProposeAgentResponse:
     _called()
     threading.Timer(0.05, os._exit, [0]).start()
-    return ProposeAgentResponse(fresh={}, reason="my last word")
+    return ProposeAgentResponse(fresh={}, reason="my last answer")
 
 
 def stumbles(request: ProposeAgentRequest) -> ProposeAgentResponse:
-    """Answers every third question."""
+    """Answers every third call."""
     if _called() % 3:
         raise ValueError("oops")
     return ProposeAgentResponse(fresh={}, reason="on my feet")
 
 
 def thinks(request: ProposeAgentRequest) -> ProposeAgentResponse:
-    """Takes its time."""
+    """Takes 0.3 s to answer."""
     number = _called()
     time.sleep(0.3)
     return ProposeAgentResponse(fresh={}, reason=f"thought {number}")
@@ -131,9 +131,9 @@ def refuses(request: JudgeCandidateRequest) -> JudgeCandidateResponse:
 
 
 def ranks_upside_down(request: JudgeCandidateRequest) -> JudgeCandidateResponse:
-    """Accepts all, the lowest score first."""
+    """Accepts every candidate, the lowest score first."""
     _called()
-    shown = ", ".join(f"a{one.agent_number}" for one in request.board) or "nobody"
+    shown = ", ".join(f"a{one.agent_number}" for one in request.board) or "no agent"
     return JudgeCandidateResponse(
         opinion=OPINION_ACCEPT, rank_score=-request.candidate.score, reason=f"saw {shown} of {request.agent.agent_id}"
     )

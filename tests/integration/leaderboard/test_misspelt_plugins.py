@@ -1,4 +1,4 @@
-"""Functions that do not exist, named as parts of a tournament: whoever misspelt one is told before anybody trains."""
+"""A plugin that names a function which does not exist is refused before the first agent is trained."""
 
 import asyncio
 import time
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from leaderboard.config import PartsConfig
+from leaderboard.config import PluginConfig
 from leaderboard.generator import Generator
-from leaderboard.plugins.plugin_pool import Parts
+from leaderboard.plugins.plugin_pool import PluginPool
 from leaderboard.store.schema import DATABASE_FORMAT
 from podrace.database import Database
 from podrace.errors import InvalidArgument
@@ -26,16 +26,16 @@ Generate = Callable[..., Awaitable[Agent]]
 
 @pytest.fixture
 async def generate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Generate]:
-    """Has agents made by a leaderboard that asks custom parts."""
+    """Generates agents as a leaderboard that calls plugins does."""
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{Path(__file__).parent}:{REPOSITORY}")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("FAULTY_CALLS", str(folder / "calls"))
     async with AsyncExitStack() as stack:
         state = Database.open(folder / "leaderboard.sqlite", DATABASE_FORMAT, time.time)
         stack.callback(state.close)
-        parts = Parts(PartsConfig(), folder)
-        stack.push_async_callback(parts.close)
-        generator = Generator(state, parts)
+        plugins = PluginPool(PluginConfig(), folder)
+        stack.push_async_callback(plugins.close)
+        generator = Generator(state, plugins)
         stack.push_async_callback(generator.close)
 
         async def made(number: int, **evolution: Any) -> Agent:
@@ -71,45 +71,43 @@ async def test_a_function_that_does_not_exist_is_refused_with_the_first_agent(
     assert refused.value.message.startswith(f"evolution.{part} = {address!r}: {words}")
     assert refused.value.reason == "ERROR_REASON_BAD_SPEC"
     assert "\n" not in refused.value.message
-    # Nothing stands in the way of the same tournament rightly spelt.
+    # The same tournament can begin once the name is corrected.
     assert (await generate(0, **{part: "python:faulty:best"})).number == 0
 
 
 @pytest.mark.parametrize(
     "source", ["raise RuntimeError('not now')", "import absent_package", "import os; os._exit(5)", "this is no python"]
 )
-async def test_a_function_that_is_only_broken_is_no_reason_to_refuse(
-    generate: Generate, folder: Path, source: str
-) -> None:
+async def test_a_module_that_exists_and_fails_is_not_refused(generate: Generate, folder: Path, source: str) -> None:
     (folder / "broken.py").write_text(source)
     assert (await generate(0, updater="python:broken:judge")).number == 0
 
 
-async def test_a_function_that_goes_missing_later_stops_no_tournament(generate: Generate, folder: Path) -> None:
+async def test_a_function_that_disappears_later_does_not_stop_the_tournament(generate: Generate, folder: Path) -> None:
     module = folder / "fleeting.py"
     module.write_text("from faulty import exits as propose\n")
     await generate(0, generator="python:fleeting:propose")
     module.unlink()  # and its process has ended
-    assert "the generator python:fleeting:propose " in (await generate(1, generator="python:fleeting:propose")).reason
+    assert "generator python:fleeting:propose: " in (await generate(1, generator="python:fleeting:propose")).reason
 
 
-async def test_whether_a_function_exists_is_found_out_without_calling_it(generate: Generate, folder: Path) -> None:
+async def test_the_check_whether_a_function_exists_does_not_call_it(generate: Generate, folder: Path) -> None:
     called = folder / "called"
     (folder / "telling.py").write_text(f"def judge(request):\n    open({str(called)!r}, 'w').close()\n")
     await generate(0, updater="python:telling:judge")
     assert not called.exists()
 
 
-async def test_a_service_is_not_looked_at(folder: Path) -> None:
+async def test_a_service_is_not_checked(folder: Path) -> None:
     async def refuse_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        visitors.append(writer)
+        connections.append(writer)
         writer.close()
 
-    visitors: list[asyncio.StreamWriter] = []
+    connections: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(refuse_all, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    parts = Parts(PartsConfig(), folder)
-    assert await parts.misspelt(EvolutionSpec(generator=f"grpc://127.0.0.1:{port}")) == ""
-    await parts.close()
+    plugins = PluginPool(PluginConfig(), folder)
+    assert await plugins.find_missing_function(EvolutionSpec(generator=f"grpc://127.0.0.1:{port}")) == ""
+    await plugins.close()
     server.close()
-    assert not visitors
+    assert not connections

@@ -1,4 +1,4 @@
-"""Custom generators and updaters of a real leaderboard: by import path, by address, in another language, and broken."""
+"""Generator and updater plugins of a real leaderboard: functions, services, another language, and every failure."""
 
 import asyncio
 import contextlib
@@ -16,14 +16,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from leaderboard.config import PartsConfig
+from leaderboard.config import PluginConfig
 from leaderboard.generator import Generator
-from leaderboard.plugins import plugin_pool as parts_module
-from leaderboard.plugins.plugin_pool import ANSWERS, Parts
+from leaderboard.plugins import plugin_pool as pool_module
+from leaderboard.plugins.plugin_pool import ANSWERS, PluginPool
 from leaderboard.service import services
-from leaderboard.snapshots import SnapshotKeeper
+from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store.schema import DATABASE_FORMAT
-from leaderboard.submission_watch import Arrivals
+from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace import rpc
 from podrace.checkpoint_store.folder import FolderStore
@@ -40,7 +40,7 @@ FAULTY = "python:faulty:"
 
 @dataclass
 class Clock:
-    """A monotonic clock that goes when told."""
+    """A monotonic clock that the test advances."""
 
     now: float = 1000.0
 
@@ -55,7 +55,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the children find the faulty functions, and the file in which these say who was called."""
+    """Puts the faulty functions on the path of child processes; returns the file to which each call adds its pid."""
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{REPOSITORY}")
     monkeypatch.setenv("FAULTY_CALLS", str(folder / "calls"))
     (folder / "calls").touch()
@@ -70,7 +70,7 @@ def pids(calls: Path) -> list[int]:
 async def serve(
     folder: Path, store: FolderStore, clock: Clock, calls: Path, make_client: Callable[[str], Any]
 ) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-    """Starts leaderboards that ask custom parts, and returns a client whose specification names them."""
+    """Starts leaderboards that call plugins, and returns a client whose specification names them."""
     async with contextlib.AsyncExitStack() as stack:
         count = 0
 
@@ -79,16 +79,16 @@ async def serve(
             count += 1
             state = Database.open(folder / f"leaderboard-{count}.sqlite", DATABASE_FORMAT, time.time)
             stack.callback(state.close)
-            parts, arrivals = Parts(PartsConfig(), folder, clock), Arrivals()
-            stack.push_async_callback(parts.close)
-            updater, generator = Updater(state, store, arrivals, parts=parts), Generator(state, parts)
+            plugins, watch = PluginPool(PluginConfig(), folder, clock), SubmissionWatch()
+            stack.push_async_callback(plugins.close)
+            updater, generator = Updater(state, store, watch, plugins=plugins), Generator(state, plugins)
             stack.push_async_callback(updater.close)
             stack.push_async_callback(generator.close)
-            served = services(state, arrivals, updater, generator, SnapshotKeeper(state, store))
+            served = services(state, watch, updater, generator, SnapshotRecorder(state, store))
             config = rpc.ServerConfig(listen=f"unix:{folder}/{count}.sock", grace_seconds=0.5)
             server = await rpc.Server.start(config, served)
             stack.push_async_callback(server.drain)
-            stack.push_async_callback(arrivals.close)
+            stack.push_async_callback(watch.close)
             client = make_client(server.address)
             client.spec = spec_with(**sections)
             stack.push_async_callback(client.channel.close)
@@ -146,7 +146,9 @@ def serving(*command: str, cwd: Path = REPOSITORY) -> Iterator[str]:
         child.stdout.close()
 
 
-async def test_the_example_of_an_updater_ranks_by_what_is_sure(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_example_of_an_updater_ranks_by_a_lower_confidence_bound(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     with serving(sys.executable, "examples/custom/updater.py") as address:
         client = await serve(evolution={"updater": f"grpc://{address}"})
@@ -159,7 +161,7 @@ async def test_the_example_of_an_updater_ranks_by_what_is_sure(serve: Any, monke
         assert await differences(client) == []
 
 
-async def test_the_example_in_another_language_is_asked_as_any_other(serve: Any, node_program: Any) -> None:
+async def test_the_example_in_another_language_is_called_like_any_other(serve: Any, node_program: Any) -> None:
     folder = node_program(REPOSITORY / "examples/custom/generator-node")
     with serving("node", "generator.js", str(REPOSITORY / "protos"), cwd=folder) as address:
         client = await serve(evolution={"generator": f"grpc://{address}"})
@@ -174,46 +176,48 @@ async def test_the_example_in_another_language_is_asked_as_any_other(serve: Any,
         assert await differences(client) == []
 
 
-async def test_a_part_without_the_method_is_named(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_service_without_the_method_is_reported(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     with serving(sys.executable, "examples/custom/updater.py") as address:
         client = await serve(evolution={"generator": f"grpc://{address}"})
         agent = await client.generate(0)
-        assert f"the generator grpc://{address} does not offer what it is asked for" in agent.reason
-        assert "; tournament instead: " in agent.reason
+        assert f"generator grpc://{address}: does not implement the method" in agent.reason
+        assert "; built-in strategy tournament instead: " in agent.reason
 
 
 # --- what can go wrong -------------------------------------------------------------------------------------------
 
 FAULTS = {
-    "raises": "failed: ValueError: no idea at all",
-    "exits": "broke off: it ended with code 3",
-    "leaves": "failed: SystemExit: 4",
-    "dies": "broke off: it was killed by SIGSEGV",
-    "hangs": "gave no answer within 1 s",
-    "clings": "gave no answer within 1 s",
-    "hoards": "failed: MemoryError",
-    "forgets": "failed: it returned NoneType, expected ProposeAgentResponse",
-    "rambles": "answered what cannot be: 100006 bytes, expected at most 65536",
+    "raises": "the function raised ValueError: no idea at all",
+    "exits": "its process exited with code 3",
+    "leaves": "the function raised SystemExit: 4",
+    "dies": "its process was killed by SIGSEGV",
+    "hangs": "no answer within 1 s",
+    "clings": "no answer within 1 s",
+    "hoards": "the function raised MemoryError",
+    "forgets": "the function returned NoneType, expected ProposeAgentResponse",
+    "rambles": "invalid answer: 100006 bytes, expected at most 65536",
 }
 
 
 @pytest.mark.parametrize("function", FAULTS)
-async def test_a_generator_that_fails_is_named_and_the_house_decides(serve: Any, calls: Path, function: str) -> None:
+async def test_a_failing_generator_is_reported_and_the_built_in_strategy_is_used(
+    serve: Any, calls: Path, function: str
+) -> None:
     client = await serve(evolution={"generator": FAULTY + function, "answer_duration": "1s"})
     failed = ANSWERS.labels("generator", "failed")
     before = failed._value.get()
     agent = await client.generate(0)
     plain = await serve()
-    house = await plain.generate(0)
-    assert agent.reason == house.reason.replace(
-        "fresh, ", f"fresh, the generator {FAULTY}{function} {FAULTS[function]}; tournament instead: "
+    built_in = await plain.generate(0)
+    assert agent.reason == built_in.reason.replace(
+        "fresh, ", f"fresh, generator {FAULTY}{function}: {FAULTS[function]}; built-in strategy tournament instead: "
     )
-    assert agent.hyperparameters == house.hyperparameters
+    assert agent.hyperparameters == built_in.hyperparameters
     assert failed._value.get() == before + 1
-    asked = len(pids(calls))
+    called = len(pids(calls))
     assert await client.generate(0) == agent
-    assert len(pids(calls)) == asked
+    assert len(pids(calls)) == called
     assert await differences(client) == []
 
 
@@ -221,11 +225,11 @@ async def test_a_generator_that_fails_is_named_and_the_house_decides(serve: Any,
     ("source", "words"),
     [
         ("raise RuntimeError('not now')", "module 'broken' cannot be imported (RuntimeError: not now)"),
-        ("import os; os._exit(5)", "does not start: it ended with code 5"),
+        ("import os; os._exit(5)", "its process exited with code 5 before it served"),
         ("this is no python", "module 'broken' cannot be imported (SyntaxError"),
     ],
 )
-async def test_a_module_that_cannot_be_imported_is_named_and_tried_again(
+async def test_a_module_that_cannot_be_imported_is_reported_and_imported_again_at_the_next_call(
     serve: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{REPOSITORY}")
@@ -236,18 +240,18 @@ async def test_a_module_that_cannot_be_imported_is_named_and_tried_again(
     assert words in (await client.generate(0)).reason
     module.write_text("from faulty import best as propose\n")
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{Path(__file__).parent}:{REPOSITORY}")
-    assert "python:broken:propose: nobody was scored yet" in (await client.generate(1)).reason
+    assert "python:broken:propose: no agent was scored yet" in (await client.generate(1)).reason
 
 
-async def test_an_address_where_nobody_listens_is_named_at_once(serve: Any) -> None:
+async def test_an_unreachable_address_is_reported_at_once(serve: Any) -> None:
     client = await serve(evolution={"generator": "grpc://127.0.0.1:1"})
     begin = time.monotonic()
     agent = await client.generate(0)
     assert time.monotonic() - begin < 2.0
-    assert "the generator grpc://127.0.0.1:1 cannot be reached: " in agent.reason
+    assert "generator grpc://127.0.0.1:1: unreachable: " in agent.reason
 
 
-async def test_an_address_where_something_else_listens_is_named(serve: Any) -> None:
+async def test_an_address_at_which_no_grpc_server_listens_is_reported(serve: Any) -> None:
     async def chatter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             await reader.read(10)
@@ -258,11 +262,11 @@ async def test_an_address_where_something_else_listens_is_named(serve: Any) -> N
     other = await asyncio.start_server(chatter, "127.0.0.1", 0)
     port = other.sockets[0].getsockname()[1]
     client = await serve(evolution={"generator": f"grpc://127.0.0.1:{port}", "answer_duration": "1s"})
-    assert f"the generator grpc://127.0.0.1:{port} " in (await client.generate(0)).reason
+    assert f"generator grpc://127.0.0.1:{port}: " in (await client.generate(0)).reason
     other.close()
 
 
-async def test_an_answer_that_is_no_message_is_named(serve: Any) -> None:
+async def test_an_answer_that_cannot_be_parsed_is_reported(serve: Any) -> None:
     async def babble(request: bytes, context: Any) -> bytes:
         return b"\xff\xff\xff\xff"
 
@@ -276,27 +280,27 @@ async def test_an_answer_that_is_no_message_is_named(serve: Any) -> None:
     try:
         client = await serve(evolution={"generator": f"grpc://127.0.0.1:{port}"})
         reason = (await client.generate(0)).reason
-        assert f"generator grpc://127.0.0.1:{port} answered what cannot be: no ProposeAgentResponse;" in reason
+        assert f"generator grpc://127.0.0.1:{port}: invalid answer: not a ProposeAgentResponse;" in reason
     finally:
         await server.stop(None)
 
 
-async def test_a_part_that_died_is_started_again_for_the_next_step(serve: Any, calls: Path) -> None:
+async def test_a_process_that_exited_is_started_again_for_the_next_call(serve: Any, calls: Path) -> None:
     client = await serve(evolution={"generator": FAULTY + "recovers"})
-    assert "broke off: it ended with code 3" in (await client.generate(0)).reason
+    assert "its process exited with code 3" in (await client.generate(0)).reason
     assert "recovers: back again" in (await client.generate(1)).reason
     assert len(set(pids(calls))) == 2
 
 
-async def test_a_part_that_died_after_its_answer_has_not_failed(serve: Any, calls: Path) -> None:
+async def test_an_exit_after_the_answer_is_no_failure(serve: Any, calls: Path) -> None:
     client = await serve(evolution={"generator": FAULTY + "answers_and_dies"})
     for number in range(2):
-        assert "my last word" in (await client.generate(number)).reason
+        assert "my last answer" in (await client.generate(number)).reason
         while Path(f"/proc/{pids(calls)[-1]}").exists():
             await asyncio.sleep(0.02)
 
 
-async def test_a_part_that_hangs_is_killed(serve: Any, calls: Path) -> None:
+async def test_a_process_that_hangs_is_killed(serve: Any, calls: Path) -> None:
     client = await serve(evolution={"generator": FAULTY + "hangs", "answer_duration": "0.3s"})
     await client.generate(0)
     (pid,) = pids(calls)
@@ -304,21 +308,22 @@ async def test_a_part_that_hangs_is_killed(serve: Any, calls: Path) -> None:
         os.kill(pid, 0)
 
 
-async def test_what_a_part_has_started_ends_with_it_however_it_ends(serve: Any, calls: Path) -> None:
+async def test_the_processes_of_a_plugin_are_killed_when_it_crashes(serve: Any, calls: Path) -> None:
     client = await serve(evolution={"generator": FAULTY + "dies_with_a_child"})
-    assert "broke off: it was killed by SIGABRT" in (await client.generate(0)).reason
+    assert "its process was killed by SIGABRT" in (await client.generate(0)).reason
     (child,) = pids(calls)
     async with asyncio.timeout(10):
         while Path(f"/proc/{child}").exists():
             await asyncio.sleep(0.02)
 
 
-async def test_a_part_that_keeps_failing_is_left_out_for_a_growing_time(serve: Any, calls: Path, clock: Clock) -> None:
+async def test_a_plugin_that_keeps_failing_is_paused_for_a_growing_time(serve: Any, calls: Path, clock: Clock) -> None:
     client = await serve(evolution={"generator": FAULTY + "raises"})
     for number in range(20):
         agent = await client.generate(number)
     assert len(pids(calls)) == 3
-    assert "is left out after 3 failures in a row; the last time it failed: ValueError: no idea at all" in agent.reason
+    problem = "paused after 3 failures in a row; last failure: the function raised ValueError: no idea at all"
+    assert problem in agent.reason
     clock.now += 10.0
     await client.generate(20)
     clock.now += 10.0
@@ -330,7 +335,7 @@ async def test_a_part_that_keeps_failing_is_left_out_for_a_growing_time(serve: A
     assert await differences(client) == []
 
 
-async def test_a_usable_answer_makes_good_for_what_failed_before(serve: Any, calls: Path) -> None:
+async def test_a_usable_answer_resets_the_count_of_failures(serve: Any, calls: Path) -> None:
     client = await serve(evolution={"generator": FAULTY + "stumbles"})
     reasons = [(await client.generate(number)).reason for number in range(9)]
     assert ["stumbles: on my feet" in reason for reason in reasons] == [False, False, True] * 3
@@ -339,10 +344,10 @@ async def test_a_usable_answer_makes_good_for_what_failed_before(serve: Any, cal
 
 async def test_a_caller_that_gives_up_gets_the_agent_that_was_being_made(serve: Any, calls: Path) -> None:
     client = await serve(evolution={"generator": FAULTY + "thinks"})
-    impatient = asyncio.create_task(client.generate(0))
-    while not pids(calls) and not impatient.done():
+    cancelled = asyncio.create_task(client.generate(0))
+    while not pids(calls) and not cancelled.done():
         await asyncio.sleep(0.01)
-    impatient.cancel()
+    cancelled.cancel()
     agents = await asyncio.gather(client.generate(0), client.generate(0))
     assert "thinks: thought 1" in agents[0].reason
     assert agents[0] == agents[1]
@@ -362,7 +367,7 @@ async def test_an_updater_orders_the_board_and_keeps_its_capacity(serve: Any) ->
     assert await differences(client) == []
 
 
-async def test_an_updater_may_keep_the_board_empty(serve: Any) -> None:
+async def test_an_updater_may_refuse_every_candidate(serve: Any) -> None:
     client = await serve(evolution={"updater": FAULTY + "refuses"})
     agent = await client.generate(0)
     response = await client.call(client.updater.SubmitCandidate, client.publish(agent, 5.0))
@@ -375,28 +380,28 @@ async def test_an_updater_may_keep_the_board_empty(serve: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        ("ranks_by_nothing", "answered what cannot be: rank_score = nan: expected a finite number"),
-        ("hangs", "gave no answer within 0.5 s"),
+        ("ranks_by_nothing", "invalid answer: rank_score = nan: expected a finite number"),
+        ("hangs", "no answer within 0.5 s"),
     ],
 )
-async def test_an_updater_that_fails_is_named_and_the_house_judges(
+async def test_a_failing_updater_is_reported_and_the_built_in_rules_are_used(
     serve: Any, calls: Path, function: str, problem: str
 ) -> None:
     client = await serve(evolution={"updater": FAULTY + function, "answer_duration": "0.5s"})
     request = client.publish(await client.generate(0), 5.0)
     first = await client.call(client.updater.SubmitCandidate, request)
-    named = f"the updater {FAULTY}{function} {problem}; the rules of the house instead: the board has room"
-    assert (first.candidate.reason, first.candidate.rank) == (named, 1)
-    asked = len(pids(calls))
+    reason = f"updater {FAULTY}{function}: {problem}; built-in rules instead: the board has room"
+    assert (first.candidate.reason, first.candidate.rank) == (reason, 1)
+    called = len(pids(calls))
     assert await client.call(client.updater.SubmitCandidate, request) == first
-    assert len(pids(calls)) == asked
+    assert len(pids(calls)) == called
     assert await differences(client) == []
 
 
 # --- tournaments -------------------------------------------------------------------------------------------------
 
 
-async def test_a_synchronous_tournament_with_deterministic_parts_comes_out_the_same_whoever_is_faster(
+async def test_a_synchronous_tournament_with_deterministic_plugins_does_not_depend_on_which_pod_is_faster(
     serve: Any,
 ) -> None:
     async def population(order: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
@@ -435,7 +440,7 @@ async def test_statistics_and_unfinished_agents_are_shown(serve: Any) -> None:
     assert "1 unfinished; child of a0" in agent.reason
 
 
-async def test_where_memory_runs_out_the_child_is_ended_before_its_leaderboard(serve: Any, calls: Path) -> None:
+async def test_when_memory_runs_out_the_child_is_killed_before_its_leaderboard(serve: Any, calls: Path) -> None:
     client = await serve(evolution={"generator": FAULTY + "best"})
     await client.generate(0)
     assert Path(f"/proc/{pids(calls)[0]}/oom_score_adj").read_text() == "1000\n"
@@ -444,7 +449,7 @@ async def test_where_memory_runs_out_the_child_is_ended_before_its_leaderboard(s
 # --- the process -------------------------------------------------------------------------------------------------
 
 
-async def test_the_child_dies_with_its_leaderboard_whatever_it_does(
+async def test_a_child_is_killed_with_its_leaderboard(
     folder: Path, calls: Path, make_client: Callable[[str], Any]
 ) -> None:
     settings = {
@@ -461,15 +466,15 @@ async def test_the_child_dies_with_its_leaderboard_whatever_it_does(
         await rpc.wait_until_serving(f"unix:{folder}/leaderboard.sock", deadline_seconds=20.0)
         client = make_client(f"unix:{folder}/leaderboard.sock")
         client.spec = spec_with(evolution={"generator": FAULTY + "clings"})
-        asking = asyncio.create_task(client.generate(0))
-        while not pids(calls) and not asking.done():
+        generating = asyncio.create_task(client.generate(0))
+        while not pids(calls) and not generating.done():
             await asyncio.sleep(0.02)
         (pid,) = pids(calls)
     finally:
         process.send_signal(signal.SIGKILL)
         await process.wait()
-    asking.cancel()
-    await asyncio.wait([asking])
+    generating.cancel()
+    await asyncio.wait([generating])
     await client.channel.close()
 
     async def until_gone() -> None:
@@ -479,7 +484,7 @@ async def test_the_child_dies_with_its_leaderboard_whatever_it_does(
     await asyncio.wait_for(until_gone(), 5.0)
 
 
-async def test_what_a_killed_leaderboard_left_is_swept_and_what_a_living_one_holds_is_not(
+async def test_the_files_of_a_killed_leaderboard_are_deleted_and_those_of_a_running_one_are_kept(
     serve: Any, folder: Path
 ) -> None:
     for name in ("parts-1-a", "parts-2-b"):
@@ -492,10 +497,10 @@ async def test_what_a_killed_leaderboard_left_is_swept_and_what_a_living_one_hol
         assert left == {"parts-2-b.lifeline", "parts-2-b-c-1.sock"}
 
 
-async def test_a_part_that_nobody_asks_for_long_is_ended(
+async def test_a_process_that_is_not_called_for_long_is_killed(
     serve: Any, calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts_module, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(pool_module, "IDLE_SECONDS", 0.05)
     client = await serve(evolution={"generator": FAULTY + "best"})
     await client.generate(0)
 
@@ -504,4 +509,4 @@ async def test_a_part_that_nobody_asks_for_long_is_ended(
             await asyncio.sleep(0.02)
 
     await asyncio.wait_for(until_gone(), 5.0)
-    assert "nobody was scored yet" in (await client.generate(1)).reason
+    assert "no agent was scored yet" in (await client.generate(1)).reason

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leaderboard.submission_watch import Arrivals
+from leaderboard.submission_watch import SubmissionWatch
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
@@ -219,11 +219,11 @@ async def test_many_watchers_each_get_everything_once_in_order(client: Any) -> N
     assert await asyncio.gather(*watchers) == [list(range(1, 31))] * 4
 
 
-async def test_watchers_are_sent_away_when_the_service_drains(client: Any, arrivals: Arrivals) -> None:
+async def test_watchers_are_sent_away_when_the_service_drains(client: Any, watch: SubmissionWatch) -> None:
     await client.submit(await client.generate(0), 1.0)
     async with watching(client) as responses:
         await anext(responses)
-        await arrivals.close()
+        await watch.close()
         with pytest.raises(Unavailable, match="watch again with the last resume_token"):
             await anext(responses)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leaderboard import queries
-from leaderboard.decision_replay import Log, differences
+from leaderboard.decision_replay import DecisionLog, differences
 from leaderboard.evolution.agents import make
 from leaderboard.evolution.history import NOTHING, History, history_of, is_needed
 from leaderboard.evolution.seats import Seat, seats_of
@@ -20,7 +20,7 @@ from leaderboard.ranking.board import Board, Standing, answer_of, judge_arrival
 from leaderboard.store import records
 from leaderboard.store.records import Generation, Submission
 from leaderboard.store.schema import DATABASE_FORMAT
-from leaderboard.submission_watch import Arrivals
+from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater, record
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
 from podrace.checkpoint_store.folder import FolderStore
@@ -142,7 +142,7 @@ def mesh(tmp_path: Path, clock: Clock) -> Iterator[Mesh]:
     database = tmp_path / "leaderboard.sqlite"
     state = Database.open(database, DATABASE_FORMAT, clock)
     store = FolderStore(tmp_path / "store", clock)
-    yield Mesh(state, store, Updater(state, store, Arrivals()), Generator(state), clock, database)
+    yield Mesh(state, store, Updater(state, store, SubmissionWatch()), Generator(state), clock, database)
     state.close()
 
 
@@ -236,8 +236,8 @@ class Race:
                 self._tick(self.agents[agent_id])
         return self
 
-    def log(self) -> Log:
-        return Log(TOURNAMENT, self.spec, self.generations, self.submissions)
+    def log(self) -> DecisionLog:
+        return DecisionLog(TOURNAMENT, self.spec, self.generations, self.submissions)
 
     def _tick(self, agent: Agent) -> None:
         self.training[agent.agent_id] -= 1

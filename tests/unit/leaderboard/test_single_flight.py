@@ -2,11 +2,11 @@ import asyncio
 
 import pytest
 
-from leaderboard.single_flight import Shared
+from leaderboard.single_flight import SingleFlight
 
 
 async def test_work_is_done_once_for_all_who_want_it_at_the_same_time() -> None:
-    shared: Shared[int] = Shared()
+    shared: SingleFlight[int] = SingleFlight()
     done = 0
     go = asyncio.Event()
 
@@ -16,18 +16,18 @@ async def test_work_is_done_once_for_all_who_want_it_at_the_same_time() -> None:
         done += 1
         return done
 
-    waiting = [asyncio.ensure_future(shared.once("a", work)) for _ in range(3)]
-    other = asyncio.ensure_future(shared.once("b", work))
+    waiting = [asyncio.ensure_future(shared.run("a", work)) for _ in range(3)]
+    other = asyncio.ensure_future(shared.run("b", work))
     await asyncio.sleep(0)
     go.set()
     assert len({await task for task in waiting}) == 1
     await other
     assert done == 2
-    assert await shared.once("a", work) == 3
+    assert await shared.run("a", work) == 3
 
 
 async def test_it_goes_on_when_those_who_wanted_it_have_gone() -> None:
-    shared: Shared[str] = Shared()
+    shared: SingleFlight[str] = SingleFlight()
     go, finished = asyncio.Event(), asyncio.Event()
 
     async def work() -> str:
@@ -35,7 +35,7 @@ async def test_it_goes_on_when_those_who_wanted_it_have_gone() -> None:
         finished.set()
         return "made"
 
-    waiting = asyncio.ensure_future(shared.once("a", work))
+    waiting = asyncio.ensure_future(shared.run("a", work))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -45,24 +45,24 @@ async def test_it_goes_on_when_those_who_wanted_it_have_gone() -> None:
 
 
 async def test_what_it_raises_all_get_and_the_next_begins_anew() -> None:
-    shared: Shared[str] = Shared()
+    shared: SingleFlight[str] = SingleFlight()
 
     async def fails() -> str:
         raise ValueError("no")
 
-    for result in await asyncio.gather(*(shared.once("a", fails) for _ in range(2)), return_exceptions=True):
+    for result in await asyncio.gather(*(shared.run("a", fails) for _ in range(2)), return_exceptions=True):
         assert isinstance(result, ValueError)
     with pytest.raises(ValueError, match="no"):
-        await shared.once("a", fails)
+        await shared.run("a", fails)
 
 
 async def test_closing_ends_what_runs() -> None:
-    shared: Shared[None] = Shared()
+    shared: SingleFlight[None] = SingleFlight()
 
     async def forever() -> None:
         await asyncio.Event().wait()
 
-    waiting = asyncio.ensure_future(shared.once("a", forever))
+    waiting = asyncio.ensure_future(shared.run("a", forever))
     await asyncio.sleep(0)
     await shared.close()
     with pytest.raises(asyncio.CancelledError):

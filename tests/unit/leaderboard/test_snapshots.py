@@ -6,7 +6,7 @@ import pytest
 from leaderboard import snapshots
 from leaderboard.garbage import collect_once
 from leaderboard.ranking.retention import Retention
-from leaderboard.snapshots import SnapshotKeeper
+from leaderboard.snapshots import SnapshotRecorder
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Manifest
 from podrace.checkpoint_store.publish import claim, read_manifest, read_part
 from podrace.checkpoint_store.snapshots import store_snapshot
@@ -26,8 +26,8 @@ ABSENT = 64 * "0"
 
 
 @pytest.fixture
-def kept(mesh: Any) -> SnapshotKeeper:
-    return SnapshotKeeper(mesh.state, mesh.store)
+def kept(mesh: Any) -> SnapshotRecorder:
+    return SnapshotRecorder(mesh.state, mesh.store)
 
 
 def stored(mesh: Any, agent: Agent, policy: bytes, **changes: Any) -> str:
@@ -77,7 +77,7 @@ async def first_agent(mesh: Any, make_spec: MakeSpec, number: int = 0) -> Agent:
 
 
 async def test_a_snapshot_is_kept_with_its_time_and_its_steps(
-    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     digest = stored(mesh, agent, b"policy")
@@ -89,7 +89,7 @@ async def test_a_snapshot_is_kept_with_its_time_and_its_steps(
 
 
 async def test_what_stands_for_an_agent_and_a_number_stands_for_ever(
-    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     first = await kept.submit(request(agent, stored(mesh, agent, b"policy"), 3, at=30.0))
@@ -103,7 +103,7 @@ async def test_what_stands_for_an_agent_and_a_number_stands_for_ever(
 
 
 async def test_who_lost_the_agent_has_no_snapshots_any_more(
-    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     claim(mesh.store, agent.agent_id, 2)
@@ -121,14 +121,14 @@ async def test_who_lost_the_agent_has_no_snapshots_any_more(
     ],
 )
 async def test_another_agents_snapshot_is_refused(
-    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec, changes: dict[str, str], line: str
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec, changes: dict[str, str], line: str
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     with pytest.raises(InvalidArgument, match=line):
         await kept.submit(request(agent, stored(mesh, agent, b"policy", **changes), 1))
 
 
-async def test_a_checkpoint_is_no_snapshot(mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec) -> None:
+async def test_a_checkpoint_is_no_snapshot(mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec) -> None:
     agent = await first_agent(mesh, make_spec)
     digest = mesh.publish(agent, 5.0).checkpoint.manifest_digest
     with pytest.raises(InvalidArgument, match="is no snapshot"):
@@ -136,7 +136,7 @@ async def test_a_checkpoint_is_no_snapshot(mesh: Any, kept: SnapshotKeeper, make
 
 
 async def test_a_bad_submission_is_refused_and_leaves_nothing(
-    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     digest = stored(mesh, agent, b"policy")
@@ -161,7 +161,7 @@ async def test_a_bad_submission_is_refused_and_leaves_nothing(
 
 
 async def test_the_champions_snapshot_is_the_policy_of_the_best_at_that_time(
-    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     first, second = [await mesh.generate(make_spec(), number) for number in range(2)]
     assert not (await kept.champion(champions(1))).HasField("snapshot")
@@ -181,7 +181,7 @@ async def test_the_champions_snapshot_is_the_policy_of_the_best_at_that_time(
 
 
 async def test_a_champion_that_stays_has_one_manifest_however_often_it_is_kept(
-    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
     await mesh.submit(agent, 5.0)
@@ -191,7 +191,7 @@ async def test_a_champion_that_stays_has_one_manifest_however_often_it_is_kept(
 
 
 async def test_an_agents_snapshot_tells_the_steps_of_all_that_the_champions_of_its_number_knew(
-    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
     await mesh.submit(agent, 5.0)
@@ -203,13 +203,13 @@ async def test_an_agents_snapshot_tells_the_steps_of_all_that_the_champions_of_i
 
 
 @pytest.mark.parametrize("number", [0])
-async def test_a_champions_snapshot_needs_a_number(kept: SnapshotKeeper, number: int) -> None:
+async def test_a_champions_snapshot_needs_a_number(kept: SnapshotRecorder, number: int) -> None:
     with pytest.raises(InvalidArgument, match="number = 0"):
         await kept.champion(champions(number))
 
 
 async def test_a_policy_that_is_kept_while_its_candidate_is_evicted_and_collected_stays_readable(
-    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await one_place_for_two(mesh, make_spec)
     evicted = await old_best(mesh, first)
@@ -230,7 +230,7 @@ async def test_a_policy_that_is_kept_while_its_candidate_is_evicted_and_collecte
 
 
 async def test_the_next_best_is_kept_where_the_best_was_collected_before_its_policy_was_read(
-    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await one_place_for_two(mesh, make_spec)
     await old_best(mesh, first)
@@ -248,7 +248,7 @@ async def test_the_next_best_is_kept_where_the_best_was_collected_before_its_pol
     assert (await kept.champion(champions(1))).snapshot.agent_id == second.agent_id
 
 
-async def test_a_best_whose_files_are_lost_is_told(mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec) -> None:
+async def test_a_best_whose_files_are_lost_is_told(mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec) -> None:
     agent = await mesh.generate(make_spec(), 0)
     best = (await mesh.submit(agent, 5.0)).candidate.candidate_id
     mesh.store._object_path(best).unlink()
@@ -274,7 +274,7 @@ async def old_best(mesh: Any, agent: Agent) -> str:
 # --- lists and garbage -------------------------------------------------------------------------------------------
 
 
-async def test_pages_together_are_the_whole_list(mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec) -> None:
+async def test_pages_together_are_the_whole_list(mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec) -> None:
     agent = await first_agent(mesh, make_spec)
     for number in range(1, 6):
         await kept.submit(request(agent, stored(mesh, agent, b"%d" % number), number))
@@ -288,7 +288,7 @@ async def test_pages_together_are_the_whole_list(mesh: Any, kept: SnapshotKeeper
 
 
 async def test_snapshots_stay_as_long_as_the_board_and_without_training_files(
-    mesh: Any, kept: SnapshotKeeper, make_spec: MakeSpec
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     one_place = {"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 1}
     first, second = [await mesh.generate(make_spec(evolution=one_place), number) for number in range(2)]

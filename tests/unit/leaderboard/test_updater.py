@@ -7,7 +7,7 @@ import pytest
 
 from leaderboard import queries
 from leaderboard.store import records
-from leaderboard.submission_watch import Arrivals
+from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater, record
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.publish import claim
@@ -174,7 +174,7 @@ async def test_a_damaged_manifest_is_a_loss(mesh: Any, agents: list[Agent]) -> N
 
 
 async def test_a_score_of_another_policy_is_a_loss(mesh: Any, agents: list[Agent]) -> None:
-    with pytest.raises(DataLoss, match="score what is published") as lost:
+    with pytest.raises(DataLoss, match="score the policy that is published") as lost:
         await mesh.submit(agents[0], 5.0, policy_digest=digest(b"another policy"))
     assert lost.value.reason == BAD_DIGEST
 
@@ -195,7 +195,7 @@ async def test_a_score_that_is_not_finite_is_a_loss_and_leaves_no_record(
         ({"variance": math.nan}, DataLoss, r"evaluation\.variance = nan is not finite"),
         ({"core_seconds": math.inf}, DataLoss, "core_seconds = inf is not finite"),
         ({"variance": -1.0}, InvalidArgument, r"evaluation\.variance = -1 is negative"),
-        ({"episodes": 0}, InvalidArgument, "was not scored; publish it with an evaluation"),
+        ({"episodes": 0}, InvalidArgument, "has no score; publish it with an evaluation"),
         ({"algorithm": "sac"}, InvalidArgument, "algorithm = 'sac': expected 'ppo'"),
         ({"tournament_id": "other"}, InvalidArgument, "tournament_id = 'other': expected"),
     ],
@@ -242,8 +242,8 @@ async def test_a_synchronous_board_does_not_depend_on_who_was_faster(mesh: Any, 
 async def test_watchers_are_told_of_a_submission_whose_caller_has_gone(
     mesh: Any, agents: list[Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrivals = Arrivals()
-    updater = Updater(mesh.state, mesh.store, arrivals)
+    watch = SubmissionWatch()
+    updater = Updater(mesh.state, mesh.store, watch)
     transact, durable, answered = mesh.state.transact, asyncio.Event(), asyncio.Event()
 
     async def transact_slowly(function: Any, *arguments: Any) -> Any:
@@ -259,5 +259,5 @@ async def test_watchers_are_told_of_a_submission_whose_caller_has_gone(
     submitting.cancel()
     await asyncio.wait([submitting])
     answered.set()
-    await asyncio.wait_for(arrivals.after(agents[0].tournament_id, 0), 5.0)
+    await asyncio.wait_for(watch.wait_after(agents[0].tournament_id, 0), 5.0)
     assert [candidate.score for candidate in await submissions(mesh, agents[0].tournament_id)] == [7.0]

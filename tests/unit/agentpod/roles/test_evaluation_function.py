@@ -1,89 +1,112 @@
-"""A user's evaluation function: what it is given, what it may return, and that the score stays the house's."""
+"""A user's evaluation function: its arguments, its valid results, and the score that is computed from them."""
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from agentpod.roles.evaluation_function import FunctionPlay, Watched, numbers
+from agentpod.roles.evaluation_function import FunctionPlay, LengthCounter, numbers
 from agentpod.roles.evaluator import Episodes, score
-from podrace.errors import DataLoss, InvalidArgument
+from podrace.errors import DataLoss, FailedPrecondition, Internal, InvalidArgument
+from podrace.plugins.server import LoadedFunction
 from simulators import make
 
 EXAMPLE = Path(__file__).parents[4] / "examples/custom/evaluator.py"
 
 
-class Still:
-    """Always pushes to the left, and counts the episodes it was told of."""
+class LeftActor:
+    """Always pushes to the left, and counts the episodes whose end is reported to it."""
 
     def __init__(self) -> None:
-        self.forgotten = 0
+        self.ended_episodes = 0
 
     def act(self, observation: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(observation), dtype=torch.int64)
 
     def reset(self, done: torch.Tensor) -> None:
-        self.forgotten += int(done.sum())
+        self.ended_episodes += int(done.sum())
 
 
 def constant(simulator, actor, episodes, seed):
     return [float(seed)] * episodes
 
 
-def test_a_function_is_given_the_simulator_the_actor_the_episodes_and_the_seed():
+def exiting(simulator, actor, episodes, seed):
+    sys.exit(5)
+
+
+async def play_of(path: str) -> FunctionPlay:
+    function = LoadedFunction(f"python:{path}")
+    await function.load()
+    return FunctionPlay(function)
+
+
+async def test_a_function_gets_the_simulator_the_actor_the_episodes_and_the_seed():
     simulator = make("cartpole", 2)
-    played = FunctionPlay(f"{__name__}:constant")(simulator, Still(), 3, 7)
+    played = (await play_of(f"{__name__}:constant"))(simulator, LeftActor(), 3, 7)
     assert played.returns.tolist() == [7.0, 7.0, 7.0]
     assert played.lengths.tolist() == [0], "nothing was stepped"
 
 
 def test_the_lengths_are_those_of_the_episodes_that_ended():
-    watched, actor = Watched(make("cartpole", 3)), Still()
-    observation = watched.reset(1)
+    counter, actor = LengthCounter(make("cartpole", 3)), LeftActor()
+    observation = counter.reset(1)
     for _ in range(25):
-        step = watched.step(actor.act(observation))
+        step = counter.step(actor.act(observation))
         observation = step.observation
         actor.reset(step.terminated)
-    assert len(watched.lengths) == actor.forgotten > 3
+    assert len(counter.lengths) == actor.ended_episodes > 3
     # A pole that is always pushed to one side falls within a dozen steps.
-    assert set(watched.lengths) <= set(range(7, 13))
-    watched.reset(2)
-    watched.lengths.clear()
-    watched.step(actor.act(observation))
-    assert not watched.lengths, "an episode under way was counted as ended by the reset"
+    assert set(counter.lengths) <= set(range(7, 13))
+    counter.reset(2)
+    counter.lengths.clear()
+    counter.step(actor.act(observation))
+    assert not counter.lengths, "a reset counted an unfinished episode as finished"
 
 
 @pytest.mark.parametrize("returned", [[1, 2.5], (1, 2.5), np.array([1, 2.5]), torch.tensor([1, 2.5])])
-def test_numbers_are_lists_arrays_and_tensors(returned):
-    assert numbers("m:f", returned, 2).tolist() == [1.0, 2.5]
-    assert numbers("m:f", returned, 2).dtype == torch.float64
+def test_lists_arrays_and_tensors_of_numbers_are_accepted(returned):
+    assert numbers(returned, 2).tolist() == [1.0, 2.5]
+    assert numbers(returned, 2).dtype == torch.float64
 
 
 @pytest.mark.parametrize("returned", [None, "abc", 3.0, {"a": 1}, [[1.0], [2.0]], ["x"], object()])
-def test_what_is_no_row_of_numbers_is_refused_in_one_line(returned):
-    with pytest.raises(InvalidArgument, match=r"^m:f returned \w+: expected one number for each episode$"):
-        numbers("m:f", returned, 1)
+def test_anything_but_a_row_of_numbers_is_refused_in_one_line(returned):
+    with pytest.raises(InvalidArgument, match=r"^the function returned \w+: expected one number for each episode$"):
+        numbers(returned, 1)
 
 
 def test_too_few_numbers_and_numbers_that_are_not_finite_are_refused():
     with pytest.raises(DataLoss, match="returned 2 numbers for 3 episodes"):
-        numbers("m:f", [1.0, 2.0], 3)
+        numbers([1.0, 2.0], 3)
     with pytest.raises(DataLoss, match="returned 0 numbers for 1 episodes"):
-        numbers("m:f", [], 1)
+        numbers([], 1)
     with pytest.raises(DataLoss, match="not finite"):
-        numbers("m:f", [1.0, float("nan")], 2)
+        numbers([1.0, float("nan")], 2)
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
-    [("nowhere:f", "module 'nowhere' cannot be imported"), (f"{__name__}:nothing", "has no function 'nothing'")],
+    ("path", "message"),
+    [
+        ("nowhere:f", "module 'nowhere' cannot be imported"),
+        (f"{__name__}:nothing", "has no function 'nothing'"),
+        ("no path", "expected python:module:function"),
+    ],
 )
-def test_a_path_that_leads_nowhere_is_refused(path, said):
-    with pytest.raises(InvalidArgument, match=re.escape(said)):
-        FunctionPlay(path)(make("cartpole", 1), Still(), 1, 0)
+async def test_a_function_that_cannot_be_imported_fails_every_call_with_the_reason(path, message):
+    play = await play_of(path)
+    with pytest.raises(FailedPrecondition, match=re.escape(message)):
+        play(make("cartpole", 1), LeftActor(), 1, 0)
+
+
+async def test_a_function_that_exits_fails_its_call_only():
+    play = await play_of(f"{__name__}:exiting")
+    with pytest.raises(Internal, match="the function raised SystemExit: 5"):
+        play(make("cartpole", 1), LeftActor(), 1, 0)
 
 
 def test_the_example_scores_the_mean_of_the_worst_quarter(monkeypatch):
@@ -95,7 +118,7 @@ def test_the_example_scores_the_mean_of_the_worst_quarter(monkeypatch):
     returns = torch.tensor([5.0, 1.0, 9.0, 3.0, 7.0, 8.0, 6.0, 4.0], dtype=torch.float64)
     monkeypatch.setattr(example, "play", lambda *_: Episodes(returns, torch.ones(8)))
     # 0.25-quantile of 1, 3, 4, ..., 9: 3.75. Below it, by 2.75 and 0.75; (2.75 + 0.75) / 0.25 / 8 = 1.75.
-    values = example.evaluate(make("cartpole", 2), Still(), 8, 0)
+    values = example.evaluate(make("cartpole", 2), LeftActor(), 8, 0)
     evaluation = score(Episodes(values, torch.ones(8)))
     assert evaluation.mean_return == pytest.approx(3.75 - 1.75)
     assert evaluation.mean_return == pytest.approx((1.0 + 3.0) / 2)

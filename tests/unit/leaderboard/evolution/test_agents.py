@@ -91,7 +91,7 @@ def test_a_fresh_agent_has_the_algorithm_of_its_seat(
     agent, depth = make("t", population.spec, 1, (), {}, {}, population.history)
     assert (agent.algorithm, agent.seat, agent.origin, depth) == ("a2c", 0, ORIGIN_FRESH, 0)
     assert agent.hyperparameters == make("t", population.spec, 1, (), {}, {}, population.history)[0].hyperparameters
-    assert agent.reason == "fresh, seat 0: nobody of a2c was ever scored; searched values drawn"
+    assert agent.reason == "fresh, seat 0: no agent of a2c was scored; searched values drawn"
 
 
 def test_a_parent_with_as_many_unfinished_children_as_it_may_have_gets_no_more(

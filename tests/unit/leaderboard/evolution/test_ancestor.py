@@ -9,7 +9,7 @@ from leaderboard import queries
 from leaderboard.evolution.ancestor import best_of, inherited_values, seeded_numbers
 from leaderboard.garbage import collect_once
 from leaderboard.generator import Generator
-from leaderboard.plugins.plugin_pool import Reply
+from leaderboard.plugins.plugin_pool import PluginReply
 from leaderboard.ranking.retention import Retention
 from leaderboard.store import records
 from podrace.checkpoint_store.publish import fetch
@@ -190,12 +190,12 @@ class SaysFresh:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    async def misspelt(self, evolution: Any) -> str:
+    async def find_missing_function(self, evolution: Any) -> str:
         return ""
 
-    async def ask(self, question: Any, evolution: Any, prepare: Any) -> Reply[ProposeAgentResponse]:
+    async def call(self, method: Any, evolution: Any, prepare: Any) -> PluginReply[ProposeAgentResponse]:
         self.asked.append((await prepare()).request.number)
-        return Reply(ProposeAgentResponse(fresh={}, reason="nobody to go on from"))
+        return PluginReply(ProposeAgentResponse(fresh={}, reason="no parent"))
 
     async def close(self) -> None:
         pass
@@ -208,14 +208,14 @@ async def test_what_a_custom_generator_calls_fresh_is_fresh_and_it_is_not_asked_
     ancestor, best = await ancestor_of(mesh, make_spec)
     rounds = {"synchronous": True, "pool": {"maximum_pods": 2}} if synchronous else {}
     spec = after(make_spec, ancestor.agent_id, evolution={"generator": "python:mine:propose"}, **rounds)
-    parts = SaysFresh()
-    mesh.generator = Generator(mesh.state, parts)  # type: ignore[arg-type]  # stands in for them
+    plugins = SaysFresh()
+    mesh.generator = Generator(mesh.state, plugins)  # type: ignore[arg-type]
     agents = [await mesh.generate(spec, number, tournament_id=NEW) for number in (0, 1, 3, 2, 4)]
     agents.sort(key=lambda agent: agent.number)
-    assert parts.asked == [3, 4]
+    assert plugins.asked == [3, 4]
     assert [agent.starting_checkpoint.manifest_digest for agent in agents] == [best.candidate_id] * 3 + [""] * 2
-    assert all(agent.reason.endswith("; python:mine:propose is not asked about it") for agent in agents[:3])
-    assert agents[3].reason.startswith("fresh, python:mine:propose: nobody to go on from")
+    assert all(agent.reason.endswith("; python:mine:propose was not called") for agent in agents[:3])
+    assert agents[3].reason.startswith("fresh, python:mine:propose: no parent")
     assert not any(agent.generator_fault for agent in agents)
     assert await mesh.replay(NEW) == []
 

@@ -39,7 +39,7 @@ def test_the_last_but_one_goes_on_as_it_is(make_population: MakePopulation, row:
     population = make_population(eight(row, 115.0), evolution=DEXPBT)
     answer = child(dexpbt.propose(population.situation(), Random(0)))
     assert answer.parent == population.newest(0)
-    assert answer.reason == "seat 0: a0 (115 ± 0) is 7 of 8, goes on; hyperparameters unchanged"
+    assert answer.reason == "seat 0: a0 (115 ± 0) is 7 of 8, continues; hyperparameters unchanged"
 
 
 SIX = (10.0, 8.0, 8.0, 8.0, 6.0, -90.0)
@@ -73,7 +73,7 @@ def test_who_is_not_far_enough_behind_keeps_its_files_and_mutates(make_populatio
     assert answer.parent == population.newest(0)
     assert answer.hyperparameters != population.situation().values_of(answer.parent)
     assert "leads by no more than 0.9 of its score" in answer.reason
-    assert "goes on mutated" in answer.reason
+    assert "continues mutated" in answer.reason
 
 
 def test_nobody_is_compared_with_one_of_more_experience(make_population: MakePopulation, row: Row) -> None:
@@ -82,7 +82,7 @@ def test_nobody_is_compared_with_one_of_more_experience(make_population: MakePop
     after = [row(seat, 1000.0 + seat, steps=2000) for seat in range(1, 8)]
     population = make_population([row(0, 50.0, steps=1999), *before, *after], evolution=DEXPBT)
     answer = child(dexpbt.propose(population.situation(), Random(0)))
-    assert answer.reason == "seat 0: a0 (50 ± 0) is 1 of 8, goes on; hyperparameters unchanged"
+    assert answer.reason == "seat 0: a0 (50 ± 0) is 1 of 8, continues; hyperparameters unchanged"
     population = make_population([row(0, 50.0, steps=2000), *before, *after], evolution=DEXPBT)
     answer = child(dexpbt.propose(population.situation(), Random(0)))
     assert answer.parent.environment_steps == 2000
@@ -102,7 +102,7 @@ def test_nothing_happens_before_more_than_half_can_be_compared(make_population: 
     for young in rows[1:5]:
         young.steps = 5000
     answer = child(dexpbt.propose(make_population(rows, evolution=DEXPBT).situation(), Random(0)))
-    assert "is 4 of 4 of no more experience, too few to compare; goes on" in answer.reason
+    assert "is 4 of 4 with no more experience, too few to compare; continues" in answer.reason
     rows[4].steps = 1000
     answer = child(dexpbt.propose(make_population(rows, evolution=DEXPBT).situation(), Random(0)))
     assert "is 5 of 5, replaced by" in answer.reason

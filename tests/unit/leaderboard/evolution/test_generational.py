@@ -83,4 +83,4 @@ def test_every_generation_has_the_ratio_and_restarts_within_the_algorithm(
     without = [row(0, 1.0), row(1, algorithm="a2c"), row(2, 1.0), row(0, 1.0)]
     situation = make_population(without, evolution=GENERATIONAL, algorithms=mix).situation()
     answer = generational.propose(situation, Random(0))
-    assert answer == Fresh("of generation 1, before which nobody of a2c was scored", "a2c", 1)
+    assert answer == Fresh("of generation 1, before which no agent of a2c was scored", "a2c", 1)

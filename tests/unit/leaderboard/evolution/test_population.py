@@ -67,7 +67,7 @@ def test_who_failed_alone_goes_on_from_its_last_good_files_with_other_hyperparam
     assert isinstance(answer, Child)
     assert answer.parent == population.newest(0)
     assert answer.hyperparameters != population.situation().values_of(answer.parent)
-    assert answer.reason.startswith("seat 0: a0 failed; nobody else was scored, continues from a0 (90 ± 0)")
+    assert answer.reason.startswith("seat 0: a0 failed; no other agent was scored, continues from a0 (90 ± 0)")
 
 
 def test_where_nobody_was_scored_a_fresh_agent_of_the_same_algorithm_begins_again(
@@ -77,7 +77,7 @@ def test_where_nobody_was_scored_a_fresh_agent_of_the_same_algorithm_begins_agai
     rows = [row(0, algorithm="a2c"), row(1, 5.0)]
     situation = make_population(rows, evolution=evolution(strategy, 2), algorithms=mix).situation()
     answer = STRATEGIES[strategy](situation, Random(0))
-    assert answer == Fresh("seat 0: nobody of a2c was ever scored", "a2c", 0)
+    assert answer == Fresh("seat 0: no agent of a2c was scored", "a2c", 0)
 
 
 def test_the_seat_of_an_algorithm_that_left_goes_to_the_best_of_another(

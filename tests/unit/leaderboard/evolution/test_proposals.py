@@ -99,10 +99,10 @@ def test_a_fresh_agent_without_an_algorithm_has_the_one_whose_turn_it_is(situati
         ({"normalize_advantages": 1}, "normalize_advantages = 1.0: expected true or false"),
         (
             {"hidden_sizes": [16]},
-            "hidden_sizes = [16.0]: shapes the training files; expected the parent's [16.0",
+            "hidden_sizes = [16.0]: must not change in a child; expected the parent's [16.0",
         ),
         ({"hidden_sizes": [[math.nan]]}, "hidden_sizes: holds a number that is not finite"),
-        ({"activation": "relu"}, "activation = 'relu': shapes the training files; expected the parent's 'tanh'"),
+        ({"activation": "relu"}, "activation = 'relu': must not change in a child; expected the parent's 'tanh'"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_name(situation: Situation, values: dict[str, Any], words: str) -> None:
@@ -145,12 +145,12 @@ def test_a_fresh_agent_has_the_draw_of_its_number_but_for_what_was_given(situati
     agent = agent_of(situation, Proposal(fresh(discount=0.5)))
     drawn = draw(situation.spec, 7)[1]
     assert dict(agent.hyperparameters.items()) == drawn | {"discount": 0.5}
-    assert agent.reason == f"fresh, {GENERATOR}: because; searched values drawn but for discount 0.99 -> 0.5"
+    assert agent.reason == f"fresh, {GENERATOR}: because; searched values drawn except discount 0.99 -> 0.5"
 
 
 def test_after_a_failure_the_strategy_decides_as_if_nobody_had_been_asked(situation: Situation) -> None:
     house, instead = agent_of(situation, None), agent_of(situation, Proposal(None, "the generator broke off"))
-    assert instead.reason == f"the generator broke off; tournament instead: {house.reason}"
+    assert instead.reason == f"the generator broke off; built-in strategy tournament instead: {house.reason}"
     assert instead.generator_fault == "the generator broke off"
     instead.reason, instead.generator_fault = house.reason, ""
     assert instead == house
@@ -159,5 +159,5 @@ def test_after_a_failure_the_strategy_decides_as_if_nobody_had_been_asked(situat
 def test_a_parent_that_left_the_board_meanwhile_is_told_from_a_failure(situation: Situation) -> None:
     proposal = Proposal(child_of(situation, 1, learning_rate=0.002))
     agent, _ = make("t", situation.spec, 7, situation.board[:1], situation.agents, {}, proposal=proposal)
-    assert agent.reason.startswith(f"the proposal of {GENERATOR} came too late: child.candidate_id = ")
-    assert "is not on the board; tournament instead: best of 1" in agent.reason
+    assert agent.reason.startswith(f"generator {GENERATOR}: its proposal is no longer valid: child.candidate_id = ")
+    assert "is not on the board; built-in strategy tournament instead: best of 1" in agent.reason

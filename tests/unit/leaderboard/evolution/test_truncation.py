@@ -54,7 +54,7 @@ def test_a_lead_within_the_error_replaces_nobody(make_population: MakePopulation
     situation = make_population(ten(row, 5.0, error=70.0), evolution=TRUNCATION).situation()
     answer = child(truncation.propose(situation, Random(0)))
     assert answer.parent.agent_number == 0
-    assert "but no lead over it is beyond the error; goes on; hyperparameters unchanged" in answer.reason
+    assert "but no donor leads it by more than the error; continues; hyperparameters unchanged" in answer.reason
 
 
 def test_equal_agents_all_go_on(make_population: MakePopulation, row: Row) -> None:

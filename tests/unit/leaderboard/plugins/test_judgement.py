@@ -84,7 +84,7 @@ def test_who_has_no_score_for_the_rank_stands_behind_all_who_have(make_candidate
     judgement = judge((keyed,), failed, 1)
     assert judgement.board == (keyed,)
     assert judgement.standings[other.candidate_id].reason.startswith(
-        "the updater u broke off; the rules of the house instead: the board is full"
+        "the updater u broke off; built-in rules instead: the board is full"
     )
 
 

@@ -1,6 +1,7 @@
-"""Whose time it is that a question to a custom part costs."""
+"""Time limits of calls to plugins, and what happens when a process cannot be started."""
 
 import asyncio
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,26 +9,26 @@ from typing import Any
 
 import pytest
 
-from leaderboard.config import PartsConfig
+from leaderboard.config import PluginConfig
 from leaderboard.plugins import plugin_pool as module
-from leaderboard.plugins.plugin_pool import PROPOSAL, Parts, Prepared, Reply
+from leaderboard.plugins.plugin_pool import PROPOSAL, PluginPool, PluginReply, PreparedRequest
 from podrace.evolution.v1.evolution_pb2 import ProposeAgentRequest, ProposeAgentResponse
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 
-class Part:
-    """A connection to a part that answers when it is told to, and its stub."""
+class Plugin:
+    """A connection to a plugin that answers once the test lets it, and the plugin's stub."""
 
     def __init__(self) -> None:
-        self.asked: list[float] = []
-        """How long it was given, for each question."""
+        self.time_limits: list[float] = []
+        """Of each call, in seconds."""
         self.may_answer = asyncio.Event()
 
     async def ready(self, seconds: float) -> Any:
         return self
 
     async def ProposeAgent(self, request: Any, *, timeout: float) -> ProposeAgentResponse:
-        self.asked.append(timeout)
+        self.time_limits.append(timeout)
         await self.may_answer.wait()
         return ProposeAgentResponse(fresh={})
 
@@ -36,86 +37,87 @@ class Part:
 
 
 @pytest.fixture
-def part() -> Part:
-    return Part()
+def plugin() -> Plugin:
+    return Plugin()
 
 
 @pytest.fixture
-def ask(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[Reply[Any]]]:
-    parts, evolution = Parts(PartsConfig(), tmp_path), EvolutionSpec(generator="grpc://127.0.0.1:1")
-    monkeypatch.setattr(parts, "_connect", lambda *_: part)
+def call(plugin: Plugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[PluginReply[Any]]]:
+    plugins, evolution = PluginPool(PluginConfig(), tmp_path), EvolutionSpec(generator="grpc://127.0.0.1:1")
+    monkeypatch.setattr(plugins, "_connect", lambda *_: plugin)
+    monkeypatch.setattr(module, "EvolutionServiceStub", lambda channel: channel)
 
-    async def at_once() -> Prepared[ProposeAgentResponse]:
-        return Prepared(ProposeAgentRequest(), lambda answer: None)
+    async def at_once() -> PreparedRequest[ProposeAgentResponse]:
+        return PreparedRequest(ProposeAgentRequest(), lambda answer: None)
 
-    def asked(answer_seconds: float, prepare: Any = at_once) -> Awaitable[Reply[Any]]:
+    def called(answer_seconds: float, prepare: Any = at_once) -> Awaitable[PluginReply[Any]]:
         evolution.answer_duration.FromNanoseconds(round(answer_seconds * 1e9))
-        return parts.ask(PROPOSAL, evolution, prepare)
+        return plugins.call(PROPOSAL, evolution, prepare)
 
-    return asked
+    return called
 
 
-async def test_who_waits_for_others_waits_no_longer_than_leaves_time_for_a_whole_answer(
-    part: Part, ask: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_call_waits_for_earlier_calls_only_as_long_as_time_for_its_own_answer_remains(
+    plugin: Plugin, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "STEP_SECONDS", 1.0)
-    first = asyncio.create_task(ask(0.75))
-    while not part.asked:
+    monkeypatch.setattr(module, "CALL_SECONDS", 1.0)
+    first = asyncio.create_task(call(0.75))
+    while not plugin.time_limits:
         await asyncio.sleep(0)
-    second = await ask(0.75)
-    assert second.problem == "the generator grpc://127.0.0.1:1 was busy with other questions for 0.25 s"
-    part.may_answer.set()
+    second = await call(0.75)
+    assert second.problem == "generator grpc://127.0.0.1:1: busy with other requests for 0.25 s"
+    plugin.may_answer.set()
     assert (await first).answer is not None
-    assert part.asked == [0.75]
+    assert plugin.time_limits == [0.75]
 
 
-async def test_the_time_that_a_question_takes_to_be_made_is_not_the_parts(
-    part: Part, ask: Any, monkeypatch: pytest.MonkeyPatch
+async def test_preparing_a_request_does_not_shorten_the_time_to_answer(
+    plugin: Plugin, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
 
-    async def prepare() -> Prepared[ProposeAgentResponse]:
+    async def prepare() -> PreparedRequest[ProposeAgentResponse]:
         nonlocal now
         now += 60.0
-        return Prepared(ProposeAgentRequest(), lambda answer: None)
+        return PreparedRequest(ProposeAgentRequest(), lambda answer: None)
 
-    part.may_answer.set()
-    assert (await ask(8.0, prepare)).problem == ""
-    assert part.asked == [8.0]
+    plugin.may_answer.set()
+    assert (await call(8.0, prepare)).problem == ""
+    assert plugin.time_limits == [8.0]
 
 
-async def test_no_socket_is_put_where_somebody_else_could_replace_it(
+async def test_no_socket_is_created_in_a_folder_of_another_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = tmp_path.stat().st_uid
-    monkeypatch.setattr(module, "ROOT", owner + 1)
+    monkeypatch.setattr("leaderboard.plugins.runtime_folder.ROOT_USER_ID", owner + 1)
     monkeypatch.setattr("os.getuid", lambda: owner + 2)
-    parts, evolution = Parts(PartsConfig(), tmp_path), EvolutionSpec(generator="python:mine:propose")
+    plugins, evolution = PluginPool(PluginConfig(), tmp_path), EvolutionSpec(generator="python:mine:propose")
     evolution.answer_duration.FromSeconds(1)
 
     async def prepare() -> None:
-        raise AssertionError("it is not asked")
+        raise AssertionError("the plugin is called")
 
-    problem = (await parts.ask(PROPOSAL, evolution, prepare)).problem
-    assert problem.endswith(f"runtime_folder {tmp_path}: belongs to somebody else; choose another")
+    problem = (await plugins.call(PROPOSAL, evolution, prepare)).problem
+    assert problem.endswith(f"runtime_folder {tmp_path}: belongs to another user; choose another")
     assert not list(tmp_path.iterdir())
 
 
-async def test_a_machine_without_room_for_a_process_costs_the_part_its_say_and_nobody_an_agent(
+async def test_a_process_that_cannot_be_started_is_a_failure_of_the_plugin_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def full(*_: object, **__: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
-    parts, evolution = Parts(PartsConfig(), tmp_path), EvolutionSpec(generator="python:mine:propose")
+    monkeypatch.setattr(subprocess, "Popen", full)
+    plugins, evolution = PluginPool(PluginConfig(), tmp_path), EvolutionSpec(generator="python:mine:propose")
     evolution.answer_duration.FromSeconds(1)
 
-    async def prepare() -> Prepared[ProposeAgentResponse]:
-        return Prepared(ProposeAgentRequest(), lambda answer: None)
+    async def prepare() -> PreparedRequest[ProposeAgentResponse]:
+        return PreparedRequest(ProposeAgentRequest(), lambda answer: None)
 
-    reply = await parts.ask(PROPOSAL, evolution, prepare)
+    reply = await plugins.call(PROPOSAL, evolution, prepare)
     assert reply.answer is None
-    assert reply.problem.endswith("mine:propose cannot be started: Resource temporarily unavailable")
-    await parts.close()
+    assert reply.problem.endswith("mine:propose: its process cannot be started: Resource temporarily unavailable")
+    await plugins.close()

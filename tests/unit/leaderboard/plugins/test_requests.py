@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from leaderboard.cached_statistics import RecentStatistics
+from leaderboard.cached_statistics import CachedStatistics
 from leaderboard.evolution.strategy import Situation
 from leaderboard.plugins.requests import LARGEST_RANKED_BOARD, MOST_UNFINISHED, proposal_request, shown_board
 from leaderboard.seeding import purpose_seed
@@ -48,7 +48,7 @@ def test_in_a_synchronous_tournament_an_updater_sees_earlier_rounds_and_the_agen
 
 async def test_statistics_are_computed_anew_when_they_have_paid_for_themselves(mesh: Any, make_spec: MakeSpec) -> None:
     spec, now = make_spec(), 100.0
-    recent = RecentStatistics(mesh.state, lambda: now)
+    recent = CachedStatistics(mesh.state, lambda: now)
     agent = await mesh.generate(spec, 0)
     assert [entry.submissions for entry in await recent.of(TOURNAMENT, spec, 1)] == [0]
     await mesh.submit(agent, 5.0)
@@ -61,7 +61,7 @@ async def test_in_a_synchronous_tournament_statistics_are_those_of_the_earlier_r
     mesh: Any, make_spec: MakeSpec
 ) -> None:
     spec = make_spec(synchronous=True, pool={"maximum_pods": 2}, evolution={"initial_agents": 2})
-    recent = RecentStatistics(mesh.state, lambda: 100.0)
+    recent = CachedStatistics(mesh.state, lambda: 100.0)
     agents = [await mesh.generate(spec, number) for number in range(2)]
     await mesh.submit(agents[0], 5.0)
     assert [entry.submissions for entry in await recent.of(TOURNAMENT, spec, 1)] == [0]

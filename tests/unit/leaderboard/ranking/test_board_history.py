@@ -23,7 +23,7 @@ from leaderboard.garbage import collect_once
 from leaderboard.generator import Generator
 from leaderboard.ranking.retention import Retention
 from leaderboard.store.schema import DATABASE_FORMAT
-from leaderboard.submission_watch import Arrivals
+from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
 from podrace.checkpoint_store.folder import FolderStore
@@ -112,7 +112,7 @@ class BoardHistory(RuleBasedStateMachine):
     def _open(self, folder: Path) -> Database:
         self.life = folder
         state = Database.open(folder / "board.sqlite", DATABASE_FORMAT, lambda: self.now)
-        self.updater, self.generator = Updater(state, self.store, Arrivals()), Generator(state)
+        self.updater, self.generator = Updater(state, self.store, SubmissionWatch()), Generator(state)
         return state
 
     def _ask(self, awaitable: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 from leaderboard.store import records
 from leaderboard.store import running_agents as module
 from leaderboard.store.records import Generation
-from leaderboard.store.running_agents import Unfinished
+from leaderboard.store.running_agents import RunningAgents
 from podrace.database import Database, Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 
@@ -16,17 +16,19 @@ class Undone(Exception):
     """The change is undone."""
 
 
-def make(transaction: Transaction, known: Unfinished, tournament: str, number: int, others: list[str]) -> str:
+def make(transaction: Transaction, known: RunningAgents, tournament: str, number: int, others: list[str]) -> str:
     """Makes an agent as a generator does, hearing that these have not ended."""
     position = records.next_position(transaction)
-    known.note_ended(transaction, tournament, others, below=number, position=position)
+    known.record_ended(transaction, tournament, others, below=number, position=position)
     agent = Agent(agent_id=f"{tournament}-a{number}", tournament_id=tournament, number=number)
     records.add_generation(transaction, Generation(agent, 0, 0, position))
     known.add(agent)
     return agent.agent_id
 
 
-def make_and_undo(transaction: Transaction, known: Unfinished, tournament: str, number: int, others: list[str]) -> None:
+def make_and_undo(
+    transaction: Transaction, known: RunningAgents, tournament: str, number: int, others: list[str]
+) -> None:
     make(transaction, known, tournament, number, others)
     raise Undone
 
@@ -36,7 +38,7 @@ async def open_agents(state: Database, tournament: str) -> set[str]:
 
 
 async def test_what_was_undone_is_forgotten(mesh: Any) -> None:
-    known, transact = Unfinished(), mesh.state.transact
+    known, transact = RunningAgents(), mesh.state.transact
     first = await transact(make, known, "one", 0, [])
     with pytest.raises(Undone):
         await transact(make_and_undo, known, "one", 1, [])
@@ -45,7 +47,7 @@ async def test_what_was_undone_is_forgotten(mesh: Any) -> None:
 
 
 async def test_what_was_undone_is_forgotten_though_another_tournament_took_its_position(mesh: Any) -> None:
-    known, transact = Unfinished(), mesh.state.transact
+    known, transact = RunningAgents(), mesh.state.transact
     first = await transact(make, known, "one", 0, [])
     with pytest.raises(Undone):
         await transact(make_and_undo, known, "one", 1, [])
@@ -59,7 +61,7 @@ async def test_what_was_undone_is_forgotten_though_another_tournament_took_its_p
 async def test_what_is_known_is_what_a_new_life_reads(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_TOURNAMENTS", 2)
     draw = random.Random(1)
-    known, transact = Unfinished(), mesh.state.transact
+    known, transact = RunningAgents(), mesh.state.transact
     expected: dict[str, set[str]] = {name: set() for name in ("one", "two", "three")}
     for step in range(200):
         name = draw.choice(sorted(expected))

@@ -1,9 +1,11 @@
+"""Which addresses of plugins are valid, and the time limits of their answers."""
+
 import pytest
 
 from podrace.errors import InvalidArgument
-from podrace.plugins import address as custom
-from podrace.plugins.address import Imported, Served
+from podrace.plugins.address import GrpcService, PythonFunction, parse
 from podrace.specification import resolve as spec
+from podrace.specification.plugin_settings import evolution_answer_seconds
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 
@@ -20,17 +22,17 @@ def resolve(**evolution: object) -> TournamentSpec:
 @pytest.mark.parametrize(
     ("address", "named"),
     [
-        ("python:mine:propose", Imported("mine", "propose")),
-        ("python:my.own_package:Judge2", Imported("my.own_package", "Judge2")),
-        ("grpc://localhost:50070", Served("localhost:50070")),
-        ("grpc://10.1.2.3:1", Served("10.1.2.3:1")),
-        ("grpc://[::1]:50070", Served("[::1]:50070")),
-        ("grpc://evolution.my-team.svc:65535", Served("evolution.my-team.svc:65535")),
-        ("grpc://unix:/run/mine.sock", Served("unix:/run/mine.sock")),
+        ("python:mine:propose", PythonFunction("mine", "propose")),
+        ("python:my.own_package:Judge2", PythonFunction("my.own_package", "Judge2")),
+        ("grpc://localhost:50070", GrpcService("localhost:50070")),
+        ("grpc://10.1.2.3:1", GrpcService("10.1.2.3:1")),
+        ("grpc://[::1]:50070", GrpcService("[::1]:50070")),
+        ("grpc://evolution.my-team.svc:65535", GrpcService("evolution.my-team.svc:65535")),
+        ("grpc://unix:/run/mine.sock", GrpcService("unix:/run/mine.sock")),
     ],
 )
 def test_an_address_names_a_function_or_a_service(address: str, named: object) -> None:
-    assert custom.parse(address) == named
+    assert parse(address) == named
 
 
 @pytest.mark.parametrize(
@@ -57,32 +59,32 @@ def test_an_address_names_a_function_or_a_service(address: str, named: object) -
     ],
 )
 @pytest.mark.parametrize("part", ["generator", "updater"])
-def test_anything_else_is_refused_in_one_line_with_what_would_be_right(address: str, part: str) -> None:
+def test_any_other_address_is_refused_in_one_line_with_the_valid_forms(address: str, part: str) -> None:
     with pytest.raises(InvalidArgument) as refusal:
         resolve(**{part: address})
     expected = f"evolution.{part} = {address!r}: expected python:module:function or grpc://host:port"
     assert (refusal.value.message, refusal.value.reason) == (expected, "ERROR_REASON_BAD_SPEC")
 
 
-def test_nobody_is_named_unless_the_specification_does() -> None:
+def test_a_specification_without_plugins_has_no_plugin_settings() -> None:
     evolution = resolve().evolution
     assert not evolution.HasField("generator")
     assert not evolution.HasField("updater")
     assert not evolution.HasField("answer_duration")
 
 
-def test_an_answer_may_take_five_seconds_unless_the_specification_says_otherwise() -> None:
-    assert custom.answer_seconds(resolve(generator="python:mine:propose").evolution) == 5.0
-    assert custom.answer_seconds(resolve(updater="python:mine:judge", answer_duration="300ms").evolution) == 0.3
+def test_the_default_time_limit_of_an_answer_is_five_seconds() -> None:
+    assert evolution_answer_seconds(resolve(generator="python:mine:propose").evolution) == 5.0
+    assert evolution_answer_seconds(resolve(updater="python:mine:judge", answer_duration="300ms").evolution) == 0.3
 
 
 @pytest.mark.parametrize("duration", ["10ms", "9s"])
-def test_an_answer_must_come_before_whoever_waits_for_it_gives_up(duration: str) -> None:
+def test_the_time_limit_of_an_answer_lies_below_that_of_the_caller(duration: str) -> None:
     with pytest.raises(InvalidArgument, match=r"evolution.answer_duration = \S+ s: expected 0.05 s to 8 s"):
         resolve(updater="python:mine:judge", answer_duration=duration)
 
 
-def test_a_time_to_answer_without_anybody_to_ask_is_refused() -> None:
+def test_a_time_limit_without_a_plugin_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"is a setting of evolution\.generator and updater; name one"):
         resolve(answer_duration="2s")
 

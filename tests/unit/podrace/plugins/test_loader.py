@@ -1,4 +1,4 @@
-"""What becomes of an import path that a user wrote, whatever is there."""
+"""Importing a user's function: every way in which it can fail has one clear error."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ def test_a_function_is_found_by_its_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("source", "message"),
     [
         ("raise ValueError('no\\nidea')", "module 'mine' cannot be imported (ValueError: no"),
         ("def (", "module 'mine' cannot be imported (SyntaxError: "),
@@ -23,16 +23,16 @@ def test_a_function_is_found_by_its_path() -> None:
         ("score = 3", "module 'mine' has no function 'score'"),
     ],
 )
-def test_whatever_a_module_does_instead_of_holding_the_function_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+def test_a_module_that_fails_or_lacks_the_function_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, message: str
 ) -> None:
-    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "mine.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     with pytest.raises(InvalidArgument) as caught:
         loader.load("mine", "score")
     sys.modules.pop("mine", None)
-    assert said in caught.value.message
+    assert message in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_whatever_a_module_does_instead_of_holding_the_function_is_told(
         ("mine", "score", ""),
     ],
 )
-def test_what_does_not_exist_is_told_from_what_is_broken(
+def test_only_a_missing_module_or_function_has_the_reason_bad_spec(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, function: str, reason: str
 ) -> None:
     (tmp_path / "mine.py").write_text("import nowhere_at_all")
@@ -55,5 +55,5 @@ def test_what_does_not_exist_is_told_from_what_is_broken(
 
 
 @pytest.mark.parametrize(("error", "text"), [(KeyError(), "KeyError"), (OSError("gone"), "OSError: gone")])
-def test_what_was_raised_is_shown_by_its_kind_and_words(error: Exception, text: str) -> None:
-    assert loader.shown(error) == text
+def test_an_exception_is_described_by_its_type_and_message(error: Exception, text: str) -> None:
+    assert loader.describe_exception(error) == text

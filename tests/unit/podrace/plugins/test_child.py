@@ -1,0 +1,154 @@
+"""The supervised child process: nothing that it starts outlives it, and the event loop never waits for it."""
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podrace.errors import FailedPrecondition, Unavailable
+from podrace.plugins.child import ChildConnection, describe_exit
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[ChildConnection]:
+    """Starts a program that writes the pid of a child of its own to a file, and crashes on request."""
+    program = tmp_path / "program"
+    program.write_text(f"""#!{sys.executable}
+import os, pathlib, subprocess
+child = subprocess.Popen(["sleep", "1000"])
+pathlib.Path({str(tmp_path / "incoming")!r}).write_text(str(child.pid))
+os.rename({str(tmp_path / "incoming")!r}, {str(tmp_path / "child")!r})
+open({str(tmp_path / "crash")!r}).read()
+os.kill(os.getpid(), {signal.SIGSEGV})
+""")
+    program.chmod(0o700)
+    os.mkfifo(tmp_path / "crash")
+    made = connect(tmp_path, str(program))
+    yield made
+    if made.process:
+        os.killpg(made.process.pid, signal.SIGKILL)
+        made.process._process.wait()
+
+
+def connect(folder: Path, program: str, start_seconds: float = 60.0) -> ChildConnection:
+    return ChildConnection(
+        [program],
+        {"address": "python:module:function"},
+        lifeline=folder / "lifeline",
+        socket_prefix=folder / "function",
+        start_seconds=start_seconds,
+    )
+
+
+@pytest.fixture
+def grandchild(connection: ChildConnection, tmp_path: Path) -> Iterator[int]:
+    """A descriptor of the process that the child started."""
+    connection.start()
+    assert connection.process is not None
+    while not (tmp_path / "child").exists():
+        assert connection.process.exit_code() is None
+    descriptor = os.pidfd_open(int((tmp_path / "child").read_text()))
+    yield descriptor
+    if not has_exited(descriptor, 0.0):
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    os.close(descriptor)
+
+
+def has_exited(descriptor: int, seconds: float = 5.0) -> bool:
+    return bool(select.select([descriptor], [], [], seconds)[0])
+
+
+async def test_the_processes_of_a_child_are_killed_when_it_crashes(
+    connection: ChildConnection, grandchild: int, tmp_path: Path
+) -> None:
+    process = connection.process
+    assert process is not None
+    assert process.exit_code() is None
+    (tmp_path / "crash").write_text("now")
+    assert await process.wait(10.0) == -signal.SIGSEGV
+    assert has_exited(grandchild), "it outlives the process that started it"
+    assert process.exit_code() == -signal.SIGSEGV
+    await connection.close()
+
+
+async def test_the_processes_of_a_child_are_killed_when_it_is_closed(
+    connection: ChildConnection, grandchild: int
+) -> None:
+    await connection.close()
+    assert has_exited(grandchild)
+    assert connection.process is None
+
+
+async def test_the_event_loop_runs_while_a_killed_child_is_waited_for(
+    connection: ChildConnection, grandchild: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop_ran = threading.Event()
+    waited, wait = list[bool](), subprocess.Popen.wait
+
+    def slow(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        waited.append(loop_ran.wait(5.0))
+        return wait(self, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", slow)
+    asyncio.get_running_loop().call_soon(loop_ran.set)
+    await connection.close()
+    assert waited == [True], "the event loop was blocked"
+
+
+async def test_a_child_is_started_once_and_again_after_it_failed(
+    connection: ChildConnection, grandchild: int, tmp_path: Path
+) -> None:
+    first = connection.process
+    connection.start()
+    assert connection.process is first
+    assert first is not None
+    (tmp_path / "crash").write_text("now")
+    await first.wait(10.0)
+    with pytest.raises(FailedPrecondition, match="its process was killed by SIGSEGV before it served") as caught:
+        await connection.ready(5.0)
+    await connection.failed(caught.value)
+    connection.start()
+    assert connection.process not in (first, None)
+    await connection.close()
+
+
+async def test_a_child_that_does_not_serve_in_time_is_killed(tmp_path: Path) -> None:
+    program = tmp_path / "sleeping"
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o700)
+    slow = connect(tmp_path, str(program), start_seconds=0.05)
+    with pytest.raises(Exception, match=r"its process did not serve within 0\.\d s") as caught:
+        await slow.ready(60.0)
+    await slow.failed(caught.value)
+    assert slow.process is None
+
+
+async def test_a_child_that_is_still_starting_is_kept_for_the_next_attempt(tmp_path: Path) -> None:
+    program = tmp_path / "sleeping"
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o700)
+    slow = connect(tmp_path, str(program))
+    with pytest.raises(Exception, match="did not serve within") as caught:
+        await slow.ready(0.05)
+    await slow.failed(caught.value)
+    assert slow.process is not None
+    await slow.close()
+
+
+def test_a_program_that_cannot_be_started_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="its process cannot be started: No such file or directory"):
+        connect(tmp_path, str(tmp_path / "absent")).start()
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [(0, "exited with code 0"), (-9, "was killed by SIGKILL"), (-99, "was killed by signal 99")]
+)
+def test_the_end_of_a_process_is_described_by_its_code(code: int, text: str) -> None:
+    assert describe_exit(code) == text
