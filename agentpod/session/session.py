@@ -137,7 +137,7 @@ class Roles:
 
     async def _prepare_user_evaluator(self, session: SessionSpec, opened: pb.OpenEvaluatorResponse) -> None:
         """Prepares the evaluator of the tournament, if it has one."""
-        if self._user_evaluator and self._user_evaluator.asked != session.evaluator:
+        if self._user_evaluator and self._user_evaluator.settings != session.evaluator:
             await self._user_evaluator.close()
             self._user_evaluator = None
         if session.evaluator:

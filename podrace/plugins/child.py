@@ -204,13 +204,14 @@ class ChildConnection:
 
 
 class ChildProcess:
-    """A child process that leads a process group of its own; whatever it started is killed with it."""
+    """A child process that leads a process group of its own; whatever it started is killed when it exits.
+
+    Use it from one event loop, in the main thread: the kernel kills the child when the thread that started it exits
+    (podrace.plugins.loader.confine).
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Starts the process. It can import what this process can; it prints into this process' log.
-
-        Call it from a thread that lives as long as the process: the kernel kills the child when that thread exits
-        (podrace.plugins.loader.confine).
+        """Starts the process. It can import what this process can; its output goes to the log of this process.
 
         Raises:
             OSError: The process cannot be started.
@@ -223,6 +224,11 @@ class ChildProcess:
             stdout=2,
             start_new_session=True,
         )
+        self._exited = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        # Readable when the process has exited. It cannot be reaped before, so the pid stays its own.
+        self._descriptor = os.pidfd_open(self.pid)
+        self._loop.add_reader(self._descriptor, self._reap)
 
     @property
     def pid(self) -> int:
@@ -231,40 +237,32 @@ class ChildProcess:
 
     def exit_code(self) -> int | None:
         """Returns the exit code, negative for a signal; None while the process runs."""
-        return _reap(self._process, 0.0)
+        if not self._exited.is_set():
+            exit_poll = select.poll()
+            exit_poll.register(self._descriptor, select.POLLIN)
+            if exit_poll.poll(0):
+                self._reap()
+        return self._process.returncode
 
     async def wait(self, seconds: float) -> int | None:
         """Returns the exit code as soon as there is one; None if the process still runs after this time."""
-        return await asyncio.to_thread(_reap, self._process, seconds)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._exited.wait(), seconds)
+        return self.exit_code()
 
     async def kill(self) -> None:
         """Kills the process group and waits for the process, at most KILL_SECONDS."""
-        if self._process.returncode is None:
+        if self.exit_code() is None:
             _kill_group(self.pid)
             await self.wait(KILL_SECONDS)
 
-
-def _reap(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Waits for a process to exit, kills its group and returns the exit code; None if it still runs."""
-    if process.returncode is None and _exits(process.pid, seconds):
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
         # Before it is reaped: from then on another group may have its number.
-        _kill_group(process.pid)
-        process.wait()
-    return process.returncode
-
-
-def _exits(pid: int, seconds: float) -> bool:
-    """Whether a child exits within this time; it is not reaped."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        exit_poll = select.poll()
-        exit_poll.register(descriptor, select.POLLIN)
-        return bool(exit_poll.poll(1000 * seconds))
-    finally:
-        os.close(descriptor)
+        _kill_group(self.pid)
+        self._process.wait()
+        self._exited.set()
 
 
 def _kill_group(leader: int) -> None:

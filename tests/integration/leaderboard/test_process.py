@@ -169,7 +169,7 @@ async def test_a_store_that_goes_away_fails_submissions_and_not_the_service(
     agent = await client.generate(0)
     request = client.publish(agent, 1.0)
     shutil.move(folder / "store", folder / "elsewhere")
-    with pytest.raises(NotFound, match="nothing was ever published in"):
+    with pytest.raises(NotFound, match="no checkpoint was published in"):
         await client.call(client.updater.SubmitCandidate, request)
     shutil.move(folder / "elsewhere", folder / "store")
     assert (await client.call(client.updater.SubmitCandidate, request)).candidate.rank == 1
