@@ -219,7 +219,7 @@ class Follower:
 
 def remove_leftover_memory(config: PodConfig, index: int) -> None:
     """Removes the shared memory that a previous process of this learner left behind when it was killed."""
-    shared.sweep(config.region_prefix, config.plane_folder, re.compile(rf".*\.{_mark(index)}\..*"))
+    shared.remove_regions(config.region_prefix, config.plane_folder, re.compile(rf".*\.{_mark(index)}\..*"))
 
 
 def _mark(index: int) -> str:

@@ -193,7 +193,7 @@ class ForkServer:
         if any(child.pod.pod_id == pod.pod_id for child in self.children.values()):
             return
         with contextlib.suppress(OSError):
-            if left := shared.sweep(pod.region_prefix, pod.plane_folder):
+            if left := shared.remove_regions(pod.region_prefix, pod.plane_folder):
                 _log.warning("swept what a dead pod had left", pod_id=pod.pod_id, files=len(left))
 
     def _restart(self, child: ForkedRole) -> None:

@@ -126,7 +126,7 @@ def _tensor_services(planes: Sequence[Plane], resources: ExitStack) -> list[Serv
 
 async def run_leader(config: PodConfig) -> int:
     """Runs the process of the head: in a fused pod all three services, else the learner's. Returns its exit code."""
-    if config.layout == "separate" and (left := shared.sweep(config.region_prefix, config.plane_folder)):
+    if config.layout == "separate" and (left := shared.remove_regions(config.region_prefix, config.plane_folder)):
         # An earlier life of this pod was killed; no other process of it owns regions before the head is there.
         _log.warning("swept what an earlier life of this pod left behind", files=len(left))
     planes, compute = learner_planes(config, LEADER_ROLE), ComputeThread()

@@ -52,7 +52,7 @@ STORES: dict[str, Callable[[str, float], CheckpointStore]] = {
 
 
 def open_store(uri: str, *, deadline_seconds: float = DEADLINE_SECONDS, only_reading: bool = False) -> CheckpointStore:
-    """Opens a store and checks that it returns what was put and honours conditions on writes.
+    """Opens a store and checks that it returns what was put and honors conditions on writes.
 
     Args:
         uri: `folder:///absolute/path`, a plain path, or `minio://host/bucket/prefix` (see minio_address.py).

@@ -1,7 +1,7 @@
-"""Owns how the bytes of an object arrive: in memory once, and their digest with them.
+"""Receives the bytes of an object into memory without a copy and computes their digest meanwhile.
 
-The digest of a large object is taken by a thread of its own behind what has arrived, for hashlib lets the one that
-reads run on meanwhile.
+A separate thread computes the digest of a large object from the bytes received so far. hashlib releases the GIL, so the
+receiving thread continues.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 CHUNK_BYTES = 2**20
 OVERLAPPED_BYTES = 8 * 2**20
-"""In what is smaller, a thread costs about as much as it saves."""
+"""For smaller objects, starting a thread costs about as much as it saves."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """The bytes of an object, not verified yet."""
+    """The received bytes of an object, not verified yet."""
 
     data: bytes
     digest: str
@@ -27,17 +27,17 @@ class Arrival:
 
 
 def receive(
-    size_bytes: int, read_into: Callable[[memoryview], int | None], tell: Callable[[int], None] = lambda _: None
+    size_bytes: int, read_into: Callable[[memoryview], int | None], report: Callable[[int], None] = lambda _: None
 ) -> Arrival:
-    """Reads so many bytes, or fewer where the source ends before.
+    """Reads this many bytes, or fewer if the source ends before.
 
     Args:
-        size_bytes: How many there should be.
-        read_into: Fills a buffer from its front on and returns how many bytes it put there; 0 at the end.
-        tell: Is told how many bytes have arrived.
+        size_bytes: Expected number of bytes.
+        read_into: Fills a buffer from its start and returns the number of bytes written; 0 at the end of the source.
+        report: Called with the number of bytes received so far.
     """
     hasher = hashlib.sha256()
-    # BytesIO takes bytes that nobody else refers to, and gives them back, without a copy; zeros cost no memory until
+    # BytesIO takes over bytes without another reference, and returns them, without a copy. Zeros take no memory until
     # they are written.
     buffer = io.BytesIO(bytes(size_bytes))
     received = 0
@@ -45,14 +45,14 @@ def receive(
         while received < size_bytes and (count := read_into(whole[received : received + CHUNK_BYTES])):
             hash_piece(whole[received : received + count])
             received += count
-            tell(received)
+            report(received)
     data = buffer.getvalue()
     return Arrival(data if received == size_bytes else data[:received], hasher.hexdigest())
 
 
 @contextmanager
 def _hashing(update: Callable[[memoryview], None], *, overlapped: bool) -> Iterator[Callable[[memoryview], None]]:
-    """Yields what hashes one piece after the other; after the block all are hashed."""
+    """Yields a function that hashes one piece after the other; all are hashed when the block ends."""
     if not overlapped:
         yield update
         return

@@ -1,9 +1,10 @@
-"""Owns what garbage is; only the leaderboard collects it.
+"""Deletes objects of a store that nothing refers to. Called only by the leaderboard.
 
-Kept are: the roots the caller names (board, pins, parents of unfinished agents) with their parts, and for each pointer
-its manifest and that one's predecessor with their parts. A predecessor's own predecessor is not kept, or the chain of
-manifests would keep everything alive. Whatever else is older than the grace age goes. The grace age must exceed the
-longest publication, whose objects nobody points to until its last step.
+Kept are the roots that the caller names (board, pins, parents of unfinished agents) with their parts, and for each
+pointer its manifest and the previous manifest, both with their parts. The predecessor of the previous manifest is not
+kept; otherwise the chain of manifests would keep every object. All other objects that are older than the grace age are
+deleted. The grace age must exceed the duration of the longest publication, because nothing refers to its objects until
+its last step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,16 +17,16 @@ from podrace.errors import DataLoss, NotFound
 
 
 def collect(store: CheckpointStore, roots: Iterable[str], grace_seconds: float) -> list[str]:
-    """Deletes what nobody can reach any more and returns the digests of what was deleted.
+    """Deletes unreachable objects and returns their digests.
 
     Args:
-        store: Where to collect.
+        store: The store.
         roots: Digests of manifests to keep with their parts.
-        grace_seconds: Younger objects stay, whether reachable or not.
+        grace_seconds: Younger objects are kept, whether reachable or not.
 
     Raises:
         DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown; nothing was deleted.
-        NotFound: It is not in the store; nothing was deleted.
+        NotFound: The manifest of a root or a pointer is not in the store; nothing was deleted.
     """
     found = survey(store, roots, grace_seconds)
     if found.missing:
@@ -35,22 +36,22 @@ def collect(store: CheckpointStore, roots: Iterable[str], grace_seconds: float) 
 
 @dataclass(frozen=True)
 class Survey:
-    """What there is to collect, and what there should be and is not."""
+    """The unreachable objects of a store, and the roots that are missing from it."""
 
     garbage: Sequence[str]
-    """Digests of what nobody can reach any more, all of it old enough to go."""
+    """Digests of the unreachable objects that are older than the grace age."""
     missing: frozenset[str]
-    """Roots that are not in the store: nobody can read their parts any more, whichever those were."""
+    """Roots that are not in the store. Their parts are unknown and can no longer be read."""
 
 
 def survey(store: CheckpointStore, roots: Iterable[str], grace_seconds: float) -> Survey:
-    """Finds what `collect` would delete, without deleting any; a root that is gone is told and keeps nothing.
+    """Finds what `collect` would delete, without deleting it. A missing root is reported and keeps nothing.
 
     Raises:
         DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown.
-        NotFound: That of a pointer is not in the store.
+        NotFound: The manifest of a pointer is not in the store.
     """
-    # Listed before the pointers are read: what a publication adds in between is not in the list.
+    # Listed before the pointers are read, so that the list has no objects of publications that finish in between.
     old = [stored.digest for stored in store.list_objects() if stored.age_seconds >= grace_seconds]
     kept: set[str] = set()
     missing: set[str] = set()
@@ -64,12 +65,12 @@ def survey(store: CheckpointStore, roots: Iterable[str], grace_seconds: float) -
 
 
 def delete(store: CheckpointStore, found: Survey, grace_seconds: float) -> list[str]:
-    """Deletes the garbage that was found, but what has become young since; returns the digests of what was deleted."""
+    """Deletes the garbage of a survey, except objects that were put again since; returns the digests deleted."""
     return [name for name in found.garbage if store.delete_object(name, grace_seconds)]
 
 
 def reachable(store: CheckpointStore, roots: Iterable[str]) -> set[str]:
-    """Returns the digests of all manifests and parts to keep; raises as collect does."""
+    """Returns the digests of all manifests and parts to keep; raises as `collect` does."""
     kept: set[str] = set()
     for root in roots:
         kept |= _objects(root, read_manifest(store, root))
@@ -81,7 +82,7 @@ def reachable(store: CheckpointStore, roots: Iterable[str]) -> set[str]:
 
 
 def _predecessor(store: CheckpointStore, manifest_digest: str) -> set[str]:
-    # A predecessor that cannot be read is of no use to a reader either.
+    # A previous manifest that cannot be read is of no use to a reader either.
     try:
         return _objects(manifest_digest, read_manifest(store, manifest_digest)) if manifest_digest else set()
     except (DataLoss, NotFound):

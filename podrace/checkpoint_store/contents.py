@@ -1,4 +1,4 @@
-"""What lies in a checkpoint store, worked out for `podrace store`: agents, damage, and what nobody can reach."""
+"""Lists the agents of a checkpoint store, verifies its objects, and finds unreachable ones, for `podrace store`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,26 +13,26 @@ from podrace.digests import digest
 from podrace.errors import DataLoss, NotFound, Unimplemented
 
 MANIFEST_BYTES = 16 * 2**20
-"""No manifest is larger; what is larger need not be read to know that it is none."""
+"""No manifest is larger, so larger objects need not be read to find manifests."""
 
 
 @dataclass(frozen=True)
 class AgentFiles:
-    """The newest checkpoint of an agent."""
+    """The newest checkpoint of an agent, with its size and age."""
 
     pointer: Pointer
     manifest: Manifest
-    """An empty one where there is none yet, or it is damaged."""
+    """Empty if nothing was published yet or the manifest is damaged."""
     size_bytes: int
     """Manifest and parts together."""
     age_seconds: float | None
-    """Since it was published; None where nothing was."""
+    """Time since its publication; None if nothing was published."""
     damage: str = ""
     """Why the manifest cannot be read; empty if it can."""
 
 
 def list_agents(store: CheckpointStore, now_seconds: float) -> list[AgentFiles]:
-    """Reads every pointer and the manifest it names; no parts."""
+    """Reads every pointer and the manifest that it names, but no parts."""
     return [_agent_files(store, pointer, now_seconds) for pointer in _pointers(store)]
 
 
@@ -54,20 +54,20 @@ def _agent_files(store: CheckpointStore, pointer: Pointer, now_seconds: float) -
 
 @dataclass
 class Verification:
-    """What was read, and what is wrong with it."""
+    """Counts of what was read, and the damage that was found."""
 
     agents: int = 0
     manifests: int = 0
     objects: int = 0
     size_bytes: int = 0
     damage: list[str] = field(default_factory=list)
-    """One line for each object that is damaged, and for each checkpoint that misses it."""
+    """One line for each damaged object, and for each checkpoint that lacks it."""
 
 
 def verify(store: CheckpointStore) -> Verification:
-    """Reads every object and compares it with its digest, and every manifest with what it lists.
+    """Compares every object with its digest, and every manifest with the parts that it lists.
 
-    A checkpoint that a leaderboard is just deleting may look incomplete.
+    A checkpoint that a leaderboard is deleting at the same time may appear incomplete.
     """
     found = Verification()
     manifests: dict[str, Manifest] = {}
@@ -87,7 +87,7 @@ def verify(store: CheckpointStore) -> Verification:
 def _verify_newest(
     store: CheckpointStore, pointer: Pointer, manifests: dict[str, Manifest], found: Verification
 ) -> None:
-    # It may have been published since the objects were listed.
+    # The checkpoint may have been published since the objects were listed.
     try:
         manifests[pointer.manifest_digest] = read_manifest(store, pointer.manifest_digest)
     except (DataLoss, NotFound, Unimplemented) as error:
@@ -107,7 +107,7 @@ def _verify_object(
         found.damage.append(error.message)
         return
     except NotFound:
-        return  # collected since it was listed
+        return  # deleted since it was listed
     found.objects += 1
     found.size_bytes += len(data)
     sizes[stored.digest] = len(data)
@@ -140,32 +140,38 @@ def _manifest_in(data: bytes) -> Manifest | None:
 
 @dataclass(frozen=True)
 class Garbage:
-    """What nobody can reach, old enough to be deleted."""
+    """Unreachable objects that are old enough to be deleted."""
 
     objects: Sequence[StoredObject]
     scored: int
-    """Manifests that are kept only because they carry a score or are snapshots: a leaderboard may need them."""
+    """Number of manifests kept only because they have a score or are snapshots: a leaderboard may need them."""
 
     @property
     def size_bytes(self) -> int:
-        """Room that deleting it gives back."""
+        """Bytes that deleting the objects frees."""
         return sum(stored.size_bytes for stored in self.objects)
 
 
 def find_garbage(
     store: CheckpointStore, keep: Iterable[str], grace_seconds: float, *, boards_are_gone: bool
 ) -> Garbage:
-    """Finds the objects that nobody can reach, without deleting any.
+    """Finds the unreachable objects, without deleting them.
 
-    Reached is what `podrace.checkpoint_store.collect` says, from `keep` and the pointers. What a leaderboard needs
-    beyond
-    that are candidates on its boards and the checkpoints that agents start from, and both carry a score, and snapshots,
-    which say that they are some: unless the boards are gone, all these manifests are kept with their parts.
+    Reachable objects are those that `podrace.checkpoint_store.collect` keeps, from `keep` and the pointers. A
+    leaderboard also needs the candidates on its boards, the checkpoints that agents start from, and snapshots. The
+    first two have a score, and snapshots are marked as such. Unless the boards no longer exist, all these manifests are
+    kept with their parts.
+
+    Args:
+        store: The store.
+        keep: Digests of manifests to keep with their parts.
+        grace_seconds: Younger objects are kept.
+        boards_are_gone: No leaderboard uses this store any more: scores and snapshots need not be kept.
 
     Raises:
-        DataLoss, NotFound: What is to be kept cannot be read, so that its parts are unknown.
+        DataLoss, NotFound: A manifest to keep cannot be read, so that its parts are unknown.
     """
-    # Listed before the pointers are read: what a publication adds in between is not in the list.
+    # Listed before the pointers are read, so that the list has no objects of publications that finish in between.
     old = [stored for stored in store.list_objects() if stored.age_seconds >= grace_seconds]
     kept = reachable(store, keep) | {digest(PROBE_OBJECT)}
     scored = 0
@@ -184,10 +190,10 @@ def _needed_manifest(store: CheckpointStore, stored: StoredObject) -> Manifest |
     try:
         manifest = _manifest_in(store.get_object(stored.digest))
     except (DataLoss, NotFound):
-        return None  # nobody could use it
+        return None  # unusable, so it need not be kept
     return manifest if manifest and (manifest.HasField("evaluation") or is_snapshot(manifest)) else None
 
 
 def delete_garbage(store: CheckpointStore, garbage: Garbage, grace_seconds: float) -> list[StoredObject]:
-    """Deletes what was found, but what has become young since; returns what was deleted."""
+    """Deletes garbage, except objects that were put again since it was found; returns the objects deleted."""
     return [stored for stored in garbage.objects if store.delete_object(stored.digest, grace_seconds)]

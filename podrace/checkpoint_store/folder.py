@@ -1,12 +1,12 @@
-"""Owns the store `folder`: checkpoints in a folder that all pods of one machine (or one shared file system) see.
+"""Stores checkpoints in a folder that all pods of one machine or shared file system can access (the store `folder`).
 
     objects/ab/abcdef...     immutable, named by their SHA-256; their modification time is when they were last put
-    pointers/AGENT.json      one an agent
+    pointers/AGENT.json      one per agent
     incoming/                files being written
-    lock                     held (flock) while a pointer is swapped and while an object appears or goes
+    lock                     held (flock) while a pointer is swapped and while an object is added or deleted
 
-A file appears under its name by rename, after its bytes are on disk: a process killed at any point leaves whole files,
-and perhaps one in incoming/, which any start an hour later removes.
+A file is renamed to its name after its bytes are on disk. A process that is killed at any point leaves whole files, and
+perhaps one in incoming/, which a process that opens the store at least an hour later removes.
 """
 
 import fcntl
@@ -30,17 +30,17 @@ FULL = {ENOSPC, EDQUOT, EFBIG}
 
 
 class FolderStore:
-    """Checkpoints in a folder. See CheckpointStore for the verbs and their errors."""
+    """Stores checkpoints in a folder. See CheckpointStore for the methods and their errors."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
-        """Makes the folder where it is missing and removes what killed writers left there.
+        """Creates the folder if it does not exist and removes incomplete files of killed writers.
 
         Args:
-            folder: Where the checkpoints lie.
-            clock: Seconds since the epoch; ages of objects are counted by it.
+            folder: Folder of the checkpoints.
+            clock: Returns seconds since the epoch, by which the age of objects is measured.
 
         Raises:
-            FailedPrecondition: The folder cannot be made or written.
+            FailedPrecondition: The folder cannot be created or written.
             ResourceExhausted: The disk is full.
         """
         self._folder = folder.absolute()
@@ -48,7 +48,7 @@ class FolderStore:
         self._pointers = self._folder / "pointers"
         self._incoming = self._folder / "incoming"
         self._clock = clock
-        with self._one_line():
+        with self._translated_errors():
             self._objects.mkdir(parents=True, exist_ok=True)
             self._pointers.mkdir(exist_ok=True)
             self._incoming.mkdir(exist_ok=True)
@@ -57,19 +57,19 @@ class FolderStore:
 
     @property
     def uri(self) -> str:
-        """Names the folder."""
+        """The URI of the folder."""
         return f"folder://{self._folder}"
 
     @property
     def concurrency(self) -> int:
-        """One: a disk gains nothing by several writers."""
+        """One: several writers do not make a disk faster."""
         return 1
 
     def put_object(self, data: bytes) -> str:
-        """Writes an object to incoming/ and renames it; one that is there already is replaced by its equal."""
+        """Writes an object to incoming/ and renames it; an equal object that exists is replaced."""
         name = digest(data)
         path = self._object_path(name)
-        with self._one_line():
+        with self._translated_errors():
             _make_durable_folder(path.parent)
             with _written(self._incoming, data) as incoming:
                 now = self._clock()
@@ -81,15 +81,15 @@ class FolderStore:
 
     def get_object(self, name: str) -> bytes:
         """Reads an object and verifies it."""
-        with self._one_line():
+        with self._translated_errors():
             try:
                 return verified(name, _read(self._object_path(name)), self.uri)
             except FileNotFoundError as error:
                 raise NotFound(f"object {name} is not in {self.uri}") from error
 
     def list_objects(self) -> Iterator[StoredObject]:
-        """Walks through the objects."""
-        with self._one_line():
+        """Lists the objects."""
+        with self._translated_errors():
             now = self._clock()
             for path in self._objects.glob("*/*"):
                 with suppress(FileNotFoundError):
@@ -98,9 +98,9 @@ class FolderStore:
                         yield StoredObject(path.name, now - status.st_mtime, status.st_size)
 
     def delete_object(self, name: str, minimum_age_seconds: float) -> bool:
-        """Unlinks an object if it is old; no put can come between the look and the unlink."""
+        """Unlinks an object if it is old; the lock excludes a put between reading its age and unlinking it."""
         path = self._object_path(name)
-        with self._one_line(), self._locked():
+        with self._translated_errors(), self._locked():
             try:
                 old = self._clock() - path.stat().st_mtime >= minimum_age_seconds
             except FileNotFoundError:
@@ -122,10 +122,12 @@ class FolderStore:
     def swap_pointer(self, agent_id: str, pointer: Pointer, etag: str | None) -> None:
         """Replaces a pointer by rename; of several processes with one tag, one succeeds."""
         path = self._pointer_path(agent_id)
-        with self._one_line(), self._locked():
+        with self._translated_errors(), self._locked():
             data = self._pointer_bytes(agent_id)
             if etag != (None if data is None else digest(data)):
-                raise Aborted(f"pointer of agent {agent_id} in {self.uri} was changed by somebody else; read it again")
+                raise Aborted(
+                    f"pointer of agent {agent_id} in {self.uri} was changed by another process; read it again"
+                )
             with _written(self._incoming, canonical_json(pointer)) as incoming:
                 incoming.replace(path)
             _flush_folder(self._pointers)
@@ -147,7 +149,7 @@ class FolderStore:
 
     def _pointer_bytes(self, agent_id: str) -> bytes | None:
         path = self._pointer_path(agent_id)
-        with self._one_line(), suppress(FileNotFoundError):
+        with self._translated_errors(), suppress(FileNotFoundError):
             return path.read_bytes()
         return None
 
@@ -160,19 +162,20 @@ class FolderStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        # A lock of the open file, not of the process: it also keeps threads apart, and a killed holder lets it go.
+        # The lock belongs to the open file, not to the process: it also separates threads, and is released when the
+        # holder is killed.
         with (self._folder / "lock").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     @contextmanager
-    def _one_line(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             cause = f"checkpoint store {self._folder}: {error.strerror} ({error.filename or 'while writing'})"
             if error.errno in FULL:
-                raise ResourceExhausted(f"{cause}; make room, nothing was half-published") from error
+                raise ResourceExhausted(f"{cause}; make room; no incomplete checkpoint was published") from error
             raise FailedPrecondition(f"{cause}; it must be a folder that this process can write") from error
 
 
@@ -183,7 +186,7 @@ def _read(path: Path) -> Arrival:
 
 @contextmanager
 def _written(folder: Path, data: bytes) -> Iterator[Path]:
-    # Yields a fresh file that holds the bytes durably; it is gone afterwards unless it was renamed.
+    """Yields a new file that holds the bytes durably; deletes it after the block unless it was renamed."""
     descriptor, name = tempfile.mkstemp(dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:

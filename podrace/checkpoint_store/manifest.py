@@ -1,7 +1,7 @@
-"""Owns the bytes of manifests and pointers: canonical JSON, so that equal messages have equal digests.
+"""Converts manifests and pointers to canonical JSON and back, so that equal messages have equal digests.
 
-Canonical means: the field names of the .proto, keys sorted, no spaces, UTF-8; 64-bit integers are strings, as the JSON
-form of protobuf has it; doubles are the shortest text that reads back to the same bits.
+Canonical means: the field names of the .proto, sorted keys, no spaces, UTF-8. 64-bit integers are strings, as in the
+JSON form of protobuf. Doubles are the shortest text that reads back to the same bits.
 """
 
 import json
@@ -16,7 +16,7 @@ FORMAT_VERSION = 1
 
 
 def canonical_json(message: Message) -> bytes:
-    """Returns the one JSON form of a message."""
+    """Returns the canonical JSON of a message."""
     fields = json_format.MessageToDict(message, preserving_proto_field_name=True)
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -30,14 +30,15 @@ def manifest_from_bytes(data: bytes) -> Manifest:
     """Reads a manifest; fields that a later version added are ignored.
 
     Raises:
-        DataLoss: The bytes are no manifest.
+        DataLoss: The bytes are not a manifest.
         Unimplemented: The manifest has a later format.
     """
     manifest = Manifest()
     _parse(data, manifest)
     if manifest.format_version != FORMAT_VERSION:
         raise Unimplemented(
-            f"the manifest has format version {manifest.format_version}, this build reads {FORMAT_VERSION}: update it"
+            f"the manifest has format version {manifest.format_version}, this build reads {FORMAT_VERSION};"
+            " update podrace"
         )
     return manifest
 
@@ -46,7 +47,7 @@ def pointer_from_bytes(data: bytes) -> Pointer:
     """Reads a pointer.
 
     Raises:
-        DataLoss: The bytes are no pointer.
+        DataLoss: The bytes are not a pointer.
     """
     pointer = Pointer()
     _parse(data, pointer)
@@ -56,8 +57,8 @@ def pointer_from_bytes(data: bytes) -> Pointer:
 def _parse(data: bytes, message: Message) -> None:
     try:
         fields = json.loads(data)
-        if not isinstance(fields, dict):  # the library takes an empty list for an empty message
+        if not isinstance(fields, dict):  # the library accepts an empty list as an empty message
             raise json_format.ParseError(f"a {type(fields).__name__}, not an object")
         json_format.ParseDict(fields, message, ignore_unknown_fields=True)
     except (json_format.ParseError, ValueError) as error:
-        raise DataLoss(f"{len(data)} bytes are no {message.DESCRIPTOR.name} in JSON: {error}") from error
+        raise DataLoss(f"{len(data)} bytes are not a {message.DESCRIPTOR.name} in JSON: {error}") from error

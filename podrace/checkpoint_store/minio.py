@@ -1,13 +1,15 @@
-"""Owns the store `minio`: checkpoints in a bucket of any server that speaks S3 and honours conditions on writes.
+"""Stores checkpoints in a bucket of an S3 server that honors conditions on writes (the store `minio`).
 
-    PREFIX/objects/ab/abcdef...     immutable, named by their SHA-256; the server says when they were last put
-    PREFIX/pointers/AGENT.json      one an agent, replaced by a PUT on the condition that its ETag is still the same
+    PREFIX/objects/ab/abcdef...     immutable, named by their SHA-256; the server records when they were last put
+    PREFIX/pointers/AGENT.json      one per agent, replaced by a PUT that requires the previous ETag
 
-The same names as in the store `folder`: one can be copied to the other. A process killed at any point leaves whole
-objects, and perhaps an upload in parts that nobody sees, which any start an hour later gives up.
+The names are those of the store `folder`, so one store can be copied to the other. A process that is killed at any
+point leaves whole objects, and perhaps an unfinished upload in parts, which is invisible. A process that opens the
+store at least an hour later aborts it.
 
-S3 cannot delete on the condition that an object is old. Between a last look at its age and its deletion lies one round
-trip; the same bytes put again just then would be lost, unless the bucket keeps versions: then only that one is deleted.
+S3 has no deletion on the condition that an object is old. One round trip lies between reading the age of an object and
+deleting it. If the same bytes are put again in between, they are lost, unless the bucket keeps versions: then only the
+old version is deleted.
 """
 
 import os
@@ -18,7 +20,7 @@ import structlog
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.manifest import canonical_json, pointer_from_bytes
 from podrace.checkpoint_store.minio_address import parse_address, read_access
-from podrace.checkpoint_store.minio_client import Bucket, Patience
+from podrace.checkpoint_store.minio_client import Bucket, RetryPolicy
 from podrace.checkpoint_store.minio_connection import TRANSFERS
 from podrace.checkpoint_store.store import DIGEST, StoredObject, check_agent_id, check_digest, verified
 from podrace.digests import digest
@@ -29,14 +31,15 @@ UPLOAD_LIFE_SECONDS = 3600.0
 
 
 class MinioStore:
-    """Checkpoints in a bucket. See CheckpointStore for the verbs and their errors.
+    """Stores checkpoints in a bucket. See CheckpointStore for the methods and their errors.
 
-    Each verb also raises PermissionDenied (the credentials are not accepted), FailedPrecondition (no such bucket, no S3
-    server, TLS, clocks apart), and Unavailable when what may pass by itself did not.
+    Each method also raises PermissionDenied (the credentials are not accepted), FailedPrecondition (there is no such
+    bucket, the server is not an S3 server, TLS fails, or the clocks differ too much), and Unavailable when a failure
+    that may pass did not pass within the deadline.
     """
 
     def __init__(self, bucket: Bucket) -> None:
-        """Touches nothing yet."""
+        """Sends no request yet."""
         self._bucket = bucket
         self._objects = f"{bucket.address.prefix}objects/"
         self._pointers = f"{bucket.address.prefix}pointers/"
@@ -48,12 +51,12 @@ class MinioStore:
 
     @property
     def concurrency(self) -> int:
-        """As many as the client keeps connections for."""
+        """The number of parallel transfers of the client."""
         return TRANSFERS
 
     @property
     def skew_seconds(self) -> float:
-        """How far the server's clock is ahead of ours."""
+        """Server's clock minus this machine's clock."""
         return self._bucket.skew_seconds
 
     def put_object(self, data: bytes) -> str:
@@ -72,7 +75,7 @@ class MinioStore:
         return verified(name, arrival, self.uri)
 
     def list_objects(self) -> Iterator[StoredObject]:
-        """Walks through the objects, a thousand a request."""
+        """Lists the objects, a thousand per request."""
         for entry in self._bucket.entries(self._objects, "objects"):
             name = entry.key.rpartition("/")[2]
             if DIGEST.fullmatch(name) and entry.key == self._object_key(name):
@@ -113,14 +116,14 @@ class MinioStore:
                     yield found[0]
 
     def remove_abandoned(self) -> None:
-        """Gives up uploads that a killed writer left, where the server lists them; they only take room."""
+        """Aborts uploads that a killed writer left, if the server can list them; they only take space."""
         try:
-            given_up = self._bucket.abort_uploads(self._objects, UPLOAD_LIFE_SECONDS)
+            aborted = self._bucket.abort_uploads(self._objects, UPLOAD_LIFE_SECONDS)
         except (Aborted, FailedPrecondition, NotFound, PermissionDenied, Unimplemented) as error:
-            _log.debug("unfinished uploads cannot be listed; have the bucket expire them", error=error.message)
+            _log.debug("unfinished uploads cannot be listed; set an expiry for them on the bucket", error=error.message)
         else:
-            if given_up:
-                _log.info("unfinished uploads given up", count=given_up)
+            if aborted:
+                _log.info("unfinished uploads aborted", count=aborted)
 
     def _object_key(self, name: str) -> str:
         check_digest(name)
@@ -132,21 +135,21 @@ class MinioStore:
 
 
 def open_minio(uri: str, *, deadline_seconds: float, environ: Mapping[str, str] = os.environ) -> MinioStore:
-    """Opens the store that a URI names, with the credentials of the environment; asks it for nothing yet.
+    """Opens the store that a URI names, with the credentials of the environment; sends no request yet.
 
     Raises:
         InvalidArgument: The URI names no store.
         FailedPrecondition: There are no credentials.
-        Unimplemented: The installed client lacks what this needs.
+        Unimplemented: The installed package lacks a private method or has changed one.
     """
     return MinioStore(_bucket(uri, deadline_seconds, environ))
 
 
 def create_bucket(uri: str, *, deadline_seconds: float, environ: Mapping[str, str] = os.environ) -> bool:
-    """Makes the bucket that a URI names unless it is there; returns whether it was made.
+    """Creates the bucket that a URI names if it does not exist; returns whether it was created.
 
     Raises:
-        PermissionDenied: The credentials are not accepted, or may not do so.
+        PermissionDenied: The credentials are not accepted, or do not allow it.
         Unavailable: The server cannot be reached.
         InvalidArgument, FailedPrecondition, Unimplemented: As open_minio.
     """
@@ -155,4 +158,4 @@ def create_bucket(uri: str, *, deadline_seconds: float, environ: Mapping[str, st
 
 def _bucket(uri: str, deadline_seconds: float, environ: Mapping[str, str]) -> Bucket:
     address = parse_address(uri)
-    return Bucket(address, read_access(address, environ), Patience(deadline_seconds))
+    return Bucket(address, read_access(address, environ), RetryPolicy(deadline_seconds))

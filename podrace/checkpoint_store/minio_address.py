@@ -1,10 +1,10 @@
-"""Owns how a `minio` store is named and how its credentials are found; knows nothing of the network.
+"""Parses the URI of a `minio` store and reads its credentials from the environment.
 
-    minio://HOST[:PORT]/BUCKET[/PREFIX]         over TLS
-    minio+http://HOST[:PORT]/BUCKET[/PREFIX]    without: for a network that nobody else listens to
+    minio://HOST[:PORT]/BUCKET[/PREFIX]         with TLS
+    minio+http://HOST[:PORT]/BUCKET[/PREFIX]    without TLS, for a trusted network
 
-A URI travels through configurations, command lines and logs, so it never carries credentials. They come from the
-environment of each process, or from files that the environment names, as secrets are mounted in a cluster.
+A URI appears in configurations, command lines and logs, so it never carries credentials. They come from the
+environment of each process, or from files that the environment names, such as mounted secrets.
 """
 
 import re
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from podrace.errors import FailedPrecondition, InvalidArgument
 
 SCHEMES = {"minio": True, "minio+http": False}
-"""Whether each scheme is over TLS."""
+"""Whether each scheme uses TLS."""
 FORM = "minio://HOST[:PORT]/BUCKET[/PREFIX], or minio+http://... without TLS"
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 FOLDER = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]+")
@@ -28,38 +28,38 @@ FAMILIES = (
 """Variables of access key, secret key and session token; the first family that has an access key is used."""
 REGIONS = ("PODRACE_STORE_REGION", "AWS_REGION", "AWS_DEFAULT_REGION")
 CA_FILES = ("PODRACE_STORE_CA_FILE", "SSL_CERT_FILE")
-USUAL_REGION = "us-east-1"
+DEFAULT_REGION = "us-east-1"
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a store is."""
+    """Location of a store."""
 
     endpoint: str
-    """Host, and port if it is not the usual one."""
+    """Host, and port if it is not the default."""
     secure: bool
-    """Whether it is reached over TLS."""
+    """Whether to connect with TLS."""
     bucket: str
-    """Name of the bucket, which must exist."""
+    """Name of the bucket."""
     prefix: str
-    """What the names of all its objects begin with: empty, or ending with a slash."""
+    """Prefix of the keys of all its objects: empty, or ending with a slash."""
 
     @property
     def uri(self) -> str:
-        """The URI that names it."""
+        """The URI of this location."""
         scheme = next(scheme for scheme, secure in SCHEMES.items() if secure is self.secure)
         return f"{scheme}://{self.endpoint}/{self.bucket}/{self.prefix}".rstrip("/")
 
 
 def parse_address(uri: str, *, what: str = "checkpoint store") -> Address:
-    """Reads a URI.
+    """Parses a URI.
 
     Args:
-        uri: In the form above.
-        what: It names, for the message.
+        uri: In the form of the module's description.
+        what: Kind of thing that the URI names, for the message.
 
     Raises:
-        InvalidArgument: It names no store, or carries credentials; they are not repeated in the message.
+        InvalidArgument: The URI is malformed or carries credentials; the message does not repeat them.
     """
     scheme, _, rest = uri.partition("://")
     shown = f"{scheme}://{rest.rpartition('@')[2]}"
@@ -70,7 +70,7 @@ def parse_address(uri: str, *, what: str = "checkpoint store") -> Address:
         raise InvalidArgument(f"{what} {shown!r}: {error}; write {FORM}") from None
     if "@" in parts.netloc:
         raise InvalidArgument(
-            f"{what} {shown!r}: a URI is logged and passed on and takes no credentials; set"
+            f"{what} {shown!r}: a URI is logged and must not contain credentials; set"
             f" {FAMILIES[0][0]} and {FAMILIES[0][1]}"
         )
     if parts.query or parts.fragment:
@@ -80,30 +80,30 @@ def parse_address(uri: str, *, what: str = "checkpoint store") -> Address:
         raise InvalidArgument(f"{what} {shown!r}: names no host and bucket; write {FORM}")
     if not all(FOLDER.fullmatch(folder) for folder in folders):
         raise InvalidArgument(
-            f"{what} {shown!r}: a prefix is of letters, digits, '.', '_' and '-' between single slashes"
+            f"{what} {shown!r}: a prefix consists of letters, digits, '.', '_' and '-' between single slashes"
         )
     return Address(parts.netloc, SCHEMES[scheme], bucket, "".join(f"{folder}/" for folder in folders))
 
 
 @dataclass(frozen=True)
 class Access:
-    """How a store is entered."""
+    """Credentials and connection settings of a store."""
 
     access_key: str
     secret_key: str = field(repr=False)
     session_token: str = field(default="", repr=False)
     region: str = ""
-    """Of the bucket; empty: to be asked for."""
+    """Region of the bucket; empty: ask the server."""
     ca_file: str = ""
-    """Certificates of who may vouch for the server; empty: the usual ones."""
+    """File of the certificate authorities to trust; empty: the default ones."""
     found_in: str = ""
-    """Variable that the access key comes from, for messages."""
+    """Name of the variable that held the access key, for messages."""
 
 
 def read_access(address: Address, environ: Mapping[str, str]) -> Access:
-    """Finds credentials, region and certificates in the environment, or in the files it names.
+    """Reads credentials, region and certificates from the environment, or from the files it names.
 
-    Every variable may be given as VARIABLE_FILE as well, the name of a file that holds the value.
+    Access key, secret key and session token may also be given as VARIABLE_FILE, the name of a file with the value.
 
     Raises:
         FailedPrecondition: There are no credentials, or a file cannot be read.
@@ -113,15 +113,15 @@ def read_access(address: Address, environ: Mapping[str, str]) -> Access:
         if access_key and not secret_key:
             raise FailedPrecondition(f"{family[0]} is set without {family[1]}: {address.uri} needs both")
         if access_key:
-            # Amazon's own host names say the region, or it is asked for; everybody else goes by the usual one.
-            region = _first(environ, REGIONS) or ("" if address.endpoint.endswith("amazonaws.com") else USUAL_REGION)
+            # The host names of Amazon contain the region, or the server is asked. Other servers use the default region.
+            region = _first(environ, REGIONS) or ("" if address.endpoint.endswith("amazonaws.com") else DEFAULT_REGION)
             ca_file = _first(environ, CA_FILES)
             if ca_file and address.secure and not Path(ca_file).is_file():
-                raise FailedPrecondition(f"{' or '.join(CA_FILES)} = {ca_file!r}: there is no such file")
+                raise FailedPrecondition(f"{' or '.join(CA_FILES)} = {ca_file!r}: the file does not exist")
             return Access(access_key, secret_key, session_token, region, ca_file, found_in=family[0])
     names = ", or ".join(f"{access_key} and {secret_key}" for access_key, secret_key, _ in FAMILIES)
     raise FailedPrecondition(
-        f"{address.uri} needs credentials: set {names}; each may be VARIABLE_FILE with a file's name"
+        f"{address.uri} needs credentials: set {names}; each may also be given as VARIABLE_FILE, the name of a file"
     )
 
 

@@ -1,60 +1,41 @@
-"""Owns how the `minio` package is made to speak: its private verbs, its headers, its connections, its certificates.
-
-The package is asked for requests by its private verbs. Its public `put_object` takes a condition given as metadata for
-a note of the user's, stores it beside the object and overwrites; from `_put_object` the header reaches the server. Nor
-does it know checksums of its own: it hashes what it sends once more, and completes an upload in parts without them.
-"""
+"""Connects to an S3 server with the `minio` package: timeouts, certificates, checksum headers, the server's clock."""
 
 import base64
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from xml.etree import ElementTree
 
 import certifi
 import urllib3
-from minio import Minio, __version__
-from minio.credentials.credentials import Credentials
 from minio.helpers import DictType
 from urllib3.util import Timeout
 
 from podrace.checkpoint_store.minio_address import Access, Address
 from podrace.checkpoint_store.minio_errors import server_seconds
-from podrace.errors import InvalidArgument, Unimplemented
+from podrace.checkpoint_store.minio_private import SIGNED_DIGEST, S3Client, check_private_methods
+from podrace.errors import InvalidArgument
 
-PRIVATE_VERBS = (
-    "_build_headers",
-    "_execute",
-    "_put_object",
-    "_create_multipart_upload",
-    "_upload_part",
-    "_abort_multipart_upload",
-    "_list_multipart_uploads",
-)
-VERSIONS = "minio>=7.2.20,<8"
-"""The releases that have them."""
 TRANSFERS = 4
-"""Objects, or parts of one, that travel at once; connections are made as they are needed and kept for the next."""
+"""Number of objects, or of parts of one object, that are transferred at the same time."""
 CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0
-SIGNED_DIGEST = "x-amz-content-sha256"
 STATED_DIGEST = "x-amz-checksum-sha256"
-PARTED = {"x-amz-checksum-algorithm": "SHA256"}
-"""Headers of an upload in parts, each of which will state its digest."""
+UPLOAD_HEADERS = {"x-amz-checksum-algorithm": "SHA256"}
+"""Headers that start an upload in parts, each of which states its digest."""
 
 
 class Connections(urllib3.PoolManager):
-    """Connections that notice what the server's clock shows."""
+    """A connection pool that compares the server's clock with this machine's."""
 
     skew_seconds = 0.0
-    """The server's clock less ours."""
+    """Server's clock minus this machine's clock."""
 
     def urlopen(  # type: ignore[override]  # as in PoolManager, which differs from its own base
         self, method: str, url: str, redirect: bool = True, **arguments: Any
     ) -> urllib3.BaseHTTPResponse:
         """Makes a request."""
-        # Undecoded, for what is read piece by piece would be copied once more otherwise.
+        # Without decoding, because a response that is read in pieces would be copied once more.
         response = super().urlopen(method, url, redirect, decode_content=False, **arguments)
         seconds = server_seconds(response.headers)
         if seconds is not None:
@@ -62,47 +43,22 @@ class Connections(urllib3.PoolManager):
         return response
 
 
-class Client(Minio):
-    """The client, except that it signs the digest of a body that is known already instead of hashing it again.
-
-    Over TLS it signs no digest of its own and states an MD5, the slowest of all; with a known one it does neither.
-    """
-
-    def _build_headers(
-        self,
-        host: str,
-        headers: DictType | None = None,
-        body: bytes | None = None,
-        creds: Credentials | None = None,
-    ) -> tuple[DictType, datetime]:
-        known = (headers or {}).get(SIGNED_DIGEST)
-        if body is None or known is None:
-            return super()._build_headers(host, headers, body, creds)
-        built, date = super()._build_headers(host, headers, None, creds)
-        return built | {SIGNED_DIGEST: known, "Content-Length": str(len(body))}, date
-
-
-def connect(address: Address, access: Access) -> tuple[Client, Connections]:
-    """Makes a client; nothing is sent yet.
+def connect(address: Address, access: Access) -> tuple[S3Client, Connections]:
+    """Creates a client; no request is sent yet.
 
     Raises:
-        InvalidArgument: The region cannot be one.
-        Unimplemented: The installed package lacks what this needs.
+        InvalidArgument: The name of the region is malformed.
+        Unimplemented: The installed package lacks a private method or has changed one.
     """
-    missing = [verb for verb in PRIVATE_VERBS if not hasattr(Minio, verb)]
-    if missing:
-        raise Unimplemented(
-            f"minio {__version__} has no {missing[0]}, without which a pointer cannot be written on a condition;"
-            f" install '{VERSIONS}'"
-        )
-    # Not without need: certificates take as long to load as a checkpoint to be stored.
+    check_private_methods()
+    # Only over TLS: loading the certificates takes as long as storing a checkpoint.
     verified: dict[str, Any] = {"ca_certs": access.ca_file or certifi.where()} if address.secure else {}
-    # Tries are counted by the caller, not here, where a conditional write would be repeated and nobody told.
+    # The caller retries. A retry here would repeat a conditional write without the caller's knowledge.
     timeout = Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
     # Several objects at once, each in several parts.
     connections = Connections(retries=False, timeout=timeout, maxsize=TRANSFERS**2, **verified)
     try:
-        client = Client(
+        client = S3Client(
             address.endpoint,
             access.access_key,
             access.secret_key,
@@ -111,34 +67,34 @@ def connect(address: Address, access: Access) -> tuple[Client, Connections]:
             region=access.region or None,
             http_client=connections,
         )
-    except ValueError as error:  # a region of odd characters, say
+    except ValueError as error:  # for example a region with invalid characters
         raise InvalidArgument(f"checkpoint store {address.uri}: {error}") from None
     return client, connections
 
 
-def checked(sha256: str) -> DictType:
-    """Headers of a body with this digest: signed, and stated as well.
+def checksum_headers(sha256: str) -> DictType:
+    """Returns the headers of a body with this digest: the signed one, and the one that the server verifies.
 
-    Not every server compares the signed one. One stored an empty object for a writer that was killed between headers
-    and body, over the pointer that was there. A fresh dictionary each time: the client adds to the one it is given.
+    Some servers do not compare the signed digest with the body. One of them replaced a pointer by an empty object when
+    the writer was killed between headers and body. Returns a new dictionary each time: the client modifies it.
     """
     return {SIGNED_DIGEST: sha256, STATED_DIGEST: _base64(sha256)}
 
 
 @dataclass(frozen=True)
 class SentPart:
-    """A part of an object that the server has."""
+    """A part of an object that the server has received."""
 
     number: int
     """From 1."""
     etag: str
-    """What the server named it."""
+    """ETag that the server returned."""
     sha256: str
-    """Digest of its bytes, hexadecimal."""
+    """SHA-256 of its bytes, hexadecimal."""
 
 
 def parts_list(parts: Iterable[SentPart]) -> bytes:
-    """The body of the request that puts parts together (CompleteMultipartUpload), with their checksums."""
+    """Returns the body of the request that joins the parts (CompleteMultipartUpload), with their checksums."""
     root = ElementTree.Element("CompleteMultipartUpload", xmlns="http://s3.amazonaws.com/doc/2006-03-01/")
     for part in parts:
         entry = ElementTree.SubElement(root, "Part")

@@ -1,7 +1,7 @@
-"""Owns what becomes of an error of the S3 client: one line for a person, and whether to try again.
+"""Translates errors of the S3 client into one-line errors and decides which requests to retry.
 
-Tried again is what may pass by itself: a server that says 408, 429 or 5xx, and a connection that was lost. Everything
-else is the same the next time.
+A request is retried if the failure may pass: the server answered 408, 429 or 5xx, or the connection was lost. Other
+failures would repeat.
 """
 
 import ssl
@@ -29,7 +29,7 @@ from podrace.errors import (
 )
 
 CLIENT_ERRORS = (MinioException, http.HTTPError, OSError, ElementTree.ParseError, ValueError)
-"""What the client raises; ParseError and ValueError where an answer is not what S3 answers."""
+"""Errors that the client raises; ParseError and ValueError for responses that are not S3."""
 TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
 TRANSIENT_CODES = {
     "InternalError",
@@ -40,9 +40,9 @@ TRANSIENT_CODES = {
     "SlowDownWrite",
     "TooManyRequests",
 }
-"""Some servers say these with the status 400, or 200 where they had begun to answer."""
+"""Some servers send these codes with the status 400, or with 200 after they started the response."""
 DAMAGED_CODES = {"BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}
-"""What arrived is not what was sent."""
+"""The server received other bytes than were sent."""
 FULL_CODES = {"XMinioStorageFull", "QuotaExceeded", "XMinioAdminBucketQuotaExceeded"}
 FULL_STATUS = 507
 REFUSED_CODES = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken"}
@@ -58,22 +58,22 @@ NO_S3 = "does not answer like an S3 server"
 
 @dataclass(frozen=True)
 class Failure:
-    """What one call failed of."""
+    """The failure of one request."""
 
     error: PodraceError
-    """What the caller is told in the end."""
+    """Raised if the request is not retried, or the retries fail."""
     transient: bool = False
-    """Whether it may pass by itself."""
+    """Whether the failure may pass."""
 
 
 def failure_of(error: Exception, address: Address, what: str, credentials: str) -> Failure:
-    """Tells what an error means.
+    """Classifies an error of the client.
 
     Args:
         error: One of CLIENT_ERRORS.
-        address: Of the store.
-        what: What was wanted of it, for the message: "pointer of agent a", say.
-        credentials: Where they were found, for the message.
+        address: Location of the store.
+        what: Object of the request, for the message: "pointer of agent a", for example.
+        credentials: Name of the variable that held the credentials, for the message.
     """
     where = f"{what} in {address.uri}"
     if isinstance(error, S3Error):
@@ -91,11 +91,11 @@ def _of_answer(error: S3Error, address: Address, where: str, credentials: str) -
     if code == "NoSuchKey":
         return Failure(NotFound(f"{where} does not exist"))
     if code in OVERTAKEN_CODES or status == 412:
-        return Failure(Aborted(f"{where} was changed by somebody else; read it again"))
+        return Failure(Aborted(f"{where} was changed by another process; read it again"))
     if code == "NoSuchBucket":
         return Failure(
             FailedPrecondition(
-                f"{address.uri}: there is no bucket {address.bucket!r}; make it, for instance: aws s3 mb s3://"
+                f"{address.uri}: there is no bucket {address.bucket!r}; create it, for instance: aws s3 mb s3://"
                 f"{address.bucket} --endpoint-url {'https' if address.secure else 'http'}://{address.endpoint}"
             )
         )
@@ -104,13 +104,16 @@ def _of_answer(error: S3Error, address: Address, where: str, credentials: str) -
     if code in REFUSED_CODES:
         return Failure(PermissionDenied(f"{where} was refused ({said}); check the credentials in {credentials}"))
     if code in FULL_CODES or status == FULL_STATUS:
-        return Failure(ResourceExhausted(f"{where}: the store is full ({said}); make room, nothing was half-published"))
+        return Failure(
+            ResourceExhausted(f"{where}: the store is full ({said}); make room; no incomplete checkpoint was published")
+        )
     if code in ELSEWHERE_CODES:
         return Failure(FailedPrecondition(f"{where}: {said}; set PODRACE_STORE_REGION, or name the bucket's own host"))
     if code == "NotImplemented" or status == 501:
-        return Failure(Unimplemented(f"{where}: the server cannot do it ({said}); use a store that honours conditions"))
+        line = f"{where}: the server does not implement the request ({said}); use a store that honors conditions"
+        return Failure(Unimplemented(line))
     if code in DAMAGED_CODES:
-        line = f"{where} was damaged on its way ({said}); the network or the memory of this machine is to be looked at"
+        line = f"{where} was damaged in transfer ({said}); check the network and the memory of this machine"
         return Failure(DataLoss(line), transient=True)
     if status in TRANSIENT_STATUS or code in TRANSIENT_CODES:
         return Failure(Unavailable(f"{where}: HTTP {status} {said}"), transient=True)
@@ -118,12 +121,12 @@ def _of_answer(error: S3Error, address: Address, where: str, credentials: str) -
 
 
 def _of_status(error: InvalidResponseError | ServerError, where: str) -> Failure:
-    # Neither says why: a proxy in between, or no S3 server at all.
+    # The response has no S3 error: it comes from a proxy, or from a server that is not S3.
     status = error.status_code if isinstance(error, ServerError) else getattr(error, "_code", 0)
     if status in TRANSIENT_STATUS:
         return Failure(Unavailable(f"{where}: HTTP {status} without a reason"), transient=True)
     if status == 412:
-        return Failure(Aborted(f"{where} was changed by somebody else; read it again"))
+        return Failure(Aborted(f"{where} was changed by another process; read it again"))
     if status == FULL_STATUS:
         return Failure(ResourceExhausted(f"{where}: the store is full (HTTP {status}); make room"))
     return Failure(FailedPrecondition(f"{where}: the server {NO_S3} (HTTP {status}); check host and port"))
@@ -133,11 +136,13 @@ def _of_connection(error: http.HTTPError | OSError, address: Address, where: str
     cause = error.args[0] if isinstance(error, http.SSLError) and error.args else error
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         hint = (
-            "minio+http:// is without TLS" if "WRONG_VERSION" in str(cause) else "name its CA in PODRACE_STORE_CA_FILE"
+            "use minio+http:// for a server without TLS"
+            if "WRONG_VERSION" in str(cause)
+            else "set PODRACE_STORE_CA_FILE to its certificate authority"
         )
         reason = getattr(cause, "verify_message", "") or cause.reason or str(cause)
         return Failure(FailedPrecondition(f"{where}: TLS with {address.endpoint} failed: {reason}; {hint}"))
-    # The host may be known in a moment, where names appear as containers start.
+    # The name may resolve soon: names of containers appear when the containers start.
     if isinstance(error, http.NameResolutionError):
         return Failure(Unavailable(f"{where}: no such host {address.endpoint!r}; check the URI"), transient=True)
     if isinstance(error, http.NewConnectionError):
@@ -153,10 +158,10 @@ def _of_connection(error: http.HTTPError | OSError, address: Address, where: str
 
 
 def _incomplete(error: BaseException | None) -> tuple[int, int] | None:
-    """Bytes that came and bytes that did not, where an answer broke off."""
+    """Returns the bytes received and the bytes missing of a truncated response; None for other errors."""
     while error is not None:
         if isinstance(error, IncompleteRead) and error.expected:
-            # urllib3 counts what came, the standard library keeps it.
+            # `partial` is a count in urllib3 and the bytes themselves in the standard library.
             received = error.partial if isinstance(error.partial, int) else len(error.partial)
             return received, error.expected
         error = error.__cause__ or error.__context__
@@ -166,13 +171,13 @@ def _incomplete(error: BaseException | None) -> tuple[int, int] | None:
 def _skew(headers: Mapping[str, str]) -> str:
     server = server_seconds(headers)
     if server is None:
-        return "this machine's clock and the server's are too far apart"
+        return "this machine's clock differs too much from the server's"
     ahead = time.time() - server
     return f"this machine's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
 
 
 def server_seconds(headers: Mapping[str, str]) -> float | None:
-    """The server's clock as an answer tells it, in seconds since the epoch (to the second)."""
+    """Returns the server's clock from the headers of a response, in seconds since the epoch (whole seconds)."""
     try:
         return parsedate_to_datetime(headers["Date"]).timestamp()
     except (KeyError, ValueError):

@@ -1,14 +1,14 @@
-"""Owns who may publish and how readers verify; knows no particular store.
+"""Claims agents, publishes their checkpoints and fetches them verified, on any store.
 
-The life of an agent in a pod:
+The steps of a pod that trains an agent:
 
-    pointer = claim(store, agent_id, lease_epoch)            # whoever held a lower epoch can no longer publish
+    pointer = claim(store, agent_id, lease_epoch)            # a holder of a lower epoch can no longer publish
     latest = fetch_latest(store, agent_id)                   # or fetch(store, assignment.checkpoint.manifest_digest)
     while training:
         manifest_digest = publish(store, agent_id, lease_epoch, {"policy": ..., "learner": ...}, manifest)
 
-Only the epoch in the pointer decides who may publish; no clock is read here. Every step may be repeated after a lost
-reply, and a process may die between any two of them: objects without a pointer are garbage, never damage.
+Only the epoch in the pointer decides which pod may publish; no clock is read. Every step may be repeated after a lost
+reply, and a process may die between any two steps: objects that no pointer refers to are garbage, not damage.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -23,9 +23,9 @@ from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound
 
 STALE_EPOCH = "ERROR_REASON_STALE_EPOCH"
 AT_ONCE_BYTES = 4 * 2**20
-"""Files that are smaller together are stored one after the other: threads would cost more than they save."""
+"""Checkpoints below this total size are stored one file after the other: threads would cost more than they save."""
 Found = tuple[Pointer, str | None]
-"""An agent's pointer and the tag that stands for its content; None: there is none yet."""
+"""An agent's pointer and the tag of its content; None: there is no pointer yet."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class LatestCheckpoint:
     manifest: Manifest
     """Its manifest."""
     parts: dict[str, bytes]
-    """Its training files by name."""
+    """Contents of its parts, by name."""
     damage: str
-    """What is wrong with the newest one where this is its predecessor; empty otherwise."""
+    """Why the newest checkpoint could not be read, if this is the previous one; otherwise empty."""
 
 
 def claim(store: CheckpointStore, agent_id: str, lease_epoch: int) -> Pointer:
-    """Makes a lease epoch the only one that may publish for an agent; the manifest stays.
+    """Makes a lease epoch the only one that may publish for an agent; the published manifest stays.
 
     Returns:
-        The agent's pointer, whose manifest (if any) is to be submitted again: a score could have been lost between
-        its publication and its submission.
+        The agent's pointer. The caller submits its manifest, if there is one, again: the previous holder may have died
+        between publishing and submitting it.
 
     Raises:
         FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
@@ -67,32 +67,32 @@ def publish(
     """Stores the parts, then the manifest, then advances the pointer; equal arguments may be repeated.
 
     Args:
-        store: Where to.
+        store: The store.
         agent_id: The agent, claimed for this epoch.
         lease_epoch: Epoch of the assignment.
-        parts: Training files by name.
-        manifest: All but format version, agent, epoch and parts, which are filled in here. The caller sets
-            `previous_manifest_digest` (what this training went on from) and `publish_time`.
-        stored: Further parts, which `store_part` has put there already: too large to hold all of them at once.
+        parts: Contents of the parts, by name.
+        manifest: The manifest without format version, agent, epoch and parts, which are filled in here. The caller sets
+            `previous_manifest_digest` (the checkpoint that this training started from) and `publish_time`.
+        stored: Further parts that `store_part` has stored already, because they are too large to hold all at once.
 
     Returns:
         The digest of the manifest.
 
     Raises:
-        FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH), or it was not claimed for this one.
-        ResourceExhausted: The store is full; what was published before stays.
+        FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH), or the agent was not claimed for this one.
+        ResourceExhausted: The store is full; the previous checkpoint stays published.
     """
     found = _read(store, agent_id)
     _refuse_unclaimed(found[0], lease_epoch)  # before anything is stored
     complete = _complete(manifest, agent_id, lease_epoch, [*_store_parts(store, parts), *stored])
-    # Only now: a manifest never lacks a part, even one that nothing points to.
+    # After the parts: a manifest in the store never lacks a part, even if no pointer refers to it.
     manifest_digest = store.put_object(manifest_bytes(complete))
     _swap(store, agent_id, found, lambda pointer: advanced(pointer, lease_epoch, manifest_digest))
     return manifest_digest
 
 
 def store_part(store: CheckpointStore, name: str, data: bytes) -> Part:
-    """Stores one part ahead of the manifest that will list it; raises ResourceExhausted where the store is full."""
+    """Stores one part ahead of the manifest that will list it; raises ResourceExhausted if the store is full."""
     return Part(name=name, digest=store.put_object(data), size_bytes=len(data))
 
 
@@ -100,13 +100,13 @@ def _store_parts(store: CheckpointStore, parts: Mapping[str, bytes]) -> list[Par
     threads = min(store.concurrency, len(parts))
     if threads < 2 or sum(map(len, parts.values())) < AT_ONCE_BYTES:
         return [store_part(store, name, data) for name, data in parts.items()]
-    # Threads of their own each time: a process that forks later takes none of them along.
+    # New threads for each publication, so that none exist when the process forks later.
     with ThreadPoolExecutor(threads, thread_name_prefix="checkpoint") as pool:
         return list(pool.map(lambda name: store_part(store, name, parts[name]), parts))
 
 
 def claimed(pointer: Pointer, lease_epoch: int) -> Pointer:
-    """Decides what an agent's pointer becomes when an epoch claims it; raises as claim does."""
+    """Returns an agent's pointer after an epoch has claimed it; raises as `claim` does."""
     _refuse_stale(pointer, lease_epoch)
     claimed_pointer = Pointer()
     claimed_pointer.CopyFrom(pointer)
@@ -115,9 +115,9 @@ def claimed(pointer: Pointer, lease_epoch: int) -> Pointer:
 
 
 def advanced(pointer: Pointer, lease_epoch: int, manifest_digest: str) -> Pointer:
-    """Decides what an agent's pointer becomes when an epoch publishes; raises as publish does."""
+    """Returns an agent's pointer after an epoch has published a manifest; raises as `publish` does."""
     _refuse_unclaimed(pointer, lease_epoch)
-    # A repeated publication finds its manifest there already and must not become its own predecessor.
+    # A repeated publication finds its own manifest in the pointer, which must not become its own predecessor.
     repeated = pointer.manifest_digest == manifest_digest
     return Pointer(
         agent_id=pointer.agent_id,
@@ -131,9 +131,9 @@ def read_manifest(store: CheckpointStore, manifest_digest: str) -> Manifest:
     """Returns a verified manifest.
 
     Raises:
-        DataLoss: It is damaged (BAD_DIGEST).
-        NotFound: It is not in the store.
-        Unimplemented: It has a later format than this build reads.
+        DataLoss: The manifest is damaged (BAD_DIGEST).
+        NotFound: The manifest is not in the store.
+        Unimplemented: The manifest has a later format than this build reads.
     """
     return manifest_from_bytes(store.get_object(manifest_digest))
 
@@ -153,16 +153,16 @@ def read_part(store: CheckpointStore, part: Part) -> bytes:
 def fetch(
     store: CheckpointStore, manifest_digest: str, *, without: str | None = None
 ) -> tuple[Manifest, dict[str, bytes]]:
-    """Returns a checkpoint's manifest and its training files by name, all verified.
+    """Returns a checkpoint's manifest and the contents of its parts by name, all verified.
 
     Args:
-        store: Where from.
-        manifest_digest: Of the manifest.
-        without: Parts whose names begin with this are left to `read_part`.
+        store: The store.
+        manifest_digest: Digest of the manifest.
+        without: Skips parts whose names begin with this; `read_part` reads them one by one.
 
     Raises:
-        DataLoss: An object is damaged or of another size than the manifest states (BAD_DIGEST); it is named.
-        NotFound: An object is not in the store; it is named.
+        DataLoss: An object is damaged or has another size than the manifest states (BAD_DIGEST); the message names it.
+        NotFound: An object is not in the store; the message names it.
         Unimplemented: The manifest has a later format than this build reads.
     """
     manifest = read_manifest(store, manifest_digest)
@@ -171,19 +171,19 @@ def fetch(
 
 
 def fetch_latest(store: CheckpointStore, agent_id: str, *, without: str | None = None) -> LatestCheckpoint | None:
-    """Returns the agent's newest checkpoint, or its predecessor where any of the newest is damaged or missing.
+    """Returns an agent's newest checkpoint, or the previous one if an object of the newest is damaged or missing.
 
     Args:
-        store: Where from.
-        agent_id: Whose.
+        store: The store.
+        agent_id: The agent.
         without: As for `fetch`.
 
     Returns:
-        None if nothing was ever published for the agent.
+        None if no checkpoint of the agent was published.
 
     Raises:
-        DataLoss: Neither can be read; the object is named.
-        NotFound: An object of the predecessor is not in the store.
+        DataLoss: Neither can be read; the message names the object.
+        NotFound: An object of the previous checkpoint is not in the store.
         Unimplemented: A manifest has a later format than this build reads.
     """
     pointer, _ = _read(store, agent_id)
@@ -197,7 +197,7 @@ def fetch_latest(store: CheckpointStore, agent_id: str, *, without: str | None =
         damage = error.message
     previous = pointer.previous_manifest_digest
     if not previous:
-        raise DataLoss(f"agent {agent_id} has no earlier checkpoint to fall back to: {damage}", reason=BAD_DIGEST)
+        raise DataLoss(f"agent {agent_id} has no previous checkpoint to fall back to: {damage}", reason=BAD_DIGEST)
     return LatestCheckpoint(previous, *fetch(store, previous, without=without), damage)
 
 
@@ -216,16 +216,16 @@ def _refuse_unclaimed(pointer: Pointer, lease_epoch: int) -> None:
     _refuse_stale(pointer, lease_epoch)
     if pointer.lease_epoch < lease_epoch:
         raise FailedPrecondition(
-            f"agent {pointer.agent_id}: epoch {lease_epoch} publishes while the pointer is of {pointer.lease_epoch};"
-            " claim the agent first"
+            f"agent {pointer.agent_id}: cannot publish with epoch {lease_epoch}, because the pointer has epoch"
+            f" {pointer.lease_epoch}; claim the agent first"
         )
 
 
 def _refuse_stale(pointer: Pointer, lease_epoch: int) -> None:
     if pointer.lease_epoch > lease_epoch:
         raise FailedPrecondition(
-            f"agent {pointer.agent_id} was handed out again: epoch {lease_epoch} is stale, {pointer.lease_epoch} holds"
-            " it; stop",
+            f"agent {pointer.agent_id} was assigned again: epoch {lease_epoch} is stale, epoch {pointer.lease_epoch}"
+            " holds it; stop",
             reason=STALE_EPOCH,
         )
 
@@ -235,12 +235,12 @@ def _read(store: CheckpointStore, agent_id: str) -> Found:
 
 
 def _swap(store: CheckpointStore, agent_id: str, found: Found, decide: Callable[[Pointer], Pointer]) -> Pointer:
-    # Ends: a swap fails only when another one succeeded, and a higher epoch makes `decide` raise.
+    # The loop ends: a swap fails only if another one succeeded, and a higher epoch makes `decide` raise.
     while True:
         pointer, etag = found
         wanted = decide(pointer)
         if etag is not None and wanted == pointer:
-            return pointer  # done already: the reply of an earlier try was lost
+            return pointer  # an earlier attempt succeeded, but its reply was lost
         try:
             store.swap_pointer(agent_id, wanted, etag)
         except Aborted:

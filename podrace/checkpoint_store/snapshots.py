@@ -1,7 +1,7 @@
-"""Owns how a snapshot is stored: a manifest whose only part is a policy. No pointer leads to it; who keeps it is the
-leaderboard, which is told its digest.
+"""Stores snapshots: manifests whose only part is a policy.
 
-A snapshot of what was published needs no more than a small manifest: its policy is in the store already.
+No pointer refers to a snapshot. The leaderboard receives its digest and keeps it from being collected. A snapshot of a
+published checkpoint needs only a small manifest, because its policy is already in the store.
 """
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
@@ -16,9 +16,9 @@ def store_snapshot(store: CheckpointStore, policy: bytes, manifest: Manifest) ->
     """Stores a policy, then the manifest of its snapshot; equal arguments may be repeated.
 
     Args:
-        store: Where to.
-        policy: The policy part, as a checkpoint has it.
-        manifest: All but format version and parts, which are filled in here.
+        store: The store.
+        policy: Content of the policy part, as in a checkpoint.
+        manifest: The manifest without format version and parts, which are filled in here.
 
     Returns:
         The digest of the manifest.
@@ -39,7 +39,7 @@ def store_snapshot_of(store: CheckpointStore, checkpoint_digest: str, checkpoint
     """
     policies = [part for part in checkpoint.parts if part.name == POLICY_PART]
     if len(policies) != 1:
-        raise InvalidArgument(f"checkpoint {checkpoint_digest} has no part {POLICY_PART!r}: nothing can be kept of it")
+        raise InvalidArgument(f"checkpoint {checkpoint_digest} has no part {POLICY_PART!r}, which a snapshot needs")
     manifest = _complete(checkpoint, policies[0])
     manifest.previous_manifest_digest = checkpoint_digest
     return store.put_object(manifest_bytes(manifest))
@@ -55,7 +55,7 @@ def _complete(manifest: Manifest, policy: Part) -> Manifest:
     complete.CopyFrom(manifest)
     complete.format_version = FORMAT_VERSION
     complete.snapshot = True
-    # A score belongs to what is on a board; that of a snapshot is made afresh.
+    # The score belongs to the candidate on a board; a snapshot is evaluated again.
     complete.ClearField("evaluation")
     del complete.parts[:]
     complete.parts.append(policy)

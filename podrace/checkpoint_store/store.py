@@ -1,6 +1,6 @@
-"""Owns what a checkpoint store is: objects that never change, pointers that change by compare-and-swap.
+"""Defines the interface of a checkpoint store: immutable objects, and pointers replaced by compare-and-swap.
 
-Everything above these verbs (claim, publish, fetch, collect) is written once and holds for every store.
+The operations built on it (claim, publish, fetch, collect) have one implementation for all stores.
 """
 
 import re
@@ -34,16 +34,16 @@ class StoredObject:
 
 
 class ObjectStore(Protocol):
-    """Immutable bytes named by their SHA-256.
+    """Stores immutable bytes under their SHA-256.
 
-    What comes back is what was put, or nothing does:
+    A read returns exactly the bytes that were put, or fails:
 
         name = store.put_object(data)
         assert store.get_object(name) == data
     """
 
     def put_object(self, data: bytes) -> str:
-        """Stores bytes durably and returns their digest; to put them again only makes the object young again.
+        """Stores bytes durably and returns their digest; putting them again only resets the age of the object.
 
         Raises:
             ResourceExhausted: The store is full.
@@ -51,23 +51,23 @@ class ObjectStore(Protocol):
         ...
 
     def get_object(self, name: str) -> bytes:
-        """Returns the bytes stored under a digest; nobody sees any of them before all are verified.
+        """Returns the bytes stored under a digest, after verifying all of them.
 
         Raises:
-            DataLoss: They have another digest (BAD_DIGEST), or do not come to an end.
+            DataLoss: The bytes have another digest (BAD_DIGEST), or are truncated.
             NotFound: There is no such object.
             InvalidArgument: The name is not a digest.
         """
         ...
 
     def list_objects(self) -> Iterable[StoredObject]:
-        """Lists the objects in no particular order; one that comes or goes meanwhile may be missing."""
+        """Lists the objects in no particular order; an object added or deleted meanwhile may be missing."""
         ...
 
     def delete_object(self, name: str, minimum_age_seconds: float) -> bool:
-        """Deletes an object unless it is younger, and says whether it did.
+        """Deletes an object unless it is younger; returns whether it was deleted.
 
-        The age is looked at anew: a publisher may have put the same bytes again since the object was listed.
+        Reads the age again, because a publisher may have put the same bytes since the object was listed.
 
         Raises:
             InvalidArgument: The name is not a digest.
@@ -76,16 +76,16 @@ class ObjectStore(Protocol):
 
 
 class PointerStore(Protocol):
-    """One small mutable record an agent, replaced by compare-and-swap.
+    """Stores one small mutable record per agent, replaced by compare-and-swap.
 
-    Whoever is not first reads again and decides anew:
+    A caller whose swap fails reads the pointer and decides again:
 
         pointer, etag = store.read_pointer(agent_id) or (Pointer(agent_id=agent_id), None)
         store.swap_pointer(agent_id, decide(pointer), etag)
     """
 
     def read_pointer(self, agent_id: str) -> tuple[Pointer, str] | None:
-        """Returns an agent's pointer and the tag that stands for its present content, None if there is none.
+        """Returns an agent's pointer and the tag of its present content; None if there is no pointer.
 
         Raises:
             DataLoss: The pointer is damaged.
@@ -94,38 +94,38 @@ class PointerStore(Protocol):
         ...
 
     def swap_pointer(self, agent_id: str, pointer: Pointer, etag: str | None) -> None:
-        """Replaces a pointer durably if it still has the content the tag stands for; None: if there is none yet.
+        """Replaces a pointer durably if its content still has this tag; None: if there is no pointer yet.
 
         Raises:
-            Aborted: It has other content; nothing was changed.
+            Aborted: The content has another tag; nothing was changed.
             InvalidArgument: The agent id cannot name a pointer.
         """
         ...
 
     def list_pointers(self) -> Iterable[Pointer]:
-        """Lists the pointers of all agents (and that of check_store); raises as read_pointer does."""
+        """Lists the pointers of all agents and the one of check_store; raises as read_pointer does."""
         ...
 
 
 class CheckpointStore(ObjectStore, PointerStore, Protocol):
-    """Where the training files of agents lie; `uri` names it in messages."""
+    """Stores the checkpoints of agents."""
 
     @property
     def uri(self) -> str:
-        """Opens this store again when given to open_store."""
+        """URI of the store, for open_store and for messages."""
         ...
 
     @property
     def concurrency(self) -> int:
-        """How many objects put at once are worth the threads: more than one where they travel."""
+        """Number of objects to put at the same time: more than one if they cross a network."""
         ...
 
 
 def verified(name: str, arrival: Arrival, uri: str) -> bytes:
-    """Returns what arrived from a store as the object of that name.
+    """Returns the received bytes of an object after comparing their digest with its name.
 
     Raises:
-        DataLoss: It is something else (BAD_DIGEST).
+        DataLoss: The digest differs (BAD_DIGEST).
     """
     if arrival.digest != name:
         raise DataLoss(
@@ -136,7 +136,7 @@ def verified(name: str, arrival: Arrival, uri: str) -> bytes:
 
 
 def check_digest(name: str) -> None:
-    """Refuses what cannot name an object.
+    """Checks the name of an object.
 
     Raises:
         InvalidArgument: The name is not 64 lower-case hexadecimal digits.
@@ -146,33 +146,33 @@ def check_digest(name: str) -> None:
 
 
 def check_agent_id(agent_id: str) -> None:
-    """Refuses what cannot name a pointer in every store.
+    """Checks that an agent id can name a pointer in every store.
 
     Raises:
-        InvalidArgument: The agent id has other characters, or more than 200.
+        InvalidArgument: The agent id has other characters than letters, digits, '.', '_' and '-', or more than 200.
     """
     if not AGENT_ID.fullmatch(agent_id):
         raise InvalidArgument(
-            f"agent id {agent_id!r} must be 1 to 200 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+            f"agent id {agent_id!r} must be 1 to 200 letters, digits, '.', '_' or '-', and start with a letter or digit"
         )
 
 
 def check_store(store: CheckpointStore) -> None:
-    """Refuses a store that loses what is put or ignores conditions on writes. Safe while others use the store.
+    """Checks that a store returns what was put and honors conditions on writes. Safe while others use the store.
 
     Raises:
-        FailedPrecondition: The store does not keep its promises, or cannot be written.
+        FailedPrecondition: The store loses objects, ignores conditions, or cannot be written.
         ResourceExhausted: The store is full.
     """
     if not _keeps_objects(store):
-        raise FailedPrecondition(f"checkpoint store {store.uri} does not return what was put; do not use it")
+        raise FailedPrecondition(f"checkpoint store {store.uri} does not return what was put; use another store")
     pointer = Pointer(agent_id=PROBE_AGENT_ID)
     if store.read_pointer(PROBE_AGENT_ID) is None:
-        _swapped(store, pointer, None)  # another process may be first, which is as good
+        _swapped(store, pointer, None)  # may fail because another process was first, which does not matter
     if _swapped(store, pointer, None) or _swapped(store, pointer, digest(b"never the tag of a pointer")):
         raise FailedPrecondition(
             f"checkpoint store {store.uri} ignores conditions on writes (If-Match, If-None-Match): two pods could"
-            " publish over each other; use a store that honours them"
+            " overwrite each other's checkpoints; use a store that honors them"
         )
 
 

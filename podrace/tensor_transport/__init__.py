@@ -1,1 +1,1 @@
-"""The planes: how tensors travel between the processes of a pod. Needs torch; services free of torch stay away."""
+"""Transfers tensors between the processes of a pod, over one of several planes. Requires torch."""

@@ -1,4 +1,4 @@
-"""Owns how a tensor is cut into boxes that fit one message: ranges of indices, one for each dimension."""
+"""Cuts tensors into boxes that fit one message. A box is a range of indices in each dimension."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Box:
-    """The elements between some indices."""
+    """A range of indices in each dimension of a tensor."""
 
     starts: tuple[int, ...]
     """First index in each dimension."""
@@ -16,12 +16,12 @@ class Box:
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> "Box":
-        """All of a tensor."""
+        """The box of a whole tensor."""
         return cls((0,) * len(shape), tuple(shape))
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """What a tensor is indexed with to view the box."""
+        """Slices that index a tensor to view the box."""
         return tuple(slice(start, start + size) for start, size in zip(self.starts, self.sizes, strict=True))
 
     @property
@@ -30,18 +30,18 @@ class Box:
         return math.prod(self.sizes)
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Whether it lies within a tensor of this shape."""
+        """Whether the box lies within a tensor of this shape."""
         return len(self.starts) == len(self.sizes) == len(shape) and all(
             start + size <= length for start, size, length in zip(self.starts, self.sizes, shape, strict=True)
         )
 
 
 def split(box: Box, most_elements: int) -> Iterator[Box]:
-    """Cuts a box into boxes of at most so many elements, in C order, as few dimensions deep as possible.
+    """Cuts a box into smaller boxes in C order, along as few dimensions as possible.
 
     Args:
-        box: Any.
-        most_elements: At least 1.
+        box: The box to cut.
+        most_elements: Largest number of elements of each box, at least 1.
     """
     if box.elements <= most_elements:
         if box.elements:

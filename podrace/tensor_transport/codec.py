@@ -1,6 +1,6 @@
-"""Owns what a tensor is on the wire: its specification, the checks on it, and safetensors bytes for training files.
+"""Describes tensors in messages and checks the descriptions; encodes tensors as safetensors for checkpoint files.
 
-Equal tensors give equal bytes, in any process and in any order of insertion, so that two ends can compare digests.
+Equal tensors give equal bytes, in any process and any order of insertion, so that their digests can be compared.
 """
 
 import json
@@ -55,10 +55,10 @@ def element_type(spec: TensorSpec) -> torch.dtype:
 
 
 def size_bytes(spec: TensorSpec) -> int:
-    """Returns how many bytes the elements take, after checking the whole specification.
+    """Returns the size of the elements in bytes, after checking the whole specification.
 
     Raises:
-        InvalidArgument: The tensor cannot travel: its name, layout version, type, rank or size; the message names it.
+        InvalidArgument: Name, layout version, type, rank or size is not allowed; the message names the tensor.
     """
     if not spec.name:
         raise InvalidArgument("a tensor has no name")
@@ -75,29 +75,29 @@ def size_bytes(spec: TensorSpec) -> int:
 
 
 def spec_of(name: str, tensor: Tensor) -> TensorSpec:
-    """Describes a tensor of any device and strides; what travels is its contiguous form.
+    """Describes a tensor on any device and with any strides; its contiguous form is transferred.
 
     Raises:
-        InvalidArgument: The tensor cannot travel; the message names it.
+        InvalidArgument: The tensor cannot be transferred; the message names it.
     """
     data_type = DATA_TYPES.get(tensor.dtype)
     if data_type is None:
         known = ", ".join(str(element).removeprefix("torch.") for element in DATA_TYPES)
-        raise InvalidArgument(f"tensor {name!r}: {tensor.dtype} does not travel; convert it to one of {known}")
+        raise InvalidArgument(f"tensor {name!r}: {tensor.dtype} cannot be transferred; convert it to one of {known}")
     spec = TensorSpec(name=name, data_type=data_type, shape=tensor.shape, layout_version=LAYOUT_VERSION)
     size_bytes(spec)
     return spec
 
 
 def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """Returns the safetensors file of some tensors; equal arguments give equal bytes.
+    """Encodes tensors as a safetensors file; equal arguments give equal bytes.
 
     Args:
-        tensors: By name; of any device and strides; no two may share memory.
-        metadata: Text kept beside them.
+        tensors: Tensors by name, on any device and with any strides; no two may share memory.
+        metadata: Text stored with them.
 
     Raises:
-        InvalidArgument: A tensor cannot travel; the message names it.
+        InvalidArgument: A tensor cannot be transferred; the message names it.
     """
     for name, tensor in tensors.items():
         spec_of(name, tensor)
@@ -106,16 +106,16 @@ def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
 
 
 def decode(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Returns the tensors (on the CPU, in memory of their own) and the metadata of a safetensors file.
+    """Returns the tensors (on the CPU, copied) and the metadata of a safetensors file.
 
     Raises:
-        DataLoss: The bytes are no whole safetensors file.
-        InvalidArgument: A tensor is of a type that does not travel; the message names it.
+        DataLoss: The bytes are not a complete safetensors file.
+        InvalidArgument: A tensor has a type that cannot be transferred; the message names it.
     """
     try:
         tensors = safetensors.torch.load(data)
-    except (SafetensorError, KeyError) as error:  # KeyError: an element type the library itself does not know
-        raise DataLoss(f"{len(data)} bytes are no whole safetensors file: {error}") from error
+    except (SafetensorError, KeyError) as error:  # KeyError: an element type unknown to the library
+        raise DataLoss(f"{len(data)} bytes are not a complete safetensors file: {error}") from error
     for name, tensor in tensors.items():
         spec_of(name, tensor)
     header, _ = _split(data)
@@ -128,7 +128,7 @@ def _split(data: bytes) -> tuple[dict[str, Any], memoryview]:
 
 
 def _with_metadata(data: bytes, metadata: Mapping[str, str]) -> bytes:
-    # The library writes metadata in the random order of a Rust HashMap, so it is put into the header here, sorted.
+    # The library writes metadata in the random order of a Rust HashMap, so it is added to the header here, sorted.
     if not metadata:
         return data
     header, elements = _split(data)

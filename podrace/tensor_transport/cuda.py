@@ -1,13 +1,13 @@
-"""Owns the plane `cuda`: memory of a GPU that the processes of one host map by CUDA IPC.
+"""Implements the plane `cuda`: GPU memory that the processes of one host map by CUDA IPC.
 
-A region is a slab of the GPU and a small file of the plane `shared`, which holds its header and the handles that open
-the slab: generations are compared without a word to the GPU. What the owner writes is ordered before what its peers
-read by an event that it alone records, so that it never waits for the GPU; a peer waits for its own work before it
-hands a region back.
+A region is a slab of GPU memory and a small file of the plane `shared`, which holds the header and the handles that
+open the slab. Generations are therefore compared without accessing the GPU. An event that only the owner records orders
+its writes before the reads of its peers, so that the owner never waits for the GPU. A peer waits for its own work
+before it hands a region back.
 
-CUDA forbids to free memory that another process still maps. So a slab that is given up is kept for the next region of
-its size, and all go when the plane is closed, after the peers have closed theirs; the driver frees what a killed
-process had.
+CUDA forbids freeing memory that another process maps. A slab that is no longer used is therefore kept for the next
+region of its size. All slabs are freed when the plane is closed, after the peers have closed theirs. The driver frees
+the memory of a killed process.
 """
 
 from collections import defaultdict
@@ -34,58 +34,58 @@ HANDLE_BYTES = 64
 HANDLES = TensorSpec(
     name="handles", data_type=tensor_pb2.DATA_TYPE_UINT8, shape=[2 * HANDLE_BYTES + 8], layout_version=LAYOUT_VERSION
 )
-"""Behind the header: the handle of the memory, that of the event, the size of the slab (little-endian)."""
+"""Follows the header: handle of the memory, handle of the event, size of the slab in bytes (little-endian)."""
 
 
 @dataclass(frozen=True)
 class Slab:
-    """Memory of a GPU with the event that orders what happens to it."""
+    """GPU memory, with the event that orders accesses to it."""
 
     memory: Tensor
     """uint8 [size]."""
     event: Any
-    """As the driver knows it."""
+    """An object of the driver."""
     handles: bytes
-    """Opens both in another process: as HANDLES."""
+    """Opens memory and event in another process; laid out as HANDLES."""
 
 
 class Driver(Protocol):
-    """What the plane wants of CUDA.
+    """The operations of CUDA that the plane uses.
 
-    slab = driver.allocate(size)        # the owner
-    same = driver.open(slab.handles)    # the peer
-    driver.record(slab.event)           # the owner has written, before it says so
-    driver.wait(same.event)             # the peer reads, after it was told
-    driver.finish()                     # the peer has written, before it says so
+    slab = driver.allocate(size)        # owner
+    same = driver.open(slab.handles)    # peer
+    driver.record(slab.event)           # owner, after writing and before it sends a message
+    driver.wait(same.event)             # peer, after it received the message and before reading
+    driver.finish()                     # peer, after writing and before it replies
     """
 
     def allocate(self, size: int) -> Slab:
-        """Takes memory by plain cudaMalloc, and makes an event; raises ResourceExhausted where there is no room."""
+        """Allocates memory with cudaMalloc and creates an event; raises ResourceExhausted if memory is short."""
         ...
 
     def open(self, handles: bytes) -> Slab:
-        """Maps what another process allocated, until the tensor is gone; raises FailedPrecondition if it cannot."""
+        """Maps memory of another process while the tensor exists; raises FailedPrecondition if that fails."""
         ...
 
     def zero(self, memory: Tensor) -> None:
-        """Fills with zeros."""
+        """Fills memory with zeros."""
         ...
 
     def record(self, event: Any) -> None:
-        """Notes the point that the work given to the GPU so far ends at."""
+        """Records the end of the work submitted to the GPU so far."""
         ...
 
     def wait(self, event: Any) -> None:
-        """Has the work given to the GPU from now on begin after the noted point."""
+        """Lets work that is submitted from now on start after the recorded point."""
         ...
 
     def finish(self) -> None:
-        """Waits for the work given to the GPU so far."""
+        """Waits for the work submitted to the GPU so far."""
         ...
 
 
 class CudaRegion(Region):
-    """A region whose hand-overs are noted on the GPU."""
+    """A region that records an event on the GPU when it is handed out."""
 
     def __init__(
         self,
@@ -101,27 +101,27 @@ class CudaRegion(Region):
         self._event, self._driver = slab.event, driver
 
     def refs(self) -> list[TensorRef]:
-        """As Region.refs; what was written so far is ordered before what the peer does."""
+        """As Region.refs; also orders the writes so far before the work of the peer."""
         refs = super().refs()
         self._driver.record(self._event)
         return refs
 
 
 class CudaPlane:
-    """Regions on a GPU that peers of the same host map. See Plane for the verbs."""
+    """Regions on a GPU that peers on the same host map. See Plane for the methods."""
 
     scheme = SCHEME
 
     def __init__(self, prefix: str, make_driver: Callable[[], Driver], folder: Path = FOLDER) -> None:
-        """Begins without regions.
+        """Starts without regions.
 
         Args:
             prefix: As of SharedPlane.
-            make_driver: Of the GPU that memory is allocated on, or mapped into; called when it is first needed, and may
-                raise Unimplemented where there is none.
-            folder: Where the headers lie.
+            make_driver: Returns the driver of the GPU whose memory is allocated or mapped; called on first use, and may
+                raise Unimplemented if there is no GPU.
+            folder: Folder of the header files.
         """
-        self._heads = SharedPlane(prefix, folder)
+        self._headers = SharedPlane(prefix, folder)
         self._make_driver = make_driver
         self._slabs: dict[str, Slab] = {}
         self._spare: defaultdict[int, list[Slab]] = defaultdict(list)
@@ -133,24 +133,24 @@ class CudaPlane:
         return self._make_driver()
 
     def create(self, name: str, specs: Sequence[TensorSpec]) -> Region:
-        """Allocates memory for some tensors; raises as Plane.create does."""
+        """Allocates memory for tensors; raises as Plane.create does."""
         (_, size), driver = place(specs), self._driver
-        head = self._heads.create(name, [HANDLES])
+        header_region = self._headers.create(name, [HANDLES])
         try:
             slab = self._take(size)
         except ResourceExhausted:
-            head.close()
+            header_region.close()
             raise
-        head["handles"].copy_(torch.frombuffer(bytearray(slab.handles), dtype=torch.uint8))
-        plane_uri = f"{SCHEME}:{head.plane_uri.partition(':')[2]}"
+        header_region["handles"].copy_(torch.frombuffer(bytearray(slab.handles), dtype=torch.uint8))
+        plane_uri = f"{SCHEME}:{header_region.plane_uri.partition(':')[2]}"
         self._slabs[plane_uri] = slab
-        words = header(self._heads.block(head.plane_uri))
-        release = partial(self._release, plane_uri, head)
+        words = header(self._headers.block(header_region.plane_uri))
+        release = partial(self._release, plane_uri, header_region)
         self._regions[plane_uri] = CudaRegion(plane_uri, slab, specs, release, words, driver)
         return self._regions[plane_uri]
 
     def _take(self, size: int) -> Slab:
-        """A slab of zeros: a spare one, or a new one, for which spare ones of other sizes may have to go."""
+        """Returns a slab of zeros: a spare one or a new one. Frees spare slabs of other sizes if memory is short."""
         if self._spare[size]:
             slab = self._spare[size].pop()
         else:
@@ -169,32 +169,32 @@ class CudaPlane:
         return open_tensors(refs, lambda plane_uri: self._slab(plane_uri).memory, self._words)
 
     async def pull(self, refs: Sequence[TensorRef]) -> None:
-        """Orders what the owner wrote before what is read here from now on."""
+        """Orders the owner's writes before the reads of this process from now on."""
         for plane_uri in {ref.plane_uri for ref in refs} - self._slabs.keys():
             self._driver.wait(self._slab(plane_uri).event)
 
     async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
-        """Waits until what was written here is there: one event cannot tell the owner of several peers."""
+        """Waits until the writes of this process have finished: one event cannot signal the work of several peers."""
         if {ref.plane_uri for ref in refs} - self._slabs.keys():
             self._driver.finish()
 
     def forget(self, plane_uri: str) -> None:
         """Drops the mapping of a region; it is unmapped when no view is left."""
         self._opened.pop(plane_uri, None)
-        self._heads.forget(_head_uri(plane_uri))
+        self._headers.forget(_header_uri(plane_uri))
 
     def close(self) -> None:
-        """Frees the memory taken here, which no peer may map any more, and drops all mappings."""
+        """Frees the memory allocated here, which no peer may map any more, and drops all mappings."""
         for region in list(self._regions.values()):
             region.close()
         self._spare.clear()
         self._opened.clear()
-        self._heads.close()
+        self._headers.close()
 
     def _slab(self, plane_uri: str) -> Slab:
         if plane_uri in self._slabs:
             return self._slabs[plane_uri]
-        # Looked at each time: a successor of the same name may have other memory.
+        # Read each time: a later region of the same name may have other memory.
         handles = self._block(plane_uri)[HEADER_BYTES : HEADER_BYTES + size_bytes(HANDLES)].numpy().tobytes()
         slab = self._opened.get(plane_uri)
         if slab is None or slab.handles != handles:
@@ -206,17 +206,17 @@ class CudaPlane:
 
     def _block(self, plane_uri: str) -> Tensor:
         try:
-            return self._heads.block(_head_uri(plane_uri))
+            return self._headers.block(_header_uri(plane_uri))
         except FailedPrecondition:
             self._opened.pop(plane_uri, None)
             raise
 
-    def _release(self, plane_uri: str, head: Region) -> None:
+    def _release(self, plane_uri: str, header_region: Region) -> None:
         slab = self._slabs.pop(plane_uri)
         del self._regions[plane_uri]
         self._spare[slab.memory.numel()].append(slab)
-        head.close()
+        header_region.close()
 
 
-def _head_uri(plane_uri: str) -> str:
+def _header_uri(plane_uri: str) -> str:
     return f"{SharedPlane.scheme}:{plane_uri.removeprefix(f'{SCHEME}:')}"

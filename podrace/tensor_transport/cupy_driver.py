@@ -1,6 +1,6 @@
-"""CUDA as the plane `cuda` wants it, by CuPy: the only file that calls the driver for it.
+"""Implements the CUDA driver of the plane `cuda` with CuPy.
 
-CuPy's own allocator is not asked: memory of its pool, and of torch's, cannot be exported piece by piece.
+CuPy's memory pool is not used: memory of its pool, and of torch's, cannot be exported in pieces.
 """
 
 import weakref
@@ -15,13 +15,13 @@ from podrace.tensor_transport.cuda import HANDLE_BYTES, Slab
 
 
 class CupyDriver:
-    """See podrace.tensor_transport.cuda.Driver; all of one GPU, on torch's current stream."""
+    """Implements podrace.tensor_transport.cuda.Driver for one GPU, on torch's current stream."""
 
     def __init__(self, device: int = 0) -> None:
-        """Chooses a GPU.
+        """Selects a GPU.
 
         Args:
-            device: Of those that this process sees.
+            device: Index among the GPUs that this process sees.
 
         Raises:
             Unimplemented: CuPy is not installed, or there is no such GPU.
@@ -37,7 +37,7 @@ class CupyDriver:
         self._cupy, self._runtime, self._index = cupy, cupy.cuda.runtime, device
 
     def allocate(self, size: int) -> Slab:
-        """Takes memory by plain cudaMalloc."""
+        """Allocates memory with cudaMalloc."""
         with self._cupy.cuda.Device(self._index):
             try:
                 memory = self._cupy.cuda.Memory(size)
@@ -51,7 +51,7 @@ class CupyDriver:
             return Slab(self._tensor(memory.ptr, size, memory), event, b"".join(handles) + size.to_bytes(8, "little"))
 
     def open(self, handles: bytes) -> Slab:
-        """Maps another process's memory; unmapped with the last tensor that views it."""
+        """Maps memory of another process; it is unmapped with the last tensor that views it."""
         memory_handle, event_handle = handles[:HANDLE_BYTES], handles[HANDLE_BYTES : 2 * HANDLE_BYTES]
         size = int.from_bytes(handles[2 * HANDLE_BYTES :], "little")
         with self._cupy.cuda.Device(self._index):
@@ -61,24 +61,24 @@ class CupyDriver:
             except self._runtime.CUDARuntimeError as error:
                 raise FailedPrecondition(
                     f"memory of another process cannot be mapped on GPU {self._index}: {error}; both must be on one"
-                    " host, in containers that share a PID namespace, and neither may have exported it itself"
+                    " host, in containers that share a PID namespace, and neither may have exported it again"
                 ) from error
             return Slab(self._tensor(memory.pointer, size, memory), event, handles)
 
     def zero(self, memory: Tensor) -> None:
-        """Fills with zeros, in the order of the stream."""
+        """Fills memory with zeros, on the stream."""
         memory.zero_()
 
     def record(self, event: Any) -> None:
-        """On torch's current stream."""
+        """Records the event on torch's current stream."""
         self._runtime.eventRecord(event.ptr, self._stream())
 
     def wait(self, event: Any) -> None:
-        """On torch's current stream."""
+        """Lets torch's current stream wait for the event."""
         self._runtime.streamWaitEvent(self._stream(), event.ptr)
 
     def finish(self) -> None:
-        """Torch's current stream."""
+        """Waits for torch's current stream."""
         torch.cuda.current_stream(self._index).synchronize()
 
     def _stream(self) -> int:
@@ -93,7 +93,7 @@ class CupyDriver:
 
 
 class _OpenedMemory:
-    """Closes a mapping when nothing refers to it."""
+    """Mapped memory that is unmapped when nothing refers to it."""
 
     def __init__(self, runtime: Any, pointer: int) -> None:
         self.pointer = pointer
@@ -101,7 +101,7 @@ class _OpenedMemory:
 
 
 class _OpenedEvent:
-    """An event of another process; `ptr` as of CuPy's own."""
+    """An event of another process, with `ptr` like CuPy's own events."""
 
     def __init__(self, runtime: Any, pointer: int) -> None:
         self.ptr = pointer

@@ -1,8 +1,8 @@
-"""Owns collectives between processes whose membership changes: NCCL on GPUs, gloo on CPUs.
+"""Runs collectives in groups of processes that can lose members: NCCL on GPUs, gloo on CPUs.
 
-A group is never repaired. When a member is lost, all others hear of it within the deadline, drop the group and join a
-new one under a fresh prefix of the same store; nobody ever waits for ever, and no process is ended by its collectives.
-torch's default process group is not touched.
+A group is never repaired. When a member is lost, an error is raised in all others within the timeout. They drop the
+group and join a new one under a new prefix of the same store. Every wait has a limit, and a failing collective never
+terminates its process. torch's default process group is not used.
 """
 
 import os
@@ -21,20 +21,20 @@ from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGro
 from podrace.errors import InvalidArgument, Unavailable
 
 ABORT_SLICE_SECONDS = 0.1
-"""How long a verb waits before it looks whether somebody aborted."""
+"""Interval at which a waiting collective checks whether the group was aborted."""
 POLL_SECONDS = 0.0002
 MAXIMUM_THREADS = 8
-"""Of gloo, for one group; each waits for one member's broadcast."""
+"""Threads of gloo per group; each waits for the broadcast of one member."""
 CACHED_ELEMENTS = 32_768
-"""Summed at a time on a CPU, so that the sums in float64 never leave its cache: measured 7 times faster than whole."""
+"""Elements summed at a time on a CPU, so that the float64 sums stay in its cache; measured 7 times faster."""
 
 
 class MemberLost(Unavailable):
-    """A member of the group died or fell silent; the group is of no more use, its survivors can form another."""
+    """A member of the group died or did not respond in time. The group is unusable; the others can form a new one."""
 
 
 class GroupStore:
-    """Where members of groups find each other; lives in one process, which has to outlive the groups.
+    """The store through which members of groups find each other. Its process must outlive the groups.
 
     Attributes:
         address: `host:port`, for Group.join.
@@ -44,10 +44,10 @@ class GroupStore:
         """Listens on a free port.
 
         Args:
-            host: Address of this machine that members can reach; nothing else is bound.
+            host: Address of this machine that members can reach; no other address is bound.
 
         Raises:
-            InvalidArgument: It is none of this machine's addresses.
+            InvalidArgument: It is not an address of this machine.
         """
         try:
             listener = socket.create_server((host, 0))
@@ -55,43 +55,43 @@ class GroupStore:
             raise InvalidArgument(f"cannot listen on {host!r} for the members of groups: {error.strerror}") from None
         port = listener.getsockname()[1]
         self.address = f"{host}:{port}"
-        # The store would bind to all addresses of the machine; a socket that is bound already is taken as it is.
+        # By itself the store would bind to all addresses of the machine, so it is given a bound socket.
         self._store: TCPStore | None = TCPStore(
             host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )
 
     def close(self) -> None:
-        """Stops listening; repeating is harmless."""
+        """Stops listening. Idempotent."""
         self._store = None
 
 
 class Group:
     """Collectives over a fixed set of processes.
 
-    Every member calls the same verbs in the same order with tensors of the same shapes and dtypes. Whoever forms a
-    group has to make sure of it: gloo ends a process that receives more than it has room for.
+    Every member must call the same collectives in the same order with tensors of the same shapes and dtypes: gloo
+    terminates a process that receives more than its buffer holds.
 
         group = Group.join(store_address, prefix, rank, size, device, timeout_seconds=10.0)
         try:
             group.mean_(gradient)
         except MemberLost:
-            ...                            # whoever is left agrees on members and on a prefix never used before
+            ...                            # the others agree on the members and on a prefix never used before
             group = Group.join(store_address, another_prefix, rank, size, device, timeout_seconds=10.0)
 
-    Every verb is a broadcast from each member, all at once, and arithmetic on this side in the order of the ranks: the
-    results have the same bits on every member, whatever the backend does. That moves size x tensor to each where a
-    reduction would move two tensors twice as wide: up to four members it is the shorter way as well.
+    Every collective broadcasts from all members at once and computes locally in the order of the ranks. So the results
+    have the same bits on every member, independent of the backend. Each member receives size x tensor; an all-reduce in
+    float64 would move two tensors of twice the width, which is not less for up to four members.
 
-    A verb that fails has changed nothing of the caller's. A group of one needs no store and no peers.
+    A collective that fails has not changed the caller's tensors, except `broadcast_`. A group of one needs no store.
 
     Attributes:
-        rank: Of this member.
-        size: Members.
-        device: Where the tensors must be.
+        rank: Rank of this member.
+        size: Number of members.
+        device: Device that the tensors must be on.
     """
 
     def __init__(self, backend: Any, rank: int, size: int, device: torch.device, timeout_seconds: float) -> None:
-        """Wraps a connected backend of torch; None for a group of one. Use `join`."""
+        """Wraps a connected backend of torch, or None for a group of one. Use `join` instead."""
         self.rank, self.size, self.device = rank, size, device
         self._backend, self._timeout_seconds = backend, timeout_seconds
         self._closed = threading.Event()
@@ -109,19 +109,19 @@ class Group:
         timeout_seconds: float,
         host: str = "127.0.0.1",
     ) -> "Group":
-        """Meets the other members and connects to them.
+        """Waits for the other members and connects to them.
 
         Args:
-            store_address: Of a GroupStore.
-            prefix: The same for all members and never used before.
-            rank: 0 to size - 1, each once.
-            size: Members.
+            store_address: Address of a GroupStore.
+            prefix: Name of the group: the same for all members and never used before.
+            rank: 0 to size - 1, different for each member.
+            size: Number of members.
             device: CPU: gloo. CUDA: NCCL.
-            timeout_seconds: How long this may take, and each verb.
-            host: Address of this machine that the other members can reach (gloo; NCCL chooses by itself).
+            timeout_seconds: Limit for joining, and for each collective.
+            host: Address of this machine that the other members can reach (gloo; NCCL chooses its own).
 
         Raises:
-            MemberLost: Not all came in time, or the store is gone.
+            MemberLost: Not all members joined in time, or the store is unreachable.
         """
         device = torch.device(device)
         if size == 1:
@@ -134,18 +134,18 @@ class Group:
             backend = connect(store, rank, size, device, timeout, host)
         except RuntimeError as error:
             raise MemberLost(
-                f"group {prefix}: not all of the {size} members met at {store_address} within {timeout_seconds:g} s"
+                f"group {prefix}: not all of the {size} members joined at {store_address} within {timeout_seconds:g} s"
                 f" ({_first_line(error)})"
             ) from None
         return cls(backend, rank, size, device, timeout_seconds)
 
-    # --- verbs ------------------------------------------------------------------------------------------------
+    # --- collectives ------------------------------------------------------------------------------------------
 
     def gather(self, tensor: Tensor) -> Sequence[Tensor]:
-        """What every member gave, in the order of the ranks: size copies of one shape and dtype.
+        """Returns the tensors of all members in the order of their ranks, all of one shape and dtype.
 
         Raises:
-            MemberLost: A member is gone, or silent for longer than the timeout.
+            MemberLost: A member has exited, or has not responded within the timeout.
         """
         gathered = tensor.new_empty(self.size, *tensor.shape)
         self._exchange(tensor, gathered)
@@ -163,7 +163,7 @@ class Group:
         return tensor
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over the members, in the tensor's dtype; floats are summed in float64. Raises as `gather`."""
+        """Returns the sum over the members in the tensor's dtype; floats are summed in float64. Raises as `gather`."""
         first, *others = self.gather(tensor)
         total = first.to(torch.float64 if tensor.is_floating_point() else torch.int64)
         for other in others:
@@ -171,67 +171,69 @@ class Group:
         return total.to(tensor.dtype)
 
     def maximum(self, tensor: Tensor) -> Tensor:
-        """The largest over the members, elementwise. Raises as `gather`."""
+        """Returns the elementwise maximum over the members. Raises as `gather`."""
         return torch.stack(list(self.gather(tensor))).amax(0)
 
     def broadcast(self, tensor: Tensor, source: int) -> Tensor:
-        """What the member of rank `source` gave; the others give the same shape and dtype. Raises as `gather`."""
+        """Returns the tensor of rank `source`; the others pass the same shape and dtype. Raises as `gather`."""
         received = tensor.detach().clone(memory_format=torch.contiguous_format)
         self._broadcast([(source, received)])
         return received
 
     def broadcast_(self, tensors: Sequence[Tensor], source: int) -> None:
-        """Overwrites contiguous tensors with those of the member of rank `source`.
+        """Overwrites contiguous tensors with those of rank `source`.
 
         Raises:
-            MemberLost: As `gather`; what the tensors hold is undefined then.
+            MemberLost: As `gather`; the content of the tensors is then undefined.
         """
         self._broadcast([(source, tensor.detach()) for tensor in tensors if tensor.numel()])
 
     def barrier(self) -> None:
-        """Returns when all members have come here. Raises as `gather`."""
+        """Waits until all members have called this. Raises as `gather`."""
         self.gather(torch.zeros(1, device=self.device))
 
     def _exchange(self, tensor: Tensor, gathered: Tensor) -> None:
-        """Fills [size, ...] with what every member gives."""
+        """Fills [size, ...] with the tensors of all members."""
         gathered[self.rank].copy_(tensor.detach())
-        # Straight into place: gloo's own gather makes a copy of everything, and starts with fresh pages each time.
+        # Received in place: gloo's own gather copies everything and allocates new pages each time.
         self._broadcast(list(enumerate(gathered)))
 
     def _buffer(self, tensor: Tensor) -> Tensor:
-        """Memory for what all members give, used again and again: fresh pages cost more than the arithmetic."""
+        """Returns memory for the tensors of all members. It is reused: new pages cost more than the arithmetic."""
         wanted, held = self.size * tensor.numel(), self._buffers.get(tensor.dtype)
         if held is None or held.numel() < wanted:
             held = self._buffers[tensor.dtype] = tensor.new_empty(wanted)
         return held[:wanted]
 
-    # --- the end ----------------------------------------------------------------------------------------------
+    # --- leaving ----------------------------------------------------------------------------------------------
 
     def abort(self) -> None:
-        """Leaves without the others, from any thread: a verb under way here raises MemberLost at once, the others'
-        as soon as the connections close, no later than their timeout. Repeating is harmless.
+        """Leaves the group at once, from any thread. Idempotent.
+
+        A collective that is running here raises MemberLost immediately. Those of the other members raise it when the
+        connections close, or at the latest at their timeout.
         """
         self._closed.set()
-        # In a list, so that the thread drops the last reference.
+        # In a list, so that the thread drops the last reference to the backend.
         held, self._backend = [self._backend], None
         if held[0] is None:
             return
-        # gloo ends an operation only at its own timeout, and its destructor waits for that: nobody else should.
+        # gloo ends an operation only at its timeout, and its destructor waits for that, so a separate thread calls it.
         thread = threading.Thread(target=_abandon, args=(held,), name="group-abort", daemon=True)
         thread.start()
         if self.device.type == "cuda":
-            # NCCL wants one communicator gone before the next one comes; its abort has been known to hang.
+            # NCCL requires that a communicator is gone before the next is created. Its abort may hang, hence the limit.
             thread.join(self._timeout_seconds)
 
     def close(self) -> None:
-        """Leaves; to be called when no verb is under way anywhere."""
+        """Leaves the group. No member may be running a collective."""
         self._closed.set()
         self._backend = None
 
     def _broadcast(self, tensors: Sequence[tuple[int, Tensor]]) -> None:
-        """Sends tensors from their sources, each with its rank, to everybody, all at once, and waits for all.
+        """Broadcasts tensors, each from the rank given with it, all at once, and waits for all.
 
-        Drops every reference to what is under way before it raises: connections would stay open.
+        Drops every reference to the operations before it raises, because they would keep connections open.
         """
         if self.size == 1 or not any(tensor.numel() for _, tensor in tensors):
             return
@@ -258,23 +260,23 @@ class Group:
         return backend
 
     def _wait(self, work: Any, deadline: float) -> str:
-        """Returns what is wrong if that is found on this side; raises what the operation ended with."""
+        """Waits for an operation. Returns a problem found on this side, or ""; raises the error of the operation."""
         while not work.is_completed():
             if self._closed.is_set():
                 return "aborted"
             if time.monotonic() > deadline:
-                return f"a member was silent for {self._timeout_seconds:g} s"
+                return f"a member did not respond for {self._timeout_seconds:g} s"
             self._pause(work)
         work.wait()
-        # NCCL calls aborted operations successful.
+        # NCCL reports aborted operations as successful.
         return "aborted" if self._closed.is_set() else ""
 
     def _pause(self, work: Any) -> None:
         if self.device.type == "cuda":
-            # Waiting with a timeout would make NCCL abort at its end.
+            # After a wait with a timeout, NCCL would abort.
             time.sleep(POLL_SECONDS)
         else:
-            # Also raised for an operation that failed; the caller finds that out.
+            # Also raised by a failed operation; the caller checks for that.
             with suppress(RuntimeError):
                 work.wait(timedelta(seconds=min(ABORT_SLICE_SECONDS, self._timeout_seconds)))
 
@@ -284,22 +286,22 @@ def _connect_gloo(store: PrefixStore, rank: int, size: int, device: torch.device
     options = backend._Options()
     options._timeout = timeout
     options._threads = min(size, MAXIMUM_THREADS)
-    # By default gloo binds to what the host's name resolves to, which in a container may be anything.
+    # By default gloo binds to the address that the host name resolves to, which may be wrong in a container.
     options._devices = [backend.create_device(hostname=host)]
     return backend(store, rank, size, options)
 
 
 def _connect_nccl(store: PrefixStore, rank: int, size: int, device: torch.device, timeout: timedelta, host: str) -> Any:
-    """Not blocking, so that it can be aborted; deadlines are kept by Group alone."""
+    """Connects NCCL without blocking, so that it can be aborted. Only Group enforces timeouts."""
     from torch.distributed import ProcessGroupNCCL  # not in builds without CUDA
 
-    # Read when a group is made; by default torch's watchdog ends the process on any error.
+    # Read when a group is created. By default torch's watchdog terminates the process on any error.
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     os.environ["TORCH_NCCL_ENABLE_MONITORING"] = "0"
     os.environ["TORCH_NCCL_NONBLOCKING_TIMEOUT"] = str(max(1, round(timeout.total_seconds())))
     options = ProcessGroupNCCL.Options()
     options.config.blocking = 0
-    # The watchdog's own, which must never come first.
+    # The timeout of the watchdog, which must never expire before that of Group.
     options._timeout = timedelta(days=1)
     with torch.cuda.device(device):
         backend = ProcessGroupNCCL(store, rank, size, options)
@@ -308,7 +310,7 @@ def _connect_nccl(store: PrefixStore, rank: int, size: int, device: torch.device
 
 
 def _abandon(held: list[Any]) -> None:
-    """Ends a backend by dropping the only reference to it."""
+    """Aborts a backend and drops the only reference to it."""
     with suppress(RuntimeError):
         held[0].abort()
     held.clear()

@@ -1,7 +1,7 @@
-"""Owns how a block of memory is laid out: a header of 64 bytes, then tensors at multiples of 64. Knows no plane.
+"""Lays out tensors in a block of memory: a header of 64 bytes, then each tensor at a multiple of 64 bytes.
 
 The header is eight little-endian 64-bit words: magic, layout version, generation, size of the block in bytes, four
-zeros. Only the owner writes it. The generation is a safety check, not a lock: ownership passes by message alone.
+zeros. Only the owner writes it. The generation is a safety check, not a lock: ownership passes only by messages.
 """
 
 import mmap
@@ -26,20 +26,20 @@ REGION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]*")
 
 
 def check_name(name: str) -> None:
-    """Refuses a region name that could leave its folder or, holding a dash, be taken for another pod's.
+    """Checks that a region name cannot leave its folder and has no dash, which separates it from the pod's prefix.
 
     Raises:
-        InvalidArgument: The name is not made of letters, digits, `_` and `.`.
+        InvalidArgument: The name has other characters than letters, digits, `_` and `.`.
     """
     if not REGION_NAME.fullmatch(name):
-        raise InvalidArgument(f"region name {name!r} must be made of letters, digits, '_' and '.'")
+        raise InvalidArgument(f"region name {name!r} must consist of letters, digits, '_' and '.'")
 
 
 def place(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
     """Returns the offset of each tensor and the size of the whole block, header included, all in bytes.
 
     Raises:
-        InvalidArgument: A tensor cannot travel or two have the same name.
+        InvalidArgument: A tensor cannot be transferred, or two have the same name.
     """
     offsets = []
     names = set()
@@ -54,10 +54,10 @@ def place(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
 
 
 def mapped(descriptor: int, size: int, flags: int = mmap.MAP_SHARED) -> Tensor:
-    """Maps memory as uint8 [size]; its pages come into being when they are first touched.
+    """Maps memory as uint8 [size]; its pages are allocated when they are first accessed.
 
-    The mapping lives exactly as long as a tensor that views it. It is never closed by hand: torch does not hold the
-    buffer locked, so `mmap.close` would succeed and leave every view pointing at unmapped memory.
+    The mapping exists as long as a tensor views it. It must not be closed explicitly: torch does not lock the buffer,
+    so `mmap.close` would succeed and leave every view pointing at unmapped memory.
     """
     return torch.frombuffer(mmap.mmap(descriptor, size, flags=flags), dtype=torch.uint8)
 
@@ -68,7 +68,7 @@ def header(memory: Tensor) -> Tensor:
 
 
 def write_header(memory: Tensor) -> None:
-    """Makes fresh memory a block of the first generation."""
+    """Writes the header of a new block, with the first generation."""
     write_words(header(memory), memory.numel())
 
 
@@ -81,22 +81,24 @@ def write_words(words: Tensor, size: int) -> None:
 
 
 def check_header(memory: Tensor, plane_uri: str) -> None:
-    """Refuses memory that is no block of this layout.
+    """Checks that memory is a block of this layout.
 
     Raises:
-        FailedPrecondition: Another file has the name, or another version of podrace wrote it.
+        FailedPrecondition: Another program, or another version of podrace, wrote it.
     """
     words = header(memory).tolist()
     expected = {MAGIC_WORD: MAGIC, LAYOUT_VERSION_WORD: LAYOUT_VERSION, SIZE_WORD: memory.numel()}
     if any(words[word] != value for word, value in expected.items()):
-        raise FailedPrecondition(f"{plane_uri} holds no tensors of layout version {LAYOUT_VERSION}; is it our file?")
+        raise FailedPrecondition(
+            f"{plane_uri} holds no tensors of layout version {LAYOUT_VERSION}; is it a file of podrace?"
+        )
 
 
 def check_distinct(refs: Sequence[TensorRef]) -> None:
-    """Refuses references of which two would answer to one name.
+    """Checks that the names of referenced tensors are distinct.
 
     Raises:
-        InvalidArgument: A name comes twice.
+        InvalidArgument: A name occurs twice.
     """
     names = sorted(ref.spec.name for ref in refs)
     if len(set(names)) != len(names):
@@ -108,16 +110,16 @@ def open_tensors(
     memory_of: Callable[[str], Tensor],
     words_of: Callable[[str], Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Views what some references name, in place.
+    """Views the referenced tensors in place.
 
     Args:
-        refs: Distinct in the names of their tensors.
-        memory_of: Gives the block of a plane URI, uint8 [size], header checked.
-        words_of: Gives its header, int64 [8], where it does not lie at the beginning of the block.
+        refs: References with distinct names of tensors.
+        memory_of: Returns the block of a plane URI, uint8 [size], with its header checked.
+        words_of: Returns the header of a plane URI, int64 [8], if it is not at the start of the block.
 
     Raises:
-        FailedPrecondition: A block has another generation than a reference states.
-        InvalidArgument: A reference is malformed or reaches out of its block.
+        FailedPrecondition: A block has another generation than a reference.
+        InvalidArgument: A reference is malformed or exceeds its block.
     """
     check_distinct(refs)
     blocks = {plane_uri: memory_of(plane_uri) for plane_uri in {ref.plane_uri for ref in refs}}
@@ -131,14 +133,14 @@ def open_tensors(
 def _check_ref(ref: TensorRef, block_bytes: int, generation: int) -> None:
     if generation != ref.generation:
         raise FailedPrecondition(
-            f"{ref.plane_uri} is at generation {generation}, the reference to {ref.spec.name!r} is of {ref.generation}:"
-            " the owner has handed the memory out anew"
+            f"{ref.plane_uri} has generation {generation}, the reference to {ref.spec.name!r} has {ref.generation}:"
+            " the owner has handed out the memory again"
         )
     begin, end = ref.offset_bytes, ref.offset_bytes + size_bytes(ref.spec)
     if begin < HEADER_BYTES or begin % ALIGNMENT_BYTES or end > block_bytes:
         raise InvalidArgument(
-            f"tensor {ref.spec.name!r}: bytes {begin} to {end} do not fit {ref.plane_uri} of {block_bytes} bytes"
-            f" (from {HEADER_BYTES} on, in multiples of {ALIGNMENT_BYTES})"
+            f"tensor {ref.spec.name!r}: bytes {begin} to {end} do not fit into {ref.plane_uri} of {block_bytes} bytes"
+            f" (tensors start at multiples of {ALIGNMENT_BYTES}, at {HEADER_BYTES} or later)"
         )
 
 

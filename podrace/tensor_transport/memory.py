@@ -1,4 +1,4 @@
-"""Owns the plane `memory`: both ends are in one process and hold the same MemoryPlane."""
+"""Implements the plane `memory`: owner and peer are in one process and use the same MemoryPlane."""
 
 import mmap
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ from podrace.tensor_transport.plane import Region
 
 
 class MemoryPlane:
-    """Regions of this process: anonymous memory, or memory of a GPU. See Plane for the verbs."""
+    """Regions of this process: anonymous memory, or memory of a GPU. See Plane for the methods."""
 
     def __init__(self, prefix: str = "memory:", device: torch.device | str = "cpu") -> None:
-        """Begins without regions.
+        """Starts without regions.
 
         Args:
-            prefix: Begins the plane URI of every region: the scheme, a colon, and perhaps more.
-            device: Where the memory is.
+            prefix: Prefix of the plane URI of every region: the scheme, a colon, and optionally more.
+            device: Device of the memory.
         """
         self.scheme = prefix.partition(":")[0]
         self._prefix, self._device = prefix, torch.device(device)
@@ -39,12 +39,12 @@ class MemoryPlane:
         self._regions: dict[str, Region] = {}
 
     def create(self, name: str, specs: Sequence[TensorSpec]) -> Region:
-        """Allocates memory for some tensors; raises as Plane.create does."""
+        """Allocates memory for tensors; raises as Plane.create does."""
         check_name(name)
         _, size = place(specs)
         plane_uri = f"{self._prefix}{name}"
         if plane_uri in self._blocks:
-            raise AlreadyExists(f"region {plane_uri} is there already; close it first")
+            raise AlreadyExists(f"region {plane_uri} exists already; close it first")
         block = self._blocks[plane_uri] = Block(size, self._device)
         release = partial(self._release, plane_uri)
         self._regions[plane_uri] = Region(plane_uri, block.memory, specs, release, block.words)
@@ -55,13 +55,13 @@ class MemoryPlane:
         return open_tensors(refs, lambda uri: self._block(uri).memory, lambda uri: self._block(uri).words)
 
     def forget(self, plane_uri: str) -> None:
-        """Does nothing: the peer views the owner's own block, and no mapping of it is kept."""
+        """Not needed: the peer views the owner's own block, so there is no mapping to drop."""
 
     async def pull(self, refs: Sequence[TensorRef]) -> None:
-        """Does nothing: both ends see one memory."""
+        """Not needed: both ends share the memory."""
 
     async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
-        """Does nothing: both ends see one memory."""
+        """Not needed: both ends share the memory."""
 
     def close(self) -> None:
         """Closes all regions."""
@@ -72,7 +72,7 @@ class MemoryPlane:
         block = self._blocks.get(plane_uri)
         if block is None:
             raise FailedPrecondition(
-                f"{plane_uri} is not there: its owner closed it, or the two ends do not share one MemoryPlane"
+                f"{plane_uri} does not exist: its owner closed it, or the two ends do not share one MemoryPlane"
             )
         return block
 
@@ -81,21 +81,22 @@ class MemoryPlane:
 
 
 class Block:
-    """Zeros with a header, which is never asked of a GPU.
+    """Memory filled with zeros, and its header, which is always readable without accessing a GPU.
 
     Attributes:
         memory: uint8 [size].
-        words: int64 [8] on the CPU: the header.
+        words: The header, int64 [8] on the CPU.
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
-        """Takes memory; raises ResourceExhausted where there is not enough."""
+        """Allocates memory; raises ResourceExhausted if there is not enough."""
         if device.type == "cpu":
             try:
                 self.memory = mapped(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             except OSError as error:
                 raise ResourceExhausted(
-                    f"this machine has no room for a region of {size} bytes ({error.strerror}): make the slots smaller"
+                    f"this machine has not enough memory for a region of {size} bytes ({error.strerror}): make the"
+                    " slots smaller"
                 ) from error
             write_header(self.memory)
             self.words = header(self.memory)
@@ -104,7 +105,7 @@ class Block:
             self.memory = torch.zeros(size, dtype=torch.uint8, device=device)
         except torch.OutOfMemoryError as error:
             raise ResourceExhausted(
-                f"{device} has no room for a region of {size} bytes: make the slots smaller"
+                f"{device} has not enough memory for a region of {size} bytes: make the slots smaller"
             ) from error
         self.words = torch.zeros(HEADER_WORDS, dtype=torch.int64)
         write_words(self.words, size)

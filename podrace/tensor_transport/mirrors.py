@@ -1,7 +1,7 @@
-"""Owns what the planes `grpc` and `group` share: regions of one process, and mirrors of them in others.
+"""Keeps the regions of a process and the mirrors of other processes' regions, for the planes `grpc` and `group`.
 
-Two processes that share no memory see one region all the same: its owner holds it, a peer keeps a mirror of it, pulls
-into the mirror what it will read and pushes from it what it has written.
+The two processes share no memory. The owner holds the region. A peer keeps a copy, the mirror: it pulls what it will
+read into the mirror and pushes what it has written from the mirror.
 """
 
 from collections.abc import Sequence
@@ -21,36 +21,38 @@ from podrace.tensor_transport.plane import Region
 
 
 class MirrorPlane:
-    """All of a plane but `pull` and `push`, which are the ways to copy.
+    """A plane without `pull` and `push`, which subclasses implement.
 
     Attributes:
         scheme: See Plane.
-        address: Where this process serves its regions; empty: nothing is created here.
-        device: Where regions and mirrors are.
+        address: Address at which this process serves its regions; empty: it creates none.
+        device: Device of regions and mirrors.
     """
 
     def __init__(self, scheme: str, address: str, device: torch.device | str = "cpu") -> None:
-        """Begins without regions; dials nobody yet."""
+        """Starts without regions and connections."""
         self.scheme, self.address, self.device = scheme, address, torch.device(device)
         self._own = MemoryPlane(f"{scheme}:{address}/", device)
         self._mirrors: dict[str, Block] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def serve_at(self, address: str) -> None:
-        """Says where this process serves its regions, where that is found out later; before the first is created."""
+        """Sets the address at which this process serves its regions; must precede the first `create`."""
         self.address = address
         self._own = MemoryPlane(f"{self.scheme}:{address}/", self.device)
 
     def create(self, name: str, specs: Sequence[TensorSpec]) -> Region:
-        """Allocates memory for some tensors; raises as Plane.create does."""
+        """Allocates memory for tensors; raises as Plane.create does."""
         if not self.address:
-            raise FailedPrecondition(f"plane {self.scheme!r} owns nothing in a process that does not serve it")
+            raise FailedPrecondition(
+                f"plane {self.scheme!r} cannot create regions in a process that does not serve them"
+            )
         return self._own.create(name, specs)
 
     def open(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
-        """Views the tensors: in place where they are ours, else in the mirror; raises as Plane.open does.
+        """Views tensors of this process in place and others in their mirrors; raises as Plane.open does.
 
-        That a region of another process is still there, and of which generation, `pull` and `push` find out.
+        Whether a region of another process still exists, and its generation, is checked by `pull` and `push`.
         """
         check_distinct(refs)
         own = [ref for ref in refs if self.address_of(ref) == self.address]
@@ -61,15 +63,15 @@ class MirrorPlane:
         return {**self._own.open(own), **mirrored}
 
     def open_own(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
-        """Views tensors that a peer named and that must be ours; raises as Plane.open does."""
+        """Views tensors that a peer referenced, which must be of this process; raises as Plane.open does."""
         for ref in refs:
             if self.address_of(ref) != self.address:
-                elsewhere = self.address_of(ref) or "no address at all"
+                elsewhere = self.address_of(ref) or "no address"
                 raise InvalidArgument(f"{ref.plane_uri} is not served here, but at {elsewhere}")
         return self._own.open(refs)
 
     def _reflect(self, plane_uri: str, refs: Sequence[TensorRef]) -> None:
-        """Makes a mirror large enough, and of the generation of the references: only they can be checked here."""
+        """Creates or enlarges a mirror and sets its generation to that of the references."""
         end = max(ref.offset_bytes + size_bytes(ref.spec) for ref in refs)
         mirror = self._mirrors.get(plane_uri)
         if mirror is None or mirror.memory.numel() < end:
@@ -81,13 +83,13 @@ class MirrorPlane:
         self._mirrors.pop(plane_uri, None)
 
     def close(self) -> None:
-        """Closes the regions created here, drops all mirrors, and hangs up."""
+        """Closes the regions created here and drops all mirrors and channels."""
         self._own.close()
         self._mirrors.clear()
         self._channels.clear()
 
     def of_others(self, refs: Sequence[TensorRef]) -> list[tuple[str, list[TensorRef]]]:
-        """The tensors that are not ours, by the address of their owner.
+        """Returns the tensors of other processes, grouped by the address of their owner.
 
         Raises:
             InvalidArgument: A plane URI is malformed.
@@ -96,7 +98,7 @@ class MirrorPlane:
         return [(address, list(group)) for address, group in by_address if address != self.address]
 
     def address_of(self, ref: TensorRef) -> str:
-        """Where the owner of a tensor answers.
+        """Returns the address of the owner of a tensor.
 
         Raises:
             InvalidArgument: The plane URI is malformed.
@@ -108,8 +110,8 @@ class MirrorPlane:
         return address
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        """To an owner, kept."""
-        # Without retries: whoever hands a slot out anew after a failure must not meet a write of before.
+        """Returns the channel to an owner; it is kept."""
+        # Without retries: a repeated write could arrive after the owner has handed out the slot again.
         if address not in self._channels:
             self._channels[address] = rpc.connect(address)
         return self._channels[address]

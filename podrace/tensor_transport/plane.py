@@ -1,4 +1,4 @@
-"""Owns the interface of a plane and the set of planes a process offers; knows no particular one."""
+"""Defines the interface of a plane and the set of planes that a process offers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -12,12 +12,12 @@ from podrace.tensor_transport.layout import GENERATION_WORD, check_distinct, hea
 
 
 class Region(Mapping[str, Tensor]):
-    """Memory as its owner sees it: tensors by name, the references to them, and the generation.
+    """Memory of an owner: tensors by name, references to them, and a generation.
 
-    One region is one slot: it is handed out and taken back as a whole. Fresh memory reads as zeros.
+    One region is one slot: it is handed out and handed back as a whole. New memory is filled with zeros.
 
     Attributes:
-        plane_uri: Names the region to the peers.
+        plane_uri: Names the region for the peers.
     """
 
     def __init__(
@@ -28,14 +28,14 @@ class Region(Mapping[str, Tensor]):
         release: Callable[[], None],
         words: Tensor | None = None,
     ) -> None:
-        """Cuts a block into tensors.
+        """Divides a block into tensors.
 
         Args:
-            plane_uri: Names the region to the peers.
-            memory: uint8 [size] with its header written.
-            specs: What lies there.
-            release: Called once, at close.
-            words: The header, int64 [8], where it does not lie at the beginning of the block.
+            plane_uri: Names the region for the peers.
+            memory: The block, uint8 [size], with its header written.
+            specs: The tensors in the block.
+            release: Called once, by `close`.
+            words: The header, int64 [8], if it is not at the start of the block.
         """
         self.plane_uri = plane_uri
         self._specs = list(specs)
@@ -51,7 +51,7 @@ class Region(Mapping[str, Tensor]):
         return self._views[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Goes through the names in the order of the specifications."""
+        """Iterates over the names in the order of the specifications."""
         return iter(self._views)
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class Region(Mapping[str, Tensor]):
 
     @property
     def generation(self) -> int:
-        """The generation that references of now carry.
+        """The present generation, which new references carry.
 
         Raises:
             FailedPrecondition: The region is closed.
@@ -68,7 +68,7 @@ class Region(Mapping[str, Tensor]):
         return int(self._open_header()[GENERATION_WORD])
 
     def refs(self) -> list[TensorRef]:
-        """Returns a reference to each tensor, of the present generation.
+        """Returns a reference to each tensor, with the present generation.
 
         Raises:
             FailedPrecondition: The region is closed.
@@ -80,7 +80,7 @@ class Region(Mapping[str, Tensor]):
         ]
 
     def renew(self) -> int:
-        """Raises the generation, so that references given before are refused, and returns it.
+        """Increments the generation, so that older references are refused, and returns it.
 
         Raises:
             FailedPrecondition: The region is closed.
@@ -89,7 +89,7 @@ class Region(Mapping[str, Tensor]):
         return self.generation
 
     def close(self) -> None:
-        """Gives the memory up; peers can no longer open it; it is freed when nobody views it. Repeating is harmless."""
+        """Releases the memory: peers can no longer open it, and it is freed with its last view. Idempotent."""
         if self._header is not None:
             self._header = None
             self._views.clear()
@@ -102,74 +102,74 @@ class Region(Mapping[str, Tensor]):
 
 
 class Plane(Protocol):
-    """A way for tensors to travel. The owner allocates and hands out, the peer opens and works in place.
+    """Transfers tensors between two processes. The owner allocates and hands out slots, the peer works on them.
 
-    The owner, one region a slot:
+    The owner, with one region per slot:
 
         region = plane.create("rollout_0", specs)
         while training:
             region.renew()
-            await worker.CollectRollout(slot=region.refs())  # the slot is the worker's until the reply
+            await worker.CollectRollout(slot=region.refs())  # the slot belongs to the worker until the reply
             update(region["observation"], region["action"])
         region.close()
 
     The peer:
 
-        await plane.pull(request.policy)                     # before what the owner wrote is read
+        await plane.pull(request.policy)                     # before reading what the owner wrote
         policy.load(plane.open(request.policy)["policy"])
         tensors = plane.open(request.slot)
         tensors["observation"][step] = observation
-        await plane.push(request.slot, boxes)                # before the reply, which hands the slot back
-        plane.forget(plane_uri)                              # when the slot will not come again
+        await plane.push(request.slot, boxes)                # before the reply, which returns the slot
+        plane.forget(plane_uri)                              # when the slot is no longer used
 
-    Where both ends see one memory, pull and push do nothing and nothing is copied. Nothing is locked: whoever has no
-    message that gives it the slot must not touch the views.
+    If both ends share memory, `pull` and `push` do nothing and nothing is copied. There are no locks: a process must
+    not access the views unless a message has given it the slot.
     """
 
     @property
     def scheme(self) -> str:
-        """What a plane URI begins with, and the name in settings and metrics."""
+        """Scheme of the plane URIs, and name of the plane in settings and metrics."""
         ...
 
     def create(self, name: str, specs: Sequence[TensorSpec]) -> Region:
-        """Allocates memory for some tensors; its pages come into being when they are first touched.
+        """Allocates memory for tensors; its pages are allocated when they are first accessed.
 
         Args:
-            name: Letters, digits, `_` and `.`; free on this plane.
-            specs: What lies there, of distinct names.
+            name: Letters, digits, `_` and `.`; not in use on this plane.
+            specs: The tensors, with distinct names.
 
         Raises:
-            AlreadyExists: A region of that name is there.
+            AlreadyExists: A region with this name exists.
             InvalidArgument: The name or a specification is malformed.
-            ResourceExhausted: There is no room.
+            ResourceExhausted: There is not enough memory.
         """
         ...
 
     def open(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
-        """Views the tensors in place, by name; mappings are kept, so that opening again is cheap.
+        """Returns views of the tensors by name; mappings are kept, so that opening again is cheap.
 
         Raises:
-            FailedPrecondition: The memory is not there, is no region, or has been handed out anew since.
+            FailedPrecondition: The memory does not exist, is not a region, or was handed out again since.
             InvalidArgument: A reference is malformed.
         """
         ...
 
     async def pull(self, refs: Sequence[TensorRef]) -> None:
-        """Makes the views of some tensors what their owner sees.
+        """Updates the views of tensors to the content that their owner wrote.
 
         Raises:
-            FailedPrecondition: The memory is not there, or has been handed out anew since.
-            DataLoss: What arrived is damaged.
+            FailedPrecondition: The memory does not exist, or was handed out again since.
+            DataLoss: The received data is damaged.
             Unavailable, DeadlineExceeded: The owner does not answer.
         """
         ...
 
     async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
-        """Makes what was written into the views seen by their owner.
+        """Transfers what was written into the views to their owner.
 
         Args:
-            refs: As they were opened.
-            boxes: The part of each that was written, by name.
+            refs: The references that were opened.
+            boxes: The box of each tensor that was written, by name.
 
         Raises:
             FailedPrecondition, DataLoss, Unavailable, DeadlineExceeded: As `pull`; the slot is lost.
@@ -177,23 +177,23 @@ class Plane(Protocol):
         ...
 
     def forget(self, plane_uri: str) -> None:
-        """Drops what `open` kept of a region; unknown regions are ignored. Views in use stay valid."""
+        """Drops the mapping of a region that `open` kept; unknown regions are ignored. Views in use stay valid."""
         ...
 
     def close(self) -> None:
-        """Closes the regions created here and forgets all others."""
+        """Closes the regions created here and drops the mappings of all others."""
         ...
 
 
 class Planes:
-    """The planes of one process; a reference is opened by the plane its URI names."""
+    """The planes of one process. A reference is opened by the plane that its URI names."""
 
     def __init__(self, *planes: Plane) -> None:
-        """Offers some planes of distinct schemes."""
+        """Offers planes with distinct schemes."""
         self._planes = {plane.scheme: plane for plane in planes}
 
     def require(self, scheme: str) -> Plane:
-        """Returns the plane that was asked for; there is no silent second choice.
+        """Returns the plane with a scheme; never another one.
 
         Raises:
             FailedPrecondition: This process does not offer it.
@@ -204,7 +204,7 @@ class Planes:
         return self._planes[scheme]
 
     def open(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
-        """Views tensors that may lie on several planes; raises as Plane.open and `require` do."""
+        """Views tensors that may be on several planes; raises as Plane.open and `require` do."""
         check_distinct(refs)
         tensors: dict[str, Tensor] = {}
         for plane, group in self._by_plane(refs):
@@ -212,12 +212,12 @@ class Planes:
         return tensors
 
     async def pull(self, refs: Sequence[TensorRef]) -> None:
-        """Makes the views what their owners see; raises as Plane.pull and `require` do."""
+        """Updates the views to what their owners wrote; raises as Plane.pull and `require` do."""
         for plane, group in self._by_plane(refs):
             await plane.pull(group)
 
     async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
-        """Makes what was written seen by the owners; raises as Plane.push and `require` do."""
+        """Transfers what was written to the owners; raises as Plane.push and `require` do."""
         for plane, group in self._by_plane(refs):
             await plane.push(group, boxes)
 
@@ -228,7 +228,7 @@ class Planes:
         return [(self.require(scheme), group) for scheme, group in by_scheme.items()]
 
     def forget(self, plane_uri: str) -> None:
-        """Drops what `open` kept of a region; unknown regions, and planes not offered here, are ignored."""
+        """Drops the mapping of a region; unknown regions, and planes not offered here, are ignored."""
         plane = self._planes.get(plane_uri.partition(":")[0])
         if plane:
             plane.forget(plane_uri)

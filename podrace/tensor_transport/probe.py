@@ -1,10 +1,10 @@
-"""Owns the self-test of a plane at connect: the owner writes, the peer answers with the sum of what it reads.
+"""Tests a plane between two processes: the owner writes numbers, the peer replies with their sum.
 
-Both ends in the order of events:
+Both ends, in order:
 
     region = plane.create("probe", [PROBE_SPEC])
-    sent = write_probe(region, seed)                          # owner; region.refs() goes into OpenWorker
-    answered = await answer_probe(planes, request.probe)      # peer; its sum goes into the response
+    sent = write_probe(region, seed)                          # owner; sends region.refs() in OpenWorker
+    answered = await answer_probe(planes, request.probe)      # peer; sends the sum in the response
     check_probe(plane.scheme, sent, answered.sum)             # owner
 """
 
@@ -21,7 +21,7 @@ from podrace.tensor_transport.codec import LAYOUT_VERSION
 from podrace.tensor_transport.plane import Planes
 
 PLANE_UNUSABLE = "ERROR_REASON_PLANE_UNUSABLE"
-"""Why FailedPrecondition is raised where a plane does not connect two processes, apart from everything else."""
+"""Reason of FailedPrecondition if a plane does not work between two processes."""
 
 PROBE_SPEC = TensorSpec(name="probe", data_type=tensor_pb2.DATA_TYPE_FLOAT64, shape=[64], layout_version=LAYOUT_VERSION)
 
@@ -35,25 +35,25 @@ def write_probe(region: Mapping[str, Tensor], seed: int) -> float:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a peer found."""
+class ProbeAnswer:
+    """The result of a peer."""
 
     sum: float
-    """Of the tensor `probe` as read here."""
+    """Sum of the tensor `probe` as the peer read it."""
     device: torch.device
-    """Where tensors of this plane lie for the peer: where it should compute."""
+    """Device of this plane's tensors in the peer, on which it should compute."""
 
 
-async def answer_probe(planes: Planes, ref: TensorRef) -> Answer:
-    """Reads the probe and forgets it.
+async def answer_probe(planes: Planes, ref: TensorRef) -> ProbeAnswer:
+    """Reads the probe and drops its mapping.
 
     Raises:
-        FailedPrecondition: It cannot be read, whatever the reason (PLANE_UNUSABLE).
+        FailedPrecondition: It cannot be read, for any reason (PLANE_UNUSABLE).
     """
     try:
         await planes.pull([ref])
         probe = planes.open([ref])[PROBE_SPEC.name]
-        return Answer(float(probe.sum()), probe.device)
+        return ProbeAnswer(float(probe.sum()), probe.device)
     except (FailedPrecondition, Unimplemented, Unavailable, DeadlineExceeded, DataLoss) as error:
         raise FailedPrecondition(error.message, reason=PLANE_UNUSABLE) from error
     finally:
@@ -61,7 +61,7 @@ async def answer_probe(planes: Planes, ref: TensorRef) -> Answer:
 
 
 def check_probe(scheme: str, sent: float, answered: float) -> None:
-    """Refuses a plane whose two ends do not see the same memory.
+    """Compares the sum of the peer with that of the owner.
 
     Raises:
         FailedPrecondition: The sums differ (PLANE_UNUSABLE).
@@ -69,6 +69,6 @@ def check_probe(scheme: str, sent: float, answered: float) -> None:
     if answered != sent:
         raise FailedPrecondition(
             f"plane {scheme!r} failed its self-test: {sent:.0f} was written, the peer read {answered:.0f}; the two ends"
-            " do not see the same memory (do the containers share the folder?)",
+            " do not share the same memory (do the containers share the folder?)",
             reason=PLANE_UNUSABLE,
         )

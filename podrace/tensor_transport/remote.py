@@ -1,7 +1,8 @@
-"""Owns the plane `grpc`: regions of one process, copied to and from peers that share no memory with it.
+"""Implements the plane `grpc`: copies regions between processes in gRPC messages.
 
-The owner serves them by `TensorService`; a peer keeps a mirror of each region, pulls into it what it will read and
-pushes from it what it has written. Slower than every other plane, and never in the way: any two processes have it.
+The owner serves its regions with `TensorService`. A peer keeps a mirror of each region, pulls what it will read into
+the mirror and pushes what it has written from it. This is the slowest plane, and the only one that works between any
+two processes.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
@@ -34,17 +35,17 @@ SCHEME = "grpc"
 
 
 class GrpcPlane(MirrorPlane):
-    """Regions of this process that others read and write by messages. See Plane for the verbs.
+    """Regions of this process that other processes read and write by messages. See Plane for the methods.
 
     Attributes:
-        address: Where the TensorService of this process answers; empty: nothing is created here.
+        address: Address of the TensorService of this process; empty: it creates no regions.
     """
 
     def __init__(self, address: str = "") -> None:
-        """Begins without regions; dials nobody yet.
+        """Starts without regions and connections.
 
         Args:
-            address: Where the TensorService of this process answers; empty: nothing is created here.
+            address: Address of the TensorService of this process; empty: it creates no regions.
         """
         super().__init__(SCHEME, address)
 
@@ -52,17 +53,17 @@ class GrpcPlane(MirrorPlane):
         """Reads tensors of other processes into their mirrors; raises as Plane.pull does."""
         for address, group in self.of_others(refs):
             views = self.open(group)
-            awaited = sum(size_bytes(ref.spec) for ref in group)
+            missing = sum(size_bytes(ref.spec) for ref in group)
             stub: Any = pb_grpc.TensorServiceStub(self.channel(address))
             request = ReadTensorsRequest(tensors=group)
             async for response in rpc.stream(stub.ReadTensors, request, deadline_seconds=DEADLINE_SECONDS):
                 name = response.chunk.tensor.spec.name
                 if name not in views:
-                    raise DataLoss(f"{SCHEME}:{address} sent tensor {name!r}, which nobody asked for")
+                    raise DataLoss(f"{SCHEME}:{address} sent tensor {name!r}, which was not requested")
                 put(views[name], response.chunk)
-                awaited -= len(response.chunk.data)
-            if awaited:
-                raise DataLoss(f"{SCHEME}:{address}: the stream ended {awaited} bytes before the end")
+                missing -= len(response.chunk.data)
+            if missing:
+                raise DataLoss(f"{SCHEME}:{address}: the stream ended {missing} bytes too early")
 
     async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
         """Writes boxes of the mirrors back; raises as Plane.push does."""
@@ -81,24 +82,24 @@ class TensorServicer(pb_grpc.TensorServiceServicer):
     """Serves the regions of a GrpcPlane."""
 
     def __init__(self, plane: GrpcPlane) -> None:
-        """Serves what `plane` has created, at the address it was given."""
+        """Serves the regions of `plane`, which must have the address of this service."""
         self._plane = plane
 
     async def ReadTensors(
         self, request: ReadTensorsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[ReadTensorsResponse]:
-        """Streams; see the contract."""
+        """Streams tensors in chunks; see tensor.proto."""
         for ref in request.tensors:
-            # Before it is cut into pieces: what is larger than its region would be cut for ever.
+            # Checked before it is cut: a reference much larger than its region would take very long to cut.
             self._view(ref)
             for box in pieces(ref, Box.whole(ref.spec.shape)):
-                # Opened for each piece: it may be handed out anew meanwhile.
+                # Opened for each piece, because the region may be handed out again meanwhile.
                 yield ReadTensorsResponse(chunk=chunk_of(ref, self._view(ref), box))
 
     async def WriteTensors(
         self, requests: AsyncIterable[WriteTensorsRequest], context: grpc.aio.ServicerContext[Any, Any]
     ) -> WriteTensorsResponse:
-        """Writes; see the contract."""
+        """Writes chunks into tensors; see tensor.proto."""
         written = 0
         async for request in requests:
             put(self._view(request.chunk.tensor), request.chunk)
@@ -113,12 +114,12 @@ class TensorServicer(pb_grpc.TensorServiceServicer):
 
 
 def pieces(ref: TensorRef, box: Box) -> list[Box]:
-    """The boxes of a box that fit one chunk each."""
+    """Cuts a box into boxes that fit one chunk each."""
     return list(split(box, CHUNK_BYTES // element_type(ref.spec).itemsize))
 
 
 def chunk_of(ref: TensorRef, tensor: Tensor, box: Box) -> TensorChunk:
-    """A box of a tensor as a message."""
+    """Returns a box of a tensor as a message."""
     data = tensor[box.index].reshape(-1).view(torch.uint8).numpy().tobytes()
     return TensorChunk(tensor=ref, starts=box.starts, sizes=box.sizes, data=data, digest=digest(data))
 
@@ -127,17 +128,17 @@ def put(tensor: Tensor, chunk: TensorChunk) -> None:
     """Writes a chunk into its tensor.
 
     Raises:
-        InvalidArgument: It does not fit.
-        DataLoss: It is damaged (BAD_DIGEST).
+        InvalidArgument: The chunk does not fit the tensor.
+        DataLoss: The chunk is damaged (BAD_DIGEST).
     """
     name, box = chunk.tensor.spec.name, Box(tuple(chunk.starts), tuple(chunk.sizes))
     if not box.fits(tensor.shape) or len(chunk.data) != box.elements * tensor.element_size():
         raise InvalidArgument(
-            f"a chunk of {len(chunk.data)} bytes, {list(box.sizes)} elements from {list(box.starts)} on, does not fit"
-            f" tensor {name!r} of {list(tensor.shape)}"
+            f"a chunk of {len(chunk.data)} bytes, {list(box.sizes)} elements starting at {list(box.starts)}, does not"
+            f" fit tensor {name!r} of {list(tensor.shape)}"
         )
     if digest(chunk.data) != chunk.digest:
-        raise DataLoss(f"a chunk of tensor {name!r} arrived damaged: its digest differs", reason=BAD_DIGEST)
+        raise DataLoss(f"a chunk of tensor {name!r} is damaged: its digest differs", reason=BAD_DIGEST)
     if box.elements:
         values = torch.frombuffer(bytearray(chunk.data), dtype=tensor.dtype)
         tensor[box.index] = values.view(box.sizes)

@@ -1,7 +1,8 @@
-"""Owns the plane `shared`: files of /dev/shm that the processes of one host map; the owner's pod names them.
+"""Implements the plane `shared`: files in /dev/shm that the processes of one host map.
 
-A file is called PREFIX + region. The prefix ends with a dash and a region's name has none, so that one pod's prefix
-(`podrace-a-`) never matches the files of another (`podrace-a-b-`) when what a dead pod left is swept away.
+A file is named PREFIX + region. The prefix contains the pod and ends with a dash, and the name of a region has no dash.
+So when the files of a dead pod are deleted, its prefix (`podrace-a-`) with a region's name never matches a file of
+another pod (`podrace-a-b-`).
 """
 
 import os
@@ -36,16 +37,16 @@ STAT_BLOCK_BYTES = 512
 
 
 class SharedPlane:
-    """Regions in files that peers of the same host map by name. See Plane for the verbs."""
+    """Regions in files that peers on the same host map by name. See Plane for the methods."""
 
     scheme = "shared"
 
     def __init__(self, prefix: str, folder: Path = FOLDER) -> None:
-        """Begins without regions.
+        """Starts without regions.
 
         Args:
-            prefix: Begins the name of every file created here and ends with a dash, for instance `podrace-POD-`.
-            folder: Where the files lie; the same memory-backed folder for both ends.
+            prefix: Prefix of the name of every file created here; ends with a dash, for instance `podrace-POD-`.
+            folder: Folder of the files; the same memory-backed folder for both ends.
 
         Raises:
             InvalidArgument: The prefix is malformed.
@@ -57,7 +58,7 @@ class SharedPlane:
         self._mappings: dict[str, tuple[tuple[int, int], Tensor]] = {}
 
     def create(self, name: str, specs: Sequence[TensorSpec]) -> Region:
-        """Allocates a sparse file for some tensors; raises as Plane.create does."""
+        """Allocates a sparse file for tensors; raises as Plane.create does."""
         check_name(name)
         _, size = place(specs)
         path = self._folder / f"{self._prefix}{name}"
@@ -81,10 +82,10 @@ class SharedPlane:
         return self._mapping(plane_uri)
 
     async def pull(self, refs: Sequence[TensorRef]) -> None:
-        """Does nothing: both ends see one memory."""
+        """Not needed: both ends share the memory."""
 
     async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
-        """Does nothing: both ends see one memory."""
+        """Not needed: both ends share the memory."""
 
     def close(self) -> None:
         """Unlinks the files created here and drops all mappings."""
@@ -95,7 +96,7 @@ class SharedPlane:
     def _mapping(self, plane_uri: str) -> Tensor:
         path = self._folder / _file_name(plane_uri)
         try:
-            # A file of the same name may have replaced the mapped one (its owner died and came back): compare inodes.
+            # A new owner may have replaced the mapped file by one with the same name, so the inodes are compared.
             status = path.stat(follow_symlinks=False)
             identity = (status.st_dev, status.st_ino)
             known = self._mappings.get(plane_uri)
@@ -116,13 +117,13 @@ class SharedPlane:
         path.unlink(missing_ok=True)
 
 
-def sweep(prefix: str, folder: Path = FOLDER, names: re.Pattern[str] = REGION_NAME) -> list[str]:
-    """Removes the regions that dead processes left behind, and returns the names of their files.
+def remove_regions(prefix: str, folder: Path = FOLDER, names: re.Pattern[str] = REGION_NAME) -> list[str]:
+    """Removes the files of regions whose owner is dead, and returns their names.
 
     Args:
-        prefix: As of SharedPlane; whoever still lives must not own regions with it.
-        folder: Where the files lie.
-        names: What the names of the regions are like.
+        prefix: As of SharedPlane; no living process may own regions with this prefix.
+        folder: Folder of the files.
+        names: Matches the names of the regions to remove.
     """
     _check_prefix(prefix)
     left = [
@@ -135,7 +136,7 @@ def sweep(prefix: str, folder: Path = FOLDER, names: re.Pattern[str] = REGION_NA
 
 def _check_prefix(prefix: str) -> None:
     if not PREFIX.fullmatch(prefix):
-        raise InvalidArgument(f"prefix {prefix!r} must be made of letters, digits, '_', '.' and '-', and end with '-'")
+        raise InvalidArgument(f"prefix {prefix!r} must consist of letters, digits, '_', '.' and '-', and end with '-'")
 
 
 def _file_name(plane_uri: str) -> str:
@@ -145,13 +146,14 @@ def _file_name(plane_uri: str) -> str:
     return file_name
 
 
-def _check_room(folder: Path, file_name: str, size: int, *, promised_already: bool = False) -> None:
+def _check_room(folder: Path, file_name: str, size: int, *, already_counted: bool = False) -> None:
     try:
         status = os.statvfs(folder)
     except OSError as error:
         raise FailedPrecondition(f"plane 'shared' needs the folder {folder}: {error.strerror}") from error
-    # Sparse files overcommit, and a page that cannot be had later is SIGBUS, not an error: count what was promised.
-    free = status.f_bavail * status.f_frsize - _promised_bytes(folder) + (size if promised_already else 0)
+    # Sparse files overcommit, and a page that cannot be allocated later raises SIGBUS instead of an error. So the bytes
+    # that existing files may still take are subtracted.
+    free = status.f_bavail * status.f_frsize - _unallocated_bytes(folder) + (size if already_counted else 0)
     if status.f_blocks and size > free:
         raise ResourceExhausted(
             f"{folder} has {max(free, 0)} bytes free, region {file_name!r} needs {size}: make the slots smaller or the"
@@ -159,27 +161,29 @@ def _check_room(folder: Path, file_name: str, size: int, *, promised_already: bo
         )
 
 
-def _promised_bytes(folder: Path) -> int:
-    """What files of the folder have not taken of their size yet: ours, those of other pods, and anybody else's."""
-    promised = 0
+def _unallocated_bytes(folder: Path) -> int:
+    """Returns the bytes that all files of the folder may still take: their sizes minus their allocated blocks."""
+    unallocated = 0
     for path in folder.iterdir():
-        with suppress(OSError):  # whoever made it may remove it meanwhile
+        with suppress(OSError):  # its owner may remove it meanwhile
             file = path.lstat()
-            promised += max(file.st_size - file.st_blocks * STAT_BLOCK_BYTES, 0) if stat.S_ISREG(file.st_mode) else 0
-    return promised
+            unallocated += max(file.st_size - file.st_blocks * STAT_BLOCK_BYTES, 0) if stat.S_ISREG(file.st_mode) else 0
+    return unallocated
 
 
 def _create_mapped(path: Path, size: int) -> Tensor:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
-        raise AlreadyExists(f"{path} is there already; sweep what a dead pod left, or close it first") from error
+        raise AlreadyExists(
+            f"{path} exists already; remove the files of the dead pod, or close the region first"
+        ) from error
     except OSError as error:
         raise FailedPrecondition(f"{path} cannot be created: {error.strerror}") from error
     try:
         os.ftruncate(descriptor, size)
-        # Again: another pod may have promised the same room at this moment. Both are refused rather than neither.
-        _check_room(path.parent, path.name, size, promised_already=True)
+        # Checked again, because another pod may have created a file at the same moment. Both are refused then.
+        _check_room(path.parent, path.name, size, already_counted=True)
         return mapped(descriptor, size)
     except ResourceExhausted:
         path.unlink()
@@ -196,7 +200,9 @@ def _open_mapped(path: Path) -> tuple[tuple[int, int], Tensor]:
     try:
         status = os.fstat(descriptor)
         if status.st_size < HEADER_BYTES:
-            raise FailedPrecondition(f"{path} has {status.st_size} bytes, too few for a region; is it our file?")
+            raise FailedPrecondition(
+                f"{path} has {status.st_size} bytes, too few for a region; is it a file of podrace?"
+            )
         return (status.st_dev, status.st_ino), mapped(descriptor, status.st_size)
     finally:
         os.close(descriptor)

@@ -1,8 +1,8 @@
-"""Owns the plane `group`: regions of one process, copied to and from peers by a group of the two.
+"""Implements the plane `group`: copies regions between two processes with collectives of a group of two.
 
-Between GPUs the group is NCCL's, so that bytes go from GPU to GPU, within a host or between hosts; between CPUs it is
-gloo's. Messages say what moves next: the peer asks, the owner says that it begins, and both call the same collective.
-A transfer that fails takes its group with it; the next one begins with a new group under a prefix never used before.
+Between GPUs the group uses NCCL, so that data moves from GPU to GPU, within a host or between hosts. Between CPUs it
+uses gloo. Messages announce each transfer: the peer requests it, the owner confirms that it starts, and both call the
+same collective. A failed transfer makes its group unusable; the next transfer joins a new group with a new prefix.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ OWNER, PEER = 0, 1
 JOIN_DEADLINE_SECONDS = 10.0
 TRANSFER_DEADLINE_SECONDS = 60.0
 TIMEOUT_SECONDS = 30.0
-"""By when a lost end is noticed that did not even close its connections."""
+"""Time after which a peer that has not closed its connections counts as lost."""
 
 
 @dataclass
 class Link:
-    """A group of two as one of them sees it."""
+    """One process's side of a group of two."""
 
     prefix: str = ""
-    """Names the group; empty before it was joined."""
+    """Name of the group; empty before the first join."""
     group: "asyncio.Future[Group] | None" = None
-    """Joined, or about to be."""
+    """The group, once it is joined; None: not joined, or dropped."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held during a transfer: both ends call the collectives in one order."""
+    """Held during a transfer, so that both ends call the collectives in the same order."""
 
     def drop(self) -> None:
-        """Gives the group up; whoever waits in it is released."""
+        """Leaves the group; a collective that is waiting in it fails."""
         group, self.group = self.group, None
         if group is None:
             return
@@ -59,12 +59,12 @@ def _abort(joined: "asyncio.Future[Group]") -> None:
 
 
 class GroupPlane(MirrorPlane):
-    """Regions that peers on other GPUs and hosts work on by collectives. See Plane for the verbs.
+    """Regions that are copied to peers on other GPUs and hosts by collectives. See Plane for the methods.
 
     Attributes:
         host: Address of this machine that the other end can reach.
-        timeout_seconds: For joining, and for each collective: a lost end is noticed then, or as soon as it closes its
-            connections.
+        timeout_seconds: Limit for joining, and for each collective. A lost end is detected then, or when its
+            connections close.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class GroupPlane(MirrorPlane):
         host: str = "127.0.0.1",
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """Begins without regions and groups.
+        """Starts without regions and groups.
 
         Args:
-            address: Where the TransferService of this process answers; empty: nothing is created here.
-            peer: Names this process among those that open what another owns.
-            device: Where regions and mirrors are.
+            address: Address of the TransferService of this process; empty: it creates no regions.
+            peer: Name of this process among the peers of an owner.
+            device: Device of regions and mirrors.
             host: Address of this machine that the other end can reach.
             timeout_seconds: As the attribute.
         """
@@ -107,7 +107,7 @@ class GroupPlane(MirrorPlane):
             await self._move(address, "ReceiveTensors", pb.ReceiveTensorsRequest(boxes=wanted), data, PEER)
 
     async def _move(self, address: str, method: str, request: Any, tensors: Sequence[Tensor], source: int) -> None:
-        """Makes one transfer; an owner that began anew is joined anew, once."""
+        """Makes one transfer. If the owner no longer has the group, joins a new one and tries once more."""
         link = self._links.setdefault(address, Link())
         async with link.turn:
             try:
@@ -131,7 +131,7 @@ class GroupPlane(MirrorPlane):
             async for _ in answers:
                 pass
         except (FailedPrecondition, InvalidArgument):
-            raise  # refused before anything moved: the group is as good as before
+            raise  # refused before the transfer started: the group is still usable
         except BaseException:
             link.drop()
             raise
@@ -145,7 +145,7 @@ class GroupPlane(MirrorPlane):
         return await asyncio.shield(link.group)
 
     def join(self, store_address: str, prefix: str, rank: int) -> "asyncio.Future[Group]":
-        """Joins a group of two in a thread of its own."""
+        """Joins a group of two in a separate thread."""
         work = asyncio.to_thread(
             Group.join,
             store_address,
@@ -159,7 +159,7 @@ class GroupPlane(MirrorPlane):
         return asyncio.ensure_future(work)
 
     def close(self) -> None:
-        """As MirrorPlane.close; leaves every group."""
+        """Closes regions, mirrors and channels, and leaves every group."""
         for link in self._links.values():
             link.drop()
         self._links.clear()
@@ -170,7 +170,7 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
     """Serves the regions of a GroupPlane."""
 
     def __init__(self, plane: GroupPlane) -> None:
-        """Serves what `plane` has created, at the address it was given."""
+        """Serves the regions of `plane`, which must have the address of this service."""
         self._plane = plane
         self._store: GroupStore | None = None
         self._links: dict[str, Link] = {}
@@ -180,9 +180,9 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
     async def JoinTransfer(
         self, request: pb.JoinTransferRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.JoinTransferResponse:
-        """Begins a group; see the contract."""
+        """Creates a group; see tensor.proto."""
         if not request.peer:
-            raise InvalidArgument("peer is empty: name the process that joins")
+            raise InvalidArgument("peer is empty: set it to the name of the process that joins")
         if self._store is None:
             self._store = GroupStore(self._plane.host)
         before = self._links.pop(self._prefix_of.pop(request.peer, ""), None)
@@ -195,29 +195,29 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
     async def SendTensors(
         self, request: pb.SendTensorsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.SendTensorsResponse]:
-        """Sends; see the contract."""
+        """Sends tensors; see tensor.proto."""
         async with self._transfer(request.prefix) as group:
             views = self._plane.open_own(request.tensors)
             yield pb.SendTensorsResponse()
             await asyncio.to_thread(
                 group.broadcast_, flat_bytes([views[ref.spec.name] for ref in request.tensors]), OWNER
             )
-            # It may have been handed out anew, and written, meanwhile: what was sent is void then.
+            # Raises if a region was handed out again, and possibly written, during the transfer.
             self._plane.open_own(request.tensors)
 
     async def ReceiveTensors(
         self, request: pb.ReceiveTensorsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.ReceiveTensorsResponse]:
-        """Receives; see the contract."""
+        """Receives boxes of tensors; see tensor.proto."""
         async with self._transfer(request.prefix) as group:
-            # Aside first: what arrives for memory that was handed out anew meanwhile must not be written.
-            aside = [
+            # Received into other memory first: data for a region that was handed out again must not be written.
+            received = [
                 torch.empty_like(target, memory_format=torch.contiguous_format) for target in self._targets(request)
             ]
             yield pb.ReceiveTensorsResponse()
-            await asyncio.to_thread(group.broadcast_, flat_bytes(aside), PEER)
-            for target, received in zip(self._targets(request), aside, strict=True):
-                target.copy_(received)
+            await asyncio.to_thread(group.broadcast_, flat_bytes(received), PEER)
+            for target, data in zip(self._targets(request), received, strict=True):
+                target.copy_(data)
             self._finish()
 
     def close(self) -> None:
@@ -230,41 +230,41 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
 
     @asynccontextmanager
     async def _transfer(self, prefix: str) -> AsyncIterator[Group]:
-        """Lends the group for one transfer; gives it up when that fails."""
+        """Yields the group for one transfer; leaves it if the transfer fails."""
         link = self._links.get(prefix) or Link()
         async with link.turn:
             if link.group is None:
-                # Never there, or given up while this transfer waited for its turn.
-                raise FailedPrecondition(f"there is no group {prefix!r} here; join one", reason=NOT_OPEN)
+                # Never joined, or left while this transfer waited for its turn.
+                raise FailedPrecondition(f"group {prefix!r} does not exist in this process; join one", reason=NOT_OPEN)
             try:
                 yield await asyncio.shield(link.group)
             except (FailedPrecondition, InvalidArgument):
-                raise  # refused before anything moved, or moved whole
+                raise  # refused before the transfer started, or after it was complete
             except BaseException:
                 self._links.pop(prefix, None)
                 link.drop()
                 raise
 
     def _targets(self, request: pb.ReceiveTensorsRequest) -> list[Tensor]:
-        """Where the boxes go; raises InvalidArgument where one does not fit its tensor."""
+        """Returns views of the boxes to write; raises InvalidArgument if one does not fit its tensor."""
         views = self._plane.open_own([box.tensor for box in request.boxes])
         targets = []
         for part in request.boxes:
             view, box = views[part.tensor.spec.name], Box(tuple(part.starts), tuple(part.sizes))
             if not box.fits(view.shape):
                 raise InvalidArgument(
-                    f"a box of {list(box.sizes)} elements from {list(box.starts)} on does not fit tensor"
+                    f"a box of {list(box.sizes)} elements starting at {list(box.starts)} does not fit tensor"
                     f" {part.tensor.spec.name!r} of {list(view.shape)}"
                 )
             targets.append(view[box.index])
         return targets
 
     def _finish(self) -> None:
-        """Whoever is told that all is written may read it on another stream."""
+        """Waits for the writes: the owner may read the tensors on another stream after the reply."""
         if self._plane.device.type == "cuda":
             torch.cuda.current_stream(self._plane.device).synchronize()
 
 
 def flat_bytes(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Views contiguous tensors as uint8 [size], of any element type; empty ones are left out, for nothing moves."""
+    """Views contiguous tensors of any element type as uint8 [size]; leaves out empty ones."""
     return [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]

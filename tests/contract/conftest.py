@@ -1,15 +1,19 @@
-"""The S3 server that the tests of stores share."""
+"""Provides the checkpoint stores, and the S3 server that they share."""
 
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import weed
+from store_harness import Harness, folder_harness, minio_harness
+
+from podrace.checkpoint_store.store import CheckpointStore
 
 
 @pytest.fixture(scope="session")
 def running_s3() -> Iterator[weed.S3Server]:
-    """Runs for the whole session, once a test has asked for it."""
+    """Runs a server from the first test that needs it to the end of the session."""
     if weed.binary() is None:
         pytest.skip(weed.MISSING)
     with weed.running_server() as server:
@@ -18,7 +22,7 @@ def running_s3() -> Iterator[weed.S3Server]:
 
 @pytest.fixture
 def s3_server(running_s3: weed.S3Server, monkeypatch: pytest.MonkeyPatch) -> weed.S3Server:
-    """The server, and its credentials in the environment of this test and of the processes it starts."""
+    """Returns the server, with its credentials in the environment of the test and of the processes it starts."""
     for name, value in running_s3.environ.items():
         monkeypatch.setenv(name, value)
     return running_s3
@@ -26,5 +30,17 @@ def s3_server(running_s3: weed.S3Server, monkeypatch: pytest.MonkeyPatch) -> wee
 
 @pytest.fixture
 def new_uri(s3_server: weed.S3Server) -> Callable[[], str]:
-    """Names a store on the server that nobody else uses."""
+    """Returns the URI of a new store on the server at each call."""
     return lambda: s3_server.uri(f"test/{uuid.uuid4().hex[:12]}")
+
+
+@pytest.fixture(params=["folder", "minio"])
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
+    if request.param == "folder":
+        return folder_harness(tmp_path / "store")
+    return minio_harness(request.getfixturevalue("new_uri")())
+
+
+@pytest.fixture
+def store(harness: Harness) -> CheckpointStore:
+    return harness.store

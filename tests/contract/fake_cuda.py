@@ -1,4 +1,4 @@
-"""CUDA as the plane `cuda` wants it, of memory of this process: one GPU, seen by several drivers."""
+"""Simulates a GPU in the memory of this process, with several drivers, for tests of the plane `cuda`."""
 
 from dataclasses import dataclass, field
 from itertools import count
@@ -14,19 +14,19 @@ from podrace.tensor_transport.layout import mapped
 
 @dataclass
 class Gpu:
-    """What all processes see."""
+    """State shared by all drivers."""
 
     capacity: int = 2**40
     slabs: WeakValueDictionary[bytes, Slab] = field(default_factory=WeakValueDictionary)
-    """By their handles; free as soon as nobody has them."""
+    """Slabs by their handles; freed when no tensor refers to them."""
     numbers: Any = field(default_factory=count)
 
 
 class FakeDriver:
-    """One process's view of it.
+    """The driver of one process.
 
     Attributes:
-        log: What was recorded, waited for and finished, as (verb, number of the event or -1).
+        log: The calls of record, wait and finish, as (name, number of the event or -1).
     """
 
     def __init__(self, gpu: Gpu) -> None:
@@ -42,7 +42,7 @@ class FakeDriver:
         handles = b"".join(
             (number.to_bytes(HANDLE_BYTES, "little"), number.to_bytes(HANDLE_BYTES, "big"), size.to_bytes(8, "little"))
         )
-        # What was there before is there still.
+        # Contains what was there before.
         slab = Slab(mapped(-1, max(size, 1)).fill_(0xAA)[:size], number, handles)
         gpu.slabs[handles] = slab
         return slab

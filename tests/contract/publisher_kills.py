@@ -1,10 +1,10 @@
-"""Kills a publisher with SIGKILL at random moments, again and again, and looks at what it leaves; prints one JSON line.
+"""Kills publishers with SIGKILL at random moments and checks the store after each; prints one line of JSON.
 
-Each life of the publisher claims the agent under a higher epoch and publishes one checkpoint after the other; it
-reports each that was acknowledged. After its death:
+Each publisher claims the agent with a higher epoch, publishes one checkpoint after the other, and reports every
+checkpoint that the store acknowledged. Counts of what was found after the kills:
     corrupt      the newest checkpoint is damaged or incomplete
-    regressed    the pointer names an older checkpoint than was seen, or acknowledged, before; or a lower epoch
-    unreadable   the pointer cannot be read at all
+    regressed    the pointer names an older checkpoint than was read or acknowledged before, or has a lower epoch
+    unreadable   the pointer cannot be read
 
     python tests/contract/publisher_kills.py --store folder|minio [--kills 1000] [--seed 1]
 """
@@ -32,54 +32,54 @@ from podrace.checkpoint_store.store import CheckpointStore
 from podrace.errors import DataLoss, NotFound, PodraceError
 
 AGENT = "mortal"
-LONGEST_LIFE_SECONDS = {"folder": 0.15, "minio": 0.25}
+LONGEST_RUN_SECONDS = {"folder": 0.15, "minio": 0.25}
 SIZES_BYTES = (0, 1_000, 20_000, 200_000)
 PART_BYTES = 5 * 2**20
-"""An S3 server takes no smaller parts; a kill may fall between two of them."""
+"""Smallest part that an S3 server accepts. A kill may fall between two parts."""
 PARTED_EVERY = 10
-"""Each such life stores an object in two parts as well, where the store has parts."""
+"""Every so many publishers also store an object in two parts, if the store has parts."""
 DEADLINE_SECONDS = 30.0
 
 
 @dataclass
-class Toll:
-    """What the kills did."""
+class KillReport:
+    """Counts over all kills."""
 
     kills: int = 0
     publications: int = 0
-    """Acknowledged ones."""
+    """Acknowledged publications."""
     unacknowledged: int = 0
-    """Lives that ended between the swap of a pointer and its acknowledgement."""
+    """Publishers killed between the swap of a pointer and its acknowledgement."""
     corrupt: int = 0
     regressed: int = 0
     unreadable: int = 0
 
     @property
     def harm(self) -> int:
-        """How often something was wrong."""
+        """Number of violations."""
         return self.corrupt + self.regressed + self.unreadable
 
 
 @dataclass
 class Seen:
-    """The newest that is known of the agent."""
+    """The newest version and epoch that were read."""
 
     version: int = 0
     epoch: int = 0
 
 
 def opened(uri: str) -> CheckpointStore:
-    """A store of this process's own, unchecked, that sends in the smallest parts."""
+    """Opens a store without checking it; uploads in the smallest parts."""
     store = STORES[uri.partition("://")[0]](uri, DEADLINE_SECONDS)
     if isinstance(store, MinioStore):
         store._bucket.part_bytes = PART_BYTES
     return store
 
 
-def live(uri: str, epoch: int, version: int, acknowledge: int) -> None:
-    """The publisher: goes on until it is killed."""
+def publish_forever(uri: str, epoch: int, version: int, acknowledge: int) -> None:
+    """Publishes checkpoints until the process is killed."""
     store = opened(uri)
-    os.write(acknowledge, b"0\n")  # from here on its life counts
+    os.write(acknowledge, b"0\n")  # the run time counts from here
     claim(store, AGENT, epoch)
     parted = (PART_BYTES + 1,) if isinstance(store, MinioStore) and epoch % PARTED_EVERY == 0 else ()
     while True:
@@ -89,77 +89,77 @@ def live(uri: str, epoch: int, version: int, acknowledge: int) -> None:
         os.write(acknowledge, b"%d\n" % version)
 
 
-def one_life(uri: str, epoch: int, version: int, life_seconds: float) -> int:
-    """Lets a publisher live for that long; returns the newest version it acknowledged, 0 for none."""
+def run_publisher(uri: str, epoch: int, version: int, run_seconds: float) -> int:
+    """Runs a publisher and kills it; returns the newest version that it reported, 0 for none."""
     reports, acknowledge = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.close(reports)
-            live(uri, epoch, version, acknowledge)
+            publish_forever(uri, epoch, version, acknowledge)
         except PodraceError as error:
             print(f"the publisher failed: {error.message}", file=sys.stderr, flush=True)
         finally:
             os._exit(1)
     os.close(acknowledge)
     try:
-        told = os.read(reports, 100)
-        give_up = time.monotonic() + life_seconds
+        output = os.read(reports, 100)
+        give_up = time.monotonic() + run_seconds
         while (rest := give_up - time.monotonic()) > 0 and select.select([reports], [], [], rest)[0]:
             received = os.read(reports, 1000)
-            assert received, "the publisher died by itself"
-            told += received
+            assert received, "the publisher exited"
+            output += received
         os.kill(pid, signal.SIGKILL)
         while received := os.read(reports, 1000):
-            told += received
+            output += received
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os.close(reports)
     assert status == -signal.SIGKILL, status
-    return int(told.split()[-1])
+    return int(output.split()[-1])
 
 
-def look(store: CheckpointStore, seen: Seen, acknowledged: int, toll: Toll) -> None:
-    """Compares what is in the store with what must be."""
+def check_after_kill(store: CheckpointStore, seen: Seen, acknowledged: int, report: KillReport) -> None:
+    """Checks that the newest checkpoint is whole and not older than the last known one."""
     try:
         found = store.read_pointer(AGENT)
         pointer = found[0] if found else None
     except PodraceError as error:
-        toll.unreadable += 1
+        report.unreadable += 1
         print(error.message, file=sys.stderr)
         return
     if pointer is None or not pointer.manifest_digest:
-        toll.regressed += seen.version > 0 or acknowledged > 0
+        report.regressed += seen.version > 0 or acknowledged > 0
         return
     try:
         version = fetch(store, pointer.manifest_digest)[0].policy_version
     except (DataLoss, NotFound) as error:
-        toll.corrupt += 1
+        report.corrupt += 1
         print(error.message, file=sys.stderr)
         return
-    toll.regressed += version < max(seen.version, acknowledged) or pointer.lease_epoch < seen.epoch
-    toll.unacknowledged += version > max(seen.version, acknowledged)
+    report.regressed += version < max(seen.version, acknowledged) or pointer.lease_epoch < seen.epoch
+    report.unacknowledged += version > max(seen.version, acknowledged)
     seen.version, seen.epoch = version, pointer.lease_epoch
 
 
-def kill_again_and_again(uri: str, kills: int, longest_seconds: float, seed: int) -> Toll:
-    """Runs and ends so many lives."""
-    generator, toll, seen = random.Random(seed), Toll(), Seen()
+def kill_repeatedly(uri: str, kills: int, longest_seconds: float, seed: int) -> KillReport:
+    """Runs and kills this many publishers."""
+    generator, report, seen = random.Random(seed), KillReport(), Seen()
     store = open_store(uri)
     for epoch in range(1, kills + 1):
         before = seen.version
-        acknowledged = one_life(uri, epoch, before, generator.uniform(0.0, longest_seconds))
-        toll.kills += 1
-        toll.publications += max(acknowledged - before, 0)
-        look(store, seen, acknowledged, toll)
-    return toll
+        acknowledged = run_publisher(uri, epoch, before, generator.uniform(0.0, longest_seconds))
+        report.kills += 1
+        report.publications += max(acknowledged - before, 0)
+        check_after_kill(store, seen, acknowledged, report)
+    return report
 
 
 @contextlib.contextmanager
-def a_store(kind: str) -> Iterator[str]:
-    """A new store of a kind."""
+def new_store(kind: str) -> Iterator[str]:
+    """Provides the URI of a new store."""
     if kind == "folder":
         with tempfile.TemporaryDirectory() as folder:
             yield f"folder://{folder}/store"
@@ -170,18 +170,18 @@ def a_store(kind: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """Exits with 1 if a kill did harm."""
-    parser = argparse.ArgumentParser(description="SIGKILL at random moments against a checkpoint store.")
-    parser.add_argument("--store", choices=LONGEST_LIFE_SECONDS, required=True)
+    """Runs the command; the exit code is 1 if there were violations."""
+    parser = argparse.ArgumentParser(description="Kills publishers of a checkpoint store at random moments.")
+    parser.add_argument("--store", choices=LONGEST_RUN_SECONDS, required=True)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     begin = time.monotonic()
-    with a_store(options.store) as uri:
-        toll = kill_again_and_again(uri, options.kills, LONGEST_LIFE_SECONDS[options.store], options.seed)
+    with new_store(options.store) as uri:
+        report = kill_repeatedly(uri, options.kills, LONGEST_RUN_SECONDS[options.store], options.seed)
     seconds = round(time.monotonic() - begin, 1)
-    print(json.dumps({"store": options.store, **asdict(toll), "seed": options.seed, "seconds": seconds}), flush=True)
-    return 1 if toll.harm else 0
+    print(json.dumps({"store": options.store, **asdict(report), "seed": options.seed, "seconds": seconds}), flush=True)
+    return 1 if report.harm else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A small S3 server whose faults are data: what a real server cannot be made to show; and a store in its bucket."""
+"""Provides a small S3 server with scripted faults that a real server does not produce on demand."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from podrace.checkpoint_store.minio import MinioStore
 from podrace.checkpoint_store.minio_address import parse_address, read_access
-from podrace.checkpoint_store.minio_client import Bucket, Patience
+from podrace.checkpoint_store.minio_client import Bucket, RetryPolicy
 from podrace.digests import digest
 
 BUCKET = "checkpoints"
@@ -22,66 +22,66 @@ KEYS = {"PODRACE_STORE_ACCESS_KEY": "key", "PODRACE_STORE_SECRET_KEY": "secret"}
 AGENT = "agent-7"
 POINTER_PATH = f"/{BUCKET}/p/pointers/{AGENT}.json"
 MEETING_SECONDS = 10.0
-"""After which nobody else is coming."""
+"""Longest time that a request waits for the others at a barrier."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request."""
+    """A fault of one request."""
 
     method: str
-    """Which requests it befalls; the first such one."""
+    """Affects the first request with this method."""
     status: int = 0
-    """What is answered; 0: the connection is cut."""
+    """Status of the response; 0: the connection is closed without a response."""
     code: str = ""
-    """S3's name of the error; empty: an answer without XML."""
+    """S3's name of the error; empty: a response without XML."""
     carried_out: bool = False
-    """Whether the request took effect nevertheless."""
+    """Whether the request takes effect nevertheless."""
     sent_bytes: int = -1
-    """How much of an object is sent before the connection is cut, instead of an error."""
+    """Number of bytes of an object that are sent before the connection is closed, instead of an error."""
     date: str = ""
-    """What the server's clock shows."""
+    """Date that the server sends."""
     marker: str = ""
-    """Part of path and query that the request must have."""
+    """Text that path and query of the request must contain."""
     meets: threading.Barrier | None = None
-    """Where it waits for others that are under way at the same time, before it goes on as if nothing had been."""
+    """Barrier where the request waits for other requests; then it is served without a fault."""
 
 
 @dataclass
 class ScriptedS3:
-    """A bucket, what is to go wrong, and what was asked."""
+    """A bucket, the faults to come, and the requests received."""
 
     endpoint: str = ""
     objects: dict[str, bytes] = field(default_factory=dict)
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     ignored: frozenset[str] = frozenset()
-    """Conditions that the server does not look at."""
+    """Conditions that the server ignores."""
     date: str = ""
-    """What the server's clock shows; empty: the time."""
+    """Date that the server sends; empty: the current time."""
     modified: dict[str, str] = field(default_factory=dict)
-    """Path to the time when it was put, where that is not now."""
+    """Modification date by path; other objects have the current one."""
     connections: int = 0
-    """How many clients' connections were accepted."""
+    """Number of accepted connections."""
     requests: list[tuple[str, str]] = field(default_factory=list)
     """Method and path with query."""
     checksums: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Path, of a part with its number, to the digests that its writer signed and stated."""
+    """The digests that the writer signed and sent, by path; paths of parts end with `#` and their number."""
     completions: list[bytes] = field(default_factory=list)
-    """Bodies of the requests to put parts together."""
+    """Bodies of the requests that complete uploads."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def uri(self) -> str:
-        """A store in the bucket."""
+        """URI of a store in the bucket."""
         return f"minio+http://{self.endpoint}/{BUCKET}/p"
 
     def methods(self) -> str:
-        """The methods asked so far, in order."""
+        """Returns the methods of the requests so far, in order."""
         return " ".join(method for method, _ in self.requests)
 
     def take_fault(self, method: str, path: str) -> Fault | None:
-        """The next fault of such a request."""
+        """Removes and returns the next fault for a request; None if there is none."""
         for fault in self.faults:
             if fault.method == method and fault.marker in path:
                 self.faults.remove(fault)
@@ -91,7 +91,7 @@ class ScriptedS3:
 
 @contextmanager
 def running(script: ScriptedS3, tls: tuple[Path, Path] | None = None) -> Iterator[ScriptedS3]:
-    """Serves a script on a free port, over TLS where certificate and key are given."""
+    """Serves a script on a free port, with TLS if certificate and key are given."""
     handler = type("Bound", (_Handler,), {"script": script})
     with _Server(("127.0.0.1", 0), handler) as server:
         if tls:
@@ -110,31 +110,31 @@ def running(script: ScriptedS3, tls: tuple[Path, Path] | None = None) -> Iterato
 
 @dataclass
 class Time:
-    """Time that goes by in pauses alone."""
+    """A clock that only pauses advance."""
 
     now: float = 0.0
     pauses: list[float] = field(default_factory=list)
 
     def sleep(self, seconds: float) -> None:
-        """Lets it go by."""
+        """Advances the clock and records the pause."""
         self.pauses.append(seconds)
         self.now += seconds
 
 
-def opened(uri: str, patience: Patience, environ: Mapping[str, str] = KEYS) -> MinioStore:
-    """A store with a patience of its own."""
+def opened(uri: str, retries: RetryPolicy, environ: Mapping[str, str] = KEYS) -> MinioStore:
+    """Opens a store with a retry policy."""
     address = parse_address(uri)
-    return MinioStore(Bucket(address, read_access(address, environ), patience))
+    return MinioStore(Bucket(address, read_access(address, environ), retries))
 
 
 def path_of(data: bytes) -> str:
-    """Path of an object in the bucket."""
+    """Returns the path of an object in the bucket."""
     name = digest(data)
     return f"/{BUCKET}/p/objects/{name[:2]}/{name}"
 
 
 def etag_of(data: bytes) -> str:
-    """The tag of an object."""
+    """Returns the ETag of an object."""
     return f'"{hashlib.md5(data).hexdigest()}"'
 
 
@@ -142,7 +142,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes is no news."""
+        """Does not log clients that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -229,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
         return (200 if self.command == "POST" else 204), b"<R><ETag>x</ETag></R>", {}
 
     def _sound(self, name: str, body: bytes) -> bool:
-        """Whether a body has the digest that its writer states, if it does."""
+        """Whether a body has the digest that its writer sent, if any."""
         stated = base64.b64decode(self.headers.get("x-amz-checksum-sha256", "")).hex()
         self.script.checksums[name] = (self.headers.get("x-amz-content-sha256", ""), stated)
         return stated in ("", hashlib.sha256(body).hexdigest())
@@ -265,5 +265,5 @@ class _Handler(BaseHTTPRequestHandler):
 def _error(code: str) -> tuple[bytes, dict[str, str]]:
     if not code:
         return b"<html>not S3</html>", {"Content-Type": "text/html"}
-    text = f"<Error><Code>{code}</Code><Message>it says {code}</Message></Error>"
+    text = f"<Error><Code>{code}</Code><Message>reason {code}</Message></Error>"
     return text.encode(), {"Content-Type": "application/xml"}

@@ -1,4 +1,4 @@
-"""Data that continuous training watches on a real S3 server."""
+"""Tests the data sets that continuous training watches on a real S3 server."""
 
 import io
 import os
@@ -17,7 +17,7 @@ from podrace.errors import Aborted, FailedPrecondition, PermissionDenied
 
 @pytest.fixture
 def put(s3_server: weed.S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes], None]:
-    """Puts an object below a prefix that nobody else uses; `s3://` means this server."""
+    """Returns a function that puts an object; `s3://` refers to the server of the tests."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{s3_server.endpoint}")
     monkeypatch.setattr(bucket, "DEADLINE_SECONDS", 5.0)
     monkeypatch.setattr(bucket, "PIECE_BYTES", 100)
@@ -33,7 +33,9 @@ def source_of(key: str) -> Source:
     return open_source(f"s3://{weed.BUCKET}/{key}", os.environ)
 
 
-def test_an_object_is_a_version_read_in_pieces(put: Callable[[str, bytes], None], root: str, tmp_path: Path) -> None:
+def test_an_object_is_a_version_and_is_read_in_pieces(
+    put: Callable[[str, bytes], None], root: str, tmp_path: Path
+) -> None:
     data = bytes(range(256)) * 3
     put(f"{root}/prices.npz", data)
     source = source_of(f"{root}/prices.npz")
@@ -49,7 +51,7 @@ def test_an_object_is_a_version_read_in_pieces(put: Callable[[str, bytes], None]
     assert first.path.read_bytes() == data
 
 
-def test_a_prefix_is_all_below_it_and_nothing_beside(
+def test_a_prefix_is_all_objects_below_it_and_no_others(
     put: Callable[[str, bytes], None], root: str, tmp_path: Path
 ) -> None:
     for name in ("prices/a", "prices/sub/b", "prices-old/c"):
@@ -75,7 +77,7 @@ def test_the_same_data_is_the_same_version_in_a_folder_and_on_a_server(
     )
 
 
-def test_an_object_that_is_put_anew_while_it_is_read_is_no_version(
+def test_an_object_replaced_while_it_is_read_is_not_a_version(
     put: Callable[[str, bytes], None], root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(f"{root}/a", b"x" * 500)
@@ -94,7 +96,7 @@ def test_an_object_that_is_put_anew_while_it_is_read_is_no_version(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_looked_at_is_said_in_a_line(
+def test_a_source_that_cannot_be_read_is_reported_on_one_line(
     put: Callable[[str, bytes], None], root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert source_of(root).look() == ()
@@ -117,7 +119,7 @@ environment_steps = 1000
 
 
 @pytest.mark.parametrize(
-    ("reference", "variables", "told"),
+    ("reference", "variables", "message"),
     [
         ("s3://no-such-bucket/x", {}, "there is no bucket 'no-such-bucket'"),
         (f"s3://{weed.BUCKET}/no-such-key", {}, "there is no such object, and none below it"),
@@ -126,13 +128,13 @@ environment_steps = 1000
     ],
 )
 @pytest.mark.usefixtures("put")
-def test_a_start_that_cannot_look_says_why_in_a_line(
+def test_a_start_whose_source_cannot_be_read_reports_why_on_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     reference: str,
     variables: dict[str, str],
-    told: str,
+    message: str,
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -141,6 +143,6 @@ def test_a_start_that_cannot_look_says_why_in_a_line(
     assert main(["continuous", "start", f"{tmp_path}/race.toml", "--watch", reference, "--home", str(home)]) in (1, 2)
     out, err = capfd.readouterr()
     assert err.startswith(f"error: --watch {reference}")
-    assert told in err
+    assert message in err
     assert (err.count("\n"), out) == (1, "")
     assert not home.exists()

@@ -32,7 +32,7 @@ class Ends:
         self.peer = CudaPlane("podrace-peer-", lambda: self.peers, folder)
 
 
-async def test_what_is_written_is_ordered_before_what_is_read_on_both_ways(tmp_path: Path) -> None:
+async def test_writes_are_ordered_before_reads_in_both_directions(tmp_path: Path) -> None:
     ends = Ends(tmp_path)
     region = ends.owner.create("slot", [VALUES])
     refs = region.refs()
@@ -41,17 +41,17 @@ async def test_what_is_written_is_ordered_before_what_is_read_on_both_ways(tmp_p
     ends.peer.open(refs)["values"].fill_(1.0)
     await ends.peer.push(refs, WHOLE)
     assert ends.peers.log == [("wait", 0), ("finish", -1)], "done before the reply, however many peers there are"
-    assert ends.owners.log == [("record", 0)], "the owner's own event, which nobody else records"
+    assert ends.owners.log == [("record", 0)], "the event of the owner, which no peer records"
 
 
-async def test_each_region_has_an_order_of_its_own(tmp_path: Path) -> None:
+async def test_each_region_has_its_own_event(tmp_path: Path) -> None:
     ends = Ends(tmp_path)
     one, other = ends.owner.create("one", [VALUES]), ends.owner.create("other", [VALUES])
     await ends.peer.pull([*one.refs(), *other.refs()])
     assert sorted(ends.peers.log) == [("wait", 0), ("wait", 1)]
 
 
-async def test_the_owner_orders_nothing_with_itself(tmp_path: Path) -> None:
+async def test_the_owner_does_not_wait_for_its_own_event(tmp_path: Path) -> None:
     ends = Ends(tmp_path)
     refs = ends.owner.create("slot", [VALUES]).refs()
     ends.owners.log.clear()
@@ -62,7 +62,7 @@ async def test_the_owner_orders_nothing_with_itself(tmp_path: Path) -> None:
     assert ends.owners.opened == 0
 
 
-def test_memory_is_opened_once_and_again_after_it_was_forgotten(tmp_path: Path) -> None:
+def test_memory_is_mapped_once_and_again_after_forget(tmp_path: Path) -> None:
     ends = Ends(tmp_path)
     region = ends.owner.create("slot", [VALUES])
     for _ in range(5):
@@ -73,7 +73,7 @@ def test_memory_is_opened_once_and_again_after_it_was_forgotten(tmp_path: Path) 
     assert ends.peers.opened == 2
 
 
-def test_a_slab_that_was_given_up_is_not_freed_but_cleared_for_the_next_of_its_size(tmp_path: Path) -> None:
+def test_an_unused_slab_is_cleared_and_reused_for_the_next_region_of_its_size(tmp_path: Path) -> None:
     ends = Ends(tmp_path)
     region = ends.owner.create("one", [VALUES])
     late = ends.peer.open(region.refs())["values"]
@@ -88,7 +88,7 @@ def test_a_slab_that_was_given_up_is_not_freed_but_cleared_for_the_next_of_its_s
     assert len(ends.gpu.slabs) == 2
 
 
-def test_spare_slabs_make_room_when_the_gpu_is_full(tmp_path: Path) -> None:
+def test_spare_slabs_are_freed_when_the_gpu_is_full(tmp_path: Path) -> None:
     ends = Ends(tmp_path, Gpu(capacity=2 * SLAB_BYTES + 100))
     regions = [ends.owner.create(name, [VALUES]) for name in ("one", "two")]
     with pytest.raises(ResourceExhausted, match="full"):
@@ -101,7 +101,7 @@ def test_spare_slabs_make_room_when_the_gpu_is_full(tmp_path: Path) -> None:
     assert len(ends.gpu.slabs) == 1
 
 
-def test_a_successor_of_the_same_name_with_other_memory_is_noticed(tmp_path: Path) -> None:
+def test_a_new_region_of_the_same_name_is_mapped_again(tmp_path: Path) -> None:
     ends = Ends(tmp_path)
     dead = ends.owner.create("slot", [VALUES])
     dead["values"].fill_(1.0)
@@ -112,14 +112,14 @@ def test_a_successor_of_the_same_name_with_other_memory_is_noticed(tmp_path: Pat
     assert ends.peer.open(again.refs())["values"][0] == 2.0
 
 
-def test_a_plane_uri_is_short_and_its_handles_lie_in_the_file(tmp_path: Path) -> None:
+def test_a_plane_uri_is_short_and_the_handles_are_in_the_file(tmp_path: Path) -> None:
     ends = Ends(tmp_path)
     region = ends.owner.create("slot", [VALUES])
     assert region.plane_uri == "cuda:podrace-owner-slot"
     assert (tmp_path / "podrace-owner-slot").stat().st_size < 1000
 
 
-def test_where_there_is_no_gpu_the_plane_says_so() -> None:
+def test_a_machine_without_a_gpu_is_reported() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
     with pytest.raises(
@@ -128,7 +128,7 @@ def test_where_there_is_no_gpu_the_plane_says_so() -> None:
         CupyDriver()
 
 
-def test_memory_that_cannot_be_mapped_is_told(tmp_path: Path) -> None:
+def test_memory_that_cannot_be_mapped_is_reported(tmp_path: Path) -> None:
     ends = Ends(tmp_path)
     region = ends.owner.create("slot", [VALUES])
     ends.gpu.slabs.clear()
@@ -202,7 +202,7 @@ def test_two_processes_work_on_one_memory_in_turns(real_plane: CudaPlane, tmp_pa
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dies", ["peer", "owner"])
-def test_nothing_is_left_on_the_gpu_when_either_side_is_killed(dies: str, tmp_path: Path) -> None:
+def test_no_memory_is_left_on_the_gpu_when_either_end_is_killed(dies: str, tmp_path: Path) -> None:
     size = 2**28
     large = TensorSpec(name="values", data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[size // 4], layout_version=1)
     torch.zeros(1, device="cuda")

@@ -1,4 +1,4 @@
-"""What a group promises to its members, on every backend; one suite, run against each of them."""
+"""Tests groups and their collectives on each backend."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ BACKENDS = [pytest.param("cpu", id="gloo"), pytest.param("cuda", id="nccl", mark
 SIZE = 3
 TIMEOUT_SECONDS = 20.0
 SOON_SECONDS = 5.0
-"""By when the others know that a member died; its death closes connections, no timeout is waited for."""
+"""Longest time until the others detect a dead member: its connections close, so they need not wait for the timeout."""
 
 Start = Callable[..., list[Member]]
 
@@ -39,7 +39,7 @@ def store() -> Iterator[GroupStore]:
 
 @pytest.fixture
 def start(device: str, store: GroupStore) -> Iterator[Start]:
-    """Starts members that have joined one group."""
+    """Returns a function that starts members and lets them join one group."""
     started: list[Member] = []
 
     def start(size: int = SIZE, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Member]:
@@ -62,7 +62,7 @@ def join(state: Any, rank: int, address: str, prefix: str, size: int, device: st
 
 def draw(rank: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
     values = torch.randn(*shape, generator=torch.Generator().manual_seed(rank)) * 100
-    # Whole numbers that fit into a byte even when they are summed, where the type is one of whole numbers.
+    # For integer types, numbers whose sum fits into a byte.
     return (values if dtype.is_floating_point else values.abs() % 64).to(dtype)
 
 
@@ -70,7 +70,7 @@ def own(state: Any, rank: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return draw(rank, dtype, *shape).to(state.group.device)
 
 
-def verbs(state: Any, rank: int, dtype: torch.dtype) -> dict[str, Any]:
+def all_collectives(state: Any, rank: int, dtype: torch.dtype) -> dict[str, Any]:
     tensor, group = own(state, rank, dtype, 5, 7), state.group
     results = {
         "own": tensor.cpu(),
@@ -85,7 +85,7 @@ def verbs(state: Any, rank: int, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def mean(state: Any, rank: int, count: int) -> list[torch.Tensor]:
-    """The same mean from a fresh buffer, from one used before, and in a tensor that is not contiguous."""
+    """Computes the same mean with a new buffer, with a reused buffer, and in a non-contiguous tensor."""
     tensors = [own(state, rank, torch.float32, count) for _ in range(2)]
     strided = torch.zeros(count, 2, device=state.group.device)
     tensors.append(strided[:, 0].copy_(tensors[0]))
@@ -95,7 +95,7 @@ def mean(state: Any, rank: int, count: int) -> list[torch.Tensor]:
     return [tensor.cpu() for tensor in tensors]
 
 
-def strange(state: Any, rank: int) -> dict[str, list[torch.Tensor]]:
+def unusual_shapes(state: Any, rank: int) -> dict[str, list[torch.Tensor]]:
     group = state.group
     empty = torch.zeros(0, 3, device=group.device)
     transposed = torch.arange(6.0, device=group.device).view(2, 3).mT + rank
@@ -107,8 +107,8 @@ def strange(state: Any, rank: int) -> dict[str, list[torch.Tensor]]:
     return {name: [part.cpu() for part in parts] for name, parts in results.items()}
 
 
-def lose(state: Any, rank: int) -> tuple[float, bool]:
-    """Meets the others until one is lost; returns how long that took and whether the tensor is as it was."""
+def run_until_lost(state: Any, rank: int) -> tuple[float, bool]:
+    """Runs collectives until a member is lost; returns the seconds taken and whether the tensor is unchanged."""
     tensor, began = own(state, rank, torch.float32, 1000), time.monotonic()
     before = tensor.clone()
     with suppress(MemberLost):
@@ -118,7 +118,7 @@ def lose(state: Any, rank: int) -> tuple[float, bool]:
     return time.monotonic() - began, torch.equal(tensor, before)
 
 
-def use_again(state: Any, rank: int) -> None:
+def call_barrier(state: Any, rank: int) -> None:
     state.group.barrier()
 
 
@@ -132,13 +132,13 @@ def abort_from_another_thread(state: Any, rank: int, after_seconds: float) -> fl
     return time.monotonic() - began
 
 
-# --- laws ----------------------------------------------------------------------------------------------------------
+# --- tests ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_member_sees_what_each_gave(start: Start) -> None:
+def test_every_member_receives_the_tensors_of_all(start: Start) -> None:
     members = start()
     for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8):
-        answers = everywhere(members, verbs, dtype)
+        answers = everywhere(members, all_collectives, dtype)
         given = [answer["own"] for answer in answers]
         assert not torch.equal(given[0], given[1])
         for answer in answers:
@@ -149,7 +149,7 @@ def test_every_member_sees_what_each_gave(start: Start) -> None:
             assert answer["untouched"]
 
 
-def test_a_mean_is_that_of_float64_rounded_once_and_the_same_bits_everywhere(start: Start) -> None:
+def test_a_mean_is_summed_in_float64_rounded_once_and_bitwise_equal_on_all_members(start: Start) -> None:
     members = start()
     for count in (5, 100_001, 40_000):
         given = [draw(rank, torch.float32, count) for rank in range(SIZE)]
@@ -158,20 +158,20 @@ def test_a_mean_is_that_of_float64_rounded_once_and_the_same_bits_everywhere(sta
             assert all(torch.equal(tensor, expected.float()) for tensor in answer)
 
 
-def test_empty_transposed_and_scalar_tensors_travel(start: Start) -> None:
-    for answer in everywhere(start(), strange):
+def test_empty_transposed_and_scalar_tensors_are_transferred(start: Start) -> None:
+    for answer in everywhere(start(), unusual_shapes):
         assert [part.shape for part in answer["empty"]] == [(0, 3)] * (SIZE + 2)
         for rank, part in zip((0, 1, 2, 1), answer["transposed"], strict=True):
             assert torch.equal(part, torch.arange(6.0).view(2, 3).mT + rank)
         assert [float(part) for part in answer["scalar"]] == [0.0, 1.0, 2.0]
 
 
-def test_a_killed_member_is_missed_at_once_and_the_others_go_on_without_it(
+def test_a_killed_member_is_detected_at_once_and_the_others_form_a_new_group(
     start: Start, store: GroupStore, device: str
 ) -> None:
     members = start()
     for rank in (0, 1):
-        members[rank].send(lose, rank)
+        members[rank].send(run_until_lost, rank)
     members[2].kill()
     for member in members[:2]:
         seconds, unchanged = member.result()
@@ -182,51 +182,51 @@ def test_a_killed_member_is_missed_at_once_and_the_others_go_on_without_it(
     assert torch.equal(everywhere(members[:2], mean, 3)[1][0], expected.float())
 
 
-def test_a_silent_member_is_given_up_after_the_timeout(start: Start) -> None:
+def test_a_member_that_does_not_respond_is_lost_after_the_timeout(start: Start) -> None:
     members = start(timeout_seconds=1.0)
     members[2].freeze()
     for rank in (0, 1):
-        members[rank].send(lose, rank)
+        members[rank].send(run_until_lost, rank)
     assert all(0.9 < member.result()[0] < SOON_SECONDS for member in members[:2])
 
 
-def test_a_group_that_lost_a_member_refuses_every_verb(start: Start) -> None:
+def test_a_group_that_lost_a_member_refuses_every_collective(start: Start) -> None:
     members = start(size=2)
     members[1].kill()
-    members[0].send(lose, 0).result()
+    members[0].send(run_until_lost, 0).result()
     with pytest.raises(MemberLost, match="has left its group"):
-        members[0].send(use_again, 0).result()
+        members[0].send(call_barrier, 0).result()
 
 
-def test_an_abort_releases_a_verb_under_way_in_another_thread(start: Start) -> None:
+def test_an_abort_ends_a_collective_that_runs_in_another_thread(start: Start) -> None:
     members = start(size=2)
     assert 0.1 < members[0].send(abort_from_another_thread, 0, 0.1).result() < SOON_SECONDS
 
 
-def test_an_abort_releases_the_other_members_too(start: Start) -> None:
+def test_an_abort_ends_the_collectives_of_the_other_members(start: Start) -> None:
     members = start(timeout_seconds=2.0)
-    members[1].send(lose, 1)
+    members[1].send(run_until_lost, 1)
     members[0].send(abort_from_another_thread, 0, 0.1).result()
     assert members[1].result()[0] < SOON_SECONDS
 
 
-def test_joining_ends_at_the_deadline_when_a_member_does_not_come(store: GroupStore) -> None:
+def test_joining_fails_at_the_timeout_if_a_member_is_missing(store: GroupStore) -> None:
     began = time.monotonic()
     with pytest.raises(
-        MemberLost, match=r"group lonely: not all of the 2 members met at 127\.0\.0\.1:\d+ within 0\.5 s"
+        MemberLost, match=r"group lonely: not all of the 2 members joined at 127\.0\.0\.1:\d+ within 0\.5 s"
     ):
         Group.join(store.address, "lonely", 0, 2, "cpu", timeout_seconds=0.5)
     assert time.monotonic() - began < SOON_SECONDS
 
 
-def test_joining_ends_at_the_deadline_when_the_store_is_gone() -> None:
+def test_joining_fails_at_the_timeout_if_the_store_is_unreachable() -> None:
     store = GroupStore()
     store.close()
-    with pytest.raises(MemberLost, match="not all of the 2 members met"):
+    with pytest.raises(MemberLost, match="not all of the 2 members joined"):
         Group.join(store.address, "gone", 0, 2, "cpu", timeout_seconds=0.5)
 
 
-def test_a_store_listens_on_its_own_address_alone(store: GroupStore) -> None:
+def test_a_store_listens_only_on_its_own_address(store: GroupStore) -> None:
     host, _, port = store.address.rpartition(":")
     sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     sockets += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
@@ -240,7 +240,7 @@ def test_a_store_on_an_address_of_another_machine_is_refused() -> None:
         GroupStore("192.0.2.1")
 
 
-def test_a_group_of_one_needs_nobody() -> None:
+def test_a_group_of_one_needs_no_store() -> None:
     group = Group.join("nowhere:1", "alone", 0, 1, "cpu", timeout_seconds=1.0)
     tensor = torch.tensor([1.0, 2.0])
     assert torch.equal(group.gather(tensor)[0], tensor)

@@ -1,4 +1,4 @@
-"""The store `minio` before a real S3 server; what all stores promise is in test_stores.py."""
+"""Tests the store `minio` on a real S3 server. Tests of all stores are in test_stores.py."""
 
 import hashlib
 import io
@@ -15,31 +15,35 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.minio import MinioStore, create_bucket
 from podrace.checkpoint_store.minio_address import parse_address, read_access
-from podrace.checkpoint_store.minio_client import Bucket, Patience
+from podrace.checkpoint_store.minio_client import Bucket, RetryPolicy
+from podrace.checkpoint_store.minio_private import S3Client
 from podrace.digests import digest
 from podrace.errors import Aborted, FailedPrecondition, NotFound, PermissionDenied
 
 HOUR = 3600.0
 PART_BYTES = 5 * 2**20
-"""The least that S3 allows."""
+"""Smallest part that S3 allows."""
 
 
 def bucket_of(server: weed.S3Server, uri: str) -> Bucket:
     address = parse_address(uri)
-    return Bucket(address, read_access(address, server.environ), Patience(10.0), part_bytes=PART_BYTES)
+    return Bucket(address, read_access(address, server.environ), RetryPolicy(10.0), part_bytes=PART_BYTES)
 
 
 def unfinished(server: weed.S3Server, prefix: str) -> list[str]:
-    uploads = server.client()._list_multipart_uploads(weed.BUCKET, prefix=prefix).uploads
+    client = S3Client(server.endpoint, weed.ACCESS_KEY, weed.SECRET_KEY, secure=False, region="us-east-1")
+    uploads = client.list_uploads(weed.BUCKET, prefix).uploads
     return [str(upload.object_name) for upload in uploads]
 
 
-def test_the_clients_public_verb_overwrites_and_ours_does_not(s3_server: weed.S3Server, new_uri: Callable) -> None:
+def test_the_packages_public_method_ignores_conditions_and_put_if_does_not(
+    s3_server: weed.S3Server, new_uri: Callable
+) -> None:
     client, bucket = s3_server.client(), bucket_of(s3_server, new_uri())
     key = f"{bucket.address.prefix}k"
     for content in (b"first", b"second"):
         client.put_object(weed.BUCKET, key, io.BytesIO(content), len(content), metadata={"If-None-Match": "*"})
-    # The condition became a note beside the object.
+    # The condition was stored as metadata of the object.
     assert client.stat_object(weed.BUCKET, key).metadata["X-Amz-Meta-If-None-Match"] == "*"
     assert bucket.get(key, "object")[0].data == b"second"
     with pytest.raises(Aborted):
@@ -74,7 +78,7 @@ def test_a_writer_killed_between_headers_and_body_changes_nothing(new_uri: Calla
     store.swap_pointer("a", Pointer(agent_id="a", lease_epoch=1), None)
     name = store.put_object(b"content")
     subprocess.run([sys.executable, "-c", CUT_PROGRAM, store.uri, what], check=True, timeout=60)
-    for _ in range(50):  # the server may take a moment to notice
+    for _ in range(50):  # the server may notice with a delay
         assert store.get_object(name) == b"content"
         found = store.read_pointer("a")
         assert found is not None
@@ -87,13 +91,15 @@ def test_a_store_opens_again_by_its_uri(new_uri: Callable) -> None:
     assert open_store(store.uri).get_object(name) == b"x"
 
 
-def test_a_missing_bucket_is_told_with_how_to_make_it(s3_server: weed.S3Server) -> None:
-    with pytest.raises(FailedPrecondition, match=r"no bucket 'missing'; make it, for instance: aws s3 mb s3://missing"):
+def test_a_missing_bucket_is_reported_with_the_command_that_creates_it(s3_server: weed.S3Server) -> None:
+    with pytest.raises(
+        FailedPrecondition, match=r"no bucket 'missing'; create it, for instance: aws s3 mb s3://missing"
+    ):
         open_store(f"minio+http://{s3_server.endpoint}/missing")
 
 
 @pytest.mark.parametrize("variable", ["PODRACE_STORE_ACCESS_KEY", "PODRACE_STORE_SECRET_KEY"])
-def test_wrong_credentials_are_told_with_where_they_come_from(
+def test_wrong_credentials_are_reported_with_their_variable(
     new_uri: Callable, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     uri = new_uri()
@@ -102,7 +108,7 @@ def test_wrong_credentials_are_told_with_where_they_come_from(
         open_store(uri)
 
 
-def test_an_object_has_just_been_put_by_the_servers_clock(new_uri: Callable) -> None:
+def test_the_age_of_an_object_is_measured_by_the_servers_clock(new_uri: Callable) -> None:
     store = open_store(new_uri())
     name = store.put_object(b"x")
     assert store.delete_object(name, HOUR) is False
@@ -112,7 +118,9 @@ def test_an_object_has_just_been_put_by_the_servers_clock(new_uri: Callable) -> 
 
 
 @pytest.mark.parametrize("size", [PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES])
-def test_a_large_object_goes_in_parts_and_comes_back(s3_server: weed.S3Server, new_uri: Callable, size: int) -> None:
+def test_a_large_object_is_uploaded_in_parts_and_returned_whole(
+    s3_server: weed.S3Server, new_uri: Callable, size: int
+) -> None:
     store = MinioStore(bucket_of(s3_server, new_uri()))
     data = hashlib.shake_256(b"%d" % size).digest(size)
     name = store.put_object(data)
@@ -121,12 +129,12 @@ def test_a_large_object_goes_in_parts_and_comes_back(s3_server: weed.S3Server, n
     assert unfinished(s3_server, store._bucket.address.prefix) == []
 
 
-def test_an_upload_that_was_killed_is_given_up_by_a_start_an_hour_later(
+def test_an_upload_of_a_killed_writer_is_aborted_when_the_store_is_opened_an_hour_later(
     s3_server: weed.S3Server, new_uri: Callable
 ) -> None:
     bucket = bucket_of(s3_server, new_uri())
     key = f"{bucket.address.prefix}objects/aa/{'a' * 64}"
-    s3_server.client()._create_multipart_upload(weed.BUCKET, key, {})
+    bucket._client.create_upload(weed.BUCKET, key, {})
     store = MinioStore(bucket)
     store.remove_abandoned()
     assert unfinished(s3_server, bucket.address.prefix) == [key]
@@ -135,14 +143,14 @@ def test_an_upload_that_was_killed_is_given_up_by_a_start_an_hour_later(
     assert unfinished(s3_server, bucket.address.prefix) == []
 
 
-def test_a_bucket_is_made_once(s3_server: weed.S3Server) -> None:
+def test_a_bucket_is_created_once(s3_server: weed.S3Server) -> None:
     uri = s3_server.uri("").replace(weed.BUCKET, "fresh")
-    made = [create_bucket(uri, deadline_seconds=10.0, environ=s3_server.environ) for _ in range(2)]
-    assert made == [True, False]
+    created = [create_bucket(uri, deadline_seconds=10.0, environ=s3_server.environ) for _ in range(2)]
+    assert created == [True, False]
     assert s3_server.client().bucket_exists("fresh")
 
 
-def test_where_the_bucket_keeps_versions_only_the_old_one_is_deleted(s3_server: weed.S3Server) -> None:
+def test_only_the_old_version_is_deleted_in_a_bucket_that_keeps_versions(s3_server: weed.S3Server) -> None:
     client = s3_server.client()
     if not client.bucket_exists("versions"):
         client.make_bucket("versions")
@@ -152,7 +160,7 @@ def test_where_the_bucket_keeps_versions_only_the_old_one_is_deleted(s3_server: 
     name = store.put_object(b"old garbage, then a part again")
     entry = bucket.find(store._object_key(name), "object")
     assert entry is not None
-    store.put_object(b"old garbage, then a part again")  # between the look at its age and the deletion
+    store.put_object(b"old garbage, then a part again")  # between reading its age and deleting it
     bucket.delete(entry, "object")
     assert store.get_object(name) == b"old garbage, then a part again"
     assert store.delete_object(name, -2.0) is True
@@ -160,7 +168,7 @@ def test_where_the_bucket_keeps_versions_only_the_old_one_is_deleted(s3_server: 
         store.get_object(name)
 
 
-def test_two_stores_of_one_bucket_do_not_see_each_other(s3_server: weed.S3Server, new_uri: Callable) -> None:
+def test_two_stores_in_one_bucket_are_independent(s3_server: weed.S3Server, new_uri: Callable) -> None:
     first, second = (MinioStore(bucket_of(s3_server, new_uri())) for _ in range(2))
     name = first.put_object(b"x")
     assert list(second.list_objects()) == []

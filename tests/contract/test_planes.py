@@ -1,4 +1,4 @@
-"""What every plane promises; one suite, run against each of them."""
+"""Tests the interface of a plane against each plane whose ends share memory."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ends]:
     ends.owner.close()
 
 
-def test_both_ends_see_one_memory(ends: Ends) -> None:
+def test_both_ends_share_the_memory(ends: Ends) -> None:
     region = ends.owner.create("rollout_0", SPECS)
     tensors = ends.peer.open(region.refs())
     region["observation"].copy_(torch.arange(105.0).view(5, 3, 7))
@@ -85,7 +85,7 @@ def test_a_region_lists_its_tensors_in_order(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("data_type", ELEMENT_TYPES, ids=tensor_pb2.DataType.Name)
-def test_every_element_type_travels_unchanged(ends: Ends, data_type: tensor_pb2.DataType.ValueType) -> None:
+def test_every_element_type_is_transferred_unchanged(ends: Ends, data_type: tensor_pb2.DataType.ValueType) -> None:
     spec = TensorSpec(name="values", data_type=data_type, shape=[2, 3], layout_version=1)
     region = ends.owner.create("slot", [spec])
     region["values"].copy_(torch.tensor([[0, 1, 2], [3, 4, 5]]))
@@ -94,7 +94,7 @@ def test_every_element_type_travels_unchanged(ends: Ends, data_type: tensor_pb2.
     assert torch.equal(received, torch.tensor([[0, 1, 2], [3, 4, 5]]).to(received.dtype))
 
 
-def test_a_scalar_and_an_empty_tensor_travel(ends: Ends) -> None:
+def test_a_scalar_and_an_empty_tensor_are_transferred(ends: Ends) -> None:
     region = ends.owner.create("slot", SPECS)
     region["step"].fill_(7)
     tensors = ends.peer.open(region.refs())
@@ -103,12 +103,12 @@ def test_a_scalar_and_an_empty_tensor_travel(ends: Ends) -> None:
     assert tensors["empty"].shape == (0, 8)
 
 
-def test_fresh_memory_reads_as_zeros(ends: Ends) -> None:
+def test_new_memory_is_filled_with_zeros(ends: Ends) -> None:
     region = ends.owner.create("slot", SPECS)
     assert not any(tensor.any() for tensor in region.values())
 
 
-def test_tensors_begin_at_multiples_of_64_behind_the_header_and_do_not_overlap(ends: Ends) -> None:
+def test_tensors_start_at_multiples_of_64_after_the_header_and_do_not_overlap(ends: Ends) -> None:
     region = ends.owner.create("slot", SPECS)
     refs = region.refs()
     assert refs[0].offset_bytes == 64
@@ -122,7 +122,7 @@ def test_a_reference_of_another_generation_is_refused(ends: Ends) -> None:
     before = region.refs()
     ends.peer.open(before)
     assert region.renew() == before[0].generation + 1
-    with pytest.raises(FailedPrecondition, match=r"generation 2.*'observation' is of 1"):
+    with pytest.raises(FailedPrecondition, match=r"generation 2.*'observation' has 1"):
         ends.peer.open(before)
     assert set(ends.peer.open(region.refs())) == set(region)
 
@@ -149,7 +149,7 @@ def test_a_closed_region_cannot_be_opened_or_handed_out(ends: Ends) -> None:
         region.renew()
 
 
-def test_views_outlive_everything_that_made_them(ends: Ends) -> None:
+def test_views_outlive_region_and_plane(ends: Ends) -> None:
     region = ends.owner.create("slot", SPECS)
     mine, theirs = region["observation"], ends.peer.open(region.refs())["observation"]
     ends.peer.close()
@@ -158,15 +158,15 @@ def test_views_outlive_everything_that_made_them(ends: Ends) -> None:
     assert theirs.sum() == 5.0 * 105
 
 
-def test_a_name_is_taken_until_its_region_is_closed(ends: Ends) -> None:
+def test_a_name_is_in_use_until_its_region_is_closed(ends: Ends) -> None:
     region = ends.owner.create("slot", SPECS)
-    with pytest.raises(AlreadyExists, match="slot is there already"):
+    with pytest.raises(AlreadyExists, match="slot exists already"):
         ends.owner.create("slot", SPECS)
     region["step"].fill_(1)
     assert ends.peer.open(region.refs())["step"].item() == 1
     region.close()
     successor = ends.owner.create("slot", SPECS)
-    assert ends.peer.open(successor.refs())["step"].item() == 0, "the peer still looks at the memory before"
+    assert ends.peer.open(successor.refs())["step"].item() == 0, "the peer still views the memory of the closed region"
 
 
 def test_closing_a_plane_closes_its_regions(ends: Ends) -> None:
@@ -194,7 +194,7 @@ def test_one_call_opens_tensors_of_several_regions(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../escape", "a/b", "a-b", ".hidden", "a b", "ä"])
-def test_a_region_name_that_could_leave_its_place_is_refused(ends: Ends, name: str) -> None:
+def test_a_region_name_that_could_escape_the_folder_is_refused(ends: Ends, name: str) -> None:
     with pytest.raises(InvalidArgument, match="region name"):
         ends.owner.create(name, SPECS)
 
@@ -212,7 +212,7 @@ FLOAT32 = tensor_pb2.DATA_TYPE_FLOAT32
         (TensorSpec(name="bad", shape=[1], layout_version=1), "data type 0"),
     ],
 )
-def test_a_tensor_that_cannot_travel_is_refused_by_name(ends: Ends, bad: TensorSpec, complaint: str) -> None:
+def test_a_tensor_that_cannot_be_transferred_is_refused_by_name(ends: Ends, bad: TensorSpec, complaint: str) -> None:
     with pytest.raises(InvalidArgument, match=f"'bad'.*{complaint}"):
         ends.owner.create("slot", [bad])
     ref = ends.owner.create("slot", SPECS).refs()[0]
@@ -222,7 +222,7 @@ def test_a_tensor_that_cannot_travel_is_refused_by_name(ends: Ends, bad: TensorS
 
 
 @pytest.mark.parametrize("offset", [0, 32, 72, 2**20, 2**63])
-def test_a_reference_out_of_its_region_is_refused(ends: Ends, offset: int) -> None:
+def test_a_reference_that_exceeds_its_region_is_refused(ends: Ends, offset: int) -> None:
     ref = ends.owner.create("slot", SPECS).refs()[0]
     ref.offset_bytes = offset
     with pytest.raises(InvalidArgument, match=r"'observation'.*do not fit"):
@@ -237,7 +237,7 @@ def test_a_tensor_named_twice_is_refused(ends: Ends) -> None:
         ends.peer.open(refs)
 
 
-def test_memory_that_nobody_made_is_refused(ends: Ends) -> None:
+def test_a_reference_to_an_unknown_region_is_refused(ends: Ends) -> None:
     ref = TensorRef(
         plane_uri=f"{ends.peer.scheme}:nothing", offset_bytes=64, spec=spec_of("x", torch.zeros(1)), generation=1
     )
@@ -245,7 +245,7 @@ def test_memory_that_nobody_made_is_refused(ends: Ends) -> None:
         ends.peer.open([ref])
 
 
-async def test_the_probe_passes_where_both_ends_see_one_memory(ends: Ends) -> None:
+async def test_the_probe_passes_if_both_ends_share_the_memory(ends: Ends) -> None:
     region = ends.owner.create("probe", [PROBE_SPEC])
     sent = write_probe(region, seed=1)
     answer = await answer_probe(Planes(ends.peer), region.refs()[0])
@@ -253,7 +253,7 @@ async def test_the_probe_passes_where_both_ends_see_one_memory(ends: Ends) -> No
     assert answer.device == torch.device("cpu")
 
 
-async def test_the_probe_fails_where_the_ends_see_different_memory(ends: Ends) -> None:
+async def test_the_probe_fails_if_the_ends_read_different_memory(ends: Ends) -> None:
     sent = write_probe(ends.owner.create("probe", [PROBE_SPEC]), seed=1)
     other = ends.owner.create("other", [PROBE_SPEC])
     answer = await answer_probe(Planes(ends.peer), other.refs()[0])
@@ -262,7 +262,7 @@ async def test_the_probe_fails_where_the_ends_see_different_memory(ends: Ends) -
     assert caught.value.reason == PLANE_UNUSABLE
 
 
-async def test_a_probe_that_is_not_there_makes_the_plane_unusable_and_nothing_else(ends: Ends) -> None:
+async def test_a_missing_probe_makes_the_plane_unusable(ends: Ends) -> None:
     region = ends.owner.create("probe", [PROBE_SPEC])
     ref = region.refs()[0]
     region.close()

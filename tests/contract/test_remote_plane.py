@@ -1,4 +1,4 @@
-"""What the plane `grpc` promises beyond what all do: what is pulled and pushed arrives, whole or not at all."""
+"""Tests the plane `grpc`: pulled and pushed data arrives completely or not at all."""
 
 import hashlib
 import tempfile
@@ -99,7 +99,9 @@ async def test_only_the_boxes_that_were_written_are_pushed(short_folder: Path) -
 
 
 @pytest.mark.parametrize("data_type", ELEMENT_TYPES, ids=pb.DataType.Name)
-async def test_every_element_type_travels_unchanged(short_folder: Path, data_type: pb.DataType.ValueType) -> None:
+async def test_every_element_type_is_transferred_unchanged(
+    short_folder: Path, data_type: pb.DataType.ValueType
+) -> None:
     spec = TensorSpec(name="values", data_type=data_type, shape=[2, 3], layout_version=1)
     async with serving(short_folder) as ends:
         region = ends.owner.create("slot", [spec])
@@ -113,7 +115,7 @@ async def test_every_element_type_travels_unchanged(short_folder: Path, data_typ
         assert not region["values"].any()
 
 
-async def test_what_is_larger_than_a_message_travels_in_chunks(short_folder: Path) -> None:
+async def test_a_tensor_larger_than_a_message_is_transferred_in_chunks(short_folder: Path) -> None:
     spec = TensorSpec(name="large", data_type=pb.DATA_TYPE_FLOAT32, shape=[3, 5, 100_003], layout_version=1)
     async with serving(short_folder) as ends:
         region = ends.owner.create("slot", [spec])
@@ -127,7 +129,7 @@ async def test_what_is_larger_than_a_message_travels_in_chunks(short_folder: Pat
         assert torch.equal(mine[0], -region["large"][0])
 
 
-async def test_memory_that_was_handed_out_anew_is_neither_read_nor_written(short_folder: Path) -> None:
+async def test_memory_that_was_handed_out_again_is_neither_read_nor_written(short_folder: Path) -> None:
     async with serving(short_folder) as ends:
         region = ends.owner.create("slot", SPECS)
         before = region.refs()
@@ -154,18 +156,18 @@ async def test_the_owner_works_in_place(short_folder: Path) -> None:
             ends.owner.create("slot", SPECS)
 
 
-async def test_a_stranger_that_asks_for_more_than_there_is_is_refused_at_once(short_folder: Path) -> None:
+async def test_a_request_for_more_than_the_region_is_refused_at_once(short_folder: Path) -> None:
     async with serving(short_folder) as ends:
         (ref, *_) = ends.owner.create("slot", SPECS).refs()
         for shape in ([2**33], [2**60, 2**3], [105, 2**20]):
-            # Cut into pieces first, it would keep the owner busy for hours.
+            # If it were cut into pieces first, the owner would be busy for hours.
             ref.spec.shape[:] = shape
             answers = rpc.stream(ends.stub.ReadTensors, pb.ReadTensorsRequest(tensors=[ref]), deadline_seconds=5.0)
             with pytest.raises(InvalidArgument):
                 await anext(answers)
 
 
-async def test_what_is_ours_and_what_is_anothers_are_opened_together(short_folder: Path) -> None:
+async def test_own_regions_and_those_of_other_processes_are_opened_together(short_folder: Path) -> None:
     async with serving(short_folder) as ends:
         here = GrpcPlane("unix:/nowhere/h.sock")
         own, others = here.create("own", [STEP]), ends.owner.create("slot", [OBSERVATION])
@@ -180,7 +182,7 @@ async def test_what_is_ours_and_what_is_anothers_are_opened_together(short_folde
         here.close()
 
 
-async def test_an_address_that_is_found_out_later_is_what_references_name(short_folder: Path) -> None:
+async def test_references_name_an_address_that_was_set_later(short_folder: Path) -> None:
     plane = GrpcPlane()
     with pytest.raises(FailedPrecondition):
         plane.create("slot", [STEP])
@@ -192,8 +194,10 @@ async def test_an_address_that_is_found_out_later_is_what_references_name(short_
     plane.close()
 
 
-async def test_an_owner_that_is_not_there_is_told(short_folder: Path) -> None:
-    ref = pb.TensorRef(plane_uri=f"grpc:unix:{short_folder}/nobody.sock/slot", offset_bytes=64, spec=STEP, generation=1)
+async def test_an_unreachable_owner_is_named(short_folder: Path) -> None:
+    ref = pb.TensorRef(
+        plane_uri=f"grpc:unix:{short_folder}/missing.sock/slot", offset_bytes=64, spec=STEP, generation=1
+    )
     with pytest.raises(Unavailable):
         await GrpcPlane().pull([ref])
 
@@ -211,9 +215,9 @@ def chunk(region: Any, **changes: Any) -> pb.WriteTensorsRequest:
 
 
 @pytest.mark.parametrize(
-    ("changes", "refusal", "said"),
+    ("changes", "refusal", "message"),
     [
-        ({"digest": "0" * 64}, DataLoss, "arrived damaged"),
+        ({"digest": "0" * 64}, DataLoss, "is damaged"),
         ({"data": bytes(11)}, InvalidArgument, "11 bytes"),
         ({"starts": [1, 0]}, InvalidArgument, "does not fit"),
         ({"starts": [0]}, InvalidArgument, "does not fit"),
@@ -222,13 +226,13 @@ def chunk(region: Any, **changes: Any) -> pb.WriteTensorsRequest:
         ({"tensor": pb.TensorRef(plane_uri="grpc:elsewhere:1/x")}, InvalidArgument, "not served here"),
     ],
 )
-async def test_a_strangers_chunk_that_does_not_fit_is_refused(
-    short_folder: Path, changes: dict[str, Any], refusal: type[Exception], said: str
+async def test_a_malformed_chunk_is_refused(
+    short_folder: Path, changes: dict[str, Any], refusal: type[Exception], message: str
 ) -> None:
     async with serving(short_folder) as ends:
         region = ends.owner.create("slot", SPECS)
         region["terminated"].fill_(True)
-        with pytest.raises(refusal, match=said):
+        with pytest.raises(refusal, match=message):
             await rpc.send(ends.stub.WriteTensors, [chunk(region, **changes)], deadline_seconds=5.0)
         assert region["terminated"].all()
         sent = await rpc.send(ends.stub.WriteTensors, [chunk(region)], deadline_seconds=5.0)
@@ -236,7 +240,7 @@ async def test_a_strangers_chunk_that_does_not_fit_is_refused(
         assert not region["terminated"].any()
 
 
-async def test_the_self_test_passes_through_it(short_folder: Path) -> None:
+async def test_the_probe_passes(short_folder: Path) -> None:
     async with serving(short_folder) as ends:
         region, planes = ends.owner.create("probe", [PROBE_SPEC]), Planes(MemoryPlane(), ends.peer)
         sent = write_probe(region, 1)
@@ -256,8 +260,8 @@ async def test_an_owner_that_does_not_answer_makes_the_plane_unusable(short_fold
     peer.close()
 
 
-def test_a_process_without_a_service_owns_nothing() -> None:
-    with pytest.raises(FailedPrecondition, match="that does not serve it"):
+def test_a_process_without_a_service_cannot_create_regions() -> None:
+    with pytest.raises(FailedPrecondition, match="that does not serve them"):
         GrpcPlane().create("slot", SPECS)
 
 
@@ -271,6 +275,6 @@ def test_boxes_cover_every_element_once_and_fit(sizes: tuple[int, ...], most: in
     assert bool((seen == 1).all())
 
 
-def test_boxes_are_as_large_as_they_may_be() -> None:
+def test_boxes_are_as_large_as_allowed() -> None:
     assert [box.sizes for box in split(Box.whole((10, 1000)), 4000)] == [(4, 1000), (4, 1000), (2, 1000)]
     assert CHUNK_BYTES < 4 * 2**20, "what gRPC takes as one message"

@@ -1,4 +1,4 @@
-"""A replay memory goes to a store and back within a small share of its own size; a large object is in memory once."""
+"""Tests the memory needed to store and restore a replay memory, and to store and read a large object."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import pytest
 MEGABYTE = 10**6
 MEMORY_BYTES = 256 * MEGABYTE
 ROOM_BYTES = 128 * MEGABYTE
-"""Beside the memory: a piece of 16 MB (in tensors, as a file, as its parts), threads, connections."""
+"""Allowed beyond the replay memory: a piece of 16 MB as tensors, file and parts, threads, connections."""
 
 REPLAY_PROGRAM = """
 import resource, sys
@@ -70,7 +70,7 @@ def data_bytes():
     return int(status["VmData"].split()[0]) * 1024
 
 store = open_store(uri)
-store.put_object(bytes(20_000_000))  # whatever is loaded once
+store.put_object(bytes(20_000_000))  # loads what is loaded once
 data = os.urandom(size_bytes)
 limit = data_bytes() + room_bytes
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -94,7 +94,7 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return new_uri()
 
 
-def told(program: str, *arguments: object) -> list[str]:
+def output_of(program: str, *arguments: object) -> list[str]:
     command = [sys.executable, "-c", program, *map(str, arguments)]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert answer.returncode == 0, answer.stderr
@@ -103,9 +103,9 @@ def told(program: str, *arguments: object) -> list[str]:
 
 @pytest.mark.slow
 def test_a_replay_memory_is_stored_and_restored_in_half_its_size(uri: str) -> None:
-    assert told(REPLAY_PROGRAM, uri, MEMORY_BYTES, ROOM_BYTES) == ["True True True", "limited"]
+    assert output_of(REPLAY_PROGRAM, uri, MEMORY_BYTES, ROOM_BYTES) == ["True True True", "limited"]
 
 
 def test_a_large_object_is_stored_and_read_in_half_its_size(uri: str) -> None:
     size_bytes = 64 * MEGABYTE
-    assert told(OBJECT_PROGRAM, uri, size_bytes, size_bytes // 2) == ["True True", "limited"]
+    assert output_of(OBJECT_PROGRAM, uri, size_bytes, size_bytes // 2) == ["True True", "limited"]

@@ -1,6 +1,6 @@
-"""What the plane `group` promises beyond what all do: copies by collectives, groups that are replaced, never repaired.
+"""Tests the plane `group`: copies by collectives, and groups that are replaced after a failure.
 
-By gloo here; between GPUs by NCCL, marked `gpu`: on one GPU NCCL allows two ranks since 2.30, as an experiment.
+Tests use gloo. Those marked `gpu` use NCCL, which allows two ranks on one GPU since 2.30, as an experiment.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ TERMINATED = TensorSpec(name="terminated", data_type=pb.DATA_TYPE_BOOL, shape=[4
 STEP = TensorSpec(name="step", data_type=pb.DATA_TYPE_INT64, shape=[], layout_version=1)
 EMPTY = TensorSpec(name="empty", data_type=pb.DATA_TYPE_FLOAT64, shape=[0, 8], layout_version=1)
 SPECS = [OBSERVATION, TERMINATED, STEP, EMPTY]
-PATIENCE_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0
 
 
 @dataclass
@@ -54,7 +54,7 @@ def folder() -> Iterator[Path]:
 @asynccontextmanager
 async def serving(folder: Path, peer: GroupPlane | None = None, device: str = "cpu") -> AsyncIterator[Ends]:
     address = f"unix:{folder}/t.sock"
-    owner = GroupPlane(address, device=device, timeout_seconds=PATIENCE_SECONDS)
+    owner = GroupPlane(address, device=device, timeout_seconds=TIMEOUT_SECONDS)
     servicer = TransferServicer(owner)
     service = Service(
         pb.DESCRIPTOR.services_by_name["TransferService"],
@@ -62,7 +62,7 @@ async def serving(folder: Path, peer: GroupPlane | None = None, device: str = "c
         servicer,
     )
     server = await Server.start(ServerConfig(listen=address, grace_seconds=0.0), [service])
-    ends = Ends(address, owner, peer or GroupPlane(peer="worker-0", timeout_seconds=PATIENCE_SECONDS), servicer)
+    ends = Ends(address, owner, peer or GroupPlane(peer="worker-0", timeout_seconds=TIMEOUT_SECONDS), servicer)
     try:
         yield ends
     finally:
@@ -109,7 +109,7 @@ async def test_only_the_boxes_that_were_pushed_change_at_the_owner(folder: Path)
 
 
 @pytest.mark.parametrize("data_type", ELEMENT_TYPES, ids=pb.DataType.Name)
-async def test_every_element_type_travels_both_ways(folder: Path, data_type: pb.DataType.ValueType) -> None:
+async def test_every_element_type_is_transferred_both_ways(folder: Path, data_type: pb.DataType.ValueType) -> None:
     spec = TensorSpec(name="values", data_type=data_type, shape=[2, 3], layout_version=1)
     async with serving(folder) as ends:
         region = ends.owner.create("slot", [spec])
@@ -122,9 +122,9 @@ async def test_every_element_type_travels_both_ways(folder: Path, data_type: pb.
         assert torch.equal(region["values"], received)
 
 
-async def test_two_peers_have_groups_of_their_own(folder: Path) -> None:
+async def test_each_peer_has_its_own_group(folder: Path) -> None:
     async with serving(folder) as ends:
-        region, other = filled(ends.owner), GroupPlane(peer="worker-1", timeout_seconds=PATIENCE_SECONDS)
+        region, other = filled(ends.owner), GroupPlane(peer="worker-1", timeout_seconds=TIMEOUT_SECONDS)
         refs = region.refs()[:1]
         for column, peer in enumerate((ends.peer, other)):
             peer.open(refs)["observation"].fill_(float(-column))
@@ -135,33 +135,33 @@ async def test_two_peers_have_groups_of_their_own(folder: Path) -> None:
         other.close()
 
 
-async def test_memory_that_was_handed_out_anew_is_refused_and_the_group_goes_on(folder: Path) -> None:
+async def test_memory_that_was_handed_out_again_is_refused_and_the_group_stays_usable(folder: Path) -> None:
     async with serving(folder) as ends:
         region = filled(ends.owner)
         stale = region.refs()
         await ends.peer.pull(stale)
         groups = set(ends.servicer._links)
         region.renew()
-        with pytest.raises(FailedPrecondition, match="handed the memory out anew"):
+        with pytest.raises(FailedPrecondition, match="handed out the memory again"):
             await ends.peer.pull(stale)
-        with pytest.raises(FailedPrecondition, match="handed the memory out anew"):
+        with pytest.raises(FailedPrecondition, match="handed out the memory again"):
             await ends.peer.push(stale[:1], {"observation": Box.whole((5, 3, 7))})
         await ends.peer.pull(region.refs())
         assert set(ends.servicer._links) == groups
 
 
 @pytest.mark.parametrize(
-    ("box", "said"), [(Box((0, 0, 0), (6, 3, 7)), "does not fit"), (Box((0,), (1,)), "does not fit")]
+    ("box", "message"), [(Box((0, 0, 0), (6, 3, 7)), "does not fit"), (Box((0,), (1,)), "does not fit")]
 )
-async def test_a_box_that_does_not_fit_is_refused_before_anything_moves(folder: Path, box: Box, said: str) -> None:
+async def test_a_box_that_does_not_fit_is_refused_before_the_transfer(folder: Path, box: Box, message: str) -> None:
     async with serving(folder) as ends:
         region = filled(ends.owner)
         request = pb.ReceiveTensorsRequest(
             prefix=await joined(ends), boxes=[pb.TensorBox(tensor=region.refs()[0], starts=box.starts, sizes=box.sizes)]
         )
         stub = pb_grpc.TransferServiceStub(ends.peer.channel(ends.address))
-        with pytest.raises(InvalidArgument, match=said):
-            async for _ in rpc.stream(stub.ReceiveTensors, request, deadline_seconds=PATIENCE_SECONDS):
+        with pytest.raises(InvalidArgument, match=message):
+            async for _ in rpc.stream(stub.ReceiveTensors, request, deadline_seconds=TIMEOUT_SECONDS):
                 pass
         await ends.peer.pull(region.refs())
 
@@ -174,16 +174,16 @@ async def joined(ends: Ends) -> str:
     return prefix
 
 
-async def test_a_nameless_peer_is_refused(folder: Path) -> None:
-    nameless = GroupPlane(timeout_seconds=PATIENCE_SECONDS)
+async def test_a_peer_without_a_name_is_refused(folder: Path) -> None:
+    nameless = GroupPlane(timeout_seconds=TIMEOUT_SECONDS)
     async with serving(folder, nameless) as ends:
         with pytest.raises(InvalidArgument, match="peer is empty"):
             await nameless.pull(filled(ends.owner).refs())
     nameless.close()
 
 
-async def test_an_owner_that_began_anew_is_joined_anew(folder: Path) -> None:
-    peer = GroupPlane(peer="worker-0", timeout_seconds=PATIENCE_SECONDS)
+async def test_a_peer_joins_again_when_the_owner_was_restarted(folder: Path) -> None:
+    peer = GroupPlane(peer="worker-0", timeout_seconds=TIMEOUT_SECONDS)
     for life in range(2):
         async with serving(folder, peer) as ends:
             region = filled(ends.owner)
@@ -193,7 +193,7 @@ async def test_an_owner_that_began_anew_is_joined_anew(folder: Path) -> None:
     peer.close()
 
 
-async def test_what_was_handed_out_anew_while_it_was_sent_is_void(folder: Path, monkeypatch) -> None:
+async def test_a_transfer_fails_if_the_memory_was_handed_out_again_meanwhile(folder: Path, monkeypatch) -> None:
     async with serving(folder) as ends:
         region = filled(ends.owner)
         await ends.peer.pull(region.refs())
@@ -213,7 +213,7 @@ async def test_what_was_handed_out_anew_while_it_was_sent_is_void(folder: Path, 
         assert list(ends.servicer._links.values()) == [link], "the group is as good as before"
 
 
-async def test_a_transfer_whose_group_was_given_up_while_it_waited_is_told_to_join_again(folder: Path) -> None:
+async def test_a_transfer_whose_group_was_dropped_while_it_waited_is_asked_to_join_again(folder: Path) -> None:
     async with serving(folder) as ends:
         region = filled(ends.owner)
         await ends.peer.pull(region.refs())
@@ -225,7 +225,7 @@ async def test_a_transfer_whose_group_was_given_up_while_it_waited_is_told_to_jo
         await asyncio.sleep(0)
         link.drop()
         link.turn.release()
-        with pytest.raises(FailedPrecondition, match="there is no group") as caught:
+        with pytest.raises(FailedPrecondition, match="does not exist in this process") as caught:
             await waiting
         assert caught.value.reason == "ERROR_REASON_NOT_OPEN"
 
@@ -244,7 +244,7 @@ async def test_a_peer_that_failed_joins_a_new_group(folder: Path) -> None:
         assert ends.peer.open(region.refs())["step"].item() == 7
 
 
-async def test_the_self_test_passes_through_it(folder: Path) -> None:
+async def test_the_probe_passes(folder: Path) -> None:
     async with serving(folder) as ends:
         region = ends.owner.create("probe", [PROBE_SPEC])
         sent = write_probe(region, 1)
@@ -252,8 +252,8 @@ async def test_the_self_test_passes_through_it(folder: Path) -> None:
         assert not ends.peer._mirrors
 
 
-async def test_an_owner_that_is_gone_makes_the_plane_unusable(folder: Path) -> None:
-    peer = GroupPlane(peer="worker-0", timeout_seconds=PATIENCE_SECONDS)
+async def test_an_unreachable_owner_makes_the_plane_unusable(folder: Path) -> None:
+    peer = GroupPlane(peer="worker-0", timeout_seconds=TIMEOUT_SECONDS)
     async with serving(folder, peer) as ends:
         ref = ends.owner.create("probe", [PROBE_SPEC]).refs()[0]
     with pytest.raises(FailedPrecondition) as caught:
@@ -328,7 +328,7 @@ async def in_turns(region: Region, peer: Peer) -> None:
         peer.say()
 
 
-async def test_a_peer_that_was_killed_is_missed_and_its_successor_joins(folder: Path) -> None:
+async def test_a_killed_peer_is_detected_and_a_new_one_joins(folder: Path) -> None:
     async with serving(folder) as ends:
         region = ends.owner.create("slot", [VALUES])
         region["values"].fill_(1.0)

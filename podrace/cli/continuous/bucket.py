@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from podrace.checkpoint_store.minio_address import BUCKET, FOLDER, parse_address, read_access
-from podrace.checkpoint_store.minio_client import Bucket, Patience
+from podrace.checkpoint_store.minio_client import Bucket, RetryPolicy
 from podrace.cli.continuous.decisions import Signature
 from podrace.cli.continuous.source import ENDPOINTS, S3, Write
 from podrace.errors import Aborted, InvalidArgument, NotFound
@@ -30,7 +30,7 @@ class BucketSource:
         """Finds the server and the credentials without connecting. Arguments and errors are those of `open_source`."""
         uri = _minio_uri(reference, environ) if reference.startswith(S3) else reference
         address = parse_address(uri.rstrip("/"), what="--watch")
-        bucket = Bucket(address, read_access(address, environ), Patience(DEADLINE_SECONDS if retry else 0.0))
+        bucket = Bucket(address, read_access(address, environ), RetryPolicy(DEADLINE_SECONDS if retry else 0.0))
         return cls(bucket, address.prefix.rstrip("/"))
 
     @property

@@ -1,4 +1,4 @@
-"""A store `minio` before a server whose faults are data, with a time that goes by in pauses alone."""
+"""Provides a store `minio` on a scripted S3 server, with a clock that only retry pauses advance."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 from scripted_s3 import ScriptedS3, Time, opened, running
 
 from podrace.checkpoint_store.minio import MinioStore
-from podrace.checkpoint_store.minio_client import Patience
+from podrace.checkpoint_store.minio_client import RetryPolicy
 
 
 @pytest.fixture
@@ -15,8 +15,8 @@ def time_() -> Time:
 
 
 @pytest.fixture
-def patience(time_: Time) -> Patience:
-    return Patience(60.0, clock=lambda: time_.now, sleep=time_.sleep, uniform=lambda low, high: high)
+def retries(time_: Time) -> RetryPolicy:
+    return RetryPolicy(60.0, clock=lambda: time_.now, sleep=time_.sleep, uniform=lambda low, high: high)
 
 
 @pytest.fixture
@@ -26,5 +26,5 @@ def script() -> Iterator[ScriptedS3]:
 
 
 @pytest.fixture
-def store(script: ScriptedS3, patience: Patience) -> MinioStore:
-    return opened(script.uri, patience)
+def store(script: ScriptedS3, retries: RetryPolicy) -> MinioStore:
+    return opened(script.uri, retries)

@@ -1,3 +1,5 @@
+"""Tests the store `folder`, and the checks that open_store makes on every store."""
+
 import os
 import subprocess
 import sys
@@ -32,7 +34,7 @@ def test_a_uri_without_an_absolute_path_is_refused(uri: str) -> None:
         open_store(uri)
 
 
-def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+def test_a_file_at_the_path_of_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "store"):
         with pytest.raises(FailedPrecondition, match=r"checkpoint store .*file.*must be a folder"):
@@ -58,7 +60,7 @@ except ResourceExhausted as error:
 """
 
 
-def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_on_one_line_and_leaves_no_file(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", FULL_DISK_PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=60
     )
@@ -70,7 +72,7 @@ def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> Non
 
 
 class Careless(FolderStore):
-    """A store that ignores a condition, as one client library does when it is given in the wrong place."""
+    """A store that ignores a condition."""
 
     ignored = "If-Match"
 
@@ -81,14 +83,14 @@ class Careless(FolderStore):
 
 
 class Forgetful(FolderStore):
-    """A store that gives back something else."""
+    """A store that returns other bytes than were put."""
 
     def get_object(self, name: str) -> bytes:
         return super().get_object(name)[:-1]
 
 
 class Torn(FolderStore):
-    """A store that keeps less than it was given."""
+    """A store that truncates what is put."""
 
     def put_object(self, data: bytes) -> str:
         name = super().put_object(data)
@@ -97,7 +99,7 @@ class Torn(FolderStore):
 
 
 class Leaking(FolderStore):
-    """A store that keeps nothing."""
+    """A store that stores nothing."""
 
     def put_object(self, data: bytes) -> str:
         return digest(data)
@@ -111,7 +113,7 @@ def test_a_store_that_ignores_a_condition_is_refused(tmp_path: Path, ignored: st
         check_store(store)
 
 
-def test_a_store_that_does_not_keep_objects_is_refused(tmp_path: Path) -> None:
+def test_a_store_that_loses_objects_is_refused(tmp_path: Path) -> None:
     for careless in (Forgetful, Torn, Leaking):
         with pytest.raises(FailedPrecondition, match="does not return what was put"):
             check_store(careless(tmp_path / careless.__name__))
@@ -124,7 +126,7 @@ def test_a_damaged_pointer_is_named(tmp_path: Path) -> None:
         store.read_pointer("a")
 
 
-def test_a_foreign_file_among_the_objects_is_not_listed(tmp_path: Path) -> None:
+def test_other_files_among_the_objects_are_not_listed(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     name = store.put_object(b"x")
     (tmp_path / "objects" / name[:2] / "note.txt").touch()
@@ -132,7 +134,7 @@ def test_a_foreign_file_among_the_objects_is_not_listed(tmp_path: Path) -> None:
     assert [stored.digest for stored in store.list_objects()] == [name]
 
 
-def test_what_a_killed_writer_left_is_removed_by_a_start_an_hour_later(tmp_path: Path) -> None:
+def test_a_file_of_a_killed_writer_is_removed_when_the_store_is_opened_an_hour_later(tmp_path: Path) -> None:
     FolderStore(tmp_path)
     left = tmp_path / "incoming" / "torn"
     left.touch()

@@ -1,3 +1,5 @@
+"""Tests the canonical JSON of manifests and pointers."""
+
 import json
 import subprocess
 import sys
@@ -31,7 +33,7 @@ def full_manifest() -> Manifest:
     return manifest
 
 
-def test_a_manifest_comes_back_with_every_bit() -> None:
+def test_a_manifest_survives_a_round_trip_bit_by_bit() -> None:
     assert manifest_from_bytes(manifest_bytes(full_manifest())) == full_manifest()
 
 
@@ -40,7 +42,7 @@ def test_reading_and_writing_again_gives_the_same_bytes() -> None:
     assert manifest_bytes(manifest_from_bytes(data)) == data
 
 
-def test_keys_are_sorted_and_nothing_is_spaced() -> None:
+def test_keys_are_sorted_and_there_are_no_spaces() -> None:
     text = manifest_bytes(full_manifest()).decode()
     fields = json.loads(text)
     assert list(fields) == sorted(fields)
@@ -72,21 +74,21 @@ def test_another_format_version_is_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"5", b"null", b"\xff", b'{"format_version":"x"}', bytes(100)])
-def test_bytes_that_are_no_message_are_data_loss(data: bytes) -> None:
-    with pytest.raises(DataLoss, match="no Manifest in JSON"):
+def test_malformed_bytes_are_data_loss(data: bytes) -> None:
+    with pytest.raises(DataLoss, match="not a Manifest in JSON"):
         manifest_from_bytes(data)
     if b"format_version" not in data:
-        with pytest.raises(DataLoss, match="no Pointer in JSON"):
+        with pytest.raises(DataLoss, match="not a Pointer in JSON"):
             pointer_from_bytes(data)
 
 
-def test_a_pointer_comes_back() -> None:
+def test_a_pointer_survives_a_round_trip() -> None:
     pointer = Pointer(agent_id="a", lease_epoch=7, manifest_digest="f" * 64)
     assert canonical_json(pointer) == b'{"agent_id":"a","lease_epoch":"7","manifest_digest":"%s"}' % (b"f" * 64)
     assert pointer_from_bytes(canonical_json(pointer)) == pointer
 
 
-def test_the_room_imports_without_torch() -> None:
+def test_the_package_imports_without_torch() -> None:
     program = (
         "import sys; sys.modules['torch'] = None; import podrace.checkpoint_store, podrace.checkpoint_store.collect"
     )

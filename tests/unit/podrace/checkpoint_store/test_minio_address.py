@@ -1,3 +1,5 @@
+"""Tests the URIs and credentials of the store `minio`."""
+
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,7 @@ def test_a_uri_names_host_bucket_and_prefix(uri: str, address: Address) -> None:
         ("minio://store/bucket#a", "takes no parameters"),
     ],
 )
-def test_what_names_no_store_is_refused_with_the_form(uri: str, line: str) -> None:
+def test_a_malformed_uri_is_refused_with_the_expected_form(uri: str, line: str) -> None:
     with pytest.raises(InvalidArgument, match=line) as refusal:
         parse_address(uri)
     assert "\n" not in refusal.value.message
@@ -47,9 +49,9 @@ def test_what_names_no_store_is_refused_with_the_form(uri: str, line: str) -> No
 
 def test_credentials_in_a_uri_are_refused_and_not_repeated() -> None:
     with pytest.raises(InvalidArgument, match="PODRACE_STORE_ACCESS_KEY") as refusal:
-        parse_address("minio://somebody:hunter2@store/bucket")
+        parse_address("minio://username:hunter2@store/bucket")
     assert "hunter2" not in refusal.value.message
-    assert "somebody" not in refusal.value.message
+    assert "username" not in refusal.value.message
 
 
 def test_the_first_family_of_variables_that_is_set_is_used() -> None:
@@ -68,7 +70,7 @@ def test_the_first_family_of_variables_that_is_set_is_used() -> None:
     assert access.found_in == "PODRACE_STORE_ACCESS_KEY"
 
 
-def test_credentials_may_lie_in_files(tmp_path: Path) -> None:
+def test_credentials_may_be_in_files(tmp_path: Path) -> None:
     (tmp_path / "access").write_text("key\n")
     (tmp_path / "secret").write_text(" secret \n")
     files = {f"{name}_FILE": str(tmp_path / file) for name, file in zip(KEYS, ("access", "secret"), strict=True)}
@@ -78,7 +80,7 @@ def test_credentials_may_lie_in_files(tmp_path: Path) -> None:
         read_access(ADDRESS, files | {"PODRACE_STORE_SECRET_KEY_FILE": str(tmp_path / "gone")})
 
 
-def test_missing_credentials_are_told_with_the_variables() -> None:
+def test_missing_credentials_are_reported_with_the_variables_to_set() -> None:
     with pytest.raises(FailedPrecondition, match=r"needs credentials: set PODRACE_STORE_ACCESS_KEY and .*_FILE"):
         read_access(ADDRESS, {})
     with pytest.raises(FailedPrecondition, match="PODRACE_STORE_ACCESS_KEY is set without PODRACE_STORE_SECRET_KEY"):
@@ -89,14 +91,14 @@ def test_a_secret_is_not_shown() -> None:
     assert "secret'" not in repr(read_access(ADDRESS, KEYS | {"PODRACE_STORE_SESSION_TOKEN": "token'"}))
 
 
-def test_the_region_is_the_usual_one_but_amazons_is_asked_for() -> None:
+def test_the_default_region_is_used_except_for_amazon() -> None:
     assert read_access(ADDRESS, KEYS).region == "us-east-1"
     assert read_access(ADDRESS, KEYS | {"PODRACE_STORE_REGION": "eu-7", "AWS_REGION": "x"}).region == "eu-7"
     amazon = parse_address("minio://s3.amazonaws.com/bucket")
     assert read_access(amazon, KEYS).region == ""
 
 
-def test_a_file_of_certificates_must_be_there(tmp_path: Path) -> None:
+def test_a_file_of_certificates_must_exist(tmp_path: Path) -> None:
     own, usual = tmp_path / "own.pem", tmp_path / "usual.pem"
     usual.touch()
     assert read_access(ADDRESS, KEYS | {"SSL_CERT_FILE": str(usual)}).ca_file == str(usual)

@@ -1,4 +1,4 @@
-"""How objects travel to the store `minio` and back: digests, parts, connections, round trips."""
+"""Tests transfers to and from the store `minio`: digests, parts, connections, number of requests."""
 
 import base64
 import threading
@@ -21,7 +21,7 @@ from podrace.errors import DataLoss, PermissionDenied, PodraceError, ResourceExh
 # Digests.
 
 
-def test_every_write_states_its_digest(script: ScriptedS3, store: MinioStore) -> None:
+def test_every_write_sends_its_digest(script: ScriptedS3, store: MinioStore) -> None:
     first, second = (Pointer(agent_id=AGENT, lease_epoch=epoch) for epoch in (1, 2))
     store.put_object(b"x")
     store.swap_pointer(AGENT, first, None)
@@ -31,7 +31,7 @@ def test_every_write_states_its_digest(script: ScriptedS3, store: MinioStore) ->
     assert script.checksums[POINTER_PATH] == (digest(canonical_json(second)),) * 2
 
 
-def test_a_body_of_a_known_digest_is_hashed_once(
+def test_a_body_with_a_known_digest_is_not_hashed_again(
     script: ScriptedS3, store: MinioStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[int] = []
@@ -45,7 +45,7 @@ def test_a_body_of_a_known_digest_is_hashed_once(
 # Round trips.
 
 
-def test_requests_one_after_the_other_share_a_connection(script: ScriptedS3, store: MinioStore) -> None:
+def test_sequential_requests_share_a_connection(script: ScriptedS3, store: MinioStore) -> None:
     for index in range(5):
         name = store.put_object(b"%d" % index)
         store.get_object(name)
@@ -53,7 +53,9 @@ def test_requests_one_after_the_other_share_a_connection(script: ScriptedS3, sto
     assert script.connections == 1
 
 
-def test_a_publication_is_a_look_at_the_pointer_its_objects_and_a_swap(script: ScriptedS3, store: MinioStore) -> None:
+def test_a_publication_reads_the_pointer_writes_its_objects_and_swaps_the_pointer(
+    script: ScriptedS3, store: MinioStore
+) -> None:
     claim(store, AGENT, 1)
     for version in range(2):
         script.requests.clear()
@@ -66,7 +68,7 @@ def test_a_publication_is_a_look_at_the_pointer_its_objects_and_a_swap(script: S
     assert script.methods() == "GET GET GET"
 
 
-def test_the_files_of_a_large_checkpoint_are_stored_at_once(
+def test_the_parts_of_a_large_checkpoint_are_stored_in_parallel(
     script: ScriptedS3, store: MinioStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(podrace.checkpoint_store.publish, "AT_ONCE_BYTES", 1)
@@ -77,7 +79,7 @@ def test_the_files_of_a_large_checkpoint_are_stored_at_once(
     published = publish(store, AGENT, 1, files, Manifest())
     assert not writing.broken
     assert fetch(store, published)[1] == files
-    # The connections are kept for the next time.
+    # The connections are kept for the next publication.
     made = script.connections
     assert made <= 3
     publish(store, AGENT, 1, files, Manifest())
@@ -102,13 +104,13 @@ def test_a_publication_into_a_full_store_loses_nothing(script: ScriptedS3, store
 
 @pytest.fixture
 def parted(store: MinioStore) -> MinioStore:
-    """A store that sends in parts of 10 bytes."""
+    """A store that uploads in parts of 10 bytes."""
     store._bucket.part_bytes = 10
     return store
 
 
 @pytest.mark.parametrize("size", [10, 11, 20, 25])
-def test_a_large_object_is_sent_in_parts(script: ScriptedS3, parted: MinioStore, size: int) -> None:
+def test_a_large_object_is_uploaded_in_parts(script: ScriptedS3, parted: MinioStore, size: int) -> None:
     data = bytes(range(size))
     name = parted.put_object(data)
     assert script.objects == {path_of(data): data}
@@ -117,7 +119,7 @@ def test_a_large_object_is_sent_in_parts(script: ScriptedS3, parted: MinioStore,
     assert script.methods() == ("PUT GET" if size == 10 else " ".join(["POST", *["PUT"] * parts, "POST HEAD GET"]))
 
 
-def test_a_part_is_tried_again_alone(script: ScriptedS3, parted: MinioStore) -> None:
+def test_a_failed_part_is_retried_alone(script: ScriptedS3, parted: MinioStore) -> None:
     data = bytes(range(25))
     script.faults = [Fault("PUT", 503, "SlowDown", marker="partNumber=2")]
     parted.put_object(data)
@@ -125,7 +127,7 @@ def test_a_part_is_tried_again_alone(script: ScriptedS3, parted: MinioStore) -> 
     assert script.methods() == "POST PUT PUT PUT PUT POST HEAD"
 
 
-def test_a_large_object_that_breaks_off_is_read_again(script: ScriptedS3, parted: MinioStore) -> None:
+def test_a_large_object_that_arrives_truncated_is_read_again(script: ScriptedS3, parted: MinioStore) -> None:
     parted._bucket.part_bytes = 40_000
     name = parted.put_object(bytes(100_000))
     script.faults = [Fault("GET", sent_bytes=70_000)]
@@ -133,7 +135,7 @@ def test_a_large_object_that_breaks_off_is_read_again(script: ScriptedS3, parted
 
 
 @pytest.mark.parametrize("marker", ["partNumber=1", "partNumber=3", ""])
-def test_an_upload_that_fails_leaves_nothing_over(script: ScriptedS3, parted: MinioStore, marker: str) -> None:
+def test_a_failed_upload_leaves_no_parts(script: ScriptedS3, parted: MinioStore, marker: str) -> None:
     method = "PUT" if marker else "POST"
     script.faults = [Fault(method, 403, "AccessDenied", marker=marker or "uploadId")]
     with pytest.raises(PermissionDenied):
@@ -148,32 +150,30 @@ def test_a_completion_whose_reply_was_lost_is_success(script: ScriptedS3, parted
     assert script.objects == {path_of(data): data}
 
 
-def test_a_completion_that_never_happened_is_no_success(script: ScriptedS3, parted: MinioStore) -> None:
-    unheard = [Fault("POST", marker="uploadId"), Fault("POST", 404, "NoSuchUpload", marker="uploadId")]
-    script.faults = list(unheard)
+def test_a_completion_that_the_server_did_not_carry_out_fails(script: ScriptedS3, parted: MinioStore) -> None:
+    lost = [Fault("POST", marker="uploadId"), Fault("POST", 404, "NoSuchUpload", marker="uploadId")]
+    script.faults = list(lost)
     with pytest.raises(PodraceError, match="NoSuchUpload"):
         parted.put_object(bytes(25))
     assert script.objects == {}
-    # Nor where there is an equal object of earlier, whose age it did not renew.
+    # The same if an equal older object exists, whose age the upload did not reset.
     path = path_of(bytes(25))
     script.objects[path], script.modified[path] = bytes(25), "Fri, 02 Jan 2026 04:04:05 GMT"
-    script.faults = list(unheard)
+    script.faults = list(lost)
     with pytest.raises(PodraceError, match="NoSuchUpload"):
         parted.put_object(bytes(25))
 
 
-def test_a_completion_that_was_answered_but_not_carried_out_is_no_success(
-    script: ScriptedS3, parted: MinioStore
-) -> None:
+def test_a_completion_that_was_acknowledged_but_not_carried_out_fails(script: ScriptedS3, parted: MinioStore) -> None:
     script.faults = [Fault("POST", 200, marker="uploadId")]
-    with pytest.raises(Unavailable, match="did not put its parts together"):
+    with pytest.raises(Unavailable, match="did not join the uploaded parts"):
         parted.put_object(bytes(25))
     assert script.uploads == script.objects == {}
 
 
-def test_an_error_in_an_answer_that_began_well_is_seen(script: ScriptedS3, parted: MinioStore) -> None:
+def test_an_error_in_a_response_with_status_200_is_found(script: ScriptedS3, parted: MinioStore) -> None:
     data = bytes(range(25))
-    # An old copy must not be taken for the one that was just put.
+    # An old copy must not count as the object of this upload.
     script.objects[path_of(data)], script.modified[path_of(data)] = data, "Fri, 02 Jan 2026 04:04:05 GMT"
     script.faults = [Fault("POST", 200, "InternalError", marker="uploadId")] * 100
     with pytest.raises(Unavailable, match="HTTP 200 InternalError"):
@@ -184,7 +184,7 @@ def test_an_error_in_an_answer_that_began_well_is_seen(script: ScriptedS3, parte
     assert len(script.completions) == 1
 
 
-def test_every_part_states_its_digest_and_the_completion_lists_them(script: ScriptedS3, parted: MinioStore) -> None:
+def test_every_part_sends_its_digest_and_the_completion_lists_all(script: ScriptedS3, parted: MinioStore) -> None:
     data = bytes(range(25))
     parted.put_object(data)
     digests = [digest(data[begin : begin + 10]) for begin in (0, 10, 20)]
@@ -199,17 +199,17 @@ def test_every_part_states_its_digest_and_the_completion_lists_them(script: Scri
 
 
 @pytest.mark.parametrize("marker", ["partNumber=2", "objects"])
-def test_what_was_damaged_on_its_way_is_sent_again(script: ScriptedS3, parted: MinioStore, marker: str) -> None:
+def test_data_damaged_in_transfer_is_sent_again(script: ScriptedS3, parted: MinioStore, marker: str) -> None:
     data = bytes(range(25)) if "part" in marker else b"x"
     script.faults = [Fault("PUT", 400, "BadDigest", marker=marker)]
     parted.put_object(data)
     assert script.objects == {path_of(data): data}
     script.faults = [Fault("PUT", 400, "BadDigest", marker=marker)] * 100
-    with pytest.raises(DataLoss, match=r"was damaged on its way \(BadDigest"):
+    with pytest.raises(DataLoss, match=r"was damaged in transfer \(BadDigest"):
         parted.put_object(data)
 
 
-def test_an_object_has_as_many_parts_as_s3_takes_at_most(
+def test_an_object_has_at_most_as_many_parts_as_s3_accepts(
     script: ScriptedS3, parted: MinioStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(minio_client, "PARTS", 3)
@@ -219,22 +219,24 @@ def test_an_object_has_as_many_parts_as_s3_takes_at_most(
     assert parted.get_object(name) == data
 
 
-def test_parts_of_an_object_travel_at_once(script: ScriptedS3, parted: MinioStore) -> None:
+def test_parts_of_an_object_are_uploaded_in_parallel(script: ScriptedS3, parted: MinioStore) -> None:
     meeting = threading.Barrier(3)
     script.faults = [Fault("PUT", marker="partNumber", meets=meeting)] * 3
     parted.put_object(bytes(25))
     assert not meeting.broken
 
 
-def test_a_long_transfer_tells_how_far_it_is(parted: MinioStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_transfer_logs_its_progress(parted: MinioStore, monkeypatch: pytest.MonkeyPatch) -> None:
     log = CapturingLogger()
     monkeypatch.setattr(minio_client, "_log", log)
     parted.put_object(bytes(25))
     assert log.calls == []
     monkeypatch.setattr(minio_client, "PROGRESS_SECONDS", 0.0)
     name = parted.put_object(bytes(25))
-    told = [(call.method_name, *call.args, call.kwargs["done_bytes"], call.kwargs["total_bytes"]) for call in log.calls]
-    assert told == [("info", f"storing object {name}", done, 25) for done in (10, 20, 25)]
+    logged = [
+        (call.method_name, *call.args, call.kwargs["done_bytes"], call.kwargs["total_bytes"]) for call in log.calls
+    ]
+    assert logged == [("info", f"storing object {name}", done, 25) for done in (10, 20, 25)]
     log.calls.clear()
     monkeypatch.setattr(minio_client, "OVERLAPPED_BYTES", 25)
     parted.get_object(name)

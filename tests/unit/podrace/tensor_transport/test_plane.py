@@ -1,3 +1,5 @@
+"""Tests the set of planes of a process."""
+
 import errno
 from pathlib import Path
 
@@ -54,13 +56,15 @@ def test_closing_all_planes_closes_their_regions(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_that_cannot_be_had_is_refused_with_its_size_and_leaves_the_name_free(monkeypatch) -> None:
+def test_a_region_that_cannot_be_allocated_is_refused_with_its_size_and_leaves_the_name_free(monkeypatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     plane, spec = MemoryPlane(), spec_of("x", torch.zeros(16))
     with monkeypatch.context() as scarce:
         scarce.setattr("podrace.tensor_transport.memory.mapped", full)
-        with pytest.raises(ResourceExhausted, match=r"no room for a region of 128 bytes \(Cannot allocate memory\)"):
+        with pytest.raises(
+            ResourceExhausted, match=r"not enough memory for a region of 128 bytes \(Cannot allocate memory\)"
+        ):
             plane.create("slot", [spec])
     plane.create("slot", [spec]).close()

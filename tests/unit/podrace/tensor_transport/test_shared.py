@@ -1,3 +1,5 @@
+"""Tests the plane `shared`: files in memory, their removal, and the space they take."""
+
 import os
 import subprocess
 import sys
@@ -42,7 +44,7 @@ def bytes_spec(name: str, size: int) -> TensorSpec:
 
 
 def bytes_specs(size: int) -> list[TensorSpec]:
-    """Splits a size that may be above the limit of one tensor."""
+    """Divides a size that may be above the limit of one tensor into several tensors."""
     starts = range(0, size, MAXIMUM_TENSOR_BYTES)
     return [bytes_spec(f"bytes_{start}", min(size - start, MAXIMUM_TENSOR_BYTES)) for start in starts]
 
@@ -83,7 +85,7 @@ def test_a_process_that_maps_the_file_by_name_reads_and_writes_in_place(tmp_path
         assert peer.wait(timeout=30) == 0
 
 
-def test_the_default_folder_is_memory_and_is_left_as_it_was() -> None:
+def test_the_default_folder_is_in_memory_and_left_unchanged() -> None:
     prefix = f"podrace-test_{uuid.uuid4().hex}-"
     plane = SharedPlane(prefix)
     region = plane.create("slot", [REWARD])
@@ -94,7 +96,7 @@ def test_the_default_folder_is_memory_and_is_left_as_it_was() -> None:
     assert not file.exists()
 
 
-def test_nothing_stays_mapped_open_or_on_disk_when_the_views_are_gone(tmp_path: Path) -> None:
+def test_no_mapping_descriptor_or_file_remains_after_the_last_view(tmp_path: Path) -> None:
     for _ in range(20):
         owner, peer = SharedPlane("podrace-owner-", tmp_path), SharedPlane("podrace-peer-", tmp_path)
         region = owner.create("slot", [REWARD])
@@ -146,7 +148,7 @@ def test_a_region_that_does_not_fit_is_refused_with_the_figures(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_promised_but_not_yet_touched_counts_as_used(tmp_path: Path) -> None:
+def test_memory_that_is_not_allocated_yet_counts_as_used(tmp_path: Path) -> None:
     status = os.statvfs(tmp_path)
     most = bytes_specs(int(0.6 * status.f_bavail * status.f_frsize))
     plane = SharedPlane("podrace-owner-", tmp_path)
@@ -157,7 +159,7 @@ def test_what_was_promised_but_not_yet_touched_counts_as_used(tmp_path: Path) ->
     plane.create("other", most).close()
 
 
-def test_what_another_pod_promised_counts_as_used_too(tmp_path: Path) -> None:
+def test_memory_that_another_pod_has_not_allocated_yet_counts_as_used(tmp_path: Path) -> None:
     status = os.statvfs(tmp_path)
     most = bytes_specs(int(0.6 * status.f_bavail * status.f_frsize))
     region = SharedPlane("podrace-other-", tmp_path).create("slot", most)
@@ -166,7 +168,7 @@ def test_what_another_pod_promised_counts_as_used_too(tmp_path: Path) -> None:
     region.close()
 
 
-def test_of_two_who_promise_the_same_room_at_once_the_later_goes_without(
+def test_a_file_that_another_pod_created_at_the_same_moment_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = os.statvfs(tmp_path)
@@ -184,16 +186,16 @@ def test_of_two_who_promise_the_same_room_at_once_the_later_goes_without(
     assert [path.name for path in tmp_path.iterdir()] == ["podrace-quicker-slot"]
 
 
-def test_what_a_dead_owner_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+def test_only_the_regions_of_a_dead_owner_are_removed(tmp_path: Path) -> None:
     for prefix in ("podrace-a-", "podrace-a-b-", "podrace-ab-"):
         SharedPlane(prefix, tmp_path).create("1.1_slot", [REWARD])
     (tmp_path / "other").touch()
-    assert shared.sweep("podrace-a-", tmp_path) == ["podrace-a-1.1_slot"]
+    assert shared.remove_regions("podrace-a-", tmp_path) == ["podrace-a-1.1_slot"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "podrace-a-b-1.1_slot", "podrace-ab-1.1_slot"]
     SharedPlane("podrace-a-", tmp_path).create("1.1_slot", [REWARD])
 
 
-def test_a_restarted_owner_is_seen_by_a_peer_that_mapped_its_predecessor(tmp_path: Path) -> None:
+def test_a_peer_maps_the_region_of_a_restarted_owner(tmp_path: Path) -> None:
     peer = SharedPlane("podrace-peer-", tmp_path)
     dead = SharedPlane("podrace-owner-", tmp_path)
     peer.open(dead.create("slot", [REWARD]).refs())
@@ -210,27 +212,27 @@ def test_a_malformed_prefix_is_refused(tmp_path: Path, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("plane_uri", ["shared:../secret", "shared:a/b", "shared:/etc/passwd", "shared:", "memory:a"])
-def test_a_uri_that_leaves_the_folder_is_refused(tmp_path: Path, plane_uri: str) -> None:
+def test_a_uri_that_escapes_the_folder_is_refused(tmp_path: Path, plane_uri: str) -> None:
     ref = TensorRef(plane_uri=plane_uri, offset_bytes=64, spec=REWARD, generation=1)
     with pytest.raises(InvalidArgument, match="plane URI"):
         SharedPlane("podrace-peer-", tmp_path).open([ref])
 
 
 @pytest.mark.parametrize("content", [b"", b"short", bytes(4096)])
-def test_a_file_that_is_no_region_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_region_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "other").write_bytes(content)
     ref = TensorRef(plane_uri="shared:other", offset_bytes=64, spec=REWARD, generation=0)
-    with pytest.raises(FailedPrecondition, match="is it our file"):
+    with pytest.raises(FailedPrecondition, match="is it a file of podrace"):
         SharedPlane("podrace-peer-", tmp_path).open([ref])
 
 
-def test_a_truncated_region_is_refused_before_it_is_touched(tmp_path: Path) -> None:
+def test_a_truncated_region_is_refused_before_it_is_accessed(tmp_path: Path) -> None:
     region = SharedPlane("podrace-owner-", tmp_path).create("slot", [REWARD])
     refs = region.refs()
     copied = (tmp_path / "podrace-owner-slot").read_bytes()
     (tmp_path / "podrace-owner-torn").write_bytes(copied[:2048])
     refs[0].plane_uri = "shared:podrace-owner-torn"
-    with pytest.raises(FailedPrecondition, match="is it our file"):
+    with pytest.raises(FailedPrecondition, match="is it a file of podrace"):
         SharedPlane("podrace-peer-", tmp_path).open(refs)
 
 
@@ -243,6 +245,6 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
         SharedPlane("podrace-peer-", tmp_path).open(refs)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(FailedPrecondition, match=r"'shared' needs the folder .*missing"):
         SharedPlane("podrace-owner-", tmp_path / "missing").create("slot", [REWARD])
