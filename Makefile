@@ -38,7 +38,7 @@ test-gpu: install
 
 # Runs the commands and examples of README and docs that are marked `run`.
 test-docs: install
-	$(BIN)/python -m pytest -m docs --timeout 600 tests/docs
+	$(BIN)/python -m pytest -m docs -n 2 --timeout 600 tests/docs
 
 # On the Docker Engine that DOCKER_HOST names; builds the images first.
 test-compose: install
