@@ -14,7 +14,6 @@ from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 from markdown_tables import names_table, number, sentence, shown, table
 
-from podrace.plugins.address import ANSWER_LIMITS
 from podrace.specification import catalog, evolution_settings, plugin_settings, snapshot_schedule
 from podrace.specification.catalog import Hyperparameter
 from podrace.specification.files import to_values
@@ -49,9 +48,9 @@ CHOICES: Mapping[str, Iterable[str]] = {
 """Values of the keys that are names."""
 
 RANGES: Mapping[str, str] = {
-    "evaluation.answer_duration": f"more than 0, at most {plugin_settings.LONGEST_ANSWER_SECONDS} s",
+    "evaluation.answer_duration": f"more than 0, at most {plugin_settings.LONGEST_EVALUATION_ANSWER_SECONDS} s",
     "evaluation.snapshot_period": f"at least {snapshot_schedule.SHORTEST_PERIOD_SECONDS:g} s",
-    "evolution.answer_duration": f"{ANSWER_LIMITS[0]:g} s to {ANSWER_LIMITS[1]:g} s",
+    "evolution.answer_duration": "{:g} s to {:g} s".format(*plugin_settings.EVOLUTION_ANSWER_LIMITS),
     "pod.memory_bytes": "64 MiB to 16 TiB",
     "algorithms.NAME.ratio": "0 or more",
     "name": "1 to 63 characters",

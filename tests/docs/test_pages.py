@@ -67,7 +67,7 @@ def recorded_kinds() -> set[str]:
     kinds: set[str] = set()
     for path in (REPOSITORY / "orchestrator").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "record":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "record_event":
                 literals = (part for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant))
                 kinds |= {str(part.value) for part in literals}
     return {kind for kind in kinds if re.fullmatch("[a-z]+_[a-z]+", kind)}
