@@ -1,11 +1,15 @@
-"""`python -m agentpod ROLE`: learner, worker-N, evaluator (containers), nursery (the process launcher's parent of all),
-evaluation-function (what the head of a pod starts for a tournament's own evaluator), or retrain (trains an agent again
-and tells what came of it: `podrace lineage AGENT --retrain`).
+"""Runs one process of a pod: `python -m agentpod ROLE`.
+
+- `learner`, `learner-N`, `worker-N`, `evaluator`: a role of a pod; containers run these.
+- `forkserver`: forks the roles of pods for the process launcher.
+- `evaluation-function`: runs a user's evaluation function for the leader of a pod.
+- `retrain`: trains an agent again and prints the result, for `podrace lineage AGENT --retrain`.
 """
 
 import os
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 from agentpod.config import ForkServerConfig, FunctionConfig, PodConfig, RetrainConfig
@@ -17,46 +21,66 @@ from podrace.telemetry import TelemetryConfig
 
 
 def main(arguments: list[str]) -> int:
-    """Runs one process of a pod; the exit code is the process'."""
+    """Runs one process of a pod and returns its exit code."""
     try:
         if not arguments:
-            raise InvalidArgument("which role? python -m agentpod learner | worker-<n> | evaluator | forkserver")
+            raise InvalidArgument(
+                "a role is missing: python -m agentpod learner | learner-<n> | worker-<n> | evaluator | forkserver"
+            )
         role, *rest = arguments
-        if role == "forkserver":
-            fork_server_config = config_from_arguments(ForkServerConfig, rest, program="agentpod-forkserver")
-            telemetry.configure_logging(TelemetryConfig())
-            # Here torch is imported: after the configuration was read, before the first fork.
-            from agentpod.process import forkserver, wiring
-
-            wiring.preload()
-            return forkserver.main(fork_server_config, wiring.run_role)
-        if role == "evaluation-function":
-            function_config = config_from_arguments(FunctionConfig, rest, program="agentpod-function")
-            # Before torch is imported: it is a copy of this process.
-            group_reaper.sweep_after_this_process()
-            from agentpod.roles import evaluation_function
-
-            # As below: a user's function may hang for ever.
-            os._exit(evaluation_function.run(function_config))
-        if role == "retrain":
-            retrain_config = config_from_arguments(RetrainConfig, rest, program="agentpod-retrain")
-            from agentpod.process import retraining
-
-            return retraining.run(retrain_config)
-        config = config_from_arguments(PodConfig, rest, program="agentpod")
-        config = replace(config, pod_id=config.pod_id or socket.gethostname())
-        from agentpod.process import wiring
-
-        for folder in (config.folder, config.plane_folder):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Not by returning: the interpreter would wait for a simulator that hangs on the compute thread.
-        code = wiring.run_role(config, role)
-        sys.stderr.flush()
-        os._exit(code)
+        command = COMMANDS.get(role)
+        return command(rest) if command else _run_role(role, rest)
     except PodraceError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 2
 
+
+def _run_fork_server(arguments: list[str]) -> int:
+    config = config_from_arguments(ForkServerConfig, arguments, program="agentpod-forkserver")
+    telemetry.configure_logging(TelemetryConfig())
+    # This imports torch: after the configuration was read, and before the first fork.
+    from agentpod.process import forkserver, wiring
+
+    wiring.preload()
+    return forkserver.main(config, wiring.run_role)
+
+
+def _run_evaluation_function(arguments: list[str]) -> int:
+    config = config_from_arguments(FunctionConfig, arguments, program="agentpod-function")
+    # Before torch is imported, because the reaper is a copy of this process.
+    group_reaper.sweep_after_this_process()
+    from agentpod.roles import evaluation_function
+
+    # Without waiting for threads: a user's function may hang forever.
+    os._exit(evaluation_function.run(config))
+
+
+def _retrain(arguments: list[str]) -> int:
+    config = config_from_arguments(RetrainConfig, arguments, program="agentpod-retrain")
+    from agentpod.process import retraining
+
+    return retraining.run(config)
+
+
+def _run_role(role: str, arguments: list[str]) -> int:
+    config = config_from_arguments(PodConfig, arguments, program="agentpod")
+    config = replace(config, pod_id=config.pod_id or socket.gethostname())
+    from agentpod.process import wiring
+
+    for folder in (config.folder, config.plane_folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    code = wiring.run_role(config, role)
+    sys.stderr.flush()
+    # Without waiting for threads: a simulator may hang on the compute thread forever.
+    os._exit(code)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "forkserver": _run_fork_server,
+    "evaluation-function": _run_evaluation_function,
+    "retrain": _retrain,
+}
+"""Processes that are not a role of a pod."""
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Configuration of a pod, the same for all its roles; the process launcher passes it to the nursery as JSON."""
+"""Defines the configuration of a pod, which is the same for all its roles, and of the processes around it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,79 +8,79 @@ from podrace.plugins.server import ChildConfig
 from podrace.telemetry import TelemetryConfig
 
 LEADER_ROLE = "learner"
-"""The learner that heads the pod."""
+"""Role of the first learner of a host. On the first host it is the leader of the pod."""
 
 
 def follower(index: int) -> str:
-    """Name of another learner, from 1."""
+    """Returns the role of a learner other than the first of its host, by its number on the host, from 1."""
     return f"{LEADER_ROLE}-{index}"
 
 
 @dataclass(frozen=True)
 class PodConfig:
-    """One pod."""
+    """The configuration of one pod. The process launcher sends it to the fork server as JSON."""
 
     pod_id: str
-    """Its name; empty: that of this host."""
+    """Name of the pod; empty: the name of this host."""
     orchestrator: str
-    """Where assignments are acquired."""
+    """Address of the orchestrator, which hands out assignments."""
     leaderboard: str
-    """Where candidates are submitted."""
+    """Address of the leaderboard, to which candidates are submitted."""
     store: str
     """Checkpoint store, for instance `folder:///path`."""
     folder: Path
-    """Where the roles' sockets lie; short, because Linux limits socket paths to 107 bytes."""
+    """Folder of the sockets of the roles. Its path must be short: Linux limits socket paths to 107 bytes."""
     tournament_id: str = ""
-    """For log lines only; what to train comes with the assignment."""
+    """Used in log lines only; what to train comes with the assignment."""
     layout: str = "fused"
-    """`separate` (a process a role) or `fused` (one process)."""
+    """`separate` (one process for each role) or `fused` (one process for all)."""
     workers: int = 1
     """Number of workers of each learner."""
     learners: int = 1
-    """Number of learners, the head among them."""
+    """Number of learners, the leader included."""
     hosts: int = 1
-    """Number of hosts that the learners are divided over, in order; the head is on the first."""
+    """Number of hosts that the learners are distributed over, in order; the leader is on the first."""
     host_index: int = 0
-    """Which of them this is. Roles and devices are numbered anew on each."""
+    """Number of this host, from 0. Each host numbers its roles and devices from 0."""
     head: str = ""
-    """`host:port` at which the learners of other hosts reach the head; of no meaning on a single one."""
+    """`host:port` at which followers on other hosts reach the leader; unused with a single host."""
     precision: str = "float32"
     """Key of podrace.specification.catalog.PRECISIONS."""
     plane: str = "auto"
     """Key of podrace.specification.catalog.PLANES."""
     cores: float = 1.0
-    """Processor cores reserved, for the account of compute spent."""
+    """Processor cores reserved for the pod; used to account for the compute it spends."""
     memory_bytes: int = 0
-    """Memory reserved, all processes together: what replay memories must fit into; 0: nobody knows."""
+    """Memory reserved for all processes together, which replay memories must fit into; 0: unknown."""
     cpus: tuple[int, ...] = ()
-    """Processors its processes may run on; empty: any."""
+    """Processors that the processes may run on; empty: any."""
     threads: int = 1
-    """torch threads of a role."""
+    """Number of torch threads of a role."""
     gpus: tuple[int, ...] = ()
-    """GPUs of the pod; see `device`."""
+    """Numbers of the GPUs of the pod; see `device`."""
     host: str = "127.0.0.1"
-    """Address of this machine that other processes of the pod can reach."""
+    """Address of this machine, reachable from the other processes of the pod."""
     log_path: str = ""
-    """File that stdout and stderr of its processes are appended to; empty: inherited."""
+    """File that the output of the processes is appended to; empty: inherited."""
     lifeline: str = ""
-    """Lifeline of whoever the pod must not outlive; empty: nobody."""
+    """Lifeline of the process that the pod must not outlive; empty: none."""
     orphan_seconds: float = 60.0
-    """Without an answer from the orchestrator for this long, the pod publishes and goes."""
+    """Without an answer from the orchestrator for this long, the pod publishes and exits."""
     standing: bool = False
-    """It came by itself and works for any tournament: told to go it gives back what it holds and asks again. Only a
-    signal ends it."""
+    """Whether the pod was started from outside and works for any tournament. Asked to drain, it gives back its
+    assignment and asks for another one. Only a signal or its lifeline ends it."""
     role_wait_seconds: float = 15.0
-    """A role that was lost and does not come back within this time ends the pod."""
+    """If a lost role does not serve again within this time, the pod exits."""
     plane_folder: Path = Path("/dev/shm")
-    """Where the plane `shared` keeps its files; every role must see the same."""
+    """Folder of the files of the plane `shared`; every role must see the same folder."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs and metrics."""
 
     def __post_init__(self) -> None:
-        """Refuses hosts that cannot work together.
+        """Rejects hosts that cannot work together.
 
         Raises:
-            InvalidArgument: The learners cannot be divided over the hosts, or nobody would find the head.
+            InvalidArgument: The learners cannot be distributed equally over the hosts, or `head` is missing.
         """
         if self.learners % self.hosts or not 0 <= self.host_index < self.hosts:
             raise InvalidArgument(
@@ -88,11 +88,13 @@ class PodConfig:
                 " number of learners on each host, and an index below their number"
             )
         if self.hosts > 1 and not self.head.rpartition(":")[2].isdigit():
-            raise InvalidArgument(f"head = {self.head!r}: expected host:port, where the other hosts reach the head")
+            raise InvalidArgument(
+                f"head = {self.head!r}: expected host:port, at which the other hosts reach the leader"
+            )
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Names of the processes, the head first."""
+        """Roles of the processes on this host, the first learner first."""
         if self.layout == "fused":
             return (LEADER_ROLE,)
         followers = (follower(index) for index in range(1, self.learners_here))
@@ -101,48 +103,48 @@ class PodConfig:
 
     @property
     def learners_here(self) -> int:
-        """Learners on this host."""
+        """Number of learners on this host."""
         return self.learners // self.hosts
 
     @property
     def first_learner(self) -> int:
-        """Which learner of the pod is the first on this host, whose role is `learner`."""
+        """Number, within the pod, of the first learner on this host, whose role is `learner`."""
         return self.host_index * self.learners_here
 
     def learner_of(self, role: str) -> int:
-        """Which learner of the pod has that role on this host."""
+        """Returns the number, within the pod, of the learner that has a role on this host."""
         return self.first_learner + int(role.partition("-")[2] or 0)
 
     def workers_of(self, learner: int) -> tuple[str, ...]:
-        """Names of the workers that one learner of this host calls."""
+        """Returns the roles of the workers that a learner of this host calls."""
         first = (learner - self.first_learner) * self.workers
         return tuple(f"worker-{first + index}" for index in range(self.workers))
 
     def lifeline_of(self, learner: int) -> Path | None:
-        """Lifeline that a learner other than the head holds for as long as it lives; None for one of another host."""
+        """Returns the lifeline that a follower holds while it lives; None for a follower on another host."""
         index = learner - self.first_learner
         return self.folder / f"{follower(index)}.lifeline" if 0 <= index < self.learners_here else None
 
     @property
     def region_prefix(self) -> str:
-        """Begins the name of every file of shared memory that a learner of this pod makes."""
+        """Prefix of the names of all shared-memory files that a learner of this pod creates."""
         return f"podrace-{self.pod_id}-"
 
     @property
     def leader_lifeline(self) -> Path:
-        """Lifeline that the first learner of this host, mostly the head, holds for as long as it lives."""
+        """Lifeline that the first learner of this host holds while it lives. On the first host that is the leader."""
         return self.folder / "leader.lifeline"
 
     @property
     def leader_address(self) -> str:
-        """GRPC address of the head, wherever it is."""
+        """GRPC address of the leader, on this host or another."""
         return self.head if self.host_index else self.address(LEADER_ROLE)
 
     def device(self, role: str) -> str:
-        """Where a role computes, in torch's words, whose GPUs are those that the pod may see.
+        """Returns the torch device that a role computes on; GPU numbers count the GPUs of the pod.
 
-        Learners take the GPUs in turn. Workers and the evaluator compute where the plane has its memory: on their
-        learner's GPU for `cuda`; for `group` on those that the learners leave over, if they do.
+        Learners take the GPUs in turn. Workers and the evaluator compute where their plane has its memory: with the
+        plane `cuda` on their learner's GPU; with the plane `group` on the GPUs that no learner uses, if there are any.
         """
         if not self.gpus:
             return "cpu"
@@ -151,17 +153,17 @@ class PodConfig:
         if kind == LEADER_ROLE:
             return f"cuda:{index % len(self.gpus)}"
         if self.plane == "group":
-            over = range(self.learners_here, len(self.gpus)) or range(len(self.gpus))
-            return f"cuda:{over[index % len(over)]}"
+            unused = range(self.learners_here, len(self.gpus)) or range(len(self.gpus))
+            return f"cuda:{unused[index % len(unused)]}"
         learner = index // self.workers if kind == "worker" else 0
         return f"cuda:{learner % len(self.gpus)}"
 
     def socket(self, role: str) -> Path:
-        """Where a role answers; in a fused pod the head answers for all."""
+        """Returns the socket of a role; in a fused pod, all roles share that of the leader."""
         return self.folder / f"{'learner' if self.layout == 'fused' else role}.sock"
 
     def address(self, role: str) -> str:
-        """GRPC address of a role."""
+        """Returns the gRPC address of a role."""
         return f"unix:{self.socket(role)}"
 
 
@@ -177,14 +179,14 @@ class FunctionConfig(ChildConfig):
 
 @dataclass(frozen=True)
 class RetrainConfig:
-    """What trains an agent again, to compare."""
+    """The process that trains an agent again, to compare."""
 
     store: str
-    """Checkpoint store of the agent; only read."""
+    """Checkpoint store of the agent; it is only read."""
     manifest: str
-    """Digest of the manifest of the agent's checkpoint that is to be reached."""
+    """Digest of the manifest of the checkpoint that the training has to reach."""
     folder: Path
-    """Where everything of this training lies; removed in the end. Its name is short: Linux limits socket paths."""
+    """Folder for everything that this training writes; removed in the end. Its path must be short, see PodConfig."""
     lifeline: str = ""
     """As in PodConfig."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
@@ -193,11 +195,11 @@ class RetrainConfig:
 
 @dataclass(frozen=True)
 class ForkServerConfig:
-    """The parent that forks the roles."""
+    """The fork server, the parent of all roles that the process launcher starts."""
 
     socket: Path
-    """Where it takes orders: one JSON object a line."""
+    """Socket that it listens at for requests, one JSON object a line."""
     lifeline: str = ""
     """As in PodConfig."""
     idle_seconds: float = 30.0
-    """Without children and connections for this long, it goes."""
+    """Without children and connections for this long, it exits."""

@@ -1,12 +1,12 @@
-"""The nursery: a parent that has imported torch and grpc and forks the roles of pods, so that a pod starts in a tenth
-of a second.
+"""Forks the roles of pods from a process that has already imported torch and grpc, which makes a pod start ten times
+faster.
 
-It runs one selector on one thread and never creates a gRPC, CUDA or thread-pool object, which would not survive the
-fork. It outlives the orchestrator that gives it orders (its pods do, too), reaps its children, and restarts a worker or
-an evaluator that died while its head lives. Of a dead pod it gives the shared memory back, which is dear; the rest of
-cleaning up, and pods that have outlived their nursery, are the launcher's business.
+The fork server runs one selector on one thread. It never creates a gRPC, CUDA or thread-pool object, which would not
+survive a fork. It outlives the orchestrator that sends it requests, as its pods do. It reaps its children, restarts a
+worker or an evaluator that died while its leader lives, and releases the shared memory of dead pods. The rest of the
+cleanup is up to the launcher, and so are pods that outlive their fork server.
 
-One JSON object a line, in and out:  {"pod": {<fields of PodConfig>}}  ->  {"pid": 123} | {"error": "..."}
+Protocol, one JSON object a line:  {"pod": {<fields of PodConfig>}}  ->  {"pid": 123} | {"error": "..."}
 """
 
 import contextlib
@@ -29,19 +29,21 @@ from agentpod.config import LEADER_ROLE, ForkServerConfig, PodConfig
 from podrace import config as configuration
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.processes import lifeline
+from podrace.processes.identity import Process, boot_id
 from podrace.tensor_transport import shared
 
 _log = structlog.get_logger(__name__)
 MAXIMUM_RESTARTS = 10
-"""Of one role of one pod; then it stays down, and the head ends the pod."""
+"""Restarts of one role of one pod. After that the role stays down, and the leader ends the pod."""
 POLL_SECONDS = 1.0
 
 RunRole = Callable[[PodConfig, str], int]
+"""Runs a role of a pod and returns its exit code."""
 
 
 @dataclass
 class ForkedRole:
-    """A forked role."""
+    """A forked process with one role of a pod."""
 
     pod: PodConfig
     role: str
@@ -51,20 +53,20 @@ class ForkedRole:
 
 @dataclass
 class ForkServer:
-    """Forks, reaps, restarts.
+    """Forks roles, reaps them and restarts them.
 
     Attributes:
-        become: What a forked child runs; its result is the exit code.
-        children: By pid.
+        config: Where to listen, and when to exit.
+        children: Running children by pid.
+        started: Wall-clock start time of each pod, in seconds since 1970.
     """
 
     config: ForkServerConfig
-    become: RunRole
     children: dict[int, ForkedRole] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Serves until it is idle for long, or its lifeline is lost and its children are gone."""
+        """Serves until it has been idle for long enough, or its lifeline is lost and its children have exited."""
         with contextlib.ExitStack() as resources:
             selector = resources.enter_context(selectors.DefaultSelector())
             listener = resources.enter_context(_listen(self.config.socket))
@@ -94,28 +96,33 @@ class ForkServer:
             if not self.children and (orphaned or time.monotonic() - idle_since > self.config.idle_seconds):
                 return
 
-    # --- orders -----------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------
 
     def _accept(self, selector: selectors.BaseSelector, listener: socket.socket) -> None:
         connection, _ = listener.accept()
         selector.register(connection, selectors.EVENT_READ, _Connection(self))
 
     def answer(self, line: bytes) -> dict[str, Any]:
-        """Carries out one order."""
+        """Executes one request and returns the answer."""
         try:
-            order = json.loads(line)
-            pod = configuration.build(PodConfig, order["pod"], source="order")
+            request = json.loads(line)
+            pod = configuration.build(PodConfig, request["pod"], source="request")
             return {"pid": self.start(pod)}
         except PodraceError as error:
             return {"error": error.message}
         except (ValueError, KeyError, TypeError) as error:
-            return {"error": f"not an order: {error!r}"}
+            return {"error": f"not a valid request: {error!r}"}
         except OSError as error:
             return {"error": f"cannot start the pod: {error}"}
 
     def start(self, pod: PodConfig) -> int:
-        """Forks the roles of a pod, the head first; a pod that is there already is left as it is. Returns the head's
-        pid.
+        """Forks the roles of a pod, the leader first, unless the pod is running already.
+
+        Returns:
+            The pid of the leader.
+
+        Raises:
+            OSError: A role could not be forked, or the pod could not be recorded. Roles already forked are killed.
         """
         for child in self.children.values():
             if child.pod.pod_id == pod.pod_id and child.role == LEADER_ROLE:
@@ -127,7 +134,7 @@ class ForkServer:
             pids.extend(self._fork(ForkedRole(pod, role, 0)) for role in pod.roles)
             self._write_pod_file(pod)
         except OSError:
-            # A pod that is not written down would be nobody's.
+            # Without its file no launcher would find the pod again.
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
             raise
@@ -136,7 +143,7 @@ class ForkServer:
     def _fork(self, child: ForkedRole) -> int:
         child.pid = os.fork()
         if child.pid == 0:
-            # Unwinds the stack of the parent, which closes its sockets here, and goes on in `main`.
+            # Unwinds the parent's stack, which closes the parent's sockets in this process, and continues in `main`.
             raise BecomeRole(child.pod, child.role)
         self.children[child.pid] = child
         return child.pid
@@ -150,7 +157,7 @@ class ForkServer:
         content = {
             "pod_id": pod.pod_id,
             "tournament_id": pod.tournament_id,
-            "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            "boot_id": boot_id(),
             "start_time": self.started[pod.pod_id],
             "layout": pod.layout,
             "cores": pod.cores,
@@ -174,46 +181,46 @@ class ForkServer:
             child = self.children.pop(pid, None)
             if child:
                 code = os.waitstatus_to_exitcode(status)
-                _log.info("role ended", pod_id=child.pod.pod_id, role=child.role, exit_code=code)
+                _log.info("role exited", pod_id=child.pod.pod_id, role=child.role, exit_code=code)
                 if child.role == LEADER_ROLE:
-                    self._dismiss(child.pod)
+                    self._terminate_roles(child.pod)
                 elif restart and code != 0:
-                    # A role that ends well was told to: its head is gone or going.
+                    # A role with exit code 0 was asked to stop: its leader has exited or is about to.
                     self._restart(child)
-                self._sweep(child.pod)
+                self._release_memory(child.pod)
 
-    def _dismiss(self, pod: PodConfig) -> None:
-        """Ends the roles of a dead head that were not up yet to hold its lifeline."""
+    def _terminate_roles(self, pod: PodConfig) -> None:
+        """Terminates roles of a dead leader that had not yet started to watch its lifeline."""
         for child in self.children.values():
             if child.pod.pod_id == pod.pod_id:
                 os.kill(child.pid, signal.SIGTERM)
 
-    def _sweep(self, pod: PodConfig) -> None:
-        """Removes what a pod has left in shared memory, once none of its roles is there to use it."""
+    def _release_memory(self, pod: PodConfig) -> None:
+        """Removes the shared memory that a pod has left behind, once none of its roles runs any more."""
         if any(child.pod.pod_id == pod.pod_id for child in self.children.values()):
             return
         with contextlib.suppress(OSError):
             if left := shared.remove_regions(pod.region_prefix, pod.plane_folder):
-                _log.warning("swept what a dead pod had left", pod_id=pod.pod_id, files=len(left))
+                _log.warning("removed the shared memory of a dead pod", pod_id=pod.pod_id, files=len(left))
 
     def _restart(self, child: ForkedRole) -> None:
-        head_lives = any(
+        leader_lives = any(
             other.pod.pod_id == child.pod.pod_id and other.role == LEADER_ROLE for other in self.children.values()
         )
-        if not head_lives or child.restarts >= MAXIMUM_RESTARTS:
+        if not leader_lives or child.restarts >= MAXIMUM_RESTARTS:
             return
         child.restarts += 1
-        _log.warning("role is restarted", pod_id=child.pod.pod_id, role=child.role, restarts=child.restarts)
+        _log.warning("restarting a role", pod_id=child.pod.pod_id, role=child.role, restarts=child.restarts)
         try:
             self._fork(child)
             self._write_pod_file(child.pod)
         except OSError as error:
-            # Its head waits for it in vain and ends the pod.
-            _log.error("role is not restarted", pod_id=child.pod.pod_id, role=child.role, error=str(error))
+            # The leader waits for the role until its deadline and then ends the pod.
+            _log.error("a role could not be restarted", pod_id=child.pod.pod_id, role=child.role, error=str(error))
 
 
 class BecomeRole(BaseException):
-    """Raised in a forked child to leave the nursery's stack; carries what the child is to be."""
+    """Raised in a forked child to leave the stack of the fork server; carries the role that the child runs."""
 
     def __init__(self, pod: PodConfig, role: str) -> None:
         super().__init__(role)
@@ -221,10 +228,10 @@ class BecomeRole(BaseException):
 
 
 class _Connection:
-    """One launcher; keeps what has come of a line that is not complete yet."""
+    """The connection of one launcher, with the received part of an incomplete line."""
 
-    def __init__(self, nursery: ForkServer) -> None:
-        self._fork_server = nursery
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
         self._received = b""
 
     def __call__(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
@@ -238,38 +245,39 @@ class _Connection:
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
             with contextlib.suppress(OSError):
-                connection.sendall(json.dumps(self._fork_server.answer(line)).encode() + b"\n")
+                connection.sendall(json.dumps(self._server.answer(line)).encode() + b"\n")
 
 
 def start_ticks(pid: int) -> int:
-    """Field 22 of /proc/PID/stat: with the pid and the boot id it names a process for ever. 0 if it is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return 0
+    """Returns the start time of a process in clock ticks since boot, or 0 if it has exited.
+
+    Together with the pid and the boot id it identifies the process: a pid alone may be reused.
+    """
+    process = Process.find(pid)
+    return process.start_ticks if process else 0
 
 
-def main(config: ForkServerConfig, become: RunRole) -> int:
-    """Runs the nursery; in a forked child, the role."""
-    # Collected once and then left alone, so that the children share these pages.
+def main(config: ForkServerConfig, run_role: RunRole) -> int:
+    """Runs the fork server and returns its exit code. A forked child runs its role and does not return."""
+    # Garbage is collected once and the rest is frozen, so that the children share these pages.
     gc.collect()
     gc.freeze()
     try:
-        ForkServer(config, become).run()
+        ForkServer(config).run()
         return 0
     except BecomeRole as caught:
         child = caught
-    # Outside of the handler, without the stack that was left: the role keeps nothing of its parent.
+    # Outside the handler and without the parent's stack, so that nothing of the parent stays alive.
     child.__traceback__ = None
-    os._exit(_become(child, become))
+    os._exit(_run_child(child, run_role))
 
 
-def _become(child: BecomeRole, become: RunRole) -> int:
-    """What a child does instead of returning into its parent's code; never raises."""
+def _run_child(child: BecomeRole, run_role: RunRole) -> int:
+    """Runs the role of a forked child and returns its exit code; never raises."""
     code = 1
     try:
         _detach(child.pod)
-        code = become(child.pod, child.role)
+        code = run_role(child.pod, child.role)
     except PodraceError as error:
         print(f"error: {error.message}", file=sys.stderr)
     except BaseException:
@@ -281,7 +289,7 @@ def _become(child: BecomeRole, become: RunRole) -> int:
 
 
 def _detach(pod: PodConfig) -> None:
-    """A session of its own, its own log file, its own processors."""
+    """Gives a forked child its own session, log file, processors and GPUs."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -301,15 +309,15 @@ def _listen(path: Path) -> Iterator[socket.socket]:
     """Listens at `path`.
 
     Raises:
-        InvalidArgument: Another nursery does already.
+        InvalidArgument: Another fork server already listens there.
     """
     probe = _connect(str(path))
     if probe:
         probe.close()
-        raise InvalidArgument(f"a nursery listens at {path} already")
+        raise InvalidArgument(f"a fork server already listens at {path}")
     owner = os.getpid()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        # Appears under its name only when it listens already; a dead nursery's socket is replaced.
+        # The socket gets its name only once it listens. The socket of a dead fork server is replaced.
         temporary = path.with_suffix(f".{owner}")
         listener.bind(str(temporary))
         listener.listen()
@@ -317,14 +325,14 @@ def _listen(path: Path) -> Iterator[socket.socket]:
         try:
             yield listener
         finally:
-            # A forked child unwinds through here as well.
+            # A forked child unwinds through here too, and must not remove the socket.
             if os.getpid() == owner:
                 path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def _woken_by_signals() -> Iterator[socket.socket]:
-    """A socket that becomes readable when a child has ended."""
+    """Provides a socket that becomes readable when a child has exited."""
     reader, writer = socket.socketpair()
     for end in (reader, writer):
         end.setblocking(False)
@@ -335,7 +343,7 @@ def _woken_by_signals() -> Iterator[socket.socket]:
 
 
 def _close_connections(selector: selectors.BaseSelector) -> None:
-    """A forked role must not keep its parent's connections open, or their other ends would never see them close."""
+    """Closes the parent's connections in a forked child; otherwise their other ends would never see them close."""
     for key in list(selector.get_map().values()):
         if isinstance(key.data, _Connection) and isinstance(key.fileobj, socket.socket):
             key.fileobj.close()

@@ -1,10 +1,11 @@
-"""Owns the retraining of one agent, as its manifest says, by a pod that differs from no other; nobody else is asked.
+"""Trains one agent again from its manifest, with an ordinary pod and without any service.
 
     python -m agentpod retrain --set store=URI --set manifest=DIGEST --set folder=FOLDER
 
-This process is orchestrator and updater at once: it hands out the one assignment, takes the checkpoints, and sends the
-pod home when the one that was asked for is reached. The training goes on from a copy of the agent's starting checkpoint
-in a store of its own; the agent's store is only read. What was published is printed as one line of JSON.
+This process acts as orchestrator and updater at once. It hands out the only assignment, accepts the checkpoints, and
+cancels the assignment once the requested checkpoint is reached. The training starts from a copy of the agent's starting
+checkpoint in a separate store; the store of the agent is only read. The published manifests are printed as one line of
+JSON.
 """
 
 import asyncio
@@ -39,25 +40,27 @@ from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 LEASE_SECONDS = 3.0
-"""A pod that is to stop learns it within a third of this."""
+"""Lease of the only assignment. A pod renews it, and so learns that it must stop, every third of this."""
 GRACE_SECONDS = 10.0
-"""Roles end with their head within this time."""
-REACHED = "the checkpoint that was asked for is reached"
+"""Time in which the roles must exit after their leader."""
+REACHED = "the requested checkpoint is reached"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _log = structlog.get_logger(__name__)
 
 
 def run(config: RetrainConfig) -> int:
-    """Trains the agent again and prints what came of it.
+    """Trains the agent again and prints the result; returns the exit code.
 
     Raises:
-        InvalidArgument: The folder holds something already.
-        PodraceError: As retrain.
+        InvalidArgument: The folder is not empty.
+        PodraceError: As `retrain`.
     """
     telemetry.configure_logging(config.telemetry)
     if config.folder.is_dir() and any(config.folder.iterdir()):
-        raise InvalidArgument(f"folder = {config.folder}: is not empty, and is removed in the end; name another")
+        raise InvalidArgument(
+            f"folder = {config.folder}: is not empty, and would be removed in the end; name another folder"
+        )
     try:
         print(json.dumps(asyncio.run(retrain(config))), flush=True)
     finally:
@@ -69,12 +72,12 @@ async def retrain(config: RetrainConfig) -> dict[str, Any]:
     """Trains an agent again.
 
     Returns:
-        `outcome` and `message` of the assignment, the `versions` that were used, and `manifests`: what was published,
-        in order.
+        `outcome` and `message` of the assignment, the `versions` of the software used, and `manifests`, which were
+        published, in order.
 
     Raises:
-        NotFound, DataLoss: The manifest or the starting checkpoint is no longer there, or damaged.
-        FailedPrecondition: The manifest does not say enough, or a process of the pod ended by itself.
+        NotFound, DataLoss: The manifest or the starting checkpoint is missing or damaged.
+        FailedPrecondition: The manifest does not describe the training, or a process of the pod exited by itself.
     """
     check_digest(config.manifest)
     source = open_store(config.store, only_reading=True)
@@ -83,7 +86,7 @@ async def retrain(config: RetrainConfig) -> dict[str, Any]:
     store = FolderStore(config.folder / "store")
     if target.starting_manifest_digest:
         await asyncio.to_thread(copy_checkpoint, source, store, target.starting_manifest_digest)
-    # What else the contracts have, a pod with one agent to train never calls.
+    # A pod with one agent to train calls none of the other methods.
     mesh = SingleAssignmentMesh(assignment, store, target.environment_steps)  # type: ignore[abstract]
     pod = pod_config(assignment.spec.pod, config, store.uri)
     async with AsyncExitStack() as resources:
@@ -92,7 +95,9 @@ async def retrain(config: RetrainConfig) -> dict[str, Any]:
         with lifeline.hold(Path(pod.lifeline)):
             await _run_pod(pod, config)
     if not mesh.ended:
-        raise FailedPrecondition(f"agent {target.agent_id}: its pod ended before it had trained; see the lines above")
+        raise FailedPrecondition(
+            f"agent {target.agent_id}: its pod exited before the training had finished; see the log lines above"
+        )
     return {
         "outcome": pb.Outcome.Name(mesh.outcome).removeprefix("OUTCOME_").lower(),
         "message": mesh.message,
@@ -101,22 +106,22 @@ async def retrain(config: RetrainConfig) -> dict[str, Any]:
     }
 
 
-# --- what is trained ---------------------------------------------------------------------------------------------
+# --- the assignment ----------------------------------------------------------------------------------------------
 
 
 def assignment_of(manifest: Manifest) -> pb.Assignment:
-    """The assignment that led to a manifest, with everything scored whose turn it was. Pure.
+    """Returns the assignment that led to a manifest, with every scheduled evaluation made. Pure.
 
     Raises:
-        FailedPrecondition: The manifest does not say how its agent was trained.
+        FailedPrecondition: The manifest does not record how its agent was trained.
     """
     if not manifest.HasField("spec") or manifest.snapshot:
         raise FailedPrecondition(
-            f"agent {manifest.agent_id}: this manifest does not say how it was trained: it is a snapshot's, or was"
-            " published by an earlier version"
+            f"agent {manifest.agent_id}: this manifest does not record how it was trained: it is that of a snapshot, or"
+            " was published by an earlier version"
         )
     spec = spec_of(manifest)
-    # Whether there is time for an evaluation depends on how fast the pod is; what is trained does not.
+    # Whether there is time for an evaluation depends on the speed of the pod. Synchronous, the result does not.
     spec.synchronous = True
     spec.evaluation.ClearField("snapshot_period")
     agent = board_pb.Agent(
@@ -128,7 +133,7 @@ def assignment_of(manifest: Manifest) -> pb.Assignment:
         seed=manifest.seed,
     )
     if manifest.starting_manifest_digest:
-        # Whose it is, its own manifest says.
+        # The agent that it belongs to is in its own manifest.
         agent.starting_checkpoint.CopyFrom(Checkpoint(manifest_digest=manifest.starting_manifest_digest))
     return pb.Assignment(
         assignment_id=f"{manifest.agent_id}.1",
@@ -146,17 +151,17 @@ def _number_of(manifest: Manifest) -> int:
 
 
 def lease_duration() -> Duration:
-    """As long as the only lease lasts."""
+    """Returns the duration of the only lease."""
     length = Duration()
     length.FromNanoseconds(round(LEASE_SECONDS * 1e9))
     return length
 
 
 def copy_checkpoint(source: CheckpointStore, target: CheckpointStore, manifest_digest: str) -> None:
-    """Copies a manifest and its parts, each verified, one at a time; blocks.
+    """Copies a manifest and its parts, one at a time, and verifies each. Blocks.
 
     Raises:
-        NotFound, DataLoss: Something of it is no longer there, or damaged.
+        NotFound, DataLoss: An object is missing or damaged.
     """
     try:
         for part in read_manifest(source, manifest_digest).parts:
@@ -164,15 +169,15 @@ def copy_checkpoint(source: CheckpointStore, target: CheckpointStore, manifest_d
         target.put_object(source.get_object(manifest_digest))
     except NotFound as error:
         raise NotFound(
-            f"the starting checkpoint was collected, and the agent cannot begin again: {error.message}"
+            f"the starting checkpoint was garbage-collected, so the agent cannot be trained again: {error.message}"
         ) from None
 
 
-# --- who trains it -----------------------------------------------------------------------------------------------
+# --- the pod -----------------------------------------------------------------------------------------------------
 
 
 def pod_config(spec: PodSpec, config: RetrainConfig, store_uri: str) -> PodConfig:
-    """The configuration of a pod as a launcher of this machine would give it. Pure."""
+    """Returns the configuration that a launcher on this machine would give the pod. Pure."""
     layout = "fused" if spec.layout == tournament_pb2.LAYOUT_FUSED else "separate"
     learners = spec.learners or 1
     computing = 1 if layout == "fused" else learners * (1 + spec.workers)
@@ -198,12 +203,12 @@ def pod_config(spec: PodSpec, config: RetrainConfig, store_uri: str) -> PodConfi
 
 
 async def _run_pod(pod: PodConfig, config: RetrainConfig) -> None:
-    """Runs the processes of a pod until its head has ended, or somebody wants this to end."""
+    """Runs the processes of a pod until one of them has exited, or this process is asked to stop."""
     roles = {role: await _start_role(pod, role) for role in pod.roles}
     ends = [asyncio.ensure_future(process.wait()) for process in roles.values()]
     stop = asyncio.ensure_future(rpc.shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else [])))
     try:
-        # A role that is lost is not started again: the training would not be the same any more.
+        # A lost role is not started again: the training would no longer be the same.
         await asyncio.wait([stop, *ends], return_when=asyncio.FIRST_COMPLETED)
     finally:
         stop.cancel()
@@ -211,7 +216,7 @@ async def _run_pod(pod: PodConfig, config: RetrainConfig) -> None:
 
 
 async def _end(processes: Sequence[asyncio.subprocess.Process]) -> None:
-    """Lets processes end by themselves, as roles do when their head has gone, and makes those that do not."""
+    """Terminates processes, and kills those that have not exited within GRACE_SECONDS."""
     waiting = [asyncio.ensure_future(process.wait()) for process in processes]
     for process in processes:
         if process.returncode is None:
@@ -232,13 +237,13 @@ async def _start_role(pod: PodConfig, role: str) -> asyncio.subprocess.Process:
         role,
         *overrides,
         stdin=asyncio.subprocess.DEVNULL,
-        # What is printed is the answer alone.
+        # The standard output of this process is the result alone.
         stdout=sys.stderr,
     )
 
 
 def settings_of(pod: PodConfig) -> dict[str, object]:
-    """Keys of a pod's configuration as they are given on a command line."""
+    """Returns the configuration of a pod as keys and values for a command line."""
     names = (
         "pod_id", "orchestrator", "leaderboard", "store", "folder", "layout", "workers", "learners", "precision",
         "plane", "cores", "memory_bytes", "threads", "lifeline",
@@ -248,19 +253,19 @@ def settings_of(pod: PodConfig) -> dict[str, object]:
     return {**settings, **gpus, "telemetry.log_level": pod.telemetry.log_level}
 
 
-# --- what it is told ---------------------------------------------------------------------------------------------
+# --- the services ------------------------------------------------------------------------------------------------
 
 
 class SingleAssignmentMesh(pb_grpc.OrchestratorServiceServicer, board_grpc.UpdaterServiceServicer):
-    """All of a mesh that a pod with one assignment sees."""
+    """The part of a mesh that a pod with one assignment calls: an orchestrator and an updater."""
 
     def __init__(self, assignment: pb.Assignment, store: CheckpointStore, last_steps: int) -> None:
         """Waits for the pod.
 
         Args:
-            assignment: What it is to do.
-            store: Where it publishes.
-            last_steps: With a checkpoint of so many environment steps it may go.
+            assignment: The only assignment.
+            store: Store that the pod publishes to.
+            last_steps: Environment steps of the requested checkpoint, with which the training is complete.
         """
         self._assignment, self._store, self._last_steps = assignment, store, last_steps
         self._given = self._reached = False
@@ -270,7 +275,7 @@ class SingleAssignmentMesh(pb_grpc.OrchestratorServiceServicer, board_grpc.Updat
         self.message = ""
 
     def services(self) -> list[rpc.Service]:
-        """Both services, for one server."""
+        """Returns both services, for one server."""
         orchestrator = pb.DESCRIPTOR.services_by_name["OrchestratorService"]
         updater = board_pb.DESCRIPTOR.services_by_name["UpdaterService"]
         return [
@@ -281,14 +286,14 @@ class SingleAssignmentMesh(pb_grpc.OrchestratorServiceServicer, board_grpc.Updat
     async def AcquireAssignment(
         self, request: pb.AcquireAssignmentRequest, context: Context
     ) -> pb.AcquireAssignmentResponse:
-        """Gives the assignment once; see the contract."""
+        """Hands out the assignment once; see the contract."""
         if self._given:
-            return pb.AcquireAssignmentResponse(drain="there was only one agent to train")
+            return pb.AcquireAssignmentResponse(drain="there is only one agent to train")
         self._given = True
         return pb.AcquireAssignmentResponse(assignment=self._assignment)
 
     async def RenewAssignment(self, request: pb.RenewAssignmentRequest, context: Context) -> pb.RenewAssignmentResponse:
-        """Lets the pod go on until it has come far enough; see the contract."""
+        """Continues the assignment until the requested checkpoint is reached, then cancels it; see the contract."""
         directive = pb.DIRECTIVE_CANCEL if self._reached else pb.DIRECTIVE_CONTINUE
         self.ended = self.ended or self._reached
         return pb.RenewAssignmentResponse(
@@ -298,14 +303,14 @@ class SingleAssignmentMesh(pb_grpc.OrchestratorServiceServicer, board_grpc.Updat
     async def CompleteAssignment(
         self, request: pb.CompleteAssignmentRequest, context: Context
     ) -> pb.CompleteAssignmentResponse:
-        """Takes note of the end; see the contract."""
+        """Records the outcome; see the contract."""
         self.ended, self.outcome, self.message = True, request.outcome, request.message
         return pb.CompleteAssignmentResponse()
 
     async def SubmitCandidate(
         self, request: board_pb.SubmitCandidateRequest, context: Context
     ) -> board_pb.SubmitCandidateResponse:
-        """Takes a checkpoint without judging it; see the contract."""
+        """Records a checkpoint without ranking it; see the contract."""
         manifest = await asyncio.to_thread(read_manifest, self._store, request.checkpoint.manifest_digest)
         if manifest not in self.manifests:
             self.manifests.append(manifest)

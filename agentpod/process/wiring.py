@@ -1,4 +1,4 @@
-"""Wires the processes of a pod by hand: one role each (`separate`), or all of them in one (`fused`)."""
+"""Constructs and runs the processes of a pod: one for each role (`separate`), or one for all (`fused`)."""
 
 import asyncio
 import importlib
@@ -38,7 +38,9 @@ from podrace.tensor_transport.transfer import GroupPlane, TransferServicer
 
 _log = structlog.get_logger(__name__)
 EVALUATOR_NICENESS = 5
+"""Priority of the evaluator: training comes first."""
 ROLE_APPEAR_SECONDS = 30.0
+"""Time in which the leader's lifeline must appear after a role has started."""
 PRELOADED = (
     "gymnasium.envs.registration",
     "simulators.classic",
@@ -51,17 +53,16 @@ TENSOR_SERVICES = tensor_pb2.DESCRIPTOR.services_by_name
 
 
 def run_role(config: PodConfig, role: str) -> int:
-    """Runs one process of a pod to its end and returns its exit code.
+    """Runs one process of a pod until it has finished and returns its exit code.
 
     Raises:
-        InvalidArgument: There is no such role in this pod.
+        InvalidArgument: The pod has no such role.
         Unavailable: An address cannot be bound.
     """
     if role not in config.roles:
         raise InvalidArgument(f"role {role!r}: pod {config.pod_id} has {', '.join(config.roles)}")
     torch.set_num_threads(config.threads)
     if role == "evaluator":
-        # Never at the expense of training.
         os.nice(EVALUATOR_NICENESS)
     metrics = telemetry.start(config.telemetry, service=role, pod_id=config.pod_id)
     _log.info("role starts", pid=os.getpid(), metrics=metrics)
@@ -70,21 +71,21 @@ def run_role(config: PodConfig, role: str) -> int:
 
 def _run(config: PodConfig, role: str) -> Coroutine[Any, Any, int]:
     if role.partition("-")[0] != LEADER_ROLE:
-        return _run_service(config, role)
+        return _run_worker_or_evaluator(config, role)
     return run_follower(config, role) if config.learner_of(role) else run_leader(config)
 
 
 def preload() -> None:
-    """Imports what the roles will need, and has torch keep to one interop thread, before anything is forked."""
+    """Imports what the roles need, and limits torch to one interop thread, before anything is forked."""
     torch.set_num_interop_threads(1)
     for module in PRELOADED:
-        # What is not installed is missed, with a line that says so, by the pod that needs it.
+        # A pod that needs a missing package reports it when it makes its environment.
         with suppress(ModuleNotFoundError):
             importlib.import_module(module)
 
 
 def learner_planes(config: PodConfig, role: str) -> list[Plane]:
-    """Where a learner may allocate what its workers and the evaluator see, the best first."""
+    """Returns the planes on which a learner may share memory with its other roles, the preferred one first."""
     device = config.device(role)
     if config.layout == "fused":
         on_gpu = [MemoryPlane(f"{GPU_MEMORY}:", device)] if config.gpus else []
@@ -96,7 +97,7 @@ def learner_planes(config: PodConfig, role: str) -> list[Plane]:
 
 
 def _plane(config: PodConfig, role: str, name: str) -> Plane:
-    """A plane on which a role owns regions, or opens those of its learner."""
+    """Returns a plane on which a learner allocates regions, or another role opens those of its learner."""
     address = config.address(role) if role.startswith(LEADER_ROLE) else ""
     device = config.device(role)
     if name == "grpc":
@@ -110,7 +111,7 @@ def _plane(config: PodConfig, role: str, name: str) -> Plane:
 
 
 def _tensor_services(planes: Sequence[Plane], resources: ExitStack) -> list[Service]:
-    """What serves the regions of those planes that need it, until the resources are given back."""
+    """Returns the services of the planes that transfer regions over gRPC, valid until the resources are released."""
     services = []
     for plane in planes:
         if isinstance(plane, GrpcPlane):
@@ -125,17 +126,20 @@ def _tensor_services(planes: Sequence[Plane], resources: ExitStack) -> list[Serv
 
 
 async def run_leader(config: PodConfig) -> int:
-    """Runs the process of the head: in a fused pod all three services, else the learner's. Returns its exit code."""
+    """Runs the process of the leader and returns its exit code.
+
+    It serves the LearnerService; in a fused pod also the WorkerService and the EvaluatorService.
+    """
     if config.layout == "separate" and (left := shared.remove_regions(config.region_prefix, config.plane_folder)):
-        # An earlier life of this pod was killed; no other process of it owns regions before the head is there.
-        _log.warning("swept what an earlier life of this pod left behind", files=len(left))
+        # A previous run of this pod was killed. No other process of this run owns regions before the leader starts.
+        _log.warning("removed the shared memory of a previous run of this pod", files=len(left))
     planes, compute = learner_planes(config, LEADER_ROLE), ComputeThread()
     leader = Leader(config, planes, compute, open_store(config.store), device=config.device(LEADER_ROLE))
     learner = LearnerServicer(leader)
     services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
     if config.layout == "fused":
         seen = Planes(*planes)
-        services += _follower_services("worker", seen, compute) + _follower_services("evaluator", seen, compute)
+        services += _role_services("worker", seen, compute) + _role_services("evaluator", seen, compute)
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
@@ -144,36 +148,36 @@ async def run_leader(config: PodConfig) -> int:
         servers = [await Server.start(ServerConfig(listen=config.address(LEADER_ROLE)), services)]
         if config.hosts > 1:
             servers.append(await Server.start(ServerConfig(listen=_reachable(config)), services[:1]))
-        stop = asyncio.ensure_future(_told_to_go(config))
+        stop = asyncio.ensure_future(_stop_requested(config))
         started = time.monotonic()
         try:
             exit_code = await leader.run(stop)
         finally:
             stop.cancel()
             await asyncio.gather(*(server.drain() for server in servers))
-        _log.info("head ends", exit_code=exit_code, seconds=round(time.monotonic() - started, 1))
+        _log.info("leader exits", exit_code=exit_code, seconds=round(time.monotonic() - started, 1))
         return exit_code
 
 
 def _reachable(config: PodConfig) -> str:
-    """Where the head listens for learners of other hosts: at the port that they are told of."""
+    """Returns the address that the leader serves followers of other hosts at: this host, and the port of `head`."""
     return f"{config.host}:{config.head.rpartition(':')[2]}"
 
 
 async def run_follower(config: PodConfig, role: str) -> int:
-    """Runs the process of a learner that is not the head. Returns its exit code."""
-    index, leads_host = config.learner_of(role), role == LEADER_ROLE
+    """Runs the process of a follower and returns its exit code."""
+    index, is_first = config.learner_of(role), role == LEADER_ROLE
     planes, compute = learner_planes(config, role), ComputeThread()
     device = config.device(role)
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
-        held = config.leader_lifeline if leads_host else config.folder / f"{role}.lifeline"
+        held = config.leader_lifeline if is_first else config.folder / f"{role}.lifeline"
         resources.enter_context(lifeline.hold(held))
         services = _tensor_services(planes, resources)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         following = asyncio.ensure_future(Follower(config, planes, compute, index, device=device).run())
-        stopping = asyncio.ensure_future(_told_to_go(config) if leads_host else _dismissed(config))
+        stopping = asyncio.ensure_future(_stop_requested(config) if is_first else _leader_exited(config))
         await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
         following.cancel()
         stopping.cancel()
@@ -181,45 +185,45 @@ async def run_follower(config: PodConfig, role: str) -> int:
         try:
             await following
         except asyncio.CancelledError:
-            _log.info("role ends")
+            _log.info("role exits")
             return 0
         except PodraceError:
             return 1
     return 0
 
 
-async def _run_service(config: PodConfig, role: str) -> int:
+async def _run_worker_or_evaluator(config: PodConfig, role: str) -> int:
     planes = Planes(*(_plane(config, role, name) for name in ("shared", "grpc", "cuda", "group")))
     compute = ComputeThread()
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(planes.close)
-        services = _follower_services(role.partition("-")[0], planes, compute)
+        services = _role_services(role.partition("-")[0], planes, compute)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
-        reason = await _dismissed(config)
-        _log.info("role ends", reason=reason)
+        reason = await _leader_exited(config)
+        _log.info("role exits", reason=reason)
         await server.drain()
     return 0
 
 
-async def _told_to_go(config: PodConfig) -> str:
-    """Waits until the first learner of a host has to go, and returns the reason in words."""
+async def _stop_requested(config: PodConfig) -> str:
+    """Waits until the first learner of a host has to stop, and returns the reason."""
     return await rpc.shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
 
 
-async def _dismissed(config: PodConfig) -> str:
-    """Waits until a process that is not the head has to go, and returns the reason in words.
+async def _leader_exited(config: PodConfig) -> str:
+    """Waits until another role has to stop, and returns the reason.
 
-    While the head lives, a signal does not end it: whoever ends a whole pod signals all its processes at once, and the
-    head finishes what it is at and publishes before it goes.
+    As long as the leader lives, a signal does not end the role. A pod is ended by a signal to all its processes at
+    once, and the leader first finishes its work and publishes.
     """
     reason = await rpc.shutdown_requested(lifeline.lost(config.leader_lifeline, appear_seconds=ROLE_APPEAR_SECONDS))
-    # At once where no head lives.
+    # Returns at once if the leader does not live.
     await lifeline.lost(config.leader_lifeline)
     return reason
 
 
-def _follower_services(kind: str, planes: Planes, compute: ComputeThread) -> list[Service]:
+def _role_services(kind: str, planes: Planes, compute: ComputeThread) -> list[Service]:
     if kind == "worker":
         servicer = WorkerServicer(planes, compute)
         return [Service(SERVICES["WorkerService"], pb_grpc.add_WorkerServiceServicer_to_server, servicer)]

@@ -1,7 +1,6 @@
-"""The evaluator: scores policies on environments and seeds of its own, and returns each score with the digest of
-the policy that earned it.
+"""Runs an evaluator: scores policies on its own environments and seeds, and returns each score with a policy digest.
 
-`EvaluationSession` computes, on the compute thread; `EvaluatorServicer` only translates.
+`EvaluationSession` computes, on the compute thread. `EvaluatorServicer` only translates.
 """
 
 import threading
@@ -32,7 +31,7 @@ from simulators import Report, Simulator, Step
 from simulators.messages import make_simulator, space_message
 
 MAXIMUM_EPISODE_STEPS = 100_000
-"""Longer than any episode worth waiting for; an environment without an end would hold the evaluator for ever."""
+"""Limit on the length of an episode, without which an endless environment would occupy the evaluator forever."""
 EVALUATIONS = prometheus_client.Counter("podrace_evaluator_evaluations", "Policies scored")
 BUSY = prometheus_client.Counter("podrace_evaluator_busy_seconds", "Seconds spent playing episodes")
 EPISODES = prometheus_client.Counter("podrace_evaluator_episodes", "Episodes played")
@@ -52,12 +51,12 @@ class Episodes:
 
 
 class Play(Protocol):
-    """Plays whole episodes and returns their scores; `play` is the house's, a user may have another."""
+    """Plays whole episodes and returns their scores. `play` is the built-in function; a user may supply another."""
 
     def __call__(
         self, simulator: Simulator, actor: Actor, episodes: int, seed: int, *, cancelled: threading.Event | None = None
     ) -> Episodes:
-        """See `play`."""
+        """Plays as `play` does."""
         ...
 
 
@@ -66,15 +65,15 @@ def play(
 ) -> Episodes:
     """Plays whole episodes and returns their scores.
 
-    Every lane plays the same number of episodes, give or take one, decided before the first step: taking the first
-    `episodes` to finish, whichever lane they come from, would favour short ones.
+    The number of episodes of each lane is decided before the first step and differs by at most one between lanes.
+    Taking the first `episodes` that end on any lane would favor short ones.
 
     Args:
-        simulator: N lanes.
-        actor: What acts, at the beginning of its episodes.
-        episodes: E, how many to count.
-        seed: Of the environments.
-        cancelled: Looked at before each step.
+        simulator: N environments, one in each lane.
+        actor: Acts in all lanes, at the start of its episodes.
+        episodes: E, number of episodes to play.
+        seed: Seed of the environments.
+        cancelled: Checked before each step.
 
     Raises:
         DataLoss: A return is not finite, or an episode does not end.
@@ -84,7 +83,7 @@ def play(
     observation = simulator.reset(derive_seed(seed, "reset"))
     while not tally.complete:
         if cancelled is not None and cancelled.is_set():
-            raise Cancelled("the evaluation was called off")
+            raise Cancelled("the evaluation was cancelled")
         step = simulator.step(actor.act(observation))
         observation = step.observation
         actor.reset(step.terminated | step.truncated)
@@ -94,30 +93,30 @@ def play(
 
 @dataclass
 class EpisodeTally:
-    """Counts finished episodes, lane by lane, up to each lane's quota. All tensors are [N]."""
+    """Counts finished episodes of each lane, up to the lane's quota. All tensors have shape [N]."""
 
     quota: Tensor
-    """Episodes each lane is to play."""
+    """int64, number of episodes that each lane plays."""
     finished: Tensor
-    """Episodes each lane has played, up to its quota."""
+    """int64, number of episodes that each lane has finished, up to its quota."""
     episode_return: Tensor
-    """float64, of the episodes under way."""
+    """float64, returns so far of the episodes under way."""
     episode_length: Tensor
-    """Steps of the episodes under way."""
+    """int64, steps so far of the episodes under way."""
     steps: int = 0
     returns: list[Tensor] = field(default_factory=list)
     lengths: list[Tensor] = field(default_factory=list)
 
     @classmethod
     def of(cls, lanes: int, episodes: int) -> "EpisodeTally":
-        """Nothing counted yet."""
+        """Returns a tally without any steps."""
         none = torch.zeros(lanes, dtype=torch.int64)
         quota = episodes // lanes + (torch.arange(lanes) < episodes % lanes)
         return cls(quota, none, torch.zeros(lanes, dtype=torch.float64), none.clone())
 
     @property
     def complete(self) -> bool:
-        """Whether every lane has played its quota."""
+        """Whether every lane has finished its quota."""
         return bool((self.finished >= self.quota).all())
 
     def add(self, step: Step) -> None:
@@ -140,18 +139,18 @@ class EpisodeTally:
             self.episode_length[done] = 0
 
     def episodes(self) -> Episodes:
-        """What was counted; raises DataLoss as `play` does."""
+        """Returns the finished episodes; raises DataLoss as `play` does."""
         result = Episodes(torch.cat(self.returns), torch.cat(self.lengths))
         if not bool(result.returns.isfinite().all()):
             raise DataLoss(
-                "an evaluation return is not finite: look at the rewards of the simulator",
+                "an evaluation return is not finite: check the rewards of the simulator",
                 reason="ERROR_REASON_NON_FINITE",
             )
         return result
 
 
 def score(episodes: Episodes) -> Evaluation:
-    """Mean and unbiased variance of the returns."""
+    """Returns the mean and the unbiased variance of the returns, and the mean length; the variance of one is 0."""
     count = len(episodes.returns)
     return Evaluation(
         mean_return=float(episodes.returns.mean()),
@@ -162,7 +161,10 @@ def score(episodes: Episodes) -> Evaluation:
 
 
 def add_report(evaluation: Evaluation, report: Report) -> None:
-    """Adds the domain's own measures; a trace takes the labels of the same name, or the only ones there are."""
+    """Adds the metrics and traces that the simulator reports.
+
+    A trace takes the labels of the same name, or those of the only set of labels, if their numbers agree.
+    """
     evaluation.metrics.update(report.metrics)
     only = next(iter(report.labels.values())) if len(report.labels) == 1 else []
     for name, values in report.traces.items():
@@ -174,9 +176,9 @@ class EvaluationSession:
     """The environments and the policies of one session.
 
     Attributes:
-        request: What it was opened for.
-        simulator: Of the episodes that count.
-        policies: One, or the members of an ensemble.
+        request: The request that opened the session.
+        simulator: The environments.
+        policies: The evaluator's copies of the policy, or of the members of an ensemble.
     """
 
     def __init__(self, request: pb.OpenEvaluatorRequest, device: torch.device, play: Play = play) -> None:
@@ -193,7 +195,7 @@ class EvaluationSession:
                 Policy(*spaces, network_spec(policy), device=device) for policy in (request.policy, *request.members)
             ]
         except BaseException:
-            # Nobody else knows of it.
+            # No other object would close it.
             self.simulator.close()
             raise
 
@@ -201,12 +203,13 @@ class EvaluationSession:
         """Scores a policy, or an ensemble.
 
         Raises:
-            InvalidArgument: There are more or fewer policies than it was opened for.
-            DataLoss, Cancelled: As `play`; a policy that was changed meanwhile is DataLoss, too.
+            InvalidArgument: The number of policies is not that of the session.
+            DataLoss: As `play`; also if a policy was changed during the evaluation.
+            Cancelled: `cancelled` was set.
         """
         if cancelled.is_set():
-            # Called off while it waited for its turn: the memory may be gone, and is not to be mapped again.
-            raise Cancelled("the evaluation was called off")
+            # Cancelled while it waited for the compute thread: the memory may no longer exist and must not be mapped.
+            raise Cancelled("the evaluation was cancelled")
         started = time.monotonic()
         self._copy((request.policy, *request.members), planes)
         digests = self._digests()
@@ -214,7 +217,7 @@ class EvaluationSession:
             actor = self._actor(request.seed, greedy=request.greedy)
             episodes = self._play(self.simulator, actor, request.episodes, request.seed, cancelled=cancelled)
         if self._digests() != digests:
-            raise DataLoss("the policy was changed while it was scored: it must be left as it is")
+            raise DataLoss("the policy was changed while it was scored: an evaluation function must not modify it")
         evaluation = score(episodes)
         add_report(evaluation, self.simulator.report())
         evaluation.seed = request.seed
@@ -224,14 +227,14 @@ class EvaluationSession:
         return evaluation
 
     def _copy(self, refs: Sequence[pb.PolicyRef], planes: Planes) -> None:
-        """Takes the evaluator's own copy of each policy."""
+        """Copies each policy from shared memory."""
         if len(refs) != len(self.policies):
-            raise InvalidArgument(f"{len(refs)} policies to be scored, opened for {len(self.policies)}")
+            raise InvalidArgument(f"{len(refs)} policies to score, but the session has {len(self.policies)}")
         for policy, ref in zip(self.policies, refs, strict=True):
             policy.load(planes.open([ref.tensor])[POLICY])
 
     def _digests(self) -> list[str]:
-        """Of its own copies."""
+        """Returns the digests of the copies."""
         return [digest(encode(policy.tensors(), {})) for policy in self.policies]
 
     def _actor(self, seed: int, *, greedy: bool) -> Actor:
@@ -252,28 +255,28 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     def __init__(
         self, planes: Planes, compute: ComputeThread, play: Play = play, device: torch.device | None = None
     ) -> None:
-        """Opens nothing yet; computes on `device`, or where the plane has its memory."""
+        """Starts without a session; computes on `device`, or where the plane has its memory."""
         self._planes, self._compute, self._play, self._device = planes, compute, play, device
-        self._judge: EvaluationSession | None = None
+        self._session: EvaluationSession | None = None
         self._made: EvaluationSession | None = None
-        """The last one that was made, also for a caller that did not wait for it."""
+        """The last session that was made, even if its caller did not wait for it."""
         self._opened_uris: set[str] = set()
 
     async def OpenEvaluator(
         self, request: pb.OpenEvaluatorRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.OpenEvaluatorResponse:
-        """Opens; see the contract."""
-        await self._shut()
+        """Opens a session; see the contract."""
+        await self._close_session()
         answer = await answer_probe(self._planes, request.probe)
-        judge = self._judge = await self._compute.run(self._make, request, self._device or answer.device)
-        simulator = judge.simulator
+        session = self._session = await self._compute.run(self._make, request, self._device or answer.device)
+        simulator = session.simulator
         return pb.OpenEvaluatorResponse(
             observation_space=space_message(simulator.observation_space),
             action_space=space_message(simulator.action_space),
-            policy=policy_message(network_spec(request.policy), judge.policies[0].tensors()),
+            policy=policy_message(network_spec(request.policy), session.policies[0].tensors()),
             members=[
                 policy_message(network_spec(member), policy.tensors())
-                for member, policy in zip(request.members, judge.policies[1:], strict=True)
+                for member, policy in zip(request.members, session.policies[1:], strict=True)
             ],
             probe_sum=answer.sum,
         )
@@ -281,23 +284,23 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     async def EvaluatePolicy(
         self, request: pb.EvaluatePolicyRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.EvaluatePolicyResponse:
-        """Scores; see the contract."""
-        judge = self._judge
-        if judge is None or judge.request.session != request.session:
+        """Scores a policy or an ensemble; see the contract."""
+        session = self._session
+        if session is None or session.request.session != request.session:
             raise FailedPrecondition(
                 f"the evaluator is not open for session {request.session!r}; open it", reason=NOT_OPEN
             )
         tensors = [ref.tensor for ref in (request.policy, *request.members)]
         self._opened_uris |= {tensor.plane_uri for tensor in tensors}
         for tensor in tensors:
-            # One by one: all have the same name.
+            # One at a time, because all have the same name.
             await self._planes.pull([tensor])
         cancelled, started = threading.Event(), time.monotonic()
         try:
-            evaluation = await self._compute.run(judge.evaluate, request, self._planes, cancelled)
+            evaluation = await self._compute.run(session.evaluate, request, self._planes, cancelled)
         finally:
             BUSY.inc(time.monotonic() - started)
-            # A caller that went away must not keep the compute thread.
+            # A caller that no longer waits must not occupy the compute thread.
             cancelled.set()
         EVALUATIONS.inc()
         EPISODES.inc(evaluation.episodes)
@@ -306,20 +309,20 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     async def CloseEvaluator(
         self, request: pb.CloseEvaluatorRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CloseEvaluatorResponse:
-        """Closes; see the contract."""
-        if self._judge and self._judge.request.session == request.session:
-            await self._shut()
+        """Closes a session; see the contract."""
+        if self._session and self._session.request.session == request.session:
+            await self._close_session()
         return pb.CloseEvaluatorResponse()
 
-    async def _shut(self) -> None:
-        self._judge = None
+    async def _close_session(self) -> None:
+        self._session = None
         await self._compute.run(self._close)
         for plane_uri in self._opened_uris:
             self._planes.forget(plane_uri)
         self._opened_uris.clear()
 
     def _make(self, request: pb.OpenEvaluatorRequest, device: torch.device) -> EvaluationSession:
-        """On the compute thread, after what was asked of it before: at most one has a simulator."""
+        """Closes the previous session and makes one, on the compute thread: at most one simulator exists."""
         self._close()
         self._made = EvaluationSession(request, device, self._play)
         return self._made

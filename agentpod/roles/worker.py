@@ -1,6 +1,6 @@
-"""The worker: steps a batched environment with the policy it is given and writes rollouts where it is told.
+"""Runs a worker: steps a batched environment with the policy of its learner and writes rollouts into shared memory.
 
-`Collector` computes, on the compute thread; `WorkerServicer` only translates.
+`Collector` computes, on the compute thread. `WorkerServicer` only translates.
 """
 
 import threading
@@ -32,19 +32,28 @@ BUSY = prometheus_client.Counter("podrace_worker_busy_seconds", "Seconds spent c
 
 
 class Collector:
-    """The environments and the policy of one session."""
+    """The environments and the policy of one session.
+
+    Attributes:
+        request: The request that opened the session.
+        device: Device that the policy and the simulator compute on.
+        simulator: The environments.
+        network: Description of the policy's network.
+        policy: The policy that acts.
+        lanes: State of the episodes under way.
+        reusable: False once a rollout has failed, because the state of the environments is then unknown.
+    """
 
     def __init__(self, request: pb.OpenWorkerRequest, previous: "Collector | None", device: torch.device) -> None:
-        """Makes the simulator (or keeps the previous one, if it is the same) and begins new episodes.
+        """Makes the simulator, or takes over that of the previous session if it is the same, and starts new episodes.
 
         Raises:
             InvalidArgument: The environment cannot be made, or a policy cannot act in it.
         """
         self.request, self.device = request, device
         self.simulator: Simulator
-        self.sound = True
-        """False once a rollout has failed: nobody knows what state its environments are in."""
-        if previous and previous.sound and previous.makes(request.environment, device):
+        self.reusable = True
+        if previous and previous.reusable and previous.makes(request.environment, device):
             self.simulator = previous.simulator
         else:
             if previous:
@@ -53,7 +62,7 @@ class Collector:
         try:
             self._begin()
         except BaseException:
-            # Nobody else knows of it.
+            # No other object would close it.
             self.simulator.close()
             raise
 
@@ -61,38 +70,41 @@ class Collector:
         request, simulator = self.request, self.simulator
         self.network = network_spec(request.policy)
         self.policy = Policy(simulator.observation_space, simulator.action_space, self.network, device=self.device)
-        # Nobody can restore what a simulator has inside; new episodes after a pause get seeds of their own.
+        # The state of a simulator cannot be restored: after an interruption new episodes start, with other seeds.
         seed = derive_seed(request.seed, "reset", request.worker_index, request.rollouts)
         self.lanes = Lanes.start(simulator.reset(seed), self.policy.state_size)
 
     def makes(self, environment: EnvironmentSpec, device: torch.device) -> bool:
-        """Whether its simulator is the one that would be made for these."""
+        """Returns whether its simulator is the one that these arguments would make."""
         return (self.request.environment, self.device) == (environment, device)
 
     def collect(self, request: pb.CollectRolloutRequest, planes: Planes, cancelled: threading.Event) -> CollectResult:
-        """Fills the slot's columns of this worker with one rollout; raises as agentpod.experience.rollout.collect
-        does.
+        """Fills this worker's columns of a slot with one rollout.
+
+        Raises:
+            Cancelled: `cancelled` was set.
+            DataLoss: As agentpod.experience.rollout.collect.
         """
         if cancelled.is_set():
-            # Called off while it waited for its turn: the memory may be gone, and is not to be mapped again.
-            raise Cancelled("the rollout was called off")
+            # Cancelled while it waited for the compute thread: the memory may no longer exist and must not be mapped.
+            raise Cancelled("the rollout was cancelled")
         slot = planes.open(request.slot.tensors)
         self.policy.load(planes.open([request.policy.tensor])[POLICY])
         generator = derive_generator(
             self.policy.flat.device, self.request.seed, "act", self.request.worker_index, request.rollout
         )
         own = {name: slot[name][box.index] for name, box in self.own_boxes(request.slot).items()}
-        self.sound = False
+        self.reusable = False
         with torch.no_grad():
             result = collect(self.simulator, self.policy, own, self.lanes, generator, cancelled)
-        self.lanes, self.sound = result.lanes, True
+        self.lanes, self.reusable = result.lanes, True
         return result
 
     def own_boxes(self, slot: pb.RolloutSlot) -> dict[str, Box]:
-        """The rows and columns of each tensor of a slot that this worker writes."""
+        """Returns the rows and columns of each tensor of a slot that this worker writes."""
         shapes = {ref.spec.name: tuple(ref.spec.shape) for ref in slot.tensors}
         horizon, count = self.request.horizon, self.simulator.count
-        # A rollout that is trained on as a whole keeps what its last step left behind in a row of its own.
+        # On-policy rollouts store the observation after the last step in an additional row.
         rows = {name: horizon + (name == "observation" and "log_prob" in shapes) for name in shapes}
         return {
             name: Box(
@@ -106,19 +118,19 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
     """Serves one worker of a pod."""
 
     def __init__(self, planes: Planes, compute: ComputeThread) -> None:
-        """Opens nothing yet."""
+        """Starts without a session."""
         self._planes = planes
         self._compute = compute
         self._collector: Collector | None = None
         self._made: Collector | None = None
-        """The last one that was made, also for a caller that did not wait for it."""
+        """The last collector that was made, even if its caller did not wait for it."""
         self._opened_uris: set[str] = set()
 
     async def OpenWorker(
         self, request: pb.OpenWorkerRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.OpenWorkerResponse:
-        """Opens; see the contract."""
-        # Whatever happens, the earlier session is over: its slots may be gone.
+        """Opens a session; see the contract."""
+        # Even if opening fails, the previous session has ended: its slots may no longer exist.
         self._collector = None
         self._forget()
         answer = await answer_probe(self._planes, request.probe)
@@ -134,7 +146,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
     async def CollectRollout(
         self, request: pb.CollectRolloutRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CollectRolloutResponse:
-        """Fills a slot; see the contract."""
+        """Fills a slot with one rollout; see the contract."""
         collector = self._collector
         if collector is None or collector.request.session != request.session:
             raise FailedPrecondition(
@@ -147,7 +159,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         try:
             result = await self._compute.run(collector.collect, request, self._planes, cancelled)
         finally:
-            # A learner that went away must not keep the compute thread.
+            # A learner that no longer waits must not occupy the compute thread.
             cancelled.set()
         busy_seconds = time.monotonic() - started
         await self._planes.push(request.slot.tensors, collector.own_boxes(request.slot))
@@ -165,7 +177,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
     async def CloseWorker(
         self, request: pb.CloseWorkerRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CloseWorkerResponse:
-        """Closes; see the contract."""
+        """Closes a session; see the contract."""
         if self._collector and self._collector.request.session == request.session:
             self._collector = None
             await self._compute.run(self._close)
@@ -173,7 +185,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         return pb.CloseWorkerResponse()
 
     def _make(self, request: pb.OpenWorkerRequest, device: torch.device) -> Collector:
-        """On the compute thread, after what was asked of it before: one is made from the other."""
+        """Makes a collector, from the previous one if possible. Runs on the compute thread, after earlier requests."""
         previous, self._made = self._made, None
         self._made = Collector(request, previous, device)
         return self._made

@@ -314,7 +314,7 @@ async def test_a_signal_to_all_of_a_pod_ends_the_head_first(mesh, make_spec, mak
 
 async def test_an_order_that_makes_no_sense_is_answered_in_one_line(fork_server):
     assert "unknown key" in (await fork_server.order(b'{"pod": {"pod_idd": 1}}'))["error"]
-    assert "not an order" in (await fork_server.order(b"hello"))["error"]
+    assert "not a valid request" in (await fork_server.order(b"hello"))["error"]
 
 
 async def test_the_pod_file_names_each_process_for_ever(mesh, fork_server):

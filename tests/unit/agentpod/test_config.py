@@ -69,6 +69,6 @@ def test_roles_are_numbered_per_host_and_mapped_to_learners() -> None:
         ({"learners": 2, "hosts": 2, "head": "h"}, "head = 'h': expected host:port"),
     ],
 )
-def test_hosts_that_cannot_work_together_are_refused(changes: dict[str, object], message: str) -> None:
+def test_hosts_that_cannot_work_together_are_rejected(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         pod(**changes)

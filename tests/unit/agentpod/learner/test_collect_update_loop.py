@@ -1,4 +1,4 @@
-"""A learner at work: what it hands out, it has taken out of its own hands before."""
+"""The collect-update loop grants a slot to the workers before an update can read the memory."""
 
 import asyncio
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from agentpod.session.role_client import CollectedRollout
 
 
 class ExperienceSlots:
-    """Notes what happens to its slots, in order."""
+    """Records the operations on its slots, in order."""
 
     def __init__(self, notes):
         self.notes, self.granted = notes, 0
@@ -28,7 +28,7 @@ class ExperienceSlots:
 
 
 class Roles:
-    """Fills every slot at once."""
+    """Workers that fill every slot immediately."""
 
     def __init__(self, notes):
         self.experience, self.notes = ExperienceSlots(notes), notes

@@ -1,3 +1,5 @@
+"""An agent is trained again from its manifest alone, by a pod like any other."""
+
 from pathlib import Path
 
 import pytest
@@ -40,7 +42,7 @@ def make_manifest(spec: TournamentSpec, **fields: object) -> Manifest:
     return manifest
 
 
-def test_a_specification_comes_out_of_a_manifest_as_it_went_in() -> None:
+def test_a_manifest_preserves_the_specification() -> None:
     spec = make_spec()
     stored = manifest_from_bytes(manifest_bytes(make_manifest(spec)))
     assert spec_of(stored) == spec
@@ -49,7 +51,7 @@ def test_a_specification_comes_out_of_a_manifest_as_it_went_in() -> None:
     assert dict(stored.versions) == versions()
 
 
-def test_an_assignment_follows_from_a_manifest_alone() -> None:
+def test_an_assignment_is_built_from_a_manifest_alone() -> None:
     spec = make_spec(evaluation={"episodes": 5})
     given = assignment_of(make_manifest(spec))
     agent = given.train
@@ -60,23 +62,23 @@ def test_an_assignment_follows_from_a_manifest_alone() -> None:
     assert given.spec == spec
 
 
-def test_a_manifest_that_does_not_say_enough_is_refused() -> None:
+def test_a_manifest_without_a_specification_is_rejected() -> None:
     earlier = make_manifest(make_spec())
     earlier.ClearField("spec")
     for manifest in (earlier, make_manifest(make_spec(), snapshot=True)):
-        with pytest.raises(FailedPrecondition, match="agent t-a7: this manifest does not say how it was trained"):
+        with pytest.raises(FailedPrecondition, match="agent t-a7: this manifest does not record how it was trained"):
             assignment_of(manifest)
 
 
 @pytest.mark.parametrize(
     "pod", [{"layout": "fused", "cores": 1}, {"layout": "separate", "cores": 6, "workers": 2, "learners": 2}]
 )
-def test_a_pod_that_trains_again_is_set_up_as_the_launchers_set_it_up(pod: dict[str, object], tmp_path: Path) -> None:
+def test_a_retraining_pod_is_configured_as_by_a_launcher(pod: dict[str, object], tmp_path: Path) -> None:
     spec = make_spec(pod=pod).pod
     again = settings_of(pod_config(spec, RetrainConfig("s", "m", tmp_path), "store"))
     pod_environment = PodEnvironment("o", "l", "store", tmp_path, tmp_path, "", 60.0, TelemetryConfig())
     launched = pod_settings(NewPod("p", "t", spec), pod_environment)
-    # All on this machine, wherever it was before.
+    # Retraining runs on this machine, wherever the pod was before.
     place = {"pod_id", "tournament_id", "orchestrator", "leaderboard", "orphan_seconds", "telemetry", "hosts"}
     assert {key: again[key] for key in launched.keys() - place} == {
         key: launched[key] for key in launched.keys() - place
@@ -84,26 +86,26 @@ def test_a_pod_that_trains_again_is_set_up_as_the_launchers_set_it_up(pod: dict[
     assert pod_config(spec, RetrainConfig("s", "m", tmp_path), "store").roles == roles_of(spec)
 
 
-def test_a_starting_checkpoint_is_copied_whole_or_named(tmp_path: Path) -> None:
+def test_a_starting_checkpoint_is_copied_completely_or_reported_as_missing(tmp_path: Path) -> None:
     source, target = FolderStore(tmp_path / "from"), FolderStore(tmp_path / "to")
     claim(source, "parent", 1)
     name = publish(source, "parent", 1, {"policy": b"p", "learner": b"l"}, Manifest())
     copy_checkpoint(source, target, name)
     assert fetch(target, name)[1] == {"policy": b"p", "learner": b"l"}
-    with pytest.raises(NotFound, match="the starting checkpoint was collected"):
+    with pytest.raises(NotFound, match="the starting checkpoint was garbage-collected"):
         copy_checkpoint(source, target, 64 * "0")
 
 
-def test_a_fresh_agents_manifest_names_no_start() -> None:
+def test_the_manifest_of_an_agent_with_new_networks_names_no_starting_checkpoint() -> None:
     manifest = Manifest()
     add_provenance(manifest, Agent(), Struct())
     assert not manifest.starting_manifest_digest
 
 
-def test_a_folder_that_holds_something_is_refused_and_not_removed(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_rejected_and_not_removed(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
-    precious.write_text("years of work")
+    precious.write_text("must not be removed")
     config = RetrainConfig(f"folder://{tmp_path}", PARENT, tmp_path, telemetry=TelemetryConfig(metrics_listen=""))
-    with pytest.raises(InvalidArgument, match="is not empty, and is removed in the end"):
+    with pytest.raises(InvalidArgument, match="is not empty, and would be removed in the end"):
         run(config)
-    assert precious.read_text() == "years of work"
+    assert precious.read_text() == "must not be removed"

@@ -1,4 +1,4 @@
-"""What a pod's process gives back at its end."""
+"""A process of a pod releases its resources when it exits."""
 
 import gc
 import socket
@@ -14,7 +14,7 @@ from podrace.tensor_transport.remote import GrpcPlane
 from podrace.tensor_transport.transfer import GroupPlane, TransferServicer
 
 
-async def test_groups_and_their_store_are_gone_with_the_pod(tmp_path: Path) -> None:
+async def test_groups_and_their_store_are_released_with_the_pod(tmp_path: Path) -> None:
     planes = [GrpcPlane("unix:a"), GroupPlane("unix:b", timeout_seconds=5.0), MemoryPlane()]
     with ExitStack() as resources:
         services = _tensor_services(planes, resources)

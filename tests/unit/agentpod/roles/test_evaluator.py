@@ -1,4 +1,4 @@
-"""Scores: whole episodes, quotas decided beforehand, the mean of what was counted."""
+"""A score is the mean over whole episodes, with the number of episodes of each lane decided in advance."""
 
 import torch
 
@@ -12,8 +12,8 @@ def step(rewards: list[float], ends: list[bool]) -> Step:
     return Step(nothing, torch.tensor(rewards), ended, torch.zeros_like(ended), nothing)
 
 
-def test_short_episodes_are_not_favoured():
-    # Lane 0 ends at every step with 1, lane 1 after three steps with 30: taking the first two to end would give 1, 1.
+def test_short_episodes_are_not_favored():
+    # Episodes on lane 0 take one step and return 1, those on lane 1 three steps and return 30. The first two return 1.
     tally = EpisodeTally.of(2, 2)
     tally.add(step([1.0, 10.0], [True, False]))
     assert not tally.complete
@@ -24,12 +24,12 @@ def test_short_episodes_are_not_favoured():
     assert sorted(tally.episodes().lengths.tolist()) == [1, 3]
 
 
-def test_an_uneven_number_of_episodes_is_shared_out_beforehand():
+def test_episodes_are_distributed_over_the_lanes_in_advance():
     assert EpisodeTally.of(4, 6).quota.tolist() == [2, 2, 1, 1]
     assert EpisodeTally.of(4, 3).quota.tolist() == [1, 1, 1, 0]
 
 
-def test_lanes_begin_anew_after_an_episode():
+def test_a_lane_starts_from_zero_after_an_episode():
     tally = EpisodeTally.of(1, 2)
     tally.add(step([1.0], [False]))
     tally.add(step([2.0], [True]))

@@ -1,4 +1,4 @@
-"""Workers and evaluators as they are opened: what is opened for nobody, or called off, leaves nothing behind."""
+"""Workers and evaluators release what they opened for a caller that failed, stopped waiting or was cancelled."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ from simulators.wrappers.wrapper import Wrapper
 
 
 class Counted(Wrapper):
-    """A simulator that says when it is closed."""
+    """A simulator that records whether it is open."""
 
     def __init__(self, living: set["Counted"]) -> None:
         super().__init__(make("cartpole", 2))
@@ -36,7 +36,7 @@ class Counted(Wrapper):
 
 
 class Role:
-    """A worker or an evaluator without a server."""
+    """A worker or an evaluator whose servicer is called directly."""
 
     def __init__(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kind, self.plane, self.compute = kind, MemoryPlane(), ComputeThread()
@@ -72,7 +72,7 @@ class Role:
             await self.servicer.CloseEvaluator(pb.CloseEvaluatorRequest(session=session), None)
 
     async def work(self, session: str) -> Any:
-        """What never gets as far as to read its policy."""
+        """Requests a rollout or an evaluation with a policy that cannot be read."""
         policy = pb.PolicyRef(policy_version=1)
         policy.tensor.plane_uri = "memory:gone"
         if self.kind == "worker":
@@ -90,17 +90,17 @@ def role(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     made.compute.close()
 
 
-async def test_a_role_has_one_simulator_at_a_time_and_none_when_it_is_closed(role: Role) -> None:
+async def test_a_role_has_one_simulator_at_a_time_and_none_after_close(role: Role) -> None:
     for number, environment in enumerate(("cartpole", "cartpole", "another")):
         await role.open(f"s{number}", environment=environment)
         assert len(role.living) == 1
     await role.close("s1")
-    assert len(role.living) == 1, "that session was over already"
+    assert len(role.living) == 1, "that session had already ended"
     await role.close("s2")
     assert not role.living
 
 
-async def test_a_policy_that_cannot_act_there_leaves_no_simulator_behind(role: Role) -> None:
+async def test_a_policy_that_cannot_act_in_the_environment_leaves_no_simulator_open(role: Role) -> None:
     with pytest.raises(InvalidArgument):
         await role.open("s", head="deterministic")
     assert not role.living
@@ -108,7 +108,7 @@ async def test_a_policy_that_cannot_act_there_leaves_no_simulator_behind(role: R
     assert len(role.living) == 1
 
 
-async def test_what_is_opened_for_a_caller_that_went_away_is_closed_by_the_next(role: Role) -> None:
+async def test_a_simulator_opened_for_a_cancelled_call_is_closed_by_the_next_call(role: Role) -> None:
     role.free.clear()
     opening = asyncio.create_task(role.open("s"))
     for _ in range(20):
@@ -123,12 +123,12 @@ async def test_what_is_opened_for_a_caller_that_went_away_is_closed_by_the_next(
     assert not role.living
 
 
-async def test_of_two_that_open_at_once_one_has_a_simulator(role: Role) -> None:
+async def test_of_two_sessions_opened_at_once_only_one_has_a_simulator(role: Role) -> None:
     await asyncio.gather(role.open("s"), role.open("t", environment="another"))
     assert len(role.living) == 1
 
 
-async def test_work_that_was_called_off_while_it_waited_opens_no_memory(role: Role, monkeypatch) -> None:
+async def test_work_cancelled_while_it_waited_for_the_compute_thread_maps_no_memory(role: Role, monkeypatch) -> None:
     await role.open("s")
     opened: list[object] = []
     monkeypatch.setattr(role.plane, "open", lambda refs: opened.append(refs) or {})

@@ -1,4 +1,4 @@
-"""How the roles of a pod are connected: the first plane that passes its self-test, and none in silence."""
+"""The roles of a pod are connected by the first plane that passes its self-test; failures are reported."""
 
 import asyncio
 import tempfile
@@ -27,21 +27,21 @@ from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 
 
 class Named(MemoryPlane):
-    """A plane with a name of its own."""
+    """A memory plane with another scheme."""
 
     def __init__(self, scheme: str) -> None:
         super().__init__(f"{scheme}:")
 
 
 class Blind(Named):
-    """The same, whose other end sees zeros."""
+    """A plane whose other end reads zeros."""
 
     def open(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
         return {ref.spec.name: torch.zeros(1) for ref in refs}
 
 
-class Answered(RoleClient):
-    """Calls whose other end is here, and sees only some of the planes that are there."""
+class AnsweringClient(RoleClient):
+    """A client that answers itself, as roles that can read only some of the planes."""
 
     def __init__(self, config: PodConfig, planes: Sequence[Plane], sees: set[str]) -> None:
         super().__init__(config)
@@ -53,48 +53,48 @@ class Answered(RoleClient):
         self.asked.append(probe.plane_uri.partition(":")[0])
         if self.missing:
             raise self.missing
-        # A peer of this name is always there; what it sees may be other memory.
+        # The peer always has a plane of this scheme, but it may read other memory.
         offered = [plane if plane.scheme in self.sees else Blind(plane.scheme) for plane in self._planes]
         planes = Planes(*(plane for plane in offered if plane.scheme != "unknown"))
         return [pb.OpenWorkerResponse(probe_sum=(await answer_probe(planes, probe)).sum) for _ in range(2)]
 
 
-class Connected(Roles):
-    """Roles whose other end is here, and sees only some planes."""
+class ConnectedRoles(Roles):
+    """Roles that can read only some of the planes."""
 
     def __init__(self, planes: Sequence[Plane], sees: set[str]) -> None:
         config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path("/tmp"), layout="separate")
         super().__init__(config, planes)
-        self._client: Answered = Answered(config, planes, sees)
+        self._client: AnsweringClient = AnsweringClient(config, planes, sees)
 
 
-async def opened(roles: Connected, environment: str = "CartPole-v1") -> None:
+async def opened(roles: ConnectedRoles, environment: str = "CartPole-v1") -> None:
     environments = EnvironmentSpec(id=environment), EnvironmentSpec(id=environment)
     session = SessionSpec("1.1", *environments, NetworkSpec(), MemorySpec(8), seed=3, rollouts=0)
     await roles._open_on_a_plane(session)
 
 
-async def test_the_first_plane_that_both_ends_see_is_taken_and_kept() -> None:
+async def test_the_first_plane_that_both_ends_can_read_is_chosen_and_kept() -> None:
     planes = [Named("unknown"), Named("blind"), Named("shared"), Named("grpc")]
-    roles = Connected(planes, sees={"shared", "grpc"})
+    roles = ConnectedRoles(planes, sees={"shared", "grpc"})
     assert roles.plane == ""
     await opened(roles)
     await opened(roles)
     assert roles.plane == "shared"
     assert roles._client.asked == ["unknown", "blind", "shared", "shared"]
-    assert not any(plane._blocks for plane in planes), "a probe was left behind"
+    assert not any(plane._blocks for plane in planes), "a probe was not closed"
     await roles.close()
 
 
-async def test_a_plane_that_is_required_has_no_second_choice() -> None:
-    roles = Connected([Named("shared")], sees=set())
+async def test_a_required_plane_has_no_fallback() -> None:
+    roles = ConnectedRoles([Named("shared")], sees=set())
     with pytest.raises(Unimplemented, match="no plane connects the roles of this pod: plane 'shared' failed its self-"):
         await opened(roles)
     await roles.close()
 
 
-async def test_a_plane_that_worked_once_is_not_exchanged_for_another() -> None:
-    roles = Connected([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
+async def test_a_plane_that_worked_once_is_not_replaced() -> None:
+    roles = ConnectedRoles([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
     await opened(roles)
     roles._client.sees = {"grpc"}
     with pytest.raises(Unimplemented, match="shared"):
@@ -106,8 +106,8 @@ async def test_a_plane_that_worked_once_is_not_exchanged_for_another() -> None:
     "refusal",
     [Unimplemented("Ant-v5: package 'mujoco' is not installed"), FailedPrecondition("the licence is missing")],
 )
-async def test_what_an_environment_refuses_is_not_said_of_the_plane(refusal: PodraceError) -> None:
-    roles = Connected([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
+async def test_an_error_of_the_environment_is_not_attributed_to_the_plane(refusal: PodraceError) -> None:
+    roles = ConnectedRoles([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
     roles._client.missing = refusal
     with pytest.raises(type(refusal), match=refusal.message):
         await opened(roles)
@@ -119,23 +119,23 @@ async def test_what_an_environment_refuses_is_not_said_of_the_plane(refusal: Pod
     ("environment", "taken"),
     [("warp:ant", "cuda"), ("isaacgym:Ant", "cuda"), ("CartPole-v1", "shared"), ("python:a:b", "shared")],
 )
-async def test_memory_of_a_gpu_is_for_what_steps_there(environment: str, taken: str) -> None:
-    roles = Connected([Named("cuda"), Named("shared")], sees={"cuda", "shared"})
+async def test_gpu_memory_is_used_only_for_simulators_on_the_gpu(environment: str, taken: str) -> None:
+    roles = ConnectedRoles([Named("cuda"), Named("shared")], sees={"cuda", "shared"})
     await opened(roles, environment)
     assert roles.plane == taken
     await roles.close()
 
 
-async def test_a_role_that_is_back_can_be_called_although_it_was_dialled_while_it_was_away() -> None:
+async def test_a_restarted_role_can_be_called_although_a_connection_failed_while_it_was_down() -> None:
     with tempfile.TemporaryDirectory(prefix="pr") as folder:
         config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path(folder), layout="separate")
-        calls = RoleClient(config)
-        evaluator = calls._channels[-1]
+        client = RoleClient(config)
+        evaluator = client._channels[-1]
         while evaluator.get_state(try_to_connect=True) != grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             await asyncio.sleep(0)
-        servers = [await rpc.Server.start(rpc.ServerConfig(listen=address), []) for address in calls._addresses]
-        await calls.ready()
+        servers = [await rpc.Server.start(rpc.ServerConfig(listen=address), []) for address in client._addresses]
+        await client.ready()
         assert evaluator.get_state() == grpc.ChannelConnectivity.READY
-        await calls.close()
+        await client.close()
         for server in servers:
             await server.drain()
