@@ -1,30 +1,17 @@
-"""The `podrace` command. It owns what a person types and sees, and talks gRPC to the mesh like anybody else.
+"""Implements the `podrace` command, which calls the services of a mesh over gRPC like any other client.
 
 podrace/cli/
-  application.py    the commands by name, each imported when it is asked for
-  options.py        what every command can be told: --home, --orchestrator, --json, --debug
-  session.py        one command from its first call to its exit code: event loop, Ctrl-C, which mesh it talks to
-  interrupts.py     Ctrl-C and SIGTERM
-  client.py        the calls a person needs, with their deadlines and pages
-  mesh.py           the embedded mesh: orchestrator and leaderboard as processes of this machine
-  claim.py          who owns a home's mesh (PURE decision), and the lock that makes it so
-  folders.py        where an embedded mesh keeps what
-  processes.py      a service as a process: started, watched, started again, stopped
-  pods.py           pods that outlived their mesh
-  train.py          `train`: from specification to results
-  specification.py  TOML to specification and back
-  follow.py         keeps a view of a tournament true until its end; live.py and plain.py show it, progress.py (PURE)
-  report.py         the champion after the end; plots.py draws it, page.py (PURE) makes a page of a backtest
-  data.py           `data`: prices to an array file, by a process of simulators.stocks
-  scoring.py        has a pod score a checkpoint, for reports and for evaluate.py
-  grid/             `grid`: a specification along axes
-  curve/            `curve`: learning curves from snapshots
+  application.py    the commands by name, each imported on first use
+  session.py        runs one command: event loop, Ctrl-C, connection to a mesh
+  commands/         train, ls, show, events, standings, stop, evaluate, ensemble, lineage, update, data, store, lists
   continuous/       `continuous`: trains on each new version of a dataset
-  query.py          `ls`, `show` (overview.py), `standings`, `stop`; lineage.py and lists.py: what is left
-  store_choice.py   which checkpoint store the embedded mesh of a home uses
-  store.py          `store`: looks after a checkpoint store; store_contents.py works out what lies there
-  resolve.py        abbreviated ids (PURE)
-  shapes.py         what --json prints; formats.py, tables.py, output.py: what people read
+  curve/            `curve`: learning curves from snapshots
+  grid/             `grid`: variants of a specification
+  results/          reports, plots and scores of finished tournaments
+  views/            tables, live tables, plain lines, JSON
+  terminal/         options, output, number formats, interrupts
+
+The client of the services is in `podrace.client`, the embedded mesh in `podrace.mesh`.
 """
 
 import os
@@ -34,6 +21,7 @@ from collections.abc import Sequence
 
 import click
 
+from podrace.cli.terminal.printable import printable
 from podrace.errors import InvalidArgument, NotFound, PodraceError
 
 EXIT_FAILED = 1
@@ -42,13 +30,13 @@ EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; the only place where an error becomes a line and an exit code.
+    """Runs one command, and turns errors into one line on stderr and an exit code.
 
     Args:
-        arguments: The command line without the program's name; that of the process when None.
+        arguments: Command line without the name of the program; None: the command line of the process.
 
     Returns:
-        0 when all went well, 2 when the request was wrong, 130 after Ctrl-C, else 1.
+        0 after success, 2 for a wrong request, 130 after Ctrl-C, otherwise 1.
     """
     from podrace.cli.application import application
 
@@ -59,16 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except click.ClickException as error:
-        click.echo(f"error: {error.format_message()}", err=True)
+        click.echo(f"error: {printable(error.format_message())}", err=True)
         return error.exit_code
     except PodraceError as error:
         if "--debug" in arguments:
             traceback.print_exception(error)
-        click.echo(f"error: {error.message}", err=True)
+        click.echo(f"error: {printable(error.message)}", err=True)
         return EXIT_WRONG_REQUEST if isinstance(error, InvalidArgument | NotFound) else EXIT_FAILED
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader (`head`, say) has seen enough; without this, Python complains again when it flushes at exit.
+        # The reader, for instance `head`, has closed the pipe. Without this, Python reports it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED

@@ -1,4 +1,4 @@
-"""`python -m podrace.cli` is `podrace`."""
+"""Runs the `podrace` command: `python -m podrace.cli`."""
 
 import sys
 

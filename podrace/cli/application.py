@@ -1,4 +1,4 @@
-"""The commands of `podrace` by name; each is imported when it is asked for, so that `--help` answers at once."""
+"""Lists the commands of `podrace`. Each is imported on first use, which keeps `--help` fast."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -10,40 +10,43 @@ from podrace import __version__
 from podrace.config import unknown
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "train": ("podrace.cli.commands.train", "Train a tournament and show it live, or go on with one."),
-    "grid": ("podrace.cli.grid.command", "Run a specification along axes, compare with intervals."),
+    "train": ("podrace.cli.commands.train", "Train a tournament and show it live, or resume one."),
+    "grid": ("podrace.cli.grid.command", "Run variants of a specification and compare their results."),
     "continuous": (
         "podrace.cli.continuous.command",
-        "Train on every new version of a dataset; better ones become champion.",
+        "Train on each new version of a dataset, and keep the best champion.",
     ),
     "ls": ("podrace.cli.commands.query", "List the tournaments, newest first."),
-    "show": ("podrace.cli.commands.query", "Show a tournament: where it stands, its pods, its latest events."),
-    "events": ("podrace.cli.commands.query", "Show every decision about a tournament with its reason."),
+    "show": ("podrace.cli.commands.query", "Show a tournament with its pods and latest events."),
+    "events": ("podrace.cli.commands.query", "Show all events of a tournament with their reasons."),
     "standings": ("podrace.cli.commands.query", "Show the board of a tournament."),
-    "lineage": ("podrace.cli.commands.lineage", "Show who descends from whom; --replay, --retrain do it again."),
+    "lineage": (
+        "podrace.cli.commands.lineage",
+        "Show the descent of agents, or repeat decisions or a training to verify them.",
+    ),
     "evaluate": ("podrace.cli.commands.evaluate", "Evaluate a champion or another candidate."),
-    "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents together, beside each alone."),
-    "curve": ("podrace.cli.curve.command", "Draw learning curves from snapshots, each evaluated on fresh episodes."),
+    "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents as an ensemble, and each alone."),
+    "curve": ("podrace.cli.curve.command", "Draw learning curves from evaluated snapshots."),
     "update": (
         "podrace.cli.commands.update",
-        "Change the limits of the pool, or the objective, of a tournament that runs.",
+        "Change the pool limits or the objective of a running tournament.",
     ),
-    "stop": ("podrace.cli.commands.query", "Stop a tournament and keep everything."),
-    "data": ("podrace.cli.commands.data", "Make prices ready for the simulator stocks: build, check, synthesize."),
-    "store": ("podrace.cli.commands.store", "Look after a checkpoint store: check, ls, verify, gc."),
+    "stop": ("podrace.cli.commands.query", "Stop a tournament and keep its results."),
+    "data": ("podrace.cli.commands.data", "Prepare prices for the simulator stocks: build, check, synthesize."),
+    "store": ("podrace.cli.commands.store", "Maintain a checkpoint store: check, ls, verify, gc."),
     "algorithms": ("podrace.cli.commands.catalog", "List the algorithms, or the hyperparameters of one."),
     "simulators": ("podrace.cli.commands.catalog", "List the simulators."),
     "strategies": ("podrace.cli.commands.catalog", "List the evolution strategies."),
     "version": ("podrace.cli.commands.catalog", "Show the version."),
 }
-"""Where each command lives, and its line of help."""
+"""Module and help line of each command."""
 
 
 class LateCommands(click.Group):
-    """A group that imports a command's module only to run it."""
+    """A group that imports the module of a command only to run the command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of a first visit."""
+        """Returns the names, in the order in which a new user needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -72,8 +75,8 @@ HELP = """Train a population of agents and let them race in a tournament.
 
 \b
 podrace train examples/cartpole.toml    train, watch, get results
-podrace standings latest                who is best
-podrace train --resume latest           go on
+podrace standings latest                show the best agents
+podrace train --resume latest           continue a stopped tournament
 """
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 

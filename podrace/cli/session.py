@@ -1,4 +1,4 @@
-"""One command from its first call to its exit code: its event loop, Ctrl-C, and the mesh it talks to."""
+"""Runs one command: its event loop, its interrupts, and its connection to a mesh."""
 
 import asyncio
 import contextlib
@@ -17,12 +17,13 @@ from podrace.mesh.session import open_mesh
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 REMOTE_SECONDS = 5.0
-"""How long an orchestrator named by its address may take to answer."""
+"""Time limit for an orchestrator named with --orchestrator to answer."""
 QUERY_ATTEMPTS = 3
+"""Attempts of a query on a home, because another command may stop its mesh meanwhile."""
 
 
 def run(command: Callable[[Interrupts], Awaitable[int]]) -> int:
-    """Runs a command in an event loop of its own and returns its exit code."""
+    """Runs a command in a new event loop and returns its exit code."""
 
     async def interruptible() -> int:
         task = asyncio.current_task()
@@ -40,9 +41,9 @@ def run(command: Callable[[Interrupts], Awaitable[int]]) -> int:
 
 
 def run_query(settings: Settings, query: Callable[[Client], Awaitable[int]]) -> int:
-    """Runs a command that asks or tells and needs no pods.
+    """Runs a command that needs no pods, and returns its exit code.
 
-    It is begun again when its mesh goes meanwhile: another command may have owned it.
+    The query is repeated if the mesh stops meanwhile, because another command may have run that mesh.
     """
 
     async def command(interrupts: Interrupts) -> int:
@@ -63,10 +64,10 @@ def run_query(settings: Settings, query: Callable[[Client], Awaitable[int]]) -> 
 async def open_client(
     settings: Settings, use: Use, interrupts: Interrupts, *, notify: Callable[[str], None] = tell
 ) -> AsyncIterator[Client]:
-    """Connects to the orchestrator that was named, to the mesh that runs on the home, or to one started for the block.
+    """Connects to the named orchestrator, to the running mesh of the home, or to a mesh started for the block.
 
     Raises:
-        PodraceError: There is no mesh to reach, to join, or to start; the line says why.
+        PodraceError: The mesh cannot be reached, joined or started.
     """
     if settings.orchestrator:
         await _check_remote(settings)
@@ -81,28 +82,28 @@ async def open_client(
 
 
 def has_tournaments(settings: Settings) -> bool:
-    """Whether there may be tournaments: asked before a mesh is started in vain."""
+    """Returns whether there may be tournaments, without starting a mesh."""
     return bool(settings.orchestrator) or Folders.of(settings.home).orchestrator_database.exists()
 
 
 def require_tournaments(settings: Settings) -> None:
-    """Refuses to look for a tournament where none can be.
+    """Checks that the home may have tournaments, without starting a mesh.
 
     Raises:
         NotFound: The home has no tournaments.
     """
     if not has_tournaments(settings):
         raise NotFound(
-            f"{settings.home}: there are no tournaments; begin one with `podrace train SPEC`, or name the folder of "
-            "another with --home"
+            f"{settings.home}: there are no tournaments; start one with `podrace train SPEC`, or name another home "
+            "with --home"
         )
 
 
 def check_remote(settings: Settings) -> None:
-    """Refuses an orchestrator that does not answer; nothing is done where none is named.
+    """Checks that the orchestrator answers, if the options name one.
 
     Raises:
-        Unavailable: It does not answer.
+        Unavailable: The orchestrator does not answer.
     """
     if settings.orchestrator:
         asyncio.run(_check_remote(settings))
@@ -116,11 +117,11 @@ async def _check_remote(settings: Settings) -> None:
 
 
 async def find_tournament(client: Client, text: str, settings: Settings) -> Tournament:
-    """The tournament that a person means.
+    """Returns the tournament that the user named.
 
     Raises:
-        NotFound: None.
-        InvalidArgument: Several.
+        NotFound: No tournament matches.
+        InvalidArgument: Several tournaments match.
     """
     tournaments = {tournament.tournament_id: tournament for tournament in await client.list_tournaments()}
     return tournaments[resolve.resolve_tournament(text, list(tournaments), where=settings.where)]

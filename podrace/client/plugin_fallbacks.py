@@ -29,7 +29,7 @@ class PluginFallbacks:
 
 
 def named_plugins(spec: TournamentSpec) -> dict[str, str]:
-    """The plugins of a specification: part to address, those that are set."""
+    """Returns the addresses of the plugins that a specification names, by part."""
     named = {
         "generator": spec.evolution.generator,
         "updater": spec.evolution.updater,
@@ -41,12 +41,12 @@ def named_plugins(spec: TournamentSpec) -> dict[str, str]:
 def count_fallbacks(
     spec: TournamentSpec, agents: Iterable[Agent], submissions: Iterable[Candidate]
 ) -> list[PluginFallbacks]:
-    """Counts the fallbacks of each plugin; a plugin without any is left out.
+    """Counts the fallbacks of each plugin; omits plugins without fallbacks.
 
     Args:
         spec: Specification of the tournament.
-        agents: All agents of the tournament, by number.
-        submissions: All candidates submitted to its board, in the order of arrival.
+        agents: All agents of the tournament by number.
+        submissions: All submitted candidates in order of arrival.
     """
     judged = list(submissions)
     opinions = [one.opinion_reason if one.opinion == OPINION_UNSPECIFIED else "" for one in judged]

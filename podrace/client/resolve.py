@@ -1,4 +1,4 @@
-"""Which tournament, agent or candidate a person means; decides only, calls nobody."""
+"""Resolves abbreviated ids of tournaments, agents and candidates. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -11,36 +11,36 @@ _NAMED_AT_MOST = 8
 
 
 def resolve_tournament(text: str, tournament_ids: Sequence[str], *, where: str) -> str:
-    """Finds the tournament that `text` names: its id, the beginning of just one id, or `latest`.
+    """Returns the id of the tournament that `text` names: an id, a prefix of exactly one id, or `latest`.
 
     Args:
-        text: What the user typed.
-        tournament_ids: All there are, newest first.
-        where: What was searched, for the line.
+        text: Text that the user typed.
+        tournament_ids: All tournament ids, newest first.
+        where: Name of the home or orchestrator, for error messages.
 
     Raises:
-        NotFound: None fits; the line names the nearest.
-        InvalidArgument: Several fit.
+        NotFound: No id matches; the message suggests a similar one.
+        InvalidArgument: Several ids match.
     """
     if not tournament_ids:
-        raise NotFound(f"{where}: there are no tournaments; begin one with `podrace train SPEC`")
+        raise NotFound(f"{where}: there are no tournaments; start one with `podrace train SPEC`")
     if text == LATEST:
         return tournament_ids[0]
     return _only(text, tournament_ids, "tournament", where)
 
 
 def resolve_agent(text: str, tournament_ids: Sequence[str]) -> tuple[str, str] | None:
-    """Finds the tournament and the agent that `text` names as `<tournament>-a<number>`.
+    """Returns the tournament and the agent that `text` names as `<tournament>-a<number>`.
 
     Args:
-        text: What the user typed; the tournament may be abbreviated.
-        tournament_ids: All there are, newest first.
+        text: Text that the user typed; the tournament may be abbreviated.
+        tournament_ids: All tournament ids, newest first.
 
     Returns:
-        Tournament id and agent id; None if `text` has another shape or no tournament fits.
+        Tournament id and agent id; None if `text` is not of this form or no tournament matches.
     """
     match = re.fullmatch(r"(.+)-a(\d+)", text)
-    # A tournament's six last characters may look like an agent's number: its own name goes first.
+    # The end of a tournament id may look like an agent number, so tournament ids have priority.
     if match is None or any(name.startswith(text) for name in tournament_ids):
         return None
     try:
@@ -51,16 +51,16 @@ def resolve_agent(text: str, tournament_ids: Sequence[str]) -> tuple[str, str] |
 
 
 def looks_like_candidate(text: str) -> bool:
-    """Whether `text` could be the beginning of a SHA-256, which is what candidates are named by."""
+    """Returns whether `text` may be a prefix of a SHA-256 digest, which is the id of a candidate."""
     return re.fullmatch(r"[0-9a-f]{4,64}", text) is not None
 
 
 def resolve_candidate(text: str, candidate_ids: Sequence[str], *, where: str) -> str:
-    """Finds the candidate that `text` names: its id or the beginning of just one.
+    """Returns the id of the candidate that `text` names: an id or a prefix of exactly one.
 
     Raises:
-        NotFound: None fits.
-        InvalidArgument: Several fit.
+        NotFound: No id matches.
+        InvalidArgument: Several ids match.
     """
     return _only(text, candidate_ids, "candidate", where)
 
@@ -71,11 +71,11 @@ def _only(text: str, names: Sequence[str], what: str, where: str) -> str:
         raise NotFound(_not_found(text, names, what, where))
     if len(fitting) > 1:
         shown = ", ".join(fitting[:_NAMED_AT_MOST]) + (", ..." if len(fitting) > _NAMED_AT_MOST else "")
-        raise InvalidArgument(f"{what} {text!r} fits {len(fitting)}: {shown}; write more of it")
+        raise InvalidArgument(f"{what} {text!r} is ambiguous, it matches {len(fitting)}: {shown}; use a longer prefix")
     return fitting[0]
 
 
 def _not_found(text: str, names: Sequence[str], what: str, where: str) -> str:
-    """Names the nearest; of many that are not near, only the newest."""
+    """Suggests a similar name; without one, lists only the newest names."""
     line = unknown(where, what, text, names)
     return line if "did you mean" in line else unknown(where, what, text, names[:_NAMED_AT_MOST])

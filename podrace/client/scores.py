@@ -1,4 +1,4 @@
-"""Scores of checkpoints: numbers computed from evaluations."""
+"""Computes standard deviations and standard errors of evaluations."""
 
 import math
 
@@ -6,11 +6,11 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 
 
 def standard_error(evaluation: Evaluation) -> float | None:
-    """Standard error of the mean return; unknown of a single episode."""
+    """Returns the standard error of the mean return; None for a single episode."""
     deviation = standard_deviation(evaluation)
     return None if deviation is None else deviation / math.sqrt(evaluation.episodes)
 
 
 def standard_deviation(evaluation: Evaluation) -> float | None:
-    """Of the return between episodes; a single one says nothing about it."""
+    """Returns the standard deviation of the return over episodes; None for a single episode."""
     return math.sqrt(evaluation.variance) if evaluation.episodes > 1 else None

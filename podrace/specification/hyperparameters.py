@@ -73,7 +73,7 @@ def _resolve_hyperparameter(given: pb.HyperparameterSpec, declared: Hyperparamet
     for value in (given.value, *given.choices):
         check_value(value, declared, where)
     if given.choices and given.value not in given.choices:
-        raise bad_spec(f"{where}: value {json_format.MessageToDict(given.value)!r} is not one of its choices")
+        raise bad_spec(f"{where}: value {json_format.MessageToDict(given.value)!r} is not among its choices")
     if given.HasField("low"):
         _check_range(given, declared, where)
 

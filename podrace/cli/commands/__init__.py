@@ -1,1 +1,1 @@
-"""One module for each command of `podrace`."""
+"""Implements the commands of `podrace`, one module per group of related commands."""

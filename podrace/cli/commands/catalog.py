@@ -1,4 +1,4 @@
-"""`podrace algorithms`, `simulators`, `strategies` and `version`: what a specification can name; no mesh is asked."""
+"""Implements `podrace algorithms`, `simulators`, `strategies` and `version`, which need no mesh."""
 
 import platform
 from typing import Any
@@ -19,7 +19,7 @@ from podrace.specification.catalog import ALGORITHMS, SIMULATORS, STRATEGIES, Al
 @click.argument("name", required=False)
 @output_options
 def algorithms(name: str | None, as_json: bool, debug: bool) -> int:
-    """List the algorithms, or the hyperparameters of one: NAME."""
+    """List the algorithms, or the hyperparameters of the algorithm NAME."""
     if name is not None and name not in ALGORITHMS:
         raise NotFound(unknown("algorithms", "algorithm", name, ALGORITHMS))
     if as_json:
@@ -34,12 +34,12 @@ def algorithms(name: str | None, as_json: bool, debug: bool) -> int:
 @click.command()
 @output_options
 def simulators(as_json: bool, debug: bool) -> int:
-    """List the simulators: what `environment.id` can be."""
+    """List the simulators that `environment.id` can name."""
     if as_json:
         entries = SIMULATORS.items()
         show_json([{"id": key, "actions": entry.action_kind or None, "help": entry.help} for key, entry in entries])
         return 0
-    table = _prose_table("environment.id", "actions", "what")
+    table = _prose_table("environment.id", "actions", "description")
     for key, entry in SIMULATORS.items():
         table.add_row(key, entry.action_kind or "any", entry.help)
     show(table)
@@ -49,11 +49,11 @@ def simulators(as_json: bool, debug: bool) -> int:
 @click.command()
 @output_options
 def strategies(as_json: bool, debug: bool) -> int:
-    """List the evolution strategies: what `evolution.strategy` can be."""
+    """List the evolution strategies that `evolution.strategy` can name."""
     if as_json:
         show_json([{"name": name, "help": line} for name, line in STRATEGIES.items()])
         return 0
-    table = _prose_table("strategy", "what")
+    table = _prose_table("strategy", "description")
     for name, line in STRATEGIES.items():
         table.add_row(name, line)
     show(table)
@@ -72,14 +72,14 @@ def version(as_json: bool, debug: bool) -> int:
 
 
 def _prose_table(*columns: str) -> Table:
-    """A table whose last column may wrap."""
+    """Returns a table whose last column may wrap."""
     table = plain_table(*columns)
     table.columns[-1].no_wrap = False
     return table
 
 
 def _show_algorithms() -> None:
-    table = _prose_table("algorithm", "actions", "what")
+    table = _prose_table("algorithm", "actions", "description")
     for name, entry in ALGORITHMS.items():
         table.add_row(name, ", ".join(entry.action_kinds), entry.help)
     show(table)
@@ -87,7 +87,7 @@ def _show_algorithms() -> None:
 
 def _show_hyperparameters(name: str, algorithm: Algorithm) -> None:
     show(f"{name}: {algorithm.help}")
-    table = _prose_table("hyperparameter", "default", "allowed", "searched", "what")
+    table = _prose_table("hyperparameter", "default", "allowed", "searched", "description")
     for key, entry in algorithm.hyperparameters.items():
         searched = f"{entry.search[0]:g} to {entry.search[1]:g}, {entry.scale}" if entry.search else NOTHING
         table.add_row(key, _value(entry.default), _allowed(entry), searched, entry.help)

@@ -1,4 +1,4 @@
-"""`podrace ensemble`: the best agents of a board acting together, beside each of them alone, on the same episodes."""
+"""Implements `podrace ensemble`: evaluates the best agents of a board together and alone, on the same episodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ TOGETHER = "ensemble"
 
 
 @dataclass(frozen=True)
-class Line:
-    """Who was scored, and how it went."""
+class ScoreRow:
+    """Evaluation of an agent or of the ensemble."""
 
     name: str
     algorithm: str
@@ -36,18 +36,18 @@ class Line:
 
 @click.command()
 @click.argument("tournament")
-@click.option("--top", type=click.IntRange(min=2), default=DEFAULT_TOP, show_default=True, help="Members.")
-@click.option("--episodes", type=click.IntRange(min=1), help="Finished episodes.  [default: the tournament's]")
+@click.option("--top", type=click.IntRange(min=2), default=DEFAULT_TOP, show_default=True, help="Number of members.")
+@click.option("--episodes", type=click.IntRange(min=1), help="Episodes to finish.  [default: as in the tournament]")
 @click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the environments.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the environments.")
 @mesh_options
 def ensemble(
     settings: Settings, tournament: str, top: int, episodes: int | None, options: Sequence[str], seed: int
 ) -> int:
-    """Evaluate the best agents together, beside each alone.
+    """Evaluate the best agents as an ensemble, and each alone.
 
-    Together they do what they would do on average, or choose what most of them would choose. TOURNAMENT is an id, its
-    beginning, or `latest`; its members are the best candidates of different agents.
+    An ensemble takes the mean of its members' continuous actions, or the discrete action that most members choose.
+    TOURNAMENT is an id, a prefix of one, or `latest`. The members are the best candidates of different agents.
     """
     session.require_tournaments(settings)
     struct = parse_options(options)
@@ -71,8 +71,8 @@ def ensemble(
                     seed=seed,
                 )
 
-            lines = [Line(TOGETHER, "", await scored(members))]
-            lines += [Line(member.agent_id, member.algorithm, await scored([member])) for member in members]
+            lines = [ScoreRow(TOGETHER, "", await scored(members))]
+            lines += [ScoreRow(member.agent_id, member.algorithm, await scored([member])) for member in members]
         _show(settings, found, lines)
         return 0
 
@@ -80,11 +80,11 @@ def ensemble(
 
 
 def best_of_agents(board: Sequence[Candidate], top: int) -> list[Candidate]:
-    """The best candidate of each of the `top` best agents, best first; fewer where there are not so many.
+    """Returns the best candidate of each of the `top` best agents, best first; fewer if there are fewer agents.
 
     Args:
-        board: By rank.
-        top: Members wanted.
+        board: Candidates by rank.
+        top: Number of members.
     """
     best: dict[str, Candidate] = {}
     for candidate in board:
@@ -93,11 +93,11 @@ def best_of_agents(board: Sequence[Candidate], top: int) -> list[Candidate]:
 
 
 def checkpoint_of(candidate: Candidate) -> Checkpoint:
-    """What a candidate was published as."""
+    """Returns the checkpoint of a candidate."""
     return Checkpoint(agent_id=candidate.agent_id, manifest_digest=candidate.candidate_id)
 
 
-def _show(settings: Settings, tournament: Tournament, lines: Sequence[Line]) -> None:
+def _show(settings: Settings, tournament: Tournament, lines: Sequence[ScoreRow]) -> None:
     if settings.as_json:
         together, *members = lines
         show_json(
@@ -111,7 +111,7 @@ def _show(settings: Settings, tournament: Tournament, lines: Sequence[Line]) -> 
             }
         )
         return
-    table = plain_table("who", "algorithm", "score ± standard error", "episodes", right=("score ± standard error",))
+    table = plain_table("agent", "algorithm", "score ± standard error", "episodes", right=("score ± standard error",))
     for line in lines:
         table.add_row(
             formats.short(line.name, tournament.tournament_id),

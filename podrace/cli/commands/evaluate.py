@@ -1,4 +1,4 @@
-"""`podrace evaluate`: scores a published checkpoint once more; a pod pulls the work like any other."""
+"""Implements `podrace evaluate`: has a pod evaluate a published checkpoint."""
 
 from collections.abc import Sequence
 
@@ -21,18 +21,18 @@ from podrace.tournament.v1.tournament_pb2 import Tournament
 
 @click.command()
 @click.argument("subject", metavar="TOURNAMENT|CANDIDATE")
-@click.option("--episodes", type=click.IntRange(min=1), help="Finished episodes.  [default: the tournament's]")
+@click.option("--episodes", type=click.IntRange(min=1), help="Episodes to finish.  [default: as in the tournament]")
 @click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the environments.")
-@click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the environments.")
+@click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely one.")
 @mesh_options
 def evaluate(
     settings: Settings, subject: str, episodes: int | None, options: Sequence[str], seed: int, stochastic: bool
 ) -> int:
     """Evaluate a champion or another candidate.
 
-    TOURNAMENT is an id, its beginning, or `latest`, and means its champion; CANDIDATE is the id of a candidate or its
-    beginning, or an agent's id, which means its best candidate.
+    TOURNAMENT is an id, a prefix of one, or `latest`, and selects the champion. CANDIDATE is the id of a candidate or a
+    prefix of one, or the id of an agent, which selects its best candidate.
     """
     session.require_tournaments(settings)
     struct = parse_options(options)
@@ -56,11 +56,11 @@ def evaluate(
 
 
 async def find_checkpoint(client: Client, subject: str, *, where: str) -> tuple[Tournament, Checkpoint]:
-    """Finds what is to be evaluated: a champion, an agent's best candidate, or a candidate.
+    """Finds the checkpoint that the user named: that of a champion, of an agent's best candidate, or of a candidate.
 
     Raises:
-        NotFound: There is no such thing, or no candidate yet.
-        InvalidArgument: The abbreviation fits several.
+        NotFound: There is no such tournament, agent or candidate, or no candidate yet.
+        InvalidArgument: The prefix is ambiguous.
     """
     tournaments = {tournament.tournament_id: tournament for tournament in await client.list_tournaments()}
     ids = list(tournaments)

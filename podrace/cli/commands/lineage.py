@@ -1,4 +1,4 @@
-"""`podrace lineage`: who descends from whom, and whether every decision would be taken again."""
+"""Implements `podrace lineage`: shows the descent of agents, and replays the decisions of a tournament."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +14,10 @@ from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import check_file, whole_file
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show, show_json, tell
+from podrace.cli.terminal.printable import printable
 from podrace.cli.views import family, family_svg, json_shapes
-from podrace.cli.views.family import Member, Members
+from podrace.cli.views.family import FamilyMember, Members
+from podrace.cli.views.tables import EscapingTable
 from podrace.client import Client, resolve
 from podrace.config import unknown
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
@@ -25,65 +27,75 @@ from podrace.tournament.v1.tournament_pb2 import Tournament
 
 @click.command()
 @click.argument("subject", metavar="TOURNAMENT|AGENT")
-@click.option("--agent", default="", metavar="AGENT", help="Only this agent, its ancestors and its descendants: a12.")
 @click.option(
-    "--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw the family tree into this file as well."
+    "--agent",
+    default="",
+    metavar="AGENT",
+    help="Show only this agent (for instance a12), its ancestors and its descendants.",
 )
 @click.option(
-    "--replay", is_flag=True, help="Take every decision of the tournament again and compare; 1 if any differs."
+    "--svg", type=click.Path(path_type=Path), metavar="FILE", help="Also draw the family tree as this SVG file."
+)
+@click.option(
+    "--replay", is_flag=True, help="Repeat every decision of the tournament and compare; exit code 1 if any differs."
 )
 @click.option(
     "--retrain",
     is_flag=True,
-    help="Train AGENT again as its manifest says and compare its training files; 1 if any differs.",
+    help="Train AGENT again from its manifest and compare its checkpoint files; exit code 1 if any differs.",
 )
 @mesh_options
 def lineage(settings: Settings, subject: str, agent: str, svg: Path | None, replay: bool, retrain: bool) -> int:
-    """Show who descends from whom.
+    """Show the descent of agents, or repeat decisions or a training to verify them.
 
-    TOURNAMENT is an id, its beginning, or `latest`, and shows all families: what each agent scored and cost, what it
-    changed of its parent, and how the champion's hyperparameters came about. AGENT is <tournament>-a<number> and shows
-    its ancestors and why each was made. With --retrain it is trained again from where it began; the same files are
-    promised for synchronous tournaments, with the same versions on the same machine.
+    TOURNAMENT is an id, a prefix of one, or `latest`. It shows all families: the score and compute of each agent, the
+    hyperparameters that differ from its parent, and how the champion's hyperparameters changed along its line. AGENT is
+    <tournament>-a<number>. It shows the ancestors of the agent and why each was generated. --retrain trains the agent
+    again from its start. Identical files are guaranteed only for synchronous tournaments with the same software
+    versions on the same machine.
     """
     if replay and (agent or svg):
-        raise InvalidArgument("lineage: --replay compares decisions and draws nothing; leave --agent and --svg out")
+        raise InvalidArgument("lineage: --replay compares decisions and draws nothing; omit --agent and --svg")
     if svg is not None:
         check_file(svg, "--svg")
     if retrain:
         if replay or agent or svg:
-            raise InvalidArgument("lineage: --retrain takes AGENT alone, without --replay, --agent and --svg")
+            raise InvalidArgument("lineage: --retrain takes only AGENT; omit --replay, --agent and --svg")
         return _retrain(settings, subject)
 
-    async def query(client: Client) -> int:
-        tournament, agent_id = await _find(client, subject, settings)
-        if agent_id and agent:
-            raise InvalidArgument(f"lineage: {subject} and --agent {agent} both name an agent; give only one")
-        if replay:
-            return await _replay(settings, client, tournament)
-        submissions = await client.list_submissions(tournament)
-        agents = await client.list_agents(tournament)
-        before = await _started_from(client, tournament, agents)
-        there = await _submitted(client, tournament, before)
-        members = family.make_members([*before, *agents], [*there, *submissions])
-        if agent_id:
-            kin = await client.get_lineage(tournament, agent_id)
-            _show_ancestors(settings, kin, [*await _submitted(client, tournament, kin), *submissions])
-        chosen = _agent_id(agent, members, tournament) if agent else agent_id
-        if chosen:
-            members = family.relatives_of(chosen, members)
-        if not agent_id:
-            _show_families(settings, tournament, members, submissions, of=chosen or tournament.best_agent_id)
-        if svg is not None:
-            _draw(svg, members, tournament)
-        return 0
-
     session.require_tournaments(settings)
-    return session.run_query(settings, query)
+    return session.run_query(settings, lambda client: _lineage(settings, client, subject, agent, svg, replay=replay))
+
+
+async def _lineage(
+    settings: Settings, client: Client, subject: str, agent: str, svg: Path | None, *, replay: bool
+) -> int:
+    """Shows or draws the families of a tournament or the ancestors of an agent, or replays the tournament."""
+    tournament, agent_id = await _find(client, subject, settings)
+    if agent_id and agent:
+        raise InvalidArgument(f"lineage: {subject} and --agent {agent} both name an agent; give only one")
+    if replay:
+        return await _replay(settings, client, tournament)
+    submissions = await client.list_submissions(tournament)
+    agents = await client.list_agents(tournament)
+    ancestors = await _started_from(client, tournament, agents)
+    elsewhere = await _submitted(client, tournament, ancestors)
+    members = family.make_members([*ancestors, *agents], [*elsewhere, *submissions])
+    if agent_id:
+        kin = await client.get_lineage(tournament, agent_id)
+        _show_ancestors(settings, kin, [*await _submitted(client, tournament, kin), *submissions])
+    chosen = _agent_id(agent, members, tournament) if agent else agent_id
+    if chosen:
+        members = family.relatives_of(chosen, members)
+    if not agent_id:
+        _show_families(settings, tournament, members, submissions, of=chosen or tournament.best_agent_id)
+    if svg is not None:
+        _draw(svg, members, tournament)
+    return 0
 
 
 async def _find(client: Client, subject: str, settings: Settings) -> tuple[Tournament, str]:
-    """The tournament that is meant, and the agent if one is."""
+    """Returns the tournament that the subject names, and the id of the agent if it names one."""
     tournaments = {tournament.tournament_id: tournament for tournament in await client.list_tournaments()}
     agent = resolve.resolve_agent(subject, list(tournaments))
     if agent:
@@ -92,14 +104,14 @@ async def _find(client: Client, subject: str, settings: Settings) -> tuple[Tourn
 
 
 async def _started_from(client: Client, tournament: Tournament, agents: Sequence[Agent]) -> list[Agent]:
-    """The agents of other tournaments from which this one started."""
+    """Returns the agents of other tournaments from which this tournament started."""
     known = {agent.agent_id for agent in agents}
     parents = dict.fromkeys(parent for agent in agents for parent in agent.parent_agent_ids if parent not in known)
     return [(await client.get_lineage(tournament, parent))[0] for parent in parents]
 
 
 async def _submitted(client: Client, tournament: Tournament, agents: Sequence[Agent]) -> list[Candidate]:
-    """What those of some agents submitted that are of other tournaments of the same leaderboard."""
+    """Returns the submissions of those agents that belong to other tournaments of the same leaderboard."""
     elsewhere = {agent.agent_id: agent.tournament_id for agent in agents}
     found: list[Candidate] = []
     for name in dict.fromkeys(elsewhere.values()):
@@ -111,21 +123,21 @@ async def _submitted(client: Client, tournament: Tournament, agents: Sequence[Ag
 
 
 def _retrain(settings: Settings, subject: str) -> int:
-    """Trains one agent again. The mesh is asked first and left: it must not be held for as long as that takes."""
-    asked: list[tuple[Tournament, str, list[Candidate]]] = []
+    """Trains one agent again. Disconnects from the mesh before, because the training takes long."""
+    found: list[tuple[Tournament, str, list[Candidate]]] = []
 
     async def query(client: Client) -> int:
         tournament, agent_id = await _find(client, subject, settings)
         if not agent_id:
             raise InvalidArgument(f"lineage: --retrain {subject}: name an agent, for instance {subject}-a0")
-        asked.append((tournament, agent_id, await client.list_submissions(tournament)))
+        found.append((tournament, agent_id, await client.list_submissions(tournament)))
         return 0
 
     session.require_tournaments(settings)
     code = session.run_query(settings, query)
-    if code or not asked:
+    if code or not found:
         return code
-    tournament, agent_id, candidates = asked[-1]
+    tournament, agent_id, candidates = found[-1]
     return session.run(lambda interrupts: retraining.retrain(settings, agent_id, candidates, tournament.spec))
 
 
@@ -143,15 +155,15 @@ async def _replay(settings: Settings, client: Client, tournament: Tournament) ->
         agents = formats.things(replayed.agents, "agent")
         submissions = formats.things(replayed.submissions, "submission")
         differences = formats.things(len(replayed.differences), "difference")
-        taken = f"{agents} generated and {submissions} judged again"
-        show(f"{tournament.tournament_id}: {taken}, {differences}")
+        repeated = f"{agents} generated and {submissions} judged again"
+        show(f"{tournament.tournament_id}: {repeated}, {differences}")
         for difference in replayed.differences:
             show(f"  {difference}")
     return EXIT_FAILED if replayed.differences else 0
 
 
 def _best_by_agent(submissions: Sequence[Candidate]) -> dict[str, Candidate]:
-    """The best submission of each agent, agents by their first arrival: parents come before their children."""
+    """Returns the best submission of each agent, in order of their first submissions: parents come first."""
     best: dict[str, Candidate] = {}
     for candidate in submissions:
         if candidate.agent_id not in best or candidate.score > best[candidate.agent_id].score:
@@ -160,10 +172,10 @@ def _best_by_agent(submissions: Sequence[Candidate]) -> dict[str, Candidate]:
 
 
 def _agent_id(text: str, members: Members, tournament: Tournament) -> str:
-    """The agent that a person means by `12`, `a12` or its whole id.
+    """Returns the agent that the user named as `12`, `a12` or by its full id.
 
     Raises:
-        NotFound: None.
+        NotFound: There is no such agent.
     """
     names = {member.name: agent_id for agent_id, member in members.items()}
     name = formats.short(text, tournament.tournament_id)
@@ -171,7 +183,7 @@ def _agent_id(text: str, members: Members, tournament: Tournament) -> str:
     if name not in names:
         line = unknown(tournament.tournament_id, "agent", name, names)
         raise NotFound(
-            line if "did you mean" in line else f"{line.partition(';')[0]}; there are {len(names)}, from a0 on"
+            line if "did you mean" in line else f"{line.partition(';')[0]}; there are {len(names)} agents, from a0 on"
         )
     return names[name]
 
@@ -182,32 +194,35 @@ def _agent_id(text: str, members: Members, tournament: Tournament) -> str:
 def _show_families(
     settings: Settings, tournament: Tournament, members: Members, submissions: Sequence[Candidate], *, of: str
 ) -> None:
-    """The trees, and how the hyperparameters went along the line to the agent `of`."""
+    """Shows the family trees, and how the hyperparameters changed along the line to the agent `of`."""
     if settings.as_json:
         kept = [candidate for name, candidate in _best_by_agent(submissions).items() if name in members]
         show_json([json_shapes.candidate(candidate) | {"depth": candidate.depth} for candidate in kept])
         return
-    root = Tree(Text(tournament.tournament_id, style="bold"), guide_style="dim")
+    root = Tree(Text(printable(tournament.tournament_id), style="bold"), guide_style="dim")
     nodes: dict[str, Tree] = {"": root}
     entries = family.outline(members, family.line_of(of, members))
     for entry in entries:
         member = members[entry.agent_id]
         champion = entry.agent_id == tournament.best_agent_id
         text = _member_text(member, members.get(member.parent_id), champion=champion)
-        nodes[entry.agent_id] = nodes[entry.below].add(Text("↓ ", style="dim") + text if entry.goes_on else text)
+        nodes[entry.agent_id] = nodes[entry.below].add(
+            Text("↓ ", style="dim") + text if entry.continues_parent else text
+        )
     show(root)
-    if any(entry.goes_on for entry in entries):
-        show(Text("↓ child of the agent before it at the same indent", style="dim"))
+    if any(entry.continues_parent for entry in entries):
+        show(Text("↓ child of the previous agent at the same indent", style="dim"))
     line = [members[name] for name in family.line_of(of, members)]
     if family.schedule(line):
-        show(Text(f"\nhyperparameters along the line to {line[-1].name}", style="bold"))
+        show("")
+        show(Text(printable(f"hyperparameters along the line to {line[-1].name}"), style="bold"))
         show(_schedule_table(line))
 
 
-def _member_text(member: Member, parent: Member | None, *, champion: bool) -> Text:
-    """One line: what it is, how good, how far, at what cost, and what it changed."""
-    text = Text(member.name, style="bold" if champion else "")
-    text.append(f"  {member.algorithm}  ", style="not bold dim")
+def _member_text(member: FamilyMember, parent: FamilyMember | None, *, champion: bool) -> Text:
+    """Returns one line with algorithm, score, steps, compute and changed hyperparameters of an agent."""
+    text = Text(printable(member.name), style="bold" if champion else "")
+    text.append(f"  {printable(member.algorithm)}  ", style="not bold dim")
     if member.best:
         text.append(formats.score(member.best.score, member.best.standard_error))
         steps = formats.count(member.best.environment_steps)
@@ -218,14 +233,14 @@ def _member_text(member: Member, parent: Member | None, *, champion: bool) -> Te
         text.append("  champion", style="bold green")
     changed = family.changes(member, parent).items()
     if changed:
-        told = ", ".join(f"{name} {family.plain(old)} → {family.plain(new)}" for name, (old, new) in changed)
-        text.append(f"  {told}", style="not bold cyan")
+        changes = ", ".join(f"{name} {family.plain(old)} → {family.plain(new)}" for name, (old, new) in changed)
+        text.append(f"  {printable(changes)}", style="not bold cyan")
     return text
 
 
-def _schedule_table(line: Sequence[Member]) -> Table:
-    """The values of each hyperparameter that changed, each with the environment steps at which it came."""
-    table = Table.grid(padding=(0, 2))
+def _schedule_table(line: Sequence[FamilyMember]) -> Table:
+    """Returns the values of each changed hyperparameter with the environment steps at which they changed."""
+    table = EscapingTable.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, track in family.schedule(line).items():
@@ -235,10 +250,10 @@ def _schedule_table(line: Sequence[Member]) -> Table:
 
 
 def _draw(path: Path, members: Members, tournament: Tournament) -> None:
-    """Writes the picture.
+    """Writes the family tree as an SVG file.
 
     Raises:
-        FailedPrecondition: There is nobody to draw, or the file cannot be written.
+        FailedPrecondition: There are no agents, or the file cannot be written.
     """
     if not members:
         raise FailedPrecondition(f"{tournament.tournament_id} has no agents yet: there is nothing to draw")
@@ -254,12 +269,12 @@ def _draw(path: Path, members: Members, tournament: Tournament) -> None:
 
 
 def _show_ancestors(settings: Settings, agents: Sequence[Agent], submissions: Sequence[Candidate]) -> None:
-    """The agent last, below its ancestors.
+    """Shows an agent below its ancestors.
 
     Args:
-        settings: Whether JSON is wanted.
+        settings: Options of the command.
         agents: The agent, then its ancestors, nearest first.
-        submissions: Of the tournament, by arrival.
+        submissions: Submissions of the tournament in order of arrival.
     """
     if settings.as_json:
         show_json([json_shapes.agent(agent) for agent in agents])
@@ -273,12 +288,13 @@ def _show_ancestors(settings: Settings, agents: Sequence[Agent], submissions: Se
     show(root)
 
 
-def _ancestor_text(member: Member, parent: Member | None) -> Text:
-    text = Text(member.name, style="bold")
+def _ancestor_text(member: FamilyMember, parent: FamilyMember | None) -> Text:
+    text = Text(printable(member.name), style="bold")
     text.append(f"  {member.origin}", style="dim")
     if member.best:
         text.append(f"  {formats.score(member.best.score, member.best.standard_error)}", style="not bold")
-    text.append(f"  {member.reason}", style="not bold dim")
+    text.append(f"  {printable(member.reason)}", style="not bold dim")
     for name, (before, after) in family.changes(member, parent).items():
-        text.append(f"\n    {name} {family.plain(before)} → {family.plain(after)}", style="not bold cyan")
+        change = printable(f"{name} {family.plain(before)} → {family.plain(after)}")
+        text.append(f"\n    {change}", style="not bold cyan")
     return text

@@ -1,4 +1,4 @@
-"""`podrace ls`, `show`, `events`, `standings` and `stop`: what a mesh knows, and one thing to tell it."""
+"""Implements `podrace ls`, `show`, `events`, `standings` and `stop`."""
 
 from pathlib import Path
 
@@ -51,9 +51,9 @@ def _show_tournaments(settings: Settings, tournaments: list[Tournament]) -> None
 @click.argument("tournament")
 @mesh_options
 def show(settings: Settings, tournament: str) -> int:
-    """Show a tournament: where it stands, its pods, its latest events.
+    """Show a tournament with its pods and latest events.
 
-    TOURNAMENT is an id, its beginning, or `latest`.
+    TOURNAMENT is an id, a prefix of one, or `latest`.
     """
 
     async def query(client: Client) -> int:
@@ -74,21 +74,22 @@ def show(settings: Settings, tournament: str) -> int:
 
 @click.command()
 @click.argument("tournament")
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only events of this kind; may be repeated.")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Show only events of this kind; repeatable.")
 @mesh_options
 def events(settings: Settings, tournament: str, kinds: tuple[str, ...]) -> int:
-    """Show every decision about a tournament with its reason, oldest first.
+    """Show all events of a tournament with their reasons, oldest first.
 
-    TOURNAMENT is an id, its beginning, or `latest`. Kinds are those in the list: pod_started, agent_generated,
-    algorithm_left and so on.
+    TOURNAMENT is an id, a prefix of one, or `latest`. KIND is a kind from the list, such as pod_started,
+    agent_generated or algorithm_left.
     """
 
     async def query(client: Client) -> int:
         found = await find_tournament(client, tournament, settings)
         every = await client.list_events(found.tournament_id)
-        there = sorted({event.kind for event in every})
-        if missing := [kind for kind in kinds if kind not in there]:
-            raise InvalidArgument(f"--kind {missing[0]}: {found.tournament_id} has {', '.join(there) or 'no events'}")
+        existing = sorted({event.kind for event in every})
+        if missing := [kind for kind in kinds if kind not in existing]:
+            kinds_of = f"only events of kind {', '.join(existing)}" if existing else "no events"
+            raise InvalidArgument(f"--kind {missing[0]}: {found.tournament_id} has {kinds_of}")
         chosen = [event for event in every if not kinds or event.kind in kinds]
         if settings.as_json:
             show_json([json_shapes.event(event) for event in chosen])
@@ -107,7 +108,7 @@ def events(settings: Settings, tournament: str, kinds: tuple[str, ...]) -> int:
 def standings(settings: Settings, tournament: str) -> int:
     """Show the board of a tournament.
 
-    TOURNAMENT is an id, its beginning, or `latest`.
+    TOURNAMENT is an id, a prefix of one, or `latest`.
     """
 
     async def query(client: Client) -> int:
@@ -131,9 +132,10 @@ def standings(settings: Settings, tournament: str) -> int:
 @click.argument("tournament")
 @mesh_options
 def stop(settings: Settings, tournament: str) -> int:
-    """Stop a tournament and keep everything.
+    """Stop a tournament and keep its results.
 
-    TOURNAMENT is an id, its beginning, or `latest`. Its pods publish what they have; `podrace train --resume` goes on.
+    TOURNAMENT is an id, a prefix of one, or `latest`. Its pods publish their results and exit. `podrace train --resume`
+    continues it.
     """
 
     async def query(client: Client) -> int:
@@ -150,7 +152,7 @@ def stop(settings: Settings, tournament: str) -> int:
 
 
 async def _stopped(client: Client, tournament: Tournament) -> Tournament:
-    """Cancels a tournament and waits for its end; one that has ended stays as it is."""
+    """Cancels a tournament and waits until it has ended; one that has already ended is unchanged."""
     if tournament.state in END_STATES:
         return tournament
     tournament = await client.cancel_tournament(tournament.tournament_id, STOP_REASON)

@@ -1,7 +1,7 @@
-"""`podrace lineage AGENT --retrain`: trains an agent again as its manifest says, and compares what comes of it.
+"""Implements `podrace lineage AGENT --retrain`: trains an agent again from its manifest and compares the files.
 
-The training runs in processes of its own (`python -m agentpod retrain`) with a store of its own; the tournament, its
-mesh and its store are only read.
+The training runs in separate processes (`python -m agentpod retrain`) with a temporary store. The tournament, its mesh
+and its store are only read.
 """
 
 import asyncio
@@ -31,65 +31,65 @@ from podrace.processes import lifeline
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 SHORT = 12
-"""Digits of a digest in a table."""
+"""Number of digits of a digest shown in tables."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One training file, then and now."""
+class FileComparison:
+    """Digests of one checkpoint file, as recorded and after training again."""
 
     environment_steps: int
-    """The agent's own, at the checkpoint."""
+    """Environment steps of the agent at the checkpoint, without those of its ancestors."""
     part: str
-    """Name of the training file."""
+    """Name of the checkpoint file."""
     recorded: str
-    """Digest then."""
+    """Recorded digest."""
     again: str
-    """Digest now; empty if it was not published again."""
+    """Digest after training again; empty if the file was not published."""
 
     @property
     def same(self) -> bool:
-        """Whether they are, to the bit."""
+        """Whether both files are identical, bit by bit."""
         return self.recorded == self.again
 
 
 async def retrain(settings: Settings, agent_id: str, candidates: Sequence[Candidate], spec: TournamentSpec) -> int:
-    """Trains an agent again and shows what differs; returns the exit code.
+    """Trains an agent again, shows the differences, and returns the exit code.
 
     Args:
-        settings: Where its store is, and how to answer.
+        settings: Options of the command.
         agent_id: The agent.
-        candidates: The submissions of its tournament.
-        spec: Of its tournament.
+        candidates: All submissions of its tournament.
+        spec: Specification of its tournament.
 
     Raises:
-        FailedPrecondition: It was never scored, its checkpoints were collected, or the training failed.
-        InvalidArgument: The store is not known.
+        FailedPrecondition: The agent was never scored, its checkpoints were deleted, or the training failed.
+        InvalidArgument: The checkpoint store is not known.
     """
     digests = [candidate.candidate_id for candidate in candidates if candidate.agent_id == agent_id]
     uri = _store_of(settings)
     recorded = await asyncio.to_thread(_read_manifests, uri, digests)
     if not recorded:
-        there = "was never scored" if not digests else f"none of its {len(digests)} scored checkpoints is kept any more"
-        raise FailedPrecondition(f"agent {agent_id}: {there}: there is nothing to compare with")
+        why = "it was never scored" if not digests else f"all of its {len(digests)} scored checkpoints were deleted"
+        raise FailedPrecondition(f"agent {agent_id}: there is no checkpoint to compare with: {why}")
     target = max(recorded, key=lambda digest: recorded[digest].environment_steps)
     tell(f"training {agent_id} again for {formats.count(recorded[target].environment_steps)} steps")
     answer = await _run(uri, target, debug=settings.debug)
     again = [json_format.ParseDict(entry, Manifest(), ignore_unknown_fields=True) for entry in answer["manifests"]]
     compared = compare(list(recorded.values()), again)
-    doubts = list(reservations(recorded[target], answer["versions"], spec))
+    causes = list(reservations(recorded[target], answer["versions"], spec))
     if answer["outcome"] == "agent_failed":
-        doubts.append(f"the training failed: {answer['message']}")
+        causes.append(f"the training failed: {answer['message']}")
     same = bool(compared) and all(entry.same for entry in compared)
-    _show(settings, agent_id, recorded[target], compared, doubts, same=same)
+    _show(settings, agent_id, recorded[target], compared, causes, same=same)
     return 0 if same else EXIT_FAILED
 
 
-def compare(recorded: Sequence[Manifest], again: Sequence[Manifest]) -> list[Comparison]:
-    """Every training file that was recorded, beside what was published again at the same step. Pure."""
+def compare(recorded: Sequence[Manifest], again: Sequence[Manifest]) -> list[FileComparison]:
+    """Compares every recorded checkpoint file with the file published at the same step. Pure."""
     digests = {(manifest.environment_steps, part.name): part.digest for manifest in again for part in manifest.parts}
     return [
-        Comparison(
+        FileComparison(
             manifest.environment_steps, part.name, part.digest, digests.get((manifest.environment_steps, part.name), "")
         )
         for manifest in sorted(recorded, key=lambda manifest: manifest.environment_steps)
@@ -98,43 +98,43 @@ def compare(recorded: Sequence[Manifest], again: Sequence[Manifest]) -> list[Com
 
 
 def reservations(target: Manifest, versions: dict[str, str], spec: TournamentSpec) -> Iterator[str]:
-    """Why the same files are not to be expected, a line each; nothing where they are. Pure.
+    """Returns the reasons why the files may differ, one line each; none if they must be identical. Pure.
 
     Args:
-        target: What was to be reached.
-        versions: What it was trained with this time.
-        spec: Of the tournament.
+        target: Manifest of the checkpoint that was trained again.
+        versions: Software versions of the new training.
+        spec: Specification of the tournament.
     """
     if target.lease_epoch > 1:
-        yield f"it was handed out {target.lease_epoch} times: after a pause new episodes begin"
+        yield f"the agent was assigned {target.lease_epoch} times: each time new episodes started"
     for name in sorted(target.versions.keys() | versions.keys()):
         before, now = target.versions.get(name, ""), versions.get(name, "")
         if before != now:
-            yield f"{name} was {before or 'not there'} and is {now or 'not there'}"
+            yield f"{name}: the version was {before or 'none'} and is now {now or 'none'}"
     if spec.assignment.HasField("duration"):
-        yield "assignment.duration: how far an agent comes depends on how fast its pod is"
+        yield "assignment.duration: the number of steps of an agent depends on the speed of its pod"
     if spec.pod.learners > 1:
-        yield "pod.learners: who takes part in a fusion round depends on how fast each is"
+        yield "pod.learners: which learners take part in a fusion round depends on their speed"
     if not spec.synchronous:
-        yield "synchronous = false: the same files are promised for synchronous tournaments only"
+        yield "synchronous = false: identical files are guaranteed only for synchronous tournaments"
 
 
 def _store_of(settings: Settings) -> str:
-    """The store that the agent's files are in.
+    """Returns the checkpoint store of the agent.
 
     Raises:
-        InvalidArgument: Nobody has said, and a mesh elsewhere does not tell.
+        InvalidArgument: --orchestrator was given without --store.
     """
     if not settings.orchestrator:
         return store_choice.choose_store(Folders.of(settings.home), settings.store, writes=False)
     if not settings.store:
-        raise InvalidArgument("lineage --retrain: with --orchestrator, name the store of its mesh with --store as well")
+        raise InvalidArgument("lineage --retrain: with --orchestrator, also name the store of its mesh with --store")
     return settings.store if "://" in settings.store else f"folder://{Path(settings.store).absolute()}"
 
 
 def _read_manifests(uri: str, digests: Sequence[str]) -> dict[str, Manifest]:
-    """Those manifests that are still in the store, by digest; blocks."""
-    from podrace.checkpoint_store import open_store  # only here: it takes longer than most commands
+    """Returns the manifests that are still in the store, by digest. Blocks."""
+    from podrace.checkpoint_store import open_store  # imported late, because it takes longer than most commands
     from podrace.checkpoint_store.publish import read_manifest
 
     store = open_store(uri, deadline_seconds=store_choice.DEADLINE_SECONDS, only_reading=True)
@@ -148,10 +148,10 @@ def _read_manifests(uri: str, digests: Sequence[str]) -> dict[str, Manifest]:
 
 
 async def _run(uri: str, target: str, *, debug: bool) -> dict[str, Any]:
-    """Runs the training in a process of its own, which ends with this one.
+    """Runs the training in a child process, which exits together with this process.
 
     Raises:
-        FailedPrecondition: It failed; the line is its own.
+        FailedPrecondition: The training failed; the message is the last line of its output.
     """
     with tempfile.TemporaryDirectory(prefix="podrace-") as name:
         folder, held = Path(name) / "r", Path(name) / "lifeline"
@@ -175,21 +175,21 @@ async def _run(uri: str, target: str, *, debug: bool) -> dict[str, Any]:
                 raise
     if process.returncode:
         lines = [line for line in (err or b"").decode(errors="replace").splitlines() if line.strip()]
-        last = lines[-1].removeprefix("error: ") if lines else f"it ended with code {process.returncode}"
+        last = lines[-1].removeprefix("error: ") if lines else f"the process exited with code {process.returncode}"
         raise FailedPrecondition(f"lineage --retrain: {last}")
     answer: dict[str, Any] = json.loads(out)
     return answer
 
 
-# --- showing -----------------------------------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------------------------
 
 
 def _show(
     settings: Settings,
     agent_id: str,
     target: Manifest,
-    compared: Sequence[Comparison],
-    doubts: Sequence[str],
+    compared: Sequence[FileComparison],
+    causes: Sequence[str],
     *,
     same: bool,
 ) -> None:
@@ -203,22 +203,22 @@ def _show(
             }
             for entry in compared
         ]
-        show_json({"agent_id": agent_id, "same": same, "reservations": list(doubts), "files": files})
+        show_json({"agent_id": agent_id, "same": same, "reservations": list(causes), "files": files})
         return
     begin = (
         f"checkpoint {target.starting_manifest_digest[:SHORT]}" if target.starting_manifest_digest else "new networks"
     )
     equal = sum(entry.same for entry in compared)
-    verdict = "the same" if same else f"{equal} of {len(compared)} the same"
+    verdict = "identical" if same else f"{equal} of {len(compared)} identical"
     show(
         f"{agent_id} trained again from {begin}, seed {target.seed}: {formats.things(len(compared), 'file')}, {verdict}"
     )
     show(_table(compared))
-    for doubt in doubts if not same else ():
-        show(f"  {doubt}")
+    for cause in causes if not same else ():
+        show(f"  {cause}")
 
 
-def _table(compared: Sequence[Comparison]) -> Table:
+def _table(compared: Sequence[FileComparison]) -> Table:
     table = plain_table("steps", "file", "recorded", "again", "", right=("steps",))
     for entry in compared:
         verdict = Text("same", style="green") if entry.same else Text("differs", style="yellow")

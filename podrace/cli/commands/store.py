@@ -1,4 +1,4 @@
-"""`podrace store`: looks after a checkpoint store by its URI; no mesh is asked, and none needs to run."""
+"""Implements `podrace store`: checks, lists, verifies and cleans a checkpoint store, without a mesh."""
 
 import os
 import time
@@ -22,20 +22,20 @@ from podrace.telemetry import TelemetryConfig, configure_logging
 
 TRIAL_BYTES = 8 * 2**20
 GRACE_SECONDS = 3600.0
-"""As a leaderboard's `collect_grace_seconds`."""
+"""Same as `collect_grace_seconds` of the leaderboard."""
 SHORT = 12
-"""Digits of a digest in a table."""
+"""Number of digits of a digest shown in tables."""
 
 
 @click.group()
 def store() -> None:
-    r"""Look after a checkpoint store: check it, list it, verify it, find what nobody can reach.
+    r"""Maintain a checkpoint store: check it, list it, verify it, find unreachable files.
 
     \b
-    podrace store check URI                is it fit to be used, how fast is it
-    podrace store ls URI                   whose training files are there
-    podrace store verify URI               read everything and compare it
-    podrace store gc URI                   what nobody can reach
+    podrace store check URI                test that the store works, and its speed
+    podrace store ls URI                   list the agents with checkpoint files
+    podrace store verify URI               read all files and compare their digests
+    podrace store gc URI                   find unreachable files
 
     URI is a folder, folder:///absolute/path, minio://HOST/BUCKET/PREFIX, or without TLS
     minio+http://HOST:PORT/BUCKET/PREFIX. Credentials come from the environment: PODRACE_STORE_ACCESS_KEY and
@@ -43,9 +43,9 @@ def store() -> None:
     """
 
 
-@store.command(short_help="Check that a store keeps what it promises, and how fast.")
+@store.command(short_help="Test that a store works, and its speed.")
 @click.argument("uri")
-@click.option("--create", is_flag=True, help="Make the bucket if it is not there.")
+@click.option("--create", is_flag=True, help="Create the bucket if it does not exist.")
 @click.option(
     "--wait",
     "wait_seconds",
@@ -53,18 +53,18 @@ def store() -> None:
     show_default=True,
     type=click.FloatRange(min=0.0),
     metavar="SECONDS",
-    help="For a server that is starting.",
+    help="Time to wait for a server that is starting.",
 )
 @output_options
 def check(uri: str, create: bool, wait_seconds: float, as_json: bool, debug: bool) -> int:
-    """Check that a store keeps what is put and honours conditions on writes, and how fast it is."""
+    """Test that a store keeps objects and supports conditional writes, and measure its speed."""
     if create and create_store(uri, deadline_seconds=wait_seconds):
-        tell(f"{uri}: made the bucket")
-    opened = _open(uri, debug, deadline_seconds=wait_seconds)  # the check itself: it raises
+        tell(f"{uri}: created the bucket")
+    opened = _open(uri, debug, deadline_seconds=wait_seconds)  # performs the test and raises if it fails
     trial = os.urandom(TRIAL_BYTES)
     write_seconds, name = _timed(lambda: opened.put_object(trial))
     read_seconds, _ = _timed(lambda: opened.get_object(name))
-    opened.delete_object(name, -GRACE_SECONDS)  # nobody else has put these bytes: whatever the clocks say
+    opened.delete_object(name, -GRACE_SECONDS)  # random bytes of this test, so no grace period is needed
     pointer_seconds, _ = _timed(lambda: opened.read_pointer(PROBE_AGENT_ID))
     findings = {
         "uri": opened.uri,
@@ -78,18 +78,18 @@ def check(uri: str, create: bool, wait_seconds: float, as_json: bool, debug: boo
     if as_json:
         show_json(findings)
         return 0
-    table = plain_table("what", "found")
+    table = plain_table("property", "value")
     for what, found in findings.items():
         table.add_row(what.replace("_", " "), "yes" if found is True else str(found))
     show(table)
     return 0
 
 
-@store.command(short_help="List the agents whose training files are there.")
+@store.command(short_help="List the agents with checkpoint files in a store.")
 @click.argument("uri")
 @output_options
 def ls(uri: str, as_json: bool, debug: bool) -> int:
-    """List the agents whose training files are there, with their newest checkpoint."""
+    """List the agents with checkpoint files in a store, with their newest checkpoint."""
     agents = list_agents(_open_existing(uri, debug, only_reading=True), time.time())
     if as_json:
         show_json([_listed(agent) for agent in agents])
@@ -104,7 +104,7 @@ def ls(uri: str, as_json: bool, debug: bool) -> int:
 @click.argument("uri")
 @output_options
 def verify_command(uri: str, as_json: bool, debug: bool) -> int:
-    """Verify every manifest and part: all is read and compared with its digest. Exits with 1 if anything is damaged."""
+    """Read every manifest and part and compare it with its digest. The exit code is 1 if anything is damaged."""
     found = verify(_open_existing(uri, debug, only_reading=True))
     if as_json:
         show_json(vars(found))
@@ -113,14 +113,14 @@ def verify_command(uri: str, as_json: bool, debug: bool) -> int:
             show(line)
         read = f"{formats.things(found.objects, 'object')} with {formats.count(found.size_bytes)}B"
         checkpoints = f"{formats.things(found.manifests, 'checkpoint')} of {formats.things(found.agents, 'agent')}"
-        show(f"{uri}: {read} are whole, {checkpoints}; damage: {len(found.damage)}")
+        show(f"{uri}: {read} are intact, {checkpoints}; damage: {len(found.damage)}")
     return EXIT_FAILED if found.damage else 0
 
 
 @store.command()
 @click.argument("uri")
-@click.option("--delete", is_flag=True, help="Delete it; without this, it is only shown.")
-@click.option("--keep", multiple=True, metavar="DIGEST", help="A manifest to keep with its parts; repeatable.")
+@click.option("--delete", is_flag=True, help="Delete the files instead of only showing them.")
+@click.option("--keep", multiple=True, metavar="DIGEST", help="Manifest to keep, with its parts; repeatable.")
 @click.option(
     "--grace",
     "grace_seconds",
@@ -128,9 +128,9 @@ def verify_command(uri: str, as_json: bool, debug: bool) -> int:
     show_default=True,
     type=click.FloatRange(min=0.0),
     metavar="SECONDS",
-    help="What is younger stays: a publication may be under way.",
+    help="Keep files younger than this, which may belong to an unfinished publication.",
 )
-@click.option("--boards-gone", is_flag=True, help="No leaderboard uses the store any more: scored ones go as well.")
+@click.option("--boards-gone", is_flag=True, help="No leaderboard uses the store: also delete scored checkpoints.")
 @output_options
 def gc(
     uri: str,
@@ -141,12 +141,12 @@ def gc(
     as_json: bool,
     debug: bool,
 ) -> int:
-    """Show what nobody can reach any more, or delete it.
+    """Show or delete unreachable files.
 
-    A leaderboard deletes such files by itself while it runs, and only it knows its boards. This command goes by the
-    pointers of the agents: each keeps its newest checkpoint and the one before. A checkpoint with a score may be on a
-    board, or an agent may start from it, so every scored one is kept, and every snapshot, unless you state with
-    --boards-gone that no leaderboard needs the store; then only the pointers count, and what --keep names.
+    A running leaderboard deletes unreachable files itself, and only the leaderboard knows its boards. This command uses
+    the pointers of the agents, each of which keeps the newest checkpoint and the one before. A checkpoint with a score
+    may be on a board, or an agent may start from it. So all scored checkpoints and all snapshots are kept, unless
+    --boards-gone states that no leaderboard needs the store. Then only the pointers and --keep count.
     """
     for manifest_digest in keep:
         check_digest(manifest_digest)
@@ -171,7 +171,7 @@ def _show_garbage(uri: str, garbage: Garbage, *, deleted: bool) -> None:
 
 def _open_existing(uri: str, debug: bool, *, only_reading: bool) -> CheckpointStore:
     scheme, separator, path = uri.rpartition("://")
-    # A folder would be made by being opened.
+    # Opening a folder would create it.
     if (not separator or scheme == "folder") and not Path(path).is_dir():
         raise NotFound(f"checkpoint store {uri!r}: there is no such folder")
     return _open(uri, debug, only_reading=only_reading)

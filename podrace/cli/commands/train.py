@@ -1,4 +1,4 @@
-"""`podrace train`: from a specification, or a tournament that was stopped, to results."""
+"""Implements `podrace train`: trains a tournament from a specification, or resumes one."""
 
 import asyncio
 import functools
@@ -34,27 +34,31 @@ from podrace.tournament.v1.tournament_pb2 import (
     TournamentSpec,
 )
 
-PODS_GO_SECONDS = 30.0
+PODS_EXIT_SECONDS = 30.0
+"""Time limit for the pods of a cancelled tournament to exit."""
 AGENT_FAILED = "agent_failed"
-"""Kind of the event that an agent failed."""
+"""Kind of the event that reports a failed agent."""
 STOP_REASON = "stopped from the keyboard"
 
 
 @click.command()
 @click.argument("spec", required=False, type=click.Path(path_type=Path))
-@click.option("--resume", metavar="TOURNAMENT", default="", help="Go on with a tournament that was stopped.")
+@click.option("--resume", metavar="TOURNAMENT", default="", help="Resume a stopped tournament.")
 @click.option("--set", "overrides", multiple=True, metavar="A.B=C", help="Override a key of SPEC; repeatable.")
 @click.option(
-    "--ancestor", default="", metavar="AGENT", help="First agents go on from this one, or from a tournament's champion."
+    "--ancestor",
+    default="",
+    metavar="AGENT",
+    help="Start the first agents from this agent, or from the champion of a tournament.",
 )
 @click.option("--print-config", is_flag=True, help="Print the resolved specification as TOML and exit.")
 @mesh_options
 def train(
     settings: Settings, spec: Path | None, resume: str, overrides: Sequence[str], ancestor: str, print_config: bool
 ) -> int:
-    """Train a tournament and show it live, or go on with one.
+    """Train a tournament and show it live, or resume one.
 
-    SPEC is a TOML file. Ctrl-C stops the tournament and keeps everything; Ctrl-C again does not wait for its pods.
+    SPEC is a TOML file. Ctrl-C stops the tournament and keeps its results. A second Ctrl-C does not wait for its pods.
     """
     _check(spec, resume, [*overrides, *filter(None, [ancestor])], print_config)
     if spec is None:
@@ -78,15 +82,15 @@ def _check(spec: Path | None, resume: str, overrides: Sequence[str], print_confi
         )
     if resume and (overrides or print_config):
         raise InvalidArgument(
-            "train: --set and --print-config go with a specification, as does --ancestor, and not with --resume"
+            "train: --set, --print-config and --ancestor need a specification and cannot be used with --resume"
         )
 
 
 async def _train(
     settings: Settings, wanted: TournamentSpec | str, interrupts: Interrupts, *, ancestor: str = ""
 ) -> int:
-    """Begins or goes on, follows to the end, reports; the mesh, if it is ours, ends with it."""
-    # Results go there in any case: an unwritable home must not be found out at the end.
+    """Creates or resumes a tournament, follows it to its end, and writes its report."""
+    # Results are written to the home in any case, so check early that it is writable.
     Folders.of(settings.home).make_home()
     screen = LiveTable(console(stderr=True)) if sys.stderr.isatty() else PlainLines(tell)
     async with session.open_client(settings, Use.TRAIN, interrupts, notify=screen.tell) as client:
@@ -101,10 +105,10 @@ async def _train(
 
 
 async def _begin(settings: Settings, client: Client, wanted: TournamentSpec | str) -> Tournament:
-    """Creates the tournament, or goes on with the one that `wanted` names.
+    """Creates a tournament from a specification, or resumes the one that `wanted` names.
 
     Raises:
-        FailedPrecondition: Its objective is met: there is nothing to go on with.
+        FailedPrecondition: The tournament is complete.
     """
     if isinstance(wanted, TournamentSpec):
         return await client.create_tournament(wanted)
@@ -112,7 +116,7 @@ async def _begin(settings: Settings, client: Client, wanted: TournamentSpec | st
     tournament = tournaments[resolve.resolve_tournament(wanted, list(tournaments), where=settings.where)]
     if tournament.state == TOURNAMENT_STATE_COMPLETED:
         raise FailedPrecondition(
-            f"tournament {tournament.tournament_id} is complete ({tournament.reason}): there is nothing to resume;"
+            f"tournament {tournament.tournament_id} is complete ({tournament.reason}) and cannot be resumed;"
             f" its results are in {_folder(settings, tournament)}"
         )
     return await client.resume_tournament(tournament.tournament_id)
@@ -121,16 +125,16 @@ async def _begin(settings: Settings, client: Client, wanted: TournamentSpec | st
 async def _follow(
     settings: Settings, client: Client, tournament: Tournament, screen: LiveTable | PlainLines, interrupts: Interrupts
 ) -> Tournament:
-    """Shows the tournament until it has ended; the first interrupt ends it, the second ends the waiting for that."""
+    """Shows the tournament until it has ended. The first interrupt cancels it, the second stops waiting for it."""
     view = TournamentView(tournament)
     try:
         with interrupts.polite() as stop, screen:
             await follow_to_end(client, view, draw=screen.draw, stop=stop, stop_reason=STOP_REASON)
             if stop.is_set():
-                await wait_for_pods_to_exit(client, view, deadline_seconds=PODS_GO_SECONDS)
+                await wait_for_pods_to_exit(client, view, deadline_seconds=PODS_EXIT_SECONDS)
                 screen.draw(view)
     except asyncio.CancelledError:
-        tell(_how_to_go_on(settings, tournament))
+        tell(_how_to_resume(settings, tournament))
         raise
     return view.tournament
 
@@ -142,7 +146,7 @@ async def _report(settings: Settings, client: Client, tournament: Tournament) ->
     for fallbacks in await client.count_fallbacks(tournament):
         tell(describe_fallbacks(fallbacks))
     if not tournament.champion_manifest_digest:
-        tell("no agent was scored before the end: nothing to report")
+        tell("no agent was scored before the end, so there is no report")
         return
     report = await make_report(client, tournament, folder, tell=tell)
     if settings.as_json:
@@ -151,13 +155,14 @@ async def _report(settings: Settings, client: Client, tournament: Tournament) ->
     steps = f"{formats.count(tournament.environment_steps)} steps over {formats.agents(tournament)}"
     show(f"champion {champion}: {best_score(tournament)} after {steps}")
     show(render(report))
-    show(f"\nresults in {folder}")
+    show("")
+    show(f"results in {folder}")
     for file in sorted(folder.iterdir()):
         show(f"  {file.name}")
 
 
 async def _tell_failures(client: Client, tournament: Tournament) -> None:
-    """Agents that failed took no part in what follows: says so, and why the last of them did."""
+    """Reports how many agents failed, and why the last of them did."""
     if tournament.failed_agents:
         events = await client.list_events(tournament.tournament_id)
         last = next((event.message for event in reversed(events) if event.kind == AGENT_FAILED), "")
@@ -165,17 +170,17 @@ async def _tell_failures(client: Client, tournament: Tournament) -> None:
 
 
 def _conclude(settings: Settings, tournament: Tournament, interrupts: Interrupts) -> int:
-    """Says what is left to say when the mesh is gone.
+    """Reports how the tournament ended, after the mesh has stopped, and returns the exit code.
 
     Raises:
-        FailedPrecondition: The tournament failed; the line says why.
+        FailedPrecondition: The tournament failed; the message contains the reason.
     """
     if settings.as_json:
         show_json(json_shapes.result(tournament, _folder(settings, tournament)))
     if tournament.state == TOURNAMENT_STATE_FAILED:
         raise FailedPrecondition(f"tournament {tournament.tournament_id} failed: {tournament.reason}")
     if tournament.state == TOURNAMENT_STATE_CANCELLED:
-        tell(f"{tournament.tournament_id} is cancelled: {tournament.reason}; {_how_to_go_on(settings, tournament)}")
+        tell(f"{tournament.tournament_id} is cancelled: {tournament.reason}; {_how_to_resume(settings, tournament)}")
     if interrupts.count:
         return EXIT_INTERRUPTED
     return 0 if tournament.state == TOURNAMENT_STATE_COMPLETED else EXIT_FAILED
@@ -185,6 +190,6 @@ def _folder(settings: Settings, tournament: Tournament) -> Path:
     return Folders.of(settings.home).tournament(tournament.tournament_id)
 
 
-def _how_to_go_on(settings: Settings, tournament: Tournament) -> str:
-    where = "" if settings.orchestrator else f"everything lies in {Folders.of(settings.home).home}; "
-    return f"{where}go on with: podrace train --resume {tournament.tournament_id}{settings.arguments}"
+def _how_to_resume(settings: Settings, tournament: Tournament) -> str:
+    where = "" if settings.orchestrator else f"all data is in {Folders.of(settings.home).home}; "
+    return f"{where}resume with: podrace train --resume {tournament.tournament_id}{settings.arguments}"

@@ -1,4 +1,4 @@
-"""`podrace update`: changes the limits of a pool, or the objective, of a tournament that runs."""
+"""Implements `podrace update`: changes the pool limits or the objective of a running tournament."""
 
 import click
 
@@ -27,13 +27,13 @@ CHANGEABLE = ("pool", "objective")
     multiple=True,
     required=True,
     metavar="KEY=VALUE",
-    help="A key of pool or objective, for instance pool.maximum_pods=3; may be repeated.",
+    help="A key of pool or objective, for instance pool.maximum_pods=3; repeatable.",
 )
 @mesh_options
 def update(settings: Settings, tournament: str, overrides: tuple[str, ...]) -> int:
-    """Change the limits of the pool, or the objective, of a tournament that runs.
+    """Change the pool limits or the objective of a running tournament.
 
-    TOURNAMENT is an id, its beginning, or `latest`. Pods that are too many publish and give back what they hold.
+    TOURNAMENT is an id, a prefix of one, or `latest`. Surplus pods publish their results and exit.
     """
     changes = read_changes(overrides)
 
@@ -45,9 +45,9 @@ def update(settings: Settings, tournament: str, overrides: tuple[str, ...]) -> i
             show_json(json_shapes.listed(changed, folder))
         else:
             pool = changed.spec.pool
-            most = f"at most {pool.maximum_pods}" if pool.HasField("maximum_pods") else "as many as there is room for"
-            pods = f"{formats.things(pool.minimum_pods, 'pod')} at least, {most}"
-            show_result(f"{changed.tournament_id} is changed: {pods}; {'; '.join(overrides)}")
+            most = f"at most {pool.maximum_pods}" if pool.HasField("maximum_pods") else "no upper limit"
+            pods = f"at least {formats.things(pool.minimum_pods, 'pod')}, {most}"
+            show_result(f"changed {changed.tournament_id}: {pods}; {'; '.join(overrides)}")
         return 0
 
     session.require_tournaments(settings)
@@ -55,10 +55,10 @@ def update(settings: Settings, tournament: str, overrides: tuple[str, ...]) -> i
 
 
 def read_changes(overrides: tuple[str, ...]) -> TournamentSpec:
-    """What is to be changed, everything else unset.
+    """Returns a specification in which only the changed keys are set.
 
     Raises:
-        InvalidArgument: A key that cannot be changed while a tournament runs, or a value that a key cannot have.
+        InvalidArgument: A key cannot be changed while a tournament runs, or a value is invalid.
     """
     values: dict[str, object] = {}
     for override in overrides:

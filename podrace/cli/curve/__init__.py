@@ -1,8 +1,8 @@
-"""`podrace curve`: learning curves from the policies that a tournament kept at fixed times.
+"""Draws learning curves from the snapshots of a tournament (`podrace curve`).
 
 podrace/cli/curve/
-  command.py       what a person types and sees
-  evaluations.py   has pods evaluate the snapshots that nobody has evaluated
-  points.py        which snapshots make a curve, and its numbers (PURE)
-  plots.py         the picture
+  command.py       the command and its output
+  evaluations.py   has pods evaluate snapshots that have not been evaluated yet
+  points.py        selects the snapshots of a curve and computes its points (pure)
+  plots.py         the plot
 """

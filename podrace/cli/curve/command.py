@@ -1,5 +1,6 @@
-"""`podrace curve`: return against wall clock and against steps, from policies that were kept at fixed times."""
+"""Implements `podrace curve`: plots return over wall-clock time and environment steps, from snapshots."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,13 @@ from rich.table import Table
 
 from podrace.cli import EXIT_FAILED, session
 from podrace.cli.curve import plots
-from podrace.cli.curve.evaluations import Manner, Results, evaluate_snapshots
+from podrace.cli.curve.evaluations import EvaluationSettings, SnapshotEvaluations, evaluate_snapshots
 from podrace.cli.curve.plots import STEPS, SUFFIXES, WALL_CLOCK
 from podrace.cli.curve.points import (
     AGENTS,
     ALL,
     CHAMPION,
-    Point,
+    CurvePoint,
     chosen,
     csv_text,
     curve_seed,
@@ -46,8 +47,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a person asked for."""
+class CurveRequest:
+    """Arguments of the command."""
 
     names: Sequence[str]
     of: str
@@ -63,15 +64,17 @@ class Request:
 @click.command()
 @click.argument("tournaments", metavar="TOURNAMENT...", nargs=-1, required=True)
 @click.option(
-    "--of", type=click.Choice([CHAMPION, AGENTS, ALL]), default=CHAMPION, show_default=True, help="Whose curves."
+    "--of", type=click.Choice([CHAMPION, AGENTS, ALL]), default=CHAMPION, show_default=True, help="Curves to draw."
 )
-@click.option("--by", type=click.Choice([WALL_CLOCK, STEPS]), help="Draw against this alone.  [default: both]")
-@click.option("--episodes", type=click.IntRange(min=1), default=EPISODES, show_default=True, help="Of each snapshot.")
+@click.option("--by", type=click.Choice([WALL_CLOCK, STEPS]), help="Draw only over this axis.  [default: both]")
+@click.option(
+    "--episodes", type=click.IntRange(min=1), default=EPISODES, show_default=True, help="Episodes per snapshot."
+)
 @click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the fresh episodes.")
-@click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely.")
-@click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Write the numbers there.")
-@click.option("--plot", "plot_file", type=_FILE, metavar="FILE.png|svg", help="Draw the curves there.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the fresh episodes.")
+@click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely one.")
+@click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Write the points to this CSV file.")
+@click.option("--plot", "plot_file", type=_FILE, metavar="FILE.png|svg", help="Plot the curves to this file.")
 @mesh_options
 def curve(
     settings: Settings,
@@ -85,42 +88,46 @@ def curve(
     csv_file: Path | None,
     plot_file: Path | None,
 ) -> int:
-    """Draw learning curves from snapshots, each evaluated on fresh episodes.
+    """Draw learning curves from evaluated snapshots.
 
-    TOURNAMENT is an id, its beginning, or `latest`; several are drawn on one picture. Snapshots are kept while a
-    tournament runs whose specification has evaluation.snapshot_period. Each is evaluated once, on episodes that nobody
-    was selected on, with the environment options of the tournament's evaluation and those of --option over them; what
-    was evaluated before is remembered. While a tournament runs, evaluations take turns with its training.
+    TOURNAMENT is an id, a prefix of one, or `latest`; several tournaments are drawn in one plot. A tournament keeps
+    snapshots if its specification sets evaluation.snapshot_period. Each snapshot is evaluated once, on fresh episodes
+    that were not used for selection, with the environment options of the tournament's evaluation and of --option.
+    SnapshotEvaluations are kept and reused. While a tournament runs, evaluations alternate with its training.
     """
     by_both = (WALL_CLOCK, STEPS) if by is None else (by,)
     struct = parse_options(options)
-    request = Request(tournaments, of, by_both, episodes, struct, curve_seed(seed), stochastic, csv_file, plot_file)
+    request = CurveRequest(
+        tournaments, of, by_both, episodes, struct, curve_seed(seed), stochastic, csv_file, plot_file
+    )
     check_files(request)
     session.require_tournaments(settings)
 
-    async def command(interrupts: Interrupts) -> int:
-        async with session.open_client(settings, Use.EVALUATE, interrupts) as client:
-            found = [await find_tournament(client, name, settings) for name in request.names]
-            chosen_of = {entry.tournament_id: await snapshots_of(client, entry, of) for entry in found}
-            points: list[Point] = []
-            failures: dict[str, str] = {}
-            for tournament in {entry.tournament_id: entry for entry in found}.values():
-                snapshots = chosen_of[tournament.tournament_id]
-                manner = manner_of(request, tournament)
-                results = await evaluate_snapshots(client, tournament, snapshots, manner, tell)
-                points += points_of(snapshots, results)
-                failures |= results.failures
-        environments = {entry.tournament_id: entry.spec.environment.id for entry in found}
-        return _answer(settings, request, points, failures, environments)
-
-    return session.run(command)
+    return session.run(functools.partial(_run, settings, request))
 
 
-def check_files(request: Request) -> None:
-    """Refuses files that could not be written, before anything is evaluated.
+async def _run(settings: Settings, request: CurveRequest, interrupts: Interrupts) -> int:
+    """Evaluates the snapshots of all tournaments, writes the files and shows the points."""
+    async with session.open_client(settings, Use.EVALUATE, interrupts) as client:
+        found = [await find_tournament(client, name, settings) for name in request.names]
+        chosen_of = {entry.tournament_id: await snapshots_of(client, entry, request.of) for entry in found}
+        points: list[CurvePoint] = []
+        failures: dict[str, str] = {}
+        for tournament in {entry.tournament_id: entry for entry in found}.values():
+            snapshots = chosen_of[tournament.tournament_id]
+            how = settings_of(request, tournament)
+            results = await evaluate_snapshots(client, tournament, snapshots, how, tell)
+            points += points_of(snapshots, results)
+            failures |= results.failures
+    environments = {entry.tournament_id: entry.spec.environment.id for entry in found}
+    return _answer(settings, request, points, failures, environments)
+
+
+def check_files(request: CurveRequest) -> None:
+    """Checks the output files before anything is evaluated.
 
     Raises:
-        InvalidArgument: A folder is not there, a dash stands for a file, or a picture has another suffix.
+        InvalidArgument: A folder does not exist, a file is `-`, or the plot has an unknown suffix.
         Unimplemented: matplotlib is not installed.
     """
     for option, path in (("--csv", request.csv), ("--plot", request.plot)):
@@ -128,15 +135,17 @@ def check_files(request: Request) -> None:
             check_file(path, option)
     if request.plot is not None:
         if request.plot.suffix not in SUFFIXES:
-            raise InvalidArgument(f"--plot {request.plot}: expected a name that ends with {' or '.join(SUFFIXES)}")
+            raise InvalidArgument(
+                f"--plot {request.plot}: expected a file name with the suffix {' or '.join(SUFFIXES)}"
+            )
         new_figure(1, 1)
 
 
 async def snapshots_of(client: Client, tournament: Tournament, of: str) -> list[Snapshot]:
-    """The snapshots that are to be drawn.
+    """Returns the snapshots to draw.
 
     Raises:
-        NotFound: There are none; the line says how to get some.
+        NotFound: There are none; the message explains why.
     """
     snapshots = within(await client.list_snapshots(tournament), tournament)
     if not chosen(snapshots, of):
@@ -146,7 +155,7 @@ async def snapshots_of(client: Client, tournament: Tournament, of: str) -> list[
 
 
 def why_none(tournament: Tournament, of: str, *, others: int) -> str:
-    """Why there is nothing to draw, and what to do about it."""
+    """Explains why there are no snapshots to draw, and how to get some."""
     name, evaluation = tournament.tournament_id, tournament.spec.evaluation
     if others:
         other = AGENTS if of == CHAMPION else CHAMPION
@@ -154,28 +163,28 @@ def why_none(tournament: Tournament, of: str, *, others: int) -> str:
     if not evaluation.HasField("snapshot_period"):
         return (
             f"tournament {name} has no snapshots: its specification has no evaluation.snapshot_period (for instance"
-            ' "10s"); begin another with `podrace train SPEC --set evaluation.snapshot_period=\'"10s"\'`'
+            ' "10s"); start another tournament with `podrace train SPEC --set evaluation.snapshot_period=\'"10s"\'`'
         )
     period, ran = formats.seconds(evaluation.snapshot_period), formats.seconds(tournament.running_duration)
     return (
-        f"tournament {name} has no snapshots: the first is due after {period:g} s (evaluation.snapshot_period), that of"
-        f" the champion if there is one by then, and it has been running for {ran:.1f} s"
+        f"tournament {name} has no snapshots: the first is due after {period:g} s (evaluation.snapshot_period), and the"
+        f" tournament has been running for {ran:.1f} s; the champion has snapshots only after the first submission"
     )
 
 
-def manner_of(request: Request, tournament: Tournament) -> Manner:
-    """How the snapshots of a tournament are evaluated: as it evaluates, but for what was asked for."""
+def settings_of(request: CurveRequest, tournament: Tournament) -> EvaluationSettings:
+    """Returns the settings for evaluating snapshots: those of the tournament, changed by the request."""
     options = Struct()
     options.CopyFrom(tournament.spec.evaluation.options)
     options.update(json_format.MessageToDict(request.options))
     stochastic = request.stochastic or not tournament.spec.evaluation.greedy
-    return Manner(request.episodes, options, request.seed, stochastic)
+    return EvaluationSettings(request.episodes, options, request.seed, stochastic)
 
 
-def points_of(snapshots: Sequence[Snapshot], results: Results) -> list[Point]:
-    """The points of those snapshots that could be evaluated."""
+def points_of(snapshots: Sequence[Snapshot], results: SnapshotEvaluations) -> list[CurvePoint]:
+    """Returns the points of the snapshots that were evaluated successfully."""
     return [
-        Point(snapshot, results.evaluations[snapshot.manifest_digest])
+        CurvePoint(snapshot, results.evaluations[snapshot.manifest_digest])
         for snapshot in snapshots
         if snapshot.manifest_digest in results.evaluations
     ]
@@ -183,15 +192,15 @@ def points_of(snapshots: Sequence[Snapshot], results: Results) -> list[Point]:
 
 def _answer(
     settings: Settings,
-    request: Request,
-    points: Sequence[Point],
+    request: CurveRequest,
+    points: Sequence[CurvePoint],
     failures: Mapping[str, str],
     environments: Mapping[str, str],
 ) -> int:
     if not points:
         raise FailedPrecondition(f"no snapshot could be evaluated: {next(iter(failures.values()))}")
     for digest, error in failures.items():
-        tell(f"snapshot {digest[:12]} is left out: {error}")
+        tell(f"snapshot {digest[:12]} is omitted: {error}")
     if request.csv is not None:
         with whole_file(request.csv, "--csv") as place:
             place.write_text(csv_text(points))
@@ -208,8 +217,8 @@ def _answer(
     return EXIT_FAILED if failures else 0
 
 
-def points_table(points: Sequence[Point]) -> Table:
-    """The numbers as people read them: one line a point."""
+def points_table(points: Sequence[CurvePoint]) -> Table:
+    """Returns a table with one row per point."""
     several = len({point.snapshot.tournament_id for point in points}) > 1
     numbers = "time", "steps", "return ± standard error", "deviation"
     names = ("tournament", "curve") if several else ("curve",)

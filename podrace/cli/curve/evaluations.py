@@ -1,11 +1,12 @@
-"""Has pods evaluate snapshots, but for those that were evaluated in the same way before; the orchestrator remembers.
+"""Has pods evaluate snapshots, and reuses evaluations with the same settings that the orchestrator has recorded.
 
-A command that was interrupted leaves a few evaluations queued; the next finds them and waits for them.
+An interrupted command leaves a few evaluations queued. The next command finds them and waits for their results.
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.struct_pb2 import Struct
@@ -20,22 +21,23 @@ from podrace.orchestrator.v1.orchestrator_pb2 import EvaluationEntry, Evaluation
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 QUEUED_AT_ONCE = 8
-"""More than the pods of a tournament that has ended take at a time, few enough to be left behind."""
+"""More than enough to keep the pods of an ended tournament busy, and few enough to leave behind after an interrupt."""
 TELL_SECONDS = 10.0
+"""Time between two progress messages."""
 
 
 @dataclass(frozen=True)
-class Manner:
+class EvaluationSettings:
     """How snapshots are evaluated."""
 
     episodes: int
     options: Struct
     seed: int
-    """Of the evaluation environments."""
+    """Seed of the environments."""
     stochastic: bool
 
-    def made(self, work: EvaluationWork) -> bool:
-        """Whether an evaluation was made in this manner, of one checkpoint alone."""
+    def match(self, work: EvaluationWork) -> bool:
+        """Returns whether an evaluation has these settings and is of a single checkpoint, not of an ensemble."""
         return (
             not work.members
             and (work.episodes, work.seed, work.stochastic) == (self.episodes, self.seed, self.stochastic)
@@ -44,27 +46,26 @@ class Manner:
 
 
 @dataclass(frozen=True)
-class Results:
-    """What came of the evaluations, by digest of the manifest."""
+class SnapshotEvaluations:
+    """SnapshotEvaluations of the evaluations, by digest of the manifest."""
 
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    """A line for each that could not be made."""
+    """Errors of the evaluations that failed."""
 
 
-def known(entries: Sequence[EvaluationEntry], manner: Manner) -> dict[str, EvaluationEntry]:
-    """What was asked for in this manner before and did not fail, by digest of the manifest; what is done comes first.
+def known(entries: Sequence[EvaluationEntry], how: EvaluationSettings) -> dict[str, EvaluationEntry]:
+    """Returns earlier evaluations with the same settings that are done or queued, by digest of the manifest.
 
-    What a pod's own evaluator scored in the tournament's place is a number of another kind: it is asked for anew.
+    Done evaluations have priority over queued ones. Scores of the built-in evaluator in place of a failing plugin are
+    not comparable, so they are not reused.
 
     Args:
-        entries: Of one tournament, in any order.
-        manner: As wanted now.
+        entries: Evaluations of one tournament in any order.
+        how: The settings.
     """
     usable = [
-        entry
-        for entry in entries
-        if manner.made(entry.work) and not entry.error and not entry.evaluation.evaluator_fault
+        entry for entry in entries if how.match(entry.work) and not entry.error and not entry.evaluation.evaluator_fault
     ]
     return {entry.work.checkpoint.manifest_digest: entry for entry in sorted(usable, key=lambda entry: entry.done)}
 
@@ -73,48 +74,56 @@ async def evaluate_snapshots(
     client: Client,
     tournament: Tournament,
     snapshots: Sequence[Snapshot],
-    manner: Manner,
+    how: EvaluationSettings,
     tell: Callable[[str], None],
-) -> Results:
-    """Evaluates every policy once, however many snapshots it has.
+) -> SnapshotEvaluations:
+    """Evaluates every policy once, even if several snapshots refer to it.
 
     Args:
-        client: Of a mesh whose pods evaluate.
-        tournament: Whose snapshots these are.
-        snapshots: In the order in which they are to be evaluated.
-        manner: How.
-        tell: Is told how far it is.
+        client: Client of a mesh whose pods evaluate.
+        tournament: Tournament of the snapshots.
+        snapshots: The snapshots in the order in which they are evaluated.
+        how: How they are evaluated.
+        tell: Receives progress messages.
 
     Raises:
-        PodraceError: The mesh does not answer. What a pod could not evaluate is among the failures instead.
+        PodraceError: The mesh does not answer. Evaluations that fail are listed in the result instead.
     """
-    before = known(await client.list_evaluations(tournament.tournament_id), manner)
+    before = known(await client.list_evaluations(tournament.tournament_id), how)
     checkpoints = {
         one.manifest_digest: Checkpoint(agent_id=one.agent_id, manifest_digest=one.manifest_digest) for one in snapshots
     }
-    results = Results({digest: before[digest].evaluation for digest in checkpoints if _is_done(before, digest)})
+    results = SnapshotEvaluations(
+        {digest: before[digest].evaluation for digest in checkpoints if _is_done(before, digest)}
+    )
     missing = [checkpoint for digest, checkpoint in checkpoints.items() if digest not in results.evaluations]
-    told = _Told(tournament.tournament_id, len(missing), tell)
-    told.begin(formats.things(len(snapshots), "snapshot"), len(results.evaluations), manner.episodes)
-    places = asyncio.Semaphore(QUEUED_AT_ONCE)
+    messages = _ProgressMessages(tournament.tournament_id, len(missing), tell)
+    messages.begin(formats.things(len(snapshots), "snapshot"), len(results.evaluations), how.episodes)
+    slots = asyncio.Semaphore(QUEUED_AT_ONCE)
 
     async def evaluate(checkpoint: Checkpoint) -> None:
         digest = checkpoint.manifest_digest
         queued = before[digest].work.evaluation_id if digest in before else ""
-        async with places:
+        async with slots:
             try:
-                results.evaluations[digest] = await _evaluated(client, tournament, checkpoint, manner, queued)
+                results.evaluations[digest] = await _evaluated(client, tournament, checkpoint, how, queued)
             except FailedPrecondition as error:
                 results.failures[digest] = error.message
-        told.one_more()
+        messages.one_more()
 
-    tasks = [asyncio.create_task(evaluate(checkpoint)) for checkpoint in missing]
-    try:
+    async with _cancelling([asyncio.create_task(evaluate(checkpoint)) for checkpoint in missing]) as tasks:
         await asyncio.gather(*tasks)
+    return results
+
+
+@contextlib.asynccontextmanager
+async def _cancelling(tasks: list[asyncio.Task[None]]) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Cancels the tasks that still run at the end of the block."""
+    try:
+        yield tasks
     finally:
         for task in tasks:
             task.cancel()
-    return results
 
 
 def _is_done(entries: Mapping[str, EvaluationEntry], digest: str) -> bool:
@@ -122,7 +131,7 @@ def _is_done(entries: Mapping[str, EvaluationEntry], digest: str) -> bool:
 
 
 async def _evaluated(
-    client: Client, tournament: Tournament, checkpoint: Checkpoint, manner: Manner, queued: str
+    client: Client, tournament: Tournament, checkpoint: Checkpoint, how: EvaluationSettings, queued: str
 ) -> Evaluation:
     if queued:
         return await scoring.awaited(client, tournament, queued)
@@ -130,15 +139,15 @@ async def _evaluated(
         client,
         tournament,
         checkpoint,
-        episodes=manner.episodes,
-        options=manner.options,
-        seed=manner.seed,
-        stochastic=manner.stochastic,
+        episodes=how.episodes,
+        options=how.options,
+        seed=how.seed,
+        stochastic=how.stochastic,
     )
 
 
-class _Told:
-    """Tells a person how far it is, now and then."""
+class _ProgressMessages:
+    """Reports the progress of the evaluations from time to time."""
 
     def __init__(self, name: str, wanted: int, tell: Callable[[str], None]) -> None:
         self._name, self._wanted, self._tell = name, wanted, tell
@@ -147,9 +156,9 @@ class _Told:
     def begin(self, snapshots: str, evaluated: int, episodes: int) -> None:
         line = f"{self._name}: {snapshots}"
         if evaluated:
-            line += f", {evaluated} evaluated before"
+            line += f", {evaluated} already evaluated"
         if self._wanted:
-            line += f", {self._wanted} to be evaluated over {formats.things(episodes, 'episode')} each"
+            line += f", evaluating {self._wanted} on {formats.things(episodes, 'episode')} each"
         self._tell(line)
 
     def one_more(self) -> None:

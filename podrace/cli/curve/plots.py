@@ -1,4 +1,4 @@
-"""The picture of learning curves: means with a band of one standard deviation. matplotlib is imported to draw."""
+"""Plots learning curves as means with a band of one standard deviation. Imports matplotlib on first use."""
 
 import math
 import textwrap
@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podrace.cli.curve.points import CHAMPION, Point, curves
+from podrace.cli.curve.points import CHAMPION, CurvePoint, curves
 from podrace.cli.results.plots import clock_unit, new_figure
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.palette import FAMILY_COLORS, OTHER_FAMILIES_COLOR
+from podrace.cli.terminal.printable import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,19 +19,19 @@ WALL_CLOCK = "wall-clock"
 STEPS = "steps"
 SUFFIXES = (".png", ".svg")
 _MOST_BANDS = len(FAMILY_COLORS)
-"""Bands of more curves hide each other, and are left out."""
+"""With more curves than this, no bands are drawn, because they would hide each other."""
 _LARGEST_LEGEND = 32
 _PANEL_CHARACTERS = 60
-"""Of the title, as wide as a panel."""
+"""Number of characters of the title that fit above one panel."""
 
 
-def draw(path: Path, points: Sequence[Point], *, environments: Mapping[str, str], by: Sequence[str]) -> None:
-    """Draws curves against wall clock, against environment steps, or both side by side.
+def draw(path: Path, points: Sequence[CurvePoint], *, environments: Mapping[str, str], by: Sequence[str]) -> None:
+    """Plots curves over wall-clock time, over environment steps, or both side by side.
 
     Args:
-        path: PNG or SVG file, by its suffix.
-        points: Those of a curve in order.
-        environments: Ids of the environments, by tournament.
+        path: PNG or SVG file, chosen by the suffix.
+        points: Points, in order within each curve.
+        environments: Environment id of each tournament.
         by: `wall-clock`, `steps`, or both.
 
     Raises:
@@ -42,7 +43,7 @@ def draw(path: Path, points: Sequence[Point], *, environments: Mapping[str, str]
     for axes, against in zip(all_axes, by, strict=True):
         if against == WALL_CLOCK:
             _draw_curves(axes, points, lambda point: point.seconds / size)
-            axes.set(title="Return against wall clock", xlabel=f"time the tournament had been running ({unit})")
+            axes.set(title="Return against wall clock", xlabel=f"running time of the tournament ({unit})")
         else:
             _draw_curves(axes, points, lambda point: float(point.environment_steps))
             axes.set(title="Return against steps", xlabel=_steps_label(points))
@@ -59,7 +60,7 @@ def draw(path: Path, points: Sequence[Point], *, environments: Mapping[str, str]
     figure.savefig(path, dpi=130)
 
 
-def _draw_curves(axes: "Axes", points: Sequence[Point], position: Callable[[Point], float]) -> None:
+def _draw_curves(axes: "Axes", points: Sequence[CurvePoint], position: Callable[[CurvePoint], float]) -> None:
     found = curves(points)
     names = {tournament_id for tournament_id, _ in found}
     for number, ((tournament_id, who), curve) in enumerate(found.items()):
@@ -68,9 +69,9 @@ def _draw_curves(axes: "Axes", points: Sequence[Point], position: Callable[[Poin
         positions = [position(point) for point in curve]
         means = [point.mean for point in curve]
         width = 1.8 if who == CHAMPION else 1.0
-        axes.plot(positions, means, marker=".", color=color, linewidth=width, label=label)
+        axes.plot(positions, means, marker=".", color=color, linewidth=width, label=printable(label))
         if len(found) <= _MOST_BANDS:
-            # Where the deviation is unknown, there is a gap.
+            # Points without a standard deviation leave a gap in the band.
             widths = [math.nan if (one := point.standard_deviation) is None else one for point in curve]
             lows = [mean - width for mean, width in zip(means, widths, strict=True)]
             highs = [mean + width for mean, width in zip(means, widths, strict=True)]
@@ -81,17 +82,17 @@ def _label(tournament_id: str, who: str) -> str:
     return tournament_id if who == CHAMPION else who
 
 
-def _steps_label(points: Sequence[Point]) -> str:
+def _steps_label(points: Sequence[CurvePoint]) -> str:
     champions = {point.snapshot.champion for point in points}
     if champions == {True}:
         return "environment steps of all agents"
     if champions == {False}:
-        return "environment steps behind the policy, its ancestors' included"
-    return "environment steps (champion: of all agents; agent: behind its policy)"
+        return "environment steps of the policy, including its ancestors"
+    return "environment steps (champion: of all agents; agent: of its policy)"
 
 
-def title(points: Sequence[Point], environments: Mapping[str, str], *, panels: int) -> str:
-    """What is drawn, in lines that fit above so many panels."""
+def title(points: Sequence[CurvePoint], environments: Mapping[str, str], *, panels: int) -> str:
+    """Returns the title, wrapped to the width of the panels."""
     names = list(dict.fromkeys(point.snapshot.tournament_id for point in points))
     where = ", ".join(dict.fromkeys(environments[name] for name in names))
     episodes = sorted({point.evaluation.episodes for point in points})
@@ -99,5 +100,5 @@ def title(points: Sequence[Point], environments: Mapping[str, str], *, panels: i
     subject = names[0] if len(names) == 1 else f"{len(names)} tournaments"
     known = any(point.standard_deviation is not None for point in points)
     band = "band of one standard deviation" if known else "standard deviation unknown"
-    line = f"{subject} on {where}: mean over {over}, {band}"
+    line = printable(f"{subject} on {where}: mean over {over}, {band}")
     return textwrap.fill(line, _PANEL_CHARACTERS * panels, break_long_words=False, break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""What a learning curve consists of: snapshots with the episodes they were evaluated on. Pure."""
+"""Selects the snapshots of a learning curve and computes its points from their evaluations. Pure."""
 
 import csv
 import io
@@ -22,29 +22,29 @@ COLUMNS = (
     "tournament_id", "agent_id", "algorithm", "seconds", "environment_steps", "mean", "standard_deviation",
     "standard_error", "episodes",
 )  # fmt: skip
-"""Of the CSV file; `agent_id` is `champion` for the champion's curve, whoever that was."""
+"""Columns of the CSV file. `agent_id` is `champion` for the champion's curve."""
 
 
 @dataclass(frozen=True)
-class Point:
-    """A point of a curve."""
+class CurvePoint:
+    """A point of a learning curve."""
 
     snapshot: Snapshot
     evaluation: Evaluation
 
     @property
     def who(self) -> str:
-        """Whose curve it belongs to: an agent's id, or `champion`."""
+        """Name of the curve: the id of an agent, or `champion`."""
         return CHAMPION if self.snapshot.champion else self.snapshot.agent_id
 
     @property
     def seconds(self) -> float:
-        """Time the tournament had been running when the policy was copied."""
+        """Running time of the tournament at the snapshot."""
         return formats.seconds(self.snapshot.running_duration)
 
     @property
     def environment_steps(self) -> int:
-        """For the champion, what it took to find it: steps over all agents. For an agent, steps behind its policy."""
+        """Champion: steps of all agents, which found it together. Agent: steps of its policy and its ancestors."""
         snapshot = self.snapshot
         return snapshot.tournament_environment_steps if snapshot.champion else snapshot.environment_steps
 
@@ -55,18 +55,18 @@ class Point:
 
     @property
     def standard_deviation(self) -> float | None:
-        """Of the return between episodes; unknown of a single one."""
+        """Standard deviation of the return over episodes; None for a single episode."""
         return standard_deviation(self.evaluation)
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean; unknown of a single episode."""
+        """Standard error of the mean return; None for a single episode."""
         return standard_error(self.evaluation)
 
     def values(self) -> dict[str, Any]:
-        """A line of the CSV file, and what `curve --json` prints of it. Keys are added to, never renamed.
+        """Returns the values of the CSV file and of `curve --json`. Keys may be added but never renamed.
 
-        What is unknown is None: null in JSON, nothing in the file.
+        Unknown values are None: null in JSON, empty in the CSV file.
         """
         return {
             "tournament_id": self.snapshot.tournament_id,
@@ -82,7 +82,7 @@ class Point:
 
 
 def within(snapshots: Iterable[Snapshot], tournament: Tournament) -> list[Snapshot]:
-    """The snapshots without those that pods took after the end, before they heard of it."""
+    """Removes snapshots that pods took after the end of the tournament, before they were notified of it."""
     if tournament.state not in END_STATES:
         return list(snapshots)
     end = formats.seconds(tournament.running_duration)
@@ -90,11 +90,11 @@ def within(snapshots: Iterable[Snapshot], tournament: Tournament) -> list[Snapsh
 
 
 def final(tournament: Tournament, board: Iterable[Candidate]) -> Snapshot | None:
-    """Where the champion's curve ends: the champion that was named, at the end of the tournament; None before that.
+    """Returns the last point of the champion's curve: the final champion at the end; None before the end.
 
     Args:
-        tournament: Whose curve it is.
-        board: Its candidates.
+        tournament: The tournament.
+        board: Candidates on its board.
     """
     champion = next((one for one in board if one.candidate_id == tournament.champion_manifest_digest), None)
     if champion is None or tournament.state not in END_STATES:
@@ -113,33 +113,33 @@ def final(tournament: Tournament, board: Iterable[Candidate]) -> Snapshot | None
 
 
 def with_totals(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """The snapshots of a tournament, in order of time, with the steps of all agents by then.
+    """Returns the snapshots of a tournament in order of time, with the steps of all agents until then.
 
-    What the orchestrator counted lags behind by up to a renewal of leases, and never runs ahead. Neither does the sum
-    of what each agent had taken at its own last snapshot. The larger of the two is nearer.
+    There are two lower bounds of these steps: the orchestrator's count, which is late by up to one lease renewal, and
+    the sum of the steps of each agent at its own last snapshot. The larger of the two is closer.
     """
     steps: dict[str, int] = {}
-    told = summed = 0
+    reported = summed = 0
     counted = []
-    # An agent's snapshot of a number belongs to the same moment as the champion's, which the orchestrator asked for.
+    # Snapshots with the same number, of agents and of the champion, are from the same time.
     for snapshot in sorted(snapshots, key=lambda one: (one.number or math.inf, one.champion)):
         if not snapshot.champion:
             before = steps.get(snapshot.agent_id, 0)
             steps[snapshot.agent_id] = max(before, snapshot.agent_environment_steps)
             summed += steps[snapshot.agent_id] - before
-        told = max(told, snapshot.tournament_environment_steps)
+        reported = max(reported, snapshot.tournament_environment_steps)
         entry = Snapshot()
         entry.CopyFrom(snapshot)
-        entry.tournament_environment_steps = max(told, summed)
+        entry.tournament_environment_steps = max(reported, summed)
         counted.append(entry)
     return counted
 
 
 def chosen(snapshots: Iterable[Snapshot], of: str) -> list[Snapshot]:
-    """The snapshots that are to be drawn: the champion's, then those of each agent, in order of time.
+    """Returns the snapshots to draw: those of the champion, then those of each agent, in order of time.
 
     Args:
-        snapshots: Of one tournament.
+        snapshots: Snapshots of one tournament.
         of: `champion`, `agents` or `all`.
     """
     wanted = [snapshot for snapshot in snapshots if of == ALL or snapshot.champion == (of == CHAMPION)]
@@ -147,30 +147,30 @@ def chosen(snapshots: Iterable[Snapshot], of: str) -> list[Snapshot]:
 
 
 def _agent_number(snapshot: Snapshot) -> int:
-    """Position of its agent in the sequence of agents; the champion's curve has many agents."""
+    """Returns the number of the agent of a snapshot; 0 for the champion, whose curve has many agents."""
     number = snapshot.agent_id.rpartition("-a")[2]
     return int(number) if number.isdecimal() and not snapshot.champion else 0
 
 
-def curves(points: Iterable[Point]) -> dict[tuple[str, str], list[Point]]:
-    """The points of each curve, by tournament and whose it is, in the order in which they come."""
-    found: dict[tuple[str, str], list[Point]] = {}
+def curves(points: Iterable[CurvePoint]) -> dict[tuple[str, str], list[CurvePoint]]:
+    """Groups points by tournament and curve, in the given order."""
+    found: dict[tuple[str, str], list[CurvePoint]] = {}
     for point in points:
         found.setdefault((point.snapshot.tournament_id, point.who), []).append(point)
     return found
 
 
 def curve_seed(seed: int) -> int:
-    """The seed of the evaluation environments: the first 63 bits of SHA-256 of `curve/seed`.
+    """Returns the seed of the evaluation environments: the first 63 bits of the SHA-256 digest of `curve/<seed>`.
 
-    Agents and champions are selected on seeds derived from other texts. It is the same for all snapshots of all
-    tournaments, so that what differs between them is not the luck of the draw.
+    Agents and champions are selected with seeds derived from other texts. All snapshots of all tournaments use the same
+    seed, so differences between them are not due to different episodes.
     """
     return int.from_bytes(sha256(f"curve/{seed}".encode()).digest()[:8]) >> 1
 
 
-def csv_text(points: Sequence[Point]) -> str:
-    """The points as CSV, with full numbers."""
+def csv_text(points: Sequence[CurvePoint]) -> str:
+    """Returns the points as CSV, with unrounded numbers."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -178,8 +178,8 @@ def csv_text(points: Sequence[Point]) -> str:
     return text.getvalue()
 
 
-def json_values(points: Sequence[Point], failures: Mapping[str, str]) -> dict[str, Any]:
-    """`curve --json`: beside the CSV's, `number` of the period (none: the champion that was named at the end)."""
+def json_values(points: Sequence[CurvePoint], failures: Mapping[str, str]) -> dict[str, Any]:
+    """Shape of `curve --json`: the values of the CSV file and `number`, the period (null: the final champion)."""
     return {
         "points": [
             point.values()

@@ -1,10 +1,12 @@
-"""`podrace grid`: one specification along several axes, every cell a tournament, compared at the end.
+"""Runs variants of a specification as tournaments and compares their results (`podrace grid`).
+
+A grid has one or more axes. Each combination of their values is a cell, and each cell is a tournament.
 
 podrace/cli/grid/
-  command.py       what a person types and sees at the end
-  axes.py          from what is typed to the specification of every cell (PURE)
-  run.py           runs the cells, goes on where an earlier command was ended; screen.py shows them meanwhile
-  results.py       the outcome of each cell, and the files
-  statistics.py    bootstrap intervals, and curves over seeds (PURE)
-  plots.py         the picture
+  command.py       the command and its output
+  axes.py          parses axes and builds the specification of every cell (pure)
+  run.py           runs the cells and resumes earlier runs; screen.py shows the progress
+  results.py       results of the cells, and the result files
+  statistics.py    bootstrap intervals, and mean curves over seeds (pure)
+  plots.py         the plot
 """

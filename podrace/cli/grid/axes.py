@@ -1,10 +1,10 @@
-"""Axes of a grid, from what a person types to the checked specification of every cell (PURE).
+"""Parses the axes of a grid and builds the resolved specification of every cell (pure).
 
     axes = parse_axes(["algorithm=ppo,sac", "seed=0..4"])
-    cells = make_cells(values, axes, source="cartpole.toml")     # ten of them, each resolved
+    cells = make_cells(values, axes, source="cartpole.toml")     # ten cells
 
-Any key of a specification is an axis, written as for `--set`; some have a short name. Every cell is checked here,
-before any is started.
+Any key of a specification can be an axis, written as for `--set`; some have a short name. All cells are checked before
+the first one is started.
 """
 
 import copy
@@ -25,7 +25,7 @@ from podrace.specification.files import to_values
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 ALGORITHM = "algorithm"
-"""The short name that is no key: its value becomes the whole mix."""
+"""Short name that is not a key: its value becomes the only algorithm."""
 SEED = "seed"
 STRATEGY = "evolution.strategy"
 SHORT_NAMES: Mapping[str, str] = {
@@ -34,24 +34,24 @@ SHORT_NAMES: Mapping[str, str] = {
     SEED: SEED,
     "environment": "environment.id",
 }
-"""The keys that are compared most, by what they are called."""
+"""Keys with a short name."""
 LARGEST_GRID = 1000
-"""Cells; more are taken for a slip of the keyboard."""
+"""Largest number of cells; a larger grid is probably a typing error."""
 NAME_CHARACTERS = 40
-"""How much of a specification's name is kept before the digest."""
+"""Number of characters of the specification's name before the digest in the name of a cell."""
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _BRACKETS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A key and the values it takes."""
+    """A key and its values."""
 
     name: str
-    """As it was typed."""
+    """Key as the user typed it."""
     values: tuple[Any, ...]
     labels: tuple[str, ...]
-    """The values as they were typed; those of a range one by one."""
+    """Values as the user typed them; a range is expanded."""
 
     @property
     def key(self) -> str:
@@ -61,41 +61,41 @@ class Axis:
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a grid: a tournament."""
+    """One cell of a grid, which is a tournament."""
 
     labels: Mapping[str, str]
-    """What it has of each axis, as typed, by the axis' name."""
+    """Label of each axis, by the name of the axis."""
     values: Mapping[str, Any]
-    """The same as values."""
+    """Value of each axis, by the name of the axis."""
     spec: TournamentSpec
-    """Resolved, and named after its own digest: the same cell has the same name in every grid."""
+    """Resolved specification. Its name contains its digest, so the same cell has the same name in every grid."""
 
     @property
     def title(self) -> str:
-        """For a line to a person: `algorithm=ppo seed=3`."""
+        """Labels for messages: `algorithm=ppo seed=3`."""
         return _title(self.labels)
 
     @property
     def combination(self) -> tuple[str, ...]:
-        """Its labels but for the seed: cells that differ in the seed alone share it."""
+        """Labels without the seed, which are equal for cells that differ only in the seed."""
         return tuple(label for name, label in self.labels.items() if name != SEED)
 
 
-# --- what was typed ----------------------------------------------------------------------------------------------
+# --- axes --------------------------------------------------------------------------------------------------------
 
 
 def parse_axes(texts: Sequence[str]) -> list[Axis]:
-    """Reads axes such as `algorithm=ppo,sac`, `seed=0..4` and `pod.cores=1,2`.
+    """Parses axes such as `algorithm=ppo,sac`, `seed=0..4` and `pod.cores=1,2`.
 
     Raises:
-        InvalidArgument: One is no axis, of an unknown key, empty, or there twice; or the grid is far too large.
+        InvalidArgument: An axis is malformed, unknown, empty or repeated, or the grid is too large.
     """
     if not texts:
         raise InvalidArgument("grid: name at least one axis, for instance --axes algorithm=ppo,sac seed=0..4")
     axes = [_parse_axis(text) for text in texts]
     for number, axis in enumerate(axes):
         if any(axis.key == earlier.key for earlier in axes[:number]):
-            raise InvalidArgument(f"axis {axis.name}: is there twice; write all of its values after one `=`")
+            raise InvalidArgument(f"axis {axis.name}: is repeated; write all of its values after one `=`")
     size = math.prod(len(axis.values) for axis in axes)
     if size > LARGEST_GRID:
         raise InvalidArgument(f"the axes make {size} cells; a grid has at most {LARGEST_GRID}")
@@ -110,7 +110,7 @@ def _parse_axis(text: str) -> Axis:
     if name.partition(".")[0] not in known:
         raise InvalidArgument(config.unknown("grid", "axis", name.partition(".")[0], known))
     if name == "name":
-        raise InvalidArgument("axis name: a grid names its own tournaments; take another key, or --set name=...")
+        raise InvalidArgument("axis name: a grid names its tournaments itself; use another key, or --set name=...")
     labels = [label for piece in _split(list_) for label in _expand(name, piece)]
     values = tuple(_plain(config.split_override(f"{name}={label}")[1]) for label in labels)
     for number, value in enumerate(values):
@@ -120,7 +120,7 @@ def _parse_axis(text: str) -> Axis:
 
 
 def _split(text: str) -> list[str]:
-    """Splits at the commas that stand in no bracket and no string."""
+    """Splits at commas outside of brackets and strings."""
     pieces, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -137,7 +137,7 @@ def _split(text: str) -> list[str]:
 
 
 def _expand(name: str, piece: str) -> list[str]:
-    """The values that one piece of a list stands for: itself, or those of a range, both ends included."""
+    """Returns the values of one item: the item itself, or the values of a range including both ends."""
     if not piece:
         raise InvalidArgument(f"axis {name}: has an empty value; expected for instance {name}=0..4 or {name}=A,B")
     found = _RANGE.fullmatch(piece)
@@ -150,7 +150,7 @@ def _expand(name: str, piece: str) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Dates and times are text in specifications."""
+    """Converts dates and times to text, because specifications have no dates."""
     return str(value) if hasattr(value, "isoformat") else value
 
 
@@ -158,15 +158,15 @@ def _plain(value: Any) -> Any:
 
 
 def make_cells(values: Mapping[str, Any], axes: Sequence[Axis], *, source: str) -> list[Cell]:
-    """Makes and checks the cells of a grid, the last axis the fastest.
+    """Builds and checks the cells of a grid; the last axis varies fastest.
 
     Args:
         values: The specification as read from TOML.
-        axes: In the order of the table.
-        source: Of the specification, for the line.
+        axes: Axes in the order of the result table.
+        source: Name of the specification's file, for error messages.
 
     Raises:
-        InvalidArgument: A cell is no valid specification, or two are the same; the line names it.
+        InvalidArgument: A cell is not a valid specification, or two cells are the same; the message names the cell.
     """
     cells: dict[str, Cell] = {}
     for numbers in itertools.product(*(range(len(axis.values)) for axis in axes)):
@@ -178,7 +178,7 @@ def make_cells(values: Mapping[str, Any], axes: Sequence[Axis], *, source: str) 
         if resolved.name in cells:
             raise InvalidArgument(
                 f"{source}: cells {cells[resolved.name].title} and {cell.title} are the same tournament: an axis"
-                " changes nothing there"
+                " has no effect there"
             )
         cells[resolved.name] = cell
     return list(cells.values())
@@ -189,12 +189,12 @@ def _title(labels: Mapping[str, str]) -> str:
 
 
 def digest(value: object) -> str:
-    """Ten hexadecimal digits of the SHA-256 of a value as JSON."""
+    """Returns the first ten hexadecimal digits of the SHA-256 digest of a value as JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def grid_name(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
-    """Name of the grid: that of its specification and a digest of everything that makes the grid what it is."""
+    """Returns the name of a grid: the name of its specification and a digest of its axes and cells."""
     base = cells[0].spec.name.rpartition("-")[0]
     return f"{base}-grid-{digest([[axis.key for axis in axes], [cell.spec.name for cell in cells]])}"
 
@@ -208,10 +208,10 @@ def _resolve(values: Mapping[str, Any], axes: Sequence[Axis], chosen: Mapping[st
 
 
 def _cell_values(values: Mapping[str, Any], axes: Sequence[Axis], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """The specification of one cell as nested values.
+    """Returns the specification of one cell as nested values.
 
-    What was written for other algorithms and strategies is left out first; what the axes say is put in last, so that
-    an axis which does not fit the cell is found out.
+    First removes the settings of other algorithms and strategies, then sets the values of the axes, so that an axis
+    that does not fit the cell is reported as an error.
     """
     tree = copy.deepcopy(dict(values))
     for axis in axes:
@@ -225,21 +225,21 @@ def _cell_values(values: Mapping[str, Any], axes: Sequence[Axis], chosen: Mappin
         # An axis of one algorithm's hyperparameters would add it to the cells of the others.
         if ALGORITHM in chosen and set(tree["algorithms"]) != {str(chosen[ALGORITHM])}:
             raise InvalidArgument(
-                f"axis {axis.name} is of another algorithm; leave it, or those cells, to a second grid"
+                f"axis {axis.name} belongs to another algorithm; use a separate grid for it, or for those cells"
             )
     return tree
 
 
 def _keep_algorithm(tree: dict[str, Any], name: str) -> None:
-    """Makes one algorithm the whole mix; what the specification says of its hyperparameters stays."""
+    """Makes one algorithm the only one, with the hyperparameters that the specification gives it."""
     given = tree.get("algorithms")
     own = given.get(name, {}) if isinstance(given, dict) else {}
-    # Its share of a mix, which may be 0, says nothing when it is alone.
+    # The ratio, which may be 0, has no meaning for a single algorithm.
     tree["algorithms"] = {name: {key: own[key] for key in own if key != "ratio"} if isinstance(own, dict) else own}
 
 
 def _leave_out_other_strategies(tree: dict[str, Any], strategy: str) -> None:
-    """Drops the settings of [evolution] that only other strategies have, and would be refused beside this one."""
+    """Removes the settings of [evolution] that only other strategies have, which would be refused."""
     evolution = tree.get("evolution")
     if isinstance(evolution, dict):
         foreign = {name for settings in evolution_settings.SETTINGS.values() for name in settings} - set(

@@ -1,4 +1,4 @@
-"""`podrace grid`: one specification along several axes, every cell a tournament, compared at the end."""
+"""Implements `podrace grid`: runs variants of a specification as tournaments and compares their results."""
 
 import functools
 import sys
@@ -25,35 +25,35 @@ from podrace.mesh.home_lock import Use
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.argument("axes", nargs=-1, metavar="KEY=VALUES...")
-@click.option("--axes", "axes_follow", is_flag=True, expose_value=False, help="What follows are axes; may be left out.")
+@click.option("--axes", "axes_follow", is_flag=True, expose_value=False, help="Optional marker before the axes.")
 @click.option("--set", "overrides", multiple=True, metavar="A.B=C", help="Override a key of SPEC; repeatable.")
 @click.option(
     "--parallel",
     default=1,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Tournaments at once. Their pods share the cores, and pool.minimum_pods may claim a core twice: times compare"
-    " only with 1, or where the pods of all fit.",
+    help="Number of tournaments to run at once. Their pods share the cores, and pool.minimum_pods may overcommit them:"
+    " times are comparable only with 1, or if the pods of all tournaments fit.",
 )
 @click.option(
-    "--output", type=click.Path(path_type=Path), help="Folder of the results.  [default: grids/<name> in the home]"
+    "--output", type=click.Path(path_type=Path), help="Folder for the results.  [default: grids/<name> in the home]"
 )
 @mesh_options
 def grid(
     settings: Settings, spec: Path, axes: Sequence[str], overrides: Sequence[str], parallel: int, output: Path | None
 ) -> int:
-    r"""Run a specification along axes, compare with intervals: every combination of values is a tournament.
+    r"""Run variants of a specification and compare their results.
 
     \b
     podrace grid examples/cartpole.toml --axes algorithm=ppo,a2c seed=0..4
     podrace grid examples/sac.toml strategy=truncation,random-search pod.cores=1,2
 
-    An axis is a key of the specification and its values; 0..4 means 0,1,2,3,4. Short names: algorithm (the only one of
-    the mix, with its hyperparameters of SPEC), strategy, environment, seed. The table and the picture give means over
-    the seed with 95 % bootstrap intervals; time counts from the first agent on.
+    An axis is a key of the specification with its values; 0..4 means 0,1,2,3,4. Every combination of values is a
+    tournament. Short names: algorithm (the only algorithm, with its hyperparameters of SPEC), strategy, environment,
+    seed. The table and the plot show means over seeds with 95 % bootstrap intervals. Times count from the first agent.
 
-    The same command goes on after Ctrl-C, a crash or a failed cell: what is complete is not run again, also when the
-    grid has grown; what was stopped or failed is resumed. Another --set name=... begins anew.
+    After Ctrl-C, a crash or a failed tournament, run the same command again: complete tournaments are not repeated,
+    even if the grid has grown, and stopped or failed ones are resumed. Another --set name=... starts a new grid.
     """
     parsed = parse_axes(axes)
     values = config.read_toml(spec)
@@ -67,8 +67,8 @@ def grid(
 
 
 async def _run(settings: Settings, wanted: Grid, parallel: int, interrupts: Interrupts) -> int:
-    """Runs the cells on one mesh; the results are written when it is gone, however it went."""
-    # Results go there in any case: an unwritable folder must not be found out at the end.
+    """Runs the cells on one mesh, and shows the results after the mesh has stopped."""
+    # Results are written in any case, so check early that the folders are writable.
     Folders.of(settings.home).make_home()
     results.write(wanted)
     screen = GridTable(console(stderr=True)) if sys.stderr.isatty() else GridLines(tell)
@@ -78,7 +78,7 @@ async def _run(settings: Settings, wanted: Grid, parallel: int, interrupts: Inte
                 await Runner(settings, client, wanted, screen, stop).run(parallel=parallel)
     finally:
         if not wanted.complete:
-            tell(f"{_done(wanted)}; the same command goes on")
+            tell(f"{_done(wanted)}; run the same command to continue")
     _conclude(settings, wanted)
     if interrupts.count:
         return EXIT_INTERRUPTED
@@ -91,7 +91,7 @@ def _done(wanted: Grid) -> str:
 
 
 def _conclude(settings: Settings, wanted: Grid) -> None:
-    """Draws, and says what came of it."""
+    """Writes the plot and shows the results."""
     combinations = wanted.combinations()
     if any(row.scored for row in combinations):
         try:
@@ -106,6 +106,7 @@ def _conclude(settings: Settings, wanted: Grid) -> None:
         outcome = wanted.outcome(cell)
         if not outcome.good and outcome.reason:
             show(f"{cell.title}: {outcome.state}: {outcome.reason}")
-    show(f"\nresults in {wanted.folder}")
+    show("")
+    show(f"results in {wanted.folder}")
     for file in sorted(wanted.folder.iterdir()):
         show(f"  {file.name}")

@@ -1,11 +1,11 @@
-"""The picture of a grid: learning curves of its combinations, means over seeds. matplotlib is imported to draw."""
+"""Plots the learning curves of a grid as means over seeds. Imports matplotlib on first use."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podrace.cli.grid.results import Combination
-from podrace.cli.grid.statistics import Point, mean_curve
+from podrace.cli.grid.statistics import BestScorePoint, mean_curve
 from podrace.cli.results.plots import clock_unit, new_figure
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import whole_file
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LINE_STYLES = ("-", "--", ":", "-.")
-"""The next one is taken each time the colours have been used up."""
+"""Line styles; the next one is used after all colors have been used."""
 _LARGEST_LEGEND = 32
 
 
 def draw(path: Path, combinations: Sequence[Combination], *, title: str) -> None:
-    """Draws the best score so far of every combination against environment steps and against wall clock.
+    """Plots the best score so far of every combination over environment steps and wall-clock time.
 
-    Lines are means over seeds, bands their 95 % bootstrap intervals. A combination is drawn from where all of its
-    seeds have a score; those without one are left out.
+    Lines are means over seeds, bands are their 95 % bootstrap intervals. A curve starts where all of its seeds have a
+    score. Seeds without a score are omitted.
 
     Args:
         path: PNG file.
-        combinations: In the order of the legend.
-        title: Of the picture.
+        combinations: Combinations in the order of the legend.
+        title: Title of the plot.
 
     Raises:
-        FailedPrecondition: It cannot be written.
+        FailedPrecondition: The file cannot be written.
         Unimplemented: matplotlib is not installed.
     """
     figure = new_figure(12, 5.5)
@@ -41,14 +41,16 @@ def draw(path: Path, combinations: Sequence[Combination], *, title: str) -> None
     _draw_combinations(by_steps, combinations, lambda point: point.environment_steps)
     _draw_combinations(by_clock, combinations, lambda point: point.seconds / size)
     by_steps.set(title="against steps", xlabel="environment steps of all agents", ylabel="best score so far")
-    by_clock.set(title="against wall clock", xlabel=f"wall clock since the first agent began ({unit})")
+    by_clock.set(title="against wall clock", xlabel=f"wall clock since the first agent started ({unit})")
     figure.suptitle(f"{title}: mean over seeds, 95 % bootstrap interval")
     _finish(figure, by_steps, by_clock)
     with whole_file(path, "--output") as place:
         figure.savefig(place, dpi=130)
 
 
-def _draw_combinations(axes: "Axes", combinations: Sequence[Combination], position: Callable[[Point], float]) -> None:
+def _draw_combinations(
+    axes: "Axes", combinations: Sequence[Combination], position: Callable[[BestScorePoint], float]
+) -> None:
     for number, row in enumerate(combinations):
         color = FAMILY_COLORS[number % len(FAMILY_COLORS)]
         style = _LINE_STYLES[number // len(FAMILY_COLORS) % len(_LINE_STYLES)]

@@ -1,4 +1,4 @@
-"""What came of a grid: the outcome of each cell, what the cells of a combination say together, and the files."""
+"""Collects the results of a grid: the outcome of each cell, means over seeds, and the result files."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podrace.cli.grid.axes import SEED, Axis, Cell
-from podrace.cli.grid.statistics import CONFIDENCE, RESAMPLES, Estimate, Point, bootstrap_mean
+from podrace.cli.grid.statistics import CONFIDENCE, RESAMPLES, BestScorePoint, Estimate, bootstrap_mean
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.output import finite
@@ -27,82 +27,82 @@ TABLE_COLUMNS = (
     "mean_score", "interval_low", "interval_high", "cells", "scored_cells", "mean_environment_steps",
     "mean_training_seconds", "mean_wall_seconds", "states",
 )  # fmt: skip
-"""Of table.csv, after the axes."""
+"""Columns of table.csv after the axes."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a cell ended, or where it stands."""
+class CellOutcome:
+    """State and results of a cell."""
 
     state: str = NOT_STARTED
     """Name of the tournament's state, or NOT_STARTED."""
     reason: str = ""
-    """Why, in a line for a person."""
+    """Reason of the state, in one line."""
     tournament_id: str = ""
     score: float | None = None
-    """Of the champion."""
+    """Score of the champion."""
     standard_error: float | None = None
-    """Of that score, over its episodes."""
+    """Standard error of that score over its episodes."""
     environment_steps: int = 0
-    """Over all agents."""
+    """Environment steps of all agents."""
     wall_seconds: float = 0.0
-    """That the tournament was running, pauses left out."""
+    """Running time of the tournament, without pauses."""
     training_seconds: float = 0.0
-    """The same from the first agent on."""
-    curve: tuple[Point, ...] = ()
-    """Its best score so far."""
+    """Running time since the first agent, without pauses."""
+    curve: tuple[BestScorePoint, ...] = ()
+    """Best score so far over the course of the tournament."""
     reports: Mapping[str, Any] = field(default_factory=dict)
-    """What report.json says of the champion, by name of the report."""
+    """Reports about the champion from report.json, by name."""
 
     @property
     def good(self) -> bool:
-        """Whether the cell counts: its tournament reached its objective and has a champion."""
+        """Whether the tournament reached its objective and has a champion, so that the cell is part of the means."""
         return self.state == COMPLETED and self.score is not None
 
 
 @dataclass(frozen=True)
 class Combination:
-    """The cells that differ in their seed alone."""
+    """Cells that differ only in their seed."""
 
     labels: Mapping[str, str]
-    """What they have of every other axis."""
+    """Labels of all axes except the seed."""
     values: Mapping[str, Any]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[CellOutcome, ...]
 
     @property
-    def scored(self) -> list[Outcome]:
-        """Those that count."""
+    def scored(self) -> list[CellOutcome]:
+        """Outcomes with a champion."""
         return [outcome for outcome in self.outcomes if outcome.good]
 
     @property
     def estimate(self) -> Estimate | None:
-        """The mean of the champions' scores; None without one."""
+        """Mean score of the champions; None if there is none."""
         scores = [outcome.score for outcome in self.scored if outcome.score is not None]
         return bootstrap_mean(scores) if scores else None
 
     @property
     def mean_environment_steps(self) -> float | None:
-        """Over the cells that count."""
+        """Mean over the outcomes with a champion."""
         return _mean([outcome.environment_steps for outcome in self.scored])
 
     @property
     def mean_training_seconds(self) -> float | None:
-        """Over the cells that count."""
+        """Mean over the outcomes with a champion."""
         return _mean([outcome.training_seconds for outcome in self.scored])
 
     @property
     def mean_wall_seconds(self) -> float | None:
-        """Over the cells that count."""
+        """Mean over the outcomes with a champion."""
         return _mean([outcome.wall_seconds for outcome in self.scored])
 
     @property
     def states(self) -> dict[str, int]:
-        """How many cells are in each state."""
+        """Number of cells in each state."""
         return dict(Counter(outcome.state for outcome in self.outcomes))
 
     @property
     def title(self) -> str:
-        """Its labels, for a legend."""
+        """Labels for the legend of the plot."""
         return ", ".join(self.labels.values())
 
 
@@ -112,27 +112,27 @@ def _mean(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid and what is known of its cells."""
+    """A grid with the outcomes of its cells."""
 
     name: str
     axes: tuple[Axis, ...]
     cells: tuple[Cell, ...]
     folder: Path
-    """Where its files go."""
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """By the name of the cell's specification; of those that were begun."""
+    """Folder of its result files."""
+    outcomes: dict[str, CellOutcome] = field(default_factory=dict)
+    """Outcomes of the cells that were started, by the name of their specification."""
 
-    def outcome(self, cell: Cell) -> Outcome:
-        """Where a cell stands."""
-        return self.outcomes.get(cell.spec.name, Outcome())
+    def outcome(self, cell: Cell) -> CellOutcome:
+        """Returns the outcome of a cell."""
+        return self.outcomes.get(cell.spec.name, CellOutcome())
 
     @property
     def complete(self) -> bool:
-        """Whether every cell counts."""
+        """Whether every cell has a champion."""
         return all(self.outcome(cell).good for cell in self.cells)
 
     def combinations(self) -> list[Combination]:
-        """The rows of the table, in the order of the cells."""
+        """Returns the rows of the table in the order of the cells."""
         groups: dict[tuple[str, ...], list[Cell]] = {}
         for cell in self.cells:
             groups.setdefault(cell.combination, []).append(cell)
@@ -146,11 +146,11 @@ class Grid:
         ]
 
 
-# --- for people --------------------------------------------------------------------------------------------------
+# --- table -------------------------------------------------------------------------------------------------------
 
 
 def render(grid: Grid) -> Table:
-    """The table at the end: one row a combination, the best mean in bold."""
+    """Returns the result table with one row per combination, the best mean in bold."""
     combinations = grid.combinations()
     names = list(combinations[0].labels)
     numbers = "return", f"{100 * CONFIDENCE:.0f} % interval", "runs", "steps", "time"
@@ -183,11 +183,11 @@ def _numbers(row: Combination) -> list[str]:
     return [mean, interval, runs, formats.count(steps), formats.duration(seconds)]
 
 
-# --- for scripts -------------------------------------------------------------------------------------------------
+# --- files -------------------------------------------------------------------------------------------------------
 
 
 def grid_values(grid: Grid) -> dict[str, Any]:
-    """`grid --json` and results.json. Scripts rely on these keys; they are added to, never renamed."""
+    """Shape of `grid --json` and results.json. Keys may be added but never renamed."""
     return {
         "grid": grid.name,
         "folder": str(grid.folder),
@@ -216,7 +216,7 @@ def _combination_values(row: Combination) -> dict[str, Any]:
     }
 
 
-def _cell_values(cell: Cell, outcome: Outcome) -> dict[str, Any]:
+def _cell_values(cell: Cell, outcome: CellOutcome) -> dict[str, Any]:
     return {
         "coordinates": dict(cell.values),
         "tournament_id": outcome.tournament_id or None,
@@ -237,7 +237,7 @@ def _cell_values(cell: Cell, outcome: Outcome) -> dict[str, Any]:
 
 
 def table_csv(grid: Grid) -> str:
-    """The table at the end as CSV, with full numbers."""
+    """Returns the result table as CSV, with unrounded numbers."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     combinations = grid.combinations()
@@ -254,7 +254,7 @@ def write(grid: Grid) -> None:
     """Writes results.json and table.csv.
 
     Raises:
-        FailedPrecondition: The folder cannot be written.
+        FailedPrecondition: The folder is not writable.
     """
     values = json.dumps(finite(grid_values(grid)), indent=2, allow_nan=False) + "\n"
     try:

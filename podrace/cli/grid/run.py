@@ -1,8 +1,8 @@
-"""Runs the cells of a grid as tournaments, so many at once, and goes on where an earlier command was ended.
+"""Runs the cells of a grid as tournaments, several at once, and resumes an earlier run of the same grid.
 
-What has been done is asked of the mesh and noted nowhere else: a cell's tournament is the newest of the cell's name. If
-it is complete, its results are read; if it runs, because a command on a standing mesh was killed, it is followed; if it
-was stopped or has failed, it is resumed, agents and all; if there is none, it is created.
+The state of a grid is recorded only in the mesh: the tournament of a cell is the newest one with the name of the cell.
+A complete tournament is reused. A running one is followed; it may run on a remote mesh although an earlier command was
+killed. A cancelled or failed one is resumed, and a missing one is created.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from podrace.cli.grid import results
 from podrace.cli.grid.axes import Cell
-from podrace.cli.grid.results import FAILED, Grid, Outcome
+from podrace.cli.grid.results import FAILED, CellOutcome, Grid
 from podrace.cli.grid.screen import GridLines, GridTable
 from podrace.cli.grid.statistics import best_so_far, running_seconds
 from podrace.cli.results.report import make_report
@@ -34,16 +34,18 @@ from podrace.tournament.v1.tournament_pb2 import (
     Tournament,
 )
 
-PODS_GO_SECONDS = 30.0
-"""How long the pods of a cell may take to go before the next one begins beside them."""
+PODS_EXIT_SECONDS = 30.0
+"""Time limit for the pods of a cell to exit before the next cell starts."""
 STOP_REASON = "the grid was stopped from the keyboard"
 NO_SCORE = "no agent was scored before the end"
-_STANDS_STILL = {"tournament_cancelled", "tournament_failed"}
-_GOES_ON = "agent_assigned"
+_PAUSE_KINDS = {"tournament_cancelled", "tournament_failed"}
+"""Kinds of events at which a tournament stops running."""
+_RESUME_KIND = "agent_assigned"
+"""Kind of the event at which training starts or resumes."""
 
 
 class Runner:
-    """The cells of one grid on one mesh.
+    """Runs the cells of one grid on one mesh.
 
     await Runner(settings, client, grid, screen, stop).run(parallel=2)
     """
@@ -51,7 +53,7 @@ class Runner:
     def __init__(
         self, settings: Settings, client: Client, grid: Grid, screen: GridTable | GridLines, stop: asyncio.Event
     ) -> None:
-        """Asks nothing yet; when `stop` is set, what runs is stopped and nothing more is begun."""
+        """Creates a runner. When `stop` is set, running tournaments are cancelled and no more are started."""
         self._settings = settings
         self._client = client
         self._grid = grid
@@ -61,16 +63,16 @@ class Runner:
         self._views: dict[str, TournamentView] = {}
 
     async def run(self, *, parallel: int) -> None:
-        """Runs every cell that is not complete, in order, and fills in the grid's outcomes.
+        """Runs every cell that is not complete, in order, and records the results in the grid.
 
         Args:
-            parallel: Tournaments at once; their pods share what the mesh has.
+            parallel: Number of tournaments to run at once; their pods share the resources of the mesh.
 
         Raises:
-            PodraceError: The mesh does not answer at all, or results cannot be written. What goes wrong with one cell
-                is its outcome instead.
+            PodraceError: The mesh does not answer, or the results cannot be written. Failures of a single cell are
+                recorded as its result instead.
         """
-        # Newest first: of several tournaments of one name the newest stays.
+        # The list has the newest tournaments first. Reversed, the newest of several with the same name is kept.
         self._known = {entry.spec.name: entry for entry in reversed(await self._client.list_tournaments())}
         cells = iter(self._grid.cells)
         lanes = [asyncio.create_task(self._run_one_by_one(cells)) for _ in range(parallel)]
@@ -82,7 +84,7 @@ class Runner:
             await asyncio.gather(*lanes, return_exceptions=True)
 
     async def _run_one_by_one(self, cells: Iterator[Cell]) -> None:
-        """Takes cells from an iterator that the lanes share."""
+        """Takes cells from an iterator that all lanes share."""
         for cell in cells:
             if self._stop.is_set():
                 return
@@ -93,7 +95,7 @@ class Runner:
             self._screen.draw(self._grid, self._views)
             results.write(self._grid)
 
-    async def _run_cell(self, cell: Cell) -> Outcome:
+    async def _run_cell(self, cell: Cell) -> CellOutcome:
         tournament = Tournament()
         try:
             tournament = await self._begin(cell)
@@ -101,7 +103,7 @@ class Runner:
                 tournament = await self._follow(cell, tournament)
             return await self._outcome(cell, tournament)
         except PodraceError as error:
-            return Outcome(state=FAILED, reason=error.message, tournament_id=tournament.tournament_id)
+            return CellOutcome(state=FAILED, reason=error.message, tournament_id=tournament.tournament_id)
 
     async def _begin(self, cell: Cell) -> Tournament:
         found = self._known.get(cell.spec.name)
@@ -110,21 +112,21 @@ class Runner:
         if found.state not in (TOURNAMENT_STATE_CANCELLED, TOURNAMENT_STATE_FAILED):
             return found
         ended = f"which was {formats.state(found).lower()}: {found.reason}"
-        self._screen.tell(f"{cell.title}: goes on with {found.tournament_id}, {ended}")
+        self._screen.tell(f"{cell.title}: resuming {found.tournament_id}, {ended}")
         return await self._client.resume_tournament(found.tournament_id)
 
     async def _follow(self, cell: Cell, tournament: Tournament) -> Tournament:
         view = self._views[cell.spec.name] = TournamentView(tournament)
         await follow_to_end(self._client, view, draw=self._draw, stop=self._stop, stop_reason=STOP_REASON)
-        # The next cell is to have the machine, or its share of it, from its first second.
-        await wait_for_pods_to_exit(self._client, view, deadline_seconds=PODS_GO_SECONDS)
+        # The next cell should have the resources of the machine from its start.
+        await wait_for_pods_to_exit(self._client, view, deadline_seconds=PODS_EXIT_SECONDS)
         return view.tournament
 
     def _draw(self, _: TournamentView) -> None:
-        """Shows all cells, whichever has changed."""
+        """Shows all cells after one of them has changed."""
         self._screen.draw(self._grid, self._views)
 
-    async def _outcome(self, cell: Cell, tournament: Tournament) -> Outcome:
+    async def _outcome(self, cell: Cell, tournament: Tournament) -> CellOutcome:
         submissions = await self._client.list_submissions(tournament)
         pauses = pauses_of(await self._client.list_events(tournament.tournament_id), tournament.create_time)
         arrived = {
@@ -135,7 +137,7 @@ class Runner:
         seconds = running_seconds(_since(tournament.create_time, end), pauses)
         scored = tournament.HasField("best_score")
         complete = tournament.state == TOURNAMENT_STATE_COMPLETED
-        return Outcome(
+        return CellOutcome(
             state=formats.state(tournament),
             reason=tournament.reason if scored or not complete else NO_SCORE,
             tournament_id=tournament.tournament_id,
@@ -149,7 +151,7 @@ class Runner:
         )
 
     async def _reports(self, cell: Cell, tournament: Tournament) -> Mapping[str, Any]:
-        """Makes the report that `podrace train` would have made, unless it is there already."""
+        """Writes the same report as `podrace train` unless it exists, and returns its content."""
         folder = Folders.of(self._settings.home).tournament(tournament.tournament_id)
         path = folder / "report.json"
         if not path.exists() and tournament.champion_manifest_digest and not self._stop.is_set():
@@ -167,22 +169,22 @@ def _read_reports(path: Path) -> Mapping[str, Any]:
 
 
 def pauses_of(events: Sequence[Event], create_time: Timestamp) -> list[tuple[float, float]]:
-    """When a tournament stood still, in seconds since it was created.
+    """Returns the pauses of a tournament as (begin, end), in seconds since its creation.
 
-    It does from its creation, and from where it was stopped or failed, until an agent is given to a pod: what the first
-    pods of a mesh take to start, which is longer than those of the next tournament take, is no cell's doing.
+    A pause begins when the tournament is created, cancelled or fails, and ends when the next agent is assigned to a
+    pod. This excludes the time in which pods start, which is longer for the first tournament of a mesh.
 
     Args:
-        events: Of the tournament, oldest first.
-        create_time: Of the tournament.
+        events: Events of the tournament, oldest first.
+        create_time: Creation time of the tournament.
     """
     pauses: list[tuple[float, float]] = []
     begin: float | None = 0.0
     for event in events:
         moment = _since(create_time, event.time)
-        if event.kind in _STANDS_STILL and begin is None:
+        if event.kind in _PAUSE_KINDS and begin is None:
             begin = moment
-        elif event.kind == _GOES_ON and begin is not None:
+        elif event.kind == _RESUME_KIND and begin is not None:
             pauses.append((begin, moment))
             begin = None
     return pauses

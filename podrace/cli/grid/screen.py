@@ -1,4 +1,4 @@
-"""A grid while it runs: a line a cell, in place on a terminal, else as lines of text from time to time."""
+"""Shows a running grid: a table on a terminal, otherwise a line per cell every few seconds."""
 
 import time
 from collections.abc import Callable
@@ -8,28 +8,27 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from podrace.cli.grid.axes import Cell
-from podrace.cli.grid.results import COMPLETED, NOT_STARTED, Grid, Outcome
+from podrace.cli.grid.results import COMPLETED, NOT_STARTED, CellOutcome, Grid
 from podrace.cli.terminal import formats
-from podrace.cli.terminal.live_area import InPlace
+from podrace.cli.terminal.live_area import LiveArea
 from podrace.cli.views import tables
 from podrace.cli.views.plain_lines import LINE_SECONDS, line
 from podrace.cli.views.progress import elapsed_seconds, progress
 from podrace.client.follow import TournamentView
 
 _FIXED_LINES = 6
-"""Lines of a full screen that hold no cell, with some to spare."""
+"""Upper bound of the lines of a full screen besides the rows of cells."""
 _STATE_STYLES = {COMPLETED: "green", NOT_STARTED: "dim"}
 
 
 def render(grid: Grid, views: dict[str, TournamentView], *, now: float, height: int = 40) -> RenderableType:
-    """Draws where every cell stands.
+    """Returns a table with the state of the cells.
 
     Args:
-        grid: With the outcomes so far.
-        views: What is known of the cells that run, by name of their specification.
-        now: On the monotonic clock.
-        height: Lines of the terminal; where there are more cells, those that run are shown, then those that ended
-            last, then those that come next.
+        grid: The grid with its outcomes so far.
+        views: State of the running cells, by the name of their specification.
+        now: Current time on the monotonic clock.
+        height: Lines of the terminal. If not all cells fit, `shown_cells` chooses which are shown.
     """
     names = list(grid.cells[0].labels)
     numbers = "time", "return", "steps", "steps/s", "pods"
@@ -44,12 +43,12 @@ def render(grid: Grid, views: dict[str, TournamentView], *, now: float, height: 
 
 
 def shown_cells(grid: Grid, running: set[str], *, room: int) -> set[str]:
-    """Names of the cells that are shown where there is room for so many lines."""
+    """Returns the names of the cells that are shown, if there is room for only some of them."""
     names = [cell.spec.name for cell in grid.cells]
     ended = [name for name in grid.outcomes if name not in running]
     waiting = [name for name in names if name not in running and name not in grid.outcomes]
     first = [name for name in names if name in running]
-    # A few of those that wait, so that one sees what comes; then whatever ended last.
+    # Running cells, then a few waiting ones, then those that ended last, then the other waiting ones.
     kept = first + waiting[: room // 4] + ended[::-1] + waiting[room // 4 :]
     return set(kept[:room])
 
@@ -61,7 +60,7 @@ def _running_row(view: TournamentView, now: float) -> list[str | Text]:
     return [tables.state_text(tournament), elapsed.text, best.text, steps.text, speed, str(len(view.pods))]
 
 
-def _ended_row(outcome: Outcome) -> list[str | Text]:
+def _ended_row(outcome: CellOutcome) -> list[str | Text]:
     started = outcome.state != NOT_STARTED
     state = Text(outcome.state if started else "not started", style=_STATE_STYLES.get(outcome.state, "red"))
     if not started:
@@ -80,24 +79,24 @@ def _summary(grid: Grid, running: int, shown: int) -> str:
     return ", ".join(parts)
 
 
-class GridTable(InPlace):
-    """Shows a grid."""
+class GridTable(LiveArea):
+    """Shows a running grid on a terminal."""
 
     def draw(self, grid: Grid, views: dict[str, TournamentView]) -> None:
-        """Shows the grid as it is now."""
+        """Shows the current state."""
         self.show(render(grid, views, now=time.monotonic(), height=self.console.height))
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
-        """Says why a cell does not count; the table says the rest."""
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
+        """Reports why a cell failed; a successful cell is visible in the table."""
         if not outcome.good:
             self.tell(f"{cell.title}: {outcome.state.lower()}: {outcome.reason}")
 
 
 class GridLines:
-    """Shows a grid as lines: one every `LINE_SECONDS` for each cell that runs, and one for each that has ended."""
+    """Writes a line for each running cell every `LINE_SECONDS`, and a line for each cell that has ended."""
 
     def __init__(self, tell: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Tells nothing yet; `clock` is monotonic, in seconds."""
+        """Takes the function that writes a line, and a monotonic clock in seconds."""
         self.tell = tell
         self._clock = clock
         self._due: dict[str, float] = {}
@@ -108,10 +107,10 @@ class GridLines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Nothing to take back."""
+        """Leaves the lines as they are."""
 
     def draw(self, grid: Grid, views: dict[str, TournamentView]) -> None:
-        """Tells where the cells that run stand, if it is time."""
+        """Writes the lines of the running cells if it is time for them."""
         now = self._clock()
         for cell in grid.cells:
             view = views.get(cell.spec.name)
@@ -119,8 +118,8 @@ class GridLines:
                 self._due[cell.spec.name] = now + LINE_SECONDS
                 self.tell(f"{cell.title}:  {line(view, now=now)}")
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
-        """Tells how a cell ended."""
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
+        """Reports how a cell ended."""
         if outcome.score is None or outcome.standard_error is None or not outcome.good:
             self.tell(f"{cell.title}:  {outcome.state}  {outcome.reason}")
             return

@@ -1,7 +1,8 @@
-"""What a grid's cells say together: bootstrap intervals of means, and learning curves over seeds (PURE).
+"""Computes bootstrap intervals of means, and mean learning curves over seeds (pure).
 
-Efron 1979: the distribution of a mean is that of the means of samples drawn from the values themselves, with
-replacement. Percentile intervals, as Agarwal et al. 2021 (section 4) report them for few runs of deep RL.
+The bootstrap (Efron 1979) approximates the distribution of a mean by the means of samples drawn from the values with
+replacement. The intervals are percentile intervals, as recommended for few runs of deep RL by Agarwal et al. 2021
+(section 4).
 """
 
 import random
@@ -15,12 +16,12 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 CURVE_RESAMPLES = 2_000
-"""Of an interval in a picture, of which there is one at every step of the curve."""
+"""Number of resamples for an interval in a plot, which has one interval at every step of the curve."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean, and an interval for it where there are at least two values."""
+    """A mean, and its interval if there are at least two values."""
 
     mean: float
     low: float | None
@@ -28,20 +29,20 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Point:
-    """A moment at which the best score of a tournament rose, or its end."""
+class BestScorePoint:
+    """A point of a best-score curve: the best score of a tournament rose, or the tournament ended."""
 
     environment_steps: float
-    """Over all agents, as far as they had submitted."""
+    """Environment steps of all agents until their last submissions."""
     seconds: float
-    """Since its first agent began, pauses left out."""
+    """Time since the first agent started, without pauses."""
     score: float
-    """The best so far."""
+    """Best score so far."""
 
 
 @dataclass(frozen=True)
 class MeanCurve:
-    """The mean over seeds from position to position, constant in between."""
+    """Mean over seeds, constant between two positions."""
 
     positions: tuple[float, ...]
     estimates: tuple[Estimate, ...]
@@ -51,12 +52,12 @@ class MeanCurve:
 
 
 def bootstrap_mean(values: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
-    """The mean of values and its percentile bootstrap interval, the same for the same values, order and seed.
+    """Returns the mean of values and its percentile bootstrap interval, reproducible for the same order and seed.
 
     Args:
-        values: At least one.
-        resamples: Samples that are drawn.
-        seed: Of the draws.
+        values: At least one value.
+        resamples: Number of samples to draw.
+        seed: Seed of the random generator.
     """
     mean = _mean(values)
     if len(values) < 2:
@@ -72,18 +73,18 @@ def bootstrap_interval(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """The percentile bootstrap interval of any statistic, such as `statistics.median`.
+    """Returns the percentile bootstrap interval of a statistic, for instance `statistics.median`.
 
     Args:
-        values: At least two, or the interval is a point.
-        statistic: Of a sample as long as `values`; the order must not matter to it.
-        confidence: Share of the statistics of samples that lies within, the rest in equal parts below and above.
-        resamples: Samples that are drawn.
-        seed: Of the draws.
+        values: At least two values; the interval of a single value is a point.
+        statistic: Function of a sample as long as `values`, independent of its order.
+        confidence: Fraction of the sampled statistics within the interval; the rest is split equally.
+        resamples: Number of samples to draw.
+        seed: Seed of the random generator.
     """
     draws = _draws(len(values), resamples, seed)
     found = sorted((statistic([values[index] for index in draw]), count) for draw, count in draws.items())
-    # Rounded: 1 - 0.95 is not quite 0.05 in binary.
+    # Rounded, because 1 - 0.95 is not exactly 0.05 in binary.
     tail = round((1 - confidence) / 2, 9)
     return _quantile(found, tail), _quantile(found, 1 - tail)
 
@@ -94,13 +95,13 @@ def _mean(values: Sequence[float]) -> float:
 
 @lru_cache(maxsize=32)
 def _draws(count: int, resamples: int, seed: int) -> Mapping[tuple[int, ...], int]:
-    """Samples of so many indices with replacement, and how often each was drawn: few values have few samples."""
+    """Returns samples of `count` indices with replacement, and how often each was drawn; few values repeat samples."""
     generator = random.Random(seed)
     return Counter(tuple(sorted(generator.choices(range(count), k=count))) for _ in range(resamples))
 
 
 def _quantile(weighted: Sequence[tuple[float, int]], fraction: float) -> float:
-    """The smallest value at or below which lies at least this share of the weight; values ascend."""
+    """Returns the smallest value with at least this fraction of the weight at or below it; values are ascending."""
     wanted = fraction * sum(weight for _, weight in weighted)
     reached = 0
     for value, weight in weighted:
@@ -114,51 +115,51 @@ def _quantile(weighted: Sequence[tuple[float, int]], fraction: float) -> float:
 
 
 def running_seconds(seconds: float, pauses: Iterable[tuple[float, float]]) -> float:
-    """How long a tournament had been running at a moment.
+    """Returns how long a tournament had been running at a given time.
 
     Args:
-        seconds: The moment, since the tournament was created.
-        pauses: Beginning and end of each time it stood still, on the same clock, apart from each other.
+        seconds: Time since the creation of the tournament.
+        pauses: Begin and end of each pause on the same clock, without overlaps.
     """
     return seconds - sum(max(0.0, min(end, seconds) - begin) for begin, end in pauses)
 
 
 def best_so_far(
     submissions: Iterable[Candidate], seconds: Mapping[str, float], *, end_steps: float, end_seconds: float
-) -> tuple[Point, ...]:
-    """The rises of a tournament's best score, and its end; empty if nothing was submitted.
+) -> tuple[BestScorePoint, ...]:
+    """Returns the points at which the best score of a tournament rose, and its end; empty without submissions.
 
-    It is the best of noisy scores and therefore flatters, all tournaments of a grid alike.
+    The best of noisy scores overestimates the true score, equally for all tournaments of a grid.
 
     Args:
-        submissions: By arrival.
-        seconds: When each arrived, by candidate id, the tournament's pauses left out.
-        end_steps: Steps over all agents at the end of the tournament.
-        end_seconds: How long it had been running then.
+        submissions: Candidates in order of arrival.
+        seconds: Running time at which each candidate arrived, by candidate id.
+        end_steps: Environment steps of all agents at the end of the tournament.
+        end_seconds: Running time at the end of the tournament.
     """
     spent: dict[str, int] = {}
-    points: list[Point] = []
+    points: list[BestScorePoint] = []
     for entry in submissions:
         spent[entry.agent_id] = max(entry.agent_environment_steps, spent.get(entry.agent_id, 0))
         if not points or entry.score > points[-1].score:
-            points.append(Point(sum(spent.values()), seconds[entry.candidate_id], entry.score))
+            points.append(BestScorePoint(sum(spent.values()), seconds[entry.candidate_id], entry.score))
     if points:
         last = points[-1]
         steps, time = max(end_steps, last.environment_steps), max(end_seconds, last.seconds)
-        points.append(Point(steps, time, last.score))
+        points.append(BestScorePoint(steps, time, last.score))
     return tuple(points)
 
 
 def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> MeanCurve | None:
-    """The mean of several step functions from where all of them have begun to the last end.
+    """Returns the mean of several step functions, from the position where all have started to the last end.
 
-    A curve that has ended keeps its last value: its champion is still there.
+    A curve that has ended keeps its last value, because its champion remains.
 
     Args:
-        curves: Positions and values, positions ascending; none is empty.
+        curves: (position, value) pairs of each curve, with ascending positions; no curve is empty.
 
     Returns:
-        None without curves.
+        The mean curve; None if there are no curves.
     """
     if not curves:
         return None

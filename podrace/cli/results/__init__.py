@@ -1,1 +1,1 @@
-"""What a finished tournament leaves behind: reports, plots and the scores of checkpoints."""
+"""Writes the results of a finished tournament: reports, plots and scores of checkpoints."""

@@ -1,4 +1,4 @@
-"""A backtest as one page of HTML that needs nothing else: tables, and lines drawn as SVG. Pure."""
+"""Builds a self-contained HTML page about a backtest, with tables and SVG charts. Pure."""
 
 import html
 import math
@@ -8,12 +8,13 @@ from string import Template
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
 from podrace.cli.results.scoring import headline
 from podrace.cli.terminal import formats
+from podrace.cli.terminal.printable import printable
 
 CHAMPION = "account_value"
-"""The trace without which there is no page."""
+"""Trace that an evaluation needs for a page."""
 ATTRIBUTION = "attribution:"
 COLUMNS = {"": "champion", "index_": "index", "equal_weight_": "equal weight", "random_": "random traders"}
-"""What simulators put before the names of measures, and whose they are then."""
+"""Column of each prefix of metric names."""
 MEASURES = (
     "cumulative_return", "annual_return", "annual_volatility", "sharpe_ratio", "maximum_drawdown", "calmar_ratio",
 )  # fmt: skip
@@ -34,9 +35,9 @@ CHARTS: Sequence[tuple[str, Mapping[str, tuple[str, str]]]] = (
     ("Value traded on a day / account value", {"turnover": ("champion", "#cc79a7")}),
     ("Costs paid so far", {"costs_paid": ("champion", "#8c564b")}),
 )
-"""Titles, and the traces drawn: name in the legend and colour."""
+"""Charts: title, and for each trace its name in the legend and its color."""
 WIDTH, HEIGHT, MARGIN_LEFT, MARGIN_TOP, MARGIN_BOTTOM = 860, 240, 84, 12, 24
-"""Of a chart, in pixels."""
+"""Size of a chart in pixels."""
 
 PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>$title</title><style>
@@ -59,12 +60,12 @@ min(p / highest p so far - 1); Calmar ratio = annual return / drawdown.</p>
 
 
 def backtest_page(title: str, evaluation: Evaluation) -> str:
-    """The page of an evaluation that traded.
+    """Returns the page of an evaluation in the stock market.
 
     Args:
-        title: Of the page.
-        evaluation: With a trace `account_value`; other traces and measures of simulators.stocks.report are shown where
-            they are there.
+        title: Title of the page.
+        evaluation: Evaluation with a trace `account_value`. Other traces and metrics of `simulators.stocks.report` are
+            shown if they exist.
     """
     traces = evaluation.traces
     dates = list(traces[CHAMPION].labels)
@@ -76,10 +77,15 @@ def backtest_page(title: str, evaluation: Evaluation) -> str:
             parts += [f"<h2>{heading}</h2>", line_chart(drawn, dates)]
     parts.append(_attribution(traces))
     return PAGE.substitute(
-        title=html.escape(title),
-        summary=html.escape(headline(evaluation) + period),
+        title=_escaped(title),
+        summary=_escaped(headline(evaluation) + period),
         body="\n".join(filter(None, parts)),
     )
+
+
+def _escaped(text: str) -> str:
+    """Escapes control characters and HTML."""
+    return html.escape(printable(text))
 
 
 def _comparison(metrics: Mapping[str, float]) -> str:
@@ -93,19 +99,19 @@ def _comparison(metrics: Mapping[str, float]) -> str:
 
 def _habits(metrics: Mapping[str, float]) -> str:
     rows = [(name.replace("_", " "), _number(name, metrics[name])) for name in HABITS if name in metrics]
-    return "<h2>What it did</h2>\n" + _table(("measure", "champion"), rows) if rows else ""
+    return "<h2>Trading</h2>\n" + _table(("measure", "champion"), rows) if rows else ""
 
 
 def _attribution(traces: Mapping[str, Trace]) -> str:
-    """What each stock has brought, the most first."""
-    brought = {
+    """Returns the profit of each stock, the largest first."""
+    profits = {
         name.removeprefix(ATTRIBUTION): traces[name].values[-1] for name in traces if name.startswith(ATTRIBUTION)
     }
-    rows = [(name, f"{money:,.0f}") for name, money in sorted(brought.items(), key=lambda item: -item[1])]
+    rows = [(name, f"{money:,.0f}") for name, money in sorted(profits.items(), key=lambda item: -item[1])]
     if not rows:
         return ""
-    rows.append(("in all", f"{sum(brought.values()):,.0f}"))
-    return "<h2>What each stock brought, costs included</h2>\n" + _table(("stock", "money"), rows)
+    rows.append(("total", f"{sum(profits.values()):,.0f}"))
+    return "<h2>Profit of each stock after costs</h2>\n" + _table(("stock", "money"), rows)
 
 
 def _number(name: str, value: float | None) -> str:
@@ -118,17 +124,17 @@ def _number(name: str, value: float | None) -> str:
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     def line(cells: Iterable[str], kind: str) -> str:
-        return "<tr>" + "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in cells) + "</tr>"
+        return "<tr>" + "".join(f"<{kind}>{_escaped(cell)}</{kind}>" for cell in cells) + "</tr>"
 
     return "\n".join(["<table>", line(header, "th"), *(line(row, "td") for row in rows), "</table>"])
 
 
 def line_chart(series: Sequence[tuple[str, str, Trace]], labels: Sequence[str]) -> str:
-    """Lines over the same positions, as SVG.
+    """Returns an SVG line chart of several series over the same positions.
 
     Args:
-        series: Name in the legend, colour and values of each.
-        labels: Of the positions; the first and the last are shown.
+        series: Name in the legend, color and values of each series.
+        labels: Labels of the positions; the first and the last are shown.
     """
     values = [value for _, _, trace in series for value in trace.values if math.isfinite(value)]
     low, high = min(values, default=0.0), max(values, default=1.0)
@@ -146,12 +152,12 @@ def line_chart(series: Sequence[tuple[str, str, Trace]], labels: Sequence[str]) 
         y = MARGIN_TOP + 14 + 14 * place
         parts += [
             f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.6"/>',
-            f'<text x="{MARGIN_LEFT + 8}" y="{y}" style="fill:{color}">{html.escape(name)}</text>',
+            f'<text x="{MARGIN_LEFT + 8}" y="{y}" style="fill:{color}">{_escaped(name)}</text>',
         ]
     if labels:
         parts += [
-            f'<text x="{MARGIN_LEFT}" y="{HEIGHT - 6}">{html.escape(labels[0])}</text>',
-            f'<text x="{WIDTH}" y="{HEIGHT - 6}" text-anchor="end">{html.escape(labels[-1])}</text>',
+            f'<text x="{MARGIN_LEFT}" y="{HEIGHT - 6}">{_escaped(labels[0])}</text>',
+            f'<text x="{WIDTH}" y="{HEIGHT - 6}" text-anchor="end">{_escaped(labels[-1])}</text>',
         ]
     return "\n".join([*parts, "</svg>"])
 

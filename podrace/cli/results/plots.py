@@ -1,4 +1,4 @@
-"""Pictures of a tournament: learning curves and account values. matplotlib is imported to draw."""
+"""Draws learning curves and account values of a tournament with matplotlib, which is imported on first use."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +10,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Trace
 from podrace.cli.results import backtest_html
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.palette import BASELINE_COLOR, CHAMPION_COLOR, FAMILY_COLORS, OTHER_FAMILIES_COLOR
+from podrace.cli.terminal.printable import printable
 from podrace.errors import Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CLOCK_UNITS = ((180.0, 1.0, "seconds"), (3 * 3600.0, 60.0, "minutes"), (math.inf, 3600.0, "hours"))
-"""Up to how many seconds a unit is used, its size in seconds, and its name."""
+"""For each unit of time: the longest time for which it is used and its size, both in seconds, and its name."""
 
 
 def draw_account_value(path: Path, *, champion: Trace, baseline: Trace | None, title: str) -> None:
-    """Draws the value of the champion's account by date beside buy and hold of the equal-weight pool.
+    """Plots the account value of the champion over time beside the baseline that buys and holds all stocks.
 
     Args:
         path: PNG file.
-        champion: Values in money, with ISO dates as labels or none.
-        baseline: The same of the equal-weight pool.
-        title: Of the picture.
+        champion: Account values in money, with ISO dates as labels or none.
+        baseline: Account values of the equal-weight pool; None if there are none.
+        title: Title of the plot.
 
     Raises:
         Unimplemented: matplotlib is not installed.
@@ -39,18 +40,18 @@ def draw_account_value(path: Path, *, champion: Trace, baseline: Trace | None, t
     axes.plot(_positions(champion), champion.values, color=CHAMPION_COLOR, label="champion")
     if baseline is not None:
         axes.plot(_positions(baseline), baseline.values, color=BASELINE_COLOR, label="buy and hold, equal weight")
-    axes.set(title=title, xlabel="date" if champion.labels else "step", ylabel="account value (money)")
+    axes.set(title=printable(title), xlabel="date" if champion.labels else "step", ylabel="account value (money)")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     _finish(figure, [axes], path)
 
 
 def draw_backtest(path: Path, traces: Mapping[str, Trace], *, title: str) -> None:
-    """Draws what an account did, one picture above the other: value beside others, drawdown, exposure and turnover.
+    """Plots account values, drawdown, exposure and turnover below each other.
 
     Args:
         path: PNG file.
-        traces: Of simulators.stocks.report, `account_value` among them; what is missing is not drawn.
-        title: Of the picture.
+        traces: Traces of `simulators.stocks.report` with `account_value`; missing traces are not drawn.
+        title: Title of the plot.
 
     Raises:
         Unimplemented: matplotlib is not installed.
@@ -70,13 +71,13 @@ def draw_backtest(path: Path, traces: Mapping[str, Trace], *, title: str) -> Non
     low, high = (traces.get(f"random_{end}_value") for end in ("low", "high"))
     if low is not None and high is not None:
         all_axes[0].fill_between(_positions(low), low.values, high.values, color="#e69f00", alpha=0.2, linewidth=0)
-    all_axes[0].set_title(title)
+    all_axes[0].set_title(printable(title))
     all_axes[0].yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     _finish(figure, list(all_axes), path)
 
 
 def _positions(trace: Trace) -> Any:
-    """The dates that are its labels, or else the numbers of the steps."""
+    """Returns the labels as dates if they are dates, otherwise the step numbers."""
     steps = range(len(trace.values))
     try:
         return [date.fromisoformat(label) for label in trace.labels] or steps
@@ -85,15 +86,15 @@ def _positions(trace: Trace) -> Any:
 
 
 def draw_learning_curves(path: Path, tournament: Tournament, submissions: Sequence[Candidate]) -> None:
-    """Draws the score of every submission against wall clock and against steps, and the best so far.
+    """Plots the score of every submission, and the best score so far, over wall-clock time and environment steps.
 
-    The points of a family, that is of all agents that descend from one fresh agent, share a colour; those of an agent
-    are joined, and begin at its parent.
+    A family (all agents that descend from one fresh agent) shares a color. The points of an agent are connected,
+    starting from its parent.
 
     Args:
         path: PNG file.
-        tournament: With its specification.
-        submissions: By arrival.
+        tournament: The tournament with its specification.
+        submissions: All candidates in order of arrival.
 
     Raises:
         Unimplemented: matplotlib is not installed.
@@ -110,18 +111,18 @@ def draw_learning_curves(path: Path, tournament: Tournament, submissions: Sequen
             axes.axhline(tournament.spec.objective.target_return, color="black", linestyle=":", label="target return")
     by_clock.set(
         title="Return against wall clock",
-        xlabel=f"wall clock since the beginning ({unit})",
+        xlabel=f"wall clock since the start ({unit})",
         ylabel="mean episodic return",
     )
-    by_steps.set(title="Return against steps", xlabel="environment steps behind the policy, its ancestors' included")
+    by_steps.set(title="Return against steps", xlabel="environment steps of the policy, including its ancestors")
     by_steps.xaxis.set_major_formatter(_engineering())
-    name = f"{tournament.tournament_id} on {tournament.spec.environment.id}"
-    figure.suptitle(f"{name}: one line an agent, one colour a family")
+    name = printable(f"{tournament.tournament_id} on {tournament.spec.environment.id}")
+    figure.suptitle(f"{name}: one line per agent, one color per family")
     _finish(figure, [by_clock, by_steps], path)
 
 
 def clock_positions(tournament: Tournament, submissions: Sequence[Candidate]) -> tuple[dict[str, float], str]:
-    """When each submission arrived, since the tournament was created, by candidate id; and the unit of time."""
+    """Returns the time from the creation of the tournament to each submission, by candidate id, and the unit."""
     begin = tournament.create_time.ToNanoseconds()
     seconds = {entry.candidate_id: (entry.submit_time.ToNanoseconds() - begin) / 1e9 for entry in submissions}
     size, unit = clock_unit(seconds.values())
@@ -129,13 +130,13 @@ def clock_positions(tournament: Tournament, submissions: Sequence[Candidate]) ->
 
 
 def clock_unit(seconds: Iterable[float]) -> tuple[float, str]:
-    """The unit that suits the longest of some times: its size in seconds and its name."""
+    """Returns size in seconds and name of the unit that suits the longest of the given times."""
     longest = max(seconds, default=0.0)
     return next((size, unit) for limit, size, unit in _CLOCK_UNITS if longest < limit)
 
 
 def families(submissions: Iterable[Candidate]) -> dict[str, str]:
-    """The first ancestor of every agent, by agent; submissions come by arrival, so that parents come first."""
+    """Returns the first ancestor of every agent. Submissions are in order of arrival, so parents come first."""
     founders: dict[str, str] = {}
     for entry in submissions:
         parent = entry.parent_agent_ids[0] if entry.parent_agent_ids else entry.agent_id
@@ -144,11 +145,11 @@ def families(submissions: Iterable[Candidate]) -> dict[str, str]:
 
 
 def best_so_far(submissions: Sequence[Candidate], positions: Mapping[str, float]) -> tuple[list[float], list[float]]:
-    """The upper envelope: positions at which the best score rises, and the score from there on.
+    """Returns the positions at which the best score rises, and the best scores from there on.
 
     Args:
-        submissions: In any order.
-        positions: By candidate id.
+        submissions: Candidates in any order.
+        positions: Position of each candidate, by candidate id.
     """
     ordered = sorted(submissions, key=lambda entry: positions[entry.candidate_id])
     xs: list[float] = []
@@ -191,12 +192,16 @@ def _engineering() -> object:
 
 
 def new_figure(width_inches: float, height_inches: float) -> "Figure":
-    """A figure that knows no window system, and no state that others share."""
+    """Returns a figure that uses neither a window system nor global state of matplotlib.
+
+    Raises:
+        Unimplemented: matplotlib is not installed.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise Unimplemented("matplotlib is not installed, so that nothing is drawn; install podrace[plots]") from None
+        raise Unimplemented("matplotlib is not installed, so no plots are drawn; install podrace[plots]") from None
     figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

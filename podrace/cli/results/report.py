@@ -1,6 +1,6 @@
-"""What is left of a tournament when it has ended: measures of its champion, pictures, pages, and report.json.
+"""Evaluates the champion of a finished tournament and writes plots, HTML pages and report.json.
 
-Here alone is the champion evaluated on what the specification's `[reports]` name, so that nothing was selected on it.
+Only this module evaluates on the data that `[reports]` of the specification names, so no agent is selected on it.
 """
 
 import json
@@ -19,6 +19,7 @@ from podrace.cli.results.scoring import evaluated, headline
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.output import finite
+from podrace.cli.terminal.printable import printable
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
@@ -26,35 +27,37 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import ReportSpec, Tournament
 
 OTHERS = ("index_", "random_")
-"""What simulators put before the measures of comparisons besides the equal-weight pool."""
+"""Prefixes of metrics of other baselines than the equal-weight pool."""
 
 
 @dataclass
-class Report:
-    """What was found out."""
+class ChampionReport:
+    """Evaluations of the champion."""
 
     champion: Checkpoint
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     """By name of the report."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Why a report could not be made, by its name."""
+    """Errors of the reports that failed, by name."""
 
 
-async def make_report(client: Client, tournament: Tournament, folder: Path, *, tell: Callable[[str], None]) -> Report:
-    """Evaluates the champion as the specification asks, draws, and writes report.json.
+async def make_report(
+    client: Client, tournament: Tournament, folder: Path, *, tell: Callable[[str], None]
+) -> ChampionReport:
+    """Evaluates the champion for each report of the specification and writes plots, pages and report.json.
 
     Args:
-        client: Of its mesh.
-        tournament: Completed.
-        folder: Where the files go; made when missing.
-        tell: Takes lines for a person.
+        client: Client of the mesh.
+        tournament: A completed tournament.
+        folder: Folder for the files; created if it does not exist.
+        tell: Receives lines for the user.
 
     Raises:
-        PodraceError: The leaderboard does not answer, or the files cannot be written. An evaluation that fails is in
-            the result instead.
+        PodraceError: The leaderboard does not answer, or the files cannot be written. An evaluation that fails is
+            listed in the result instead.
     """
     champion = Checkpoint(agent_id=tournament.best_agent_id, manifest_digest=tournament.champion_manifest_digest)
-    report = Report(champion)
+    report = ChampionReport(champion)
     for name, spec in sorted(tournament.spec.reports.items()):
         tell(f"evaluating the champion: {name}")
         await _evaluate(client, tournament, name, spec, report)
@@ -67,7 +70,9 @@ async def make_report(client: Client, tournament: Tournament, folder: Path, *, t
     return report
 
 
-async def _evaluate(client: Client, tournament: Tournament, name: str, spec: ReportSpec, report: Report) -> None:
+async def _evaluate(
+    client: Client, tournament: Tournament, name: str, spec: ReportSpec, report: ChampionReport
+) -> None:
     try:
         report.evaluations[name] = await evaluated(
             client, tournament, report.champion, episodes=spec.episodes, options=spec.options
@@ -80,7 +85,7 @@ def _write(
     folder: Path,
     tournament: Tournament,
     submissions: Sequence[Candidate],
-    report: Report,
+    report: ChampionReport,
     tell: Callable[[str], None],
 ) -> None:
     _write_pages(folder, tournament, report)
@@ -92,19 +97,19 @@ def _write(
     _write_json(folder / "report.json", json_shapes.result(tournament, folder) | {"reports": _reports(report)})
 
 
-def _write_pages(folder: Path, tournament: Tournament, report: Report) -> None:
-    """A page for each report that traded: backtest.html for the report `backtest`."""
+def _write_pages(folder: Path, tournament: Tournament, report: ChampionReport) -> None:
+    """Writes a page for each report with an account value, for instance backtest.html for the report `backtest`."""
     for name, evaluation in report.evaluations.items():
         if backtest_html.CHAMPION in evaluation.traces:
             title = f"{name}: {_agent(tournament, report)} of {tournament.tournament_id}"
             _write_text(folder / f"{name}.html", backtest_html.backtest_page(title, evaluation))
 
 
-def _agent(tournament: Tournament, report: Report) -> str:
+def _agent(tournament: Tournament, report: ChampionReport) -> str:
     return formats.short(report.champion.agent_id, tournament.tournament_id)
 
 
-def _draw_accounts(folder: Path, tournament: Tournament, report: Report) -> None:
+def _draw_accounts(folder: Path, tournament: Tournament, report: ChampionReport) -> None:
     agent = _agent(tournament, report)
     for name, evaluation in report.evaluations.items():
         if "account_value" in evaluation.traces:
@@ -118,7 +123,7 @@ def _draw_accounts(folder: Path, tournament: Tournament, report: Report) -> None
             plots.draw_backtest(folder / f"{name}.png", evaluation.traces, title=f"{name}: {agent}")
 
 
-def _reports(report: Report) -> dict[str, Any]:
+def _reports(report: ChampionReport) -> dict[str, Any]:
     made = {name: json_shapes.evaluation(evaluation) for name, evaluation in report.evaluations.items()}
     return made | {name: {"error": line} for name, line in report.failures.items()}
 
@@ -132,14 +137,15 @@ def _write_text(path: Path, text: str) -> None:
         place.write_text(text, encoding="utf-8")
 
 
-def render(report: Report) -> RenderableType:
-    """The measures as tables, one a report."""
+def render(report: ChampionReport) -> RenderableType:
+    """Returns the metrics of each report as a table."""
     parts: list[RenderableType] = []
     for name, evaluation in report.evaluations.items():
-        parts += [Text(), Text.assemble((name, "bold"), f": {headline(evaluation)}")]
-        # What others would have done is on the page; the table has room for one of them.
+        parts += [Text(), Text.assemble((printable(name), "bold"), f": {headline(evaluation)}")]
+        # The table has room for one baseline; the page shows all.
         measures = {key: value for key, value in evaluation.metrics.items() if not key.startswith(OTHERS)}
         if measures:
             parts.append(Padding(tables.metrics_table(measures, column="champion"), (0, 0, 0, 2)))
-    parts += [Text(f"\n{name}: {line}", style="red") for name, line in report.failures.items()]
+    for name, line in report.failures.items():
+        parts += [Text(), Text(printable(f"{name}: {line}"), style="red")]
     return Group(*parts)

@@ -1,4 +1,4 @@
-"""Has a pod score a checkpoint, and says what came of it."""
+"""Requests evaluations of checkpoints from the pods of a mesh and waits for their results."""
 
 import asyncio
 import contextlib
@@ -31,13 +31,23 @@ async def evaluated(
     request_id: str = "",
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> Evaluation:
-    """Has a pod evaluate a checkpoint, together with the other members of an ensemble, and waits for the result.
+    """Has a pod evaluate a checkpoint, or an ensemble, and returns the result.
 
-    With a request id of one's own it goes on waiting for what the same request queued within a day.
+    Args:
+        client: Client of the mesh.
+        tournament: Tournament of the checkpoint.
+        checkpoint: The checkpoint.
+        episodes: Number of episodes to finish.
+        options: Environment options, merged over those of the tournament.
+        seed: Seed of the environments.
+        stochastic: Whether to sample actions instead of taking the most likely one.
+        members: Other members of the ensemble; empty evaluates the checkpoint alone.
+        request_id: Makes the request idempotent: within a day, a second call waits for the same evaluation.
+        deadline_seconds: Time limit for the result.
 
     Raises:
-        FailedPrecondition: The pod could not; the line is its own.
-        DeadlineExceeded: No pod has done it within the deadline.
+        FailedPrecondition: The evaluation failed; the message contains the error of the pod.
+        DeadlineExceeded: There was no result within the deadline.
     """
     evaluation_id = await client.create_evaluation(
         checkpoint,
@@ -55,33 +65,33 @@ async def evaluated(
 async def awaited(
     client: Client, tournament: Tournament, evaluation_id: str, *, deadline_seconds: float = DEADLINE_SECONDS
 ) -> Evaluation:
-    """Waits for the result of an evaluation that was queued; raises as `evaluated`."""
+    """Waits for the result of a queued evaluation; raises the errors of `evaluated`."""
     try:
         async with asyncio.timeout(deadline_seconds):
             return await _result(client, evaluation_id)
     except TimeoutError:
         raise DeadlineExceeded(
             f"evaluation {evaluation_id} is not done (waited {deadline_seconds:g} s);"
-            f" `podrace show {tournament.tournament_id}` tells what its pods do"
+            f" `podrace show {tournament.tournament_id}` shows the activity of its pods"
         ) from None
 
 
 async def _result(client: Client, evaluation_id: str) -> Evaluation:
     while True:
-        # The orchestrator may be restarting; the evaluation is in its database.
+        # The orchestrator may be restarting; it keeps the evaluation in its database.
         with contextlib.suppress(Unavailable, DeadlineExceeded):
             answer = await client.get_evaluation(evaluation_id)
             if answer.done and answer.error:
                 raise FailedPrecondition(f"evaluation {evaluation_id} failed: {answer.error}")
             if answer.done:
                 if fault := answer.evaluation.evaluator_fault:
-                    tell(f"{evaluation_id} was scored by the pod's own evaluator instead: {fault}")
+                    tell(f"{evaluation_id} was scored by the built-in evaluator instead of the plugin: {fault}")
                 return answer.evaluation
         await asyncio.sleep(POLL_SECONDS)
 
 
 def headline(evaluation: Evaluation) -> str:
-    """The result in a line; one episode has no error."""
+    """Returns the result in one line. The result of a single episode has no standard error."""
     mean = formats.score(evaluation.mean_return, standard_error(evaluation))
     episodes = formats.things(evaluation.episodes, "episode")
     return f"mean return {mean} over {episodes} of {evaluation.mean_length_steps:.0f} steps"

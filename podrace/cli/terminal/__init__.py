@@ -1,1 +1,1 @@
-"""What commands share when they write to a terminal: options, output, formats, interrupts."""
+"""Defines options, output, number formats and interrupts for all commands."""

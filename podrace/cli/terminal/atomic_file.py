@@ -1,4 +1,4 @@
-"""Files that a person asked for: each stands there whole or not at all."""
+"""Writes output files atomically: a file is either complete or not there."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,36 +8,36 @@ from podrace.errors import FailedPrecondition, InvalidArgument
 
 
 def check_file(path: Path, option: str) -> None:
-    """Refuses what could not be written, before anything is done for it.
+    """Checks that a file can probably be written, before the command starts its work.
 
     Args:
-        path: As it was named.
-        option: That named it: `--csv`.
+        path: Path that the user named.
+        option: Option that named it, for instance `--csv`.
 
     Raises:
-        InvalidArgument: Its folder is not there, or a dash stands for it.
+        InvalidArgument: The folder of the file does not exist, or the path is `-`.
     """
     if path == Path("-"):
         raise InvalidArgument(f"{option} -: name a file, or /dev/stdout")
     if not path.absolute().parent.is_dir():
-        raise InvalidArgument(f"{option} {path}: there is no folder {path.absolute().parent}; make it first")
+        raise InvalidArgument(f"{option} {path}: there is no folder {path.absolute().parent}; create it first")
 
 
 @contextmanager
 def whole_file(path: Path, option: str = "") -> Iterator[Path]:
-    """Yields where to write; whoever looks at `path` meanwhile sees what was there before.
+    """Yields a temporary path to write to, and renames it to `path` at the end of the block.
 
-    A device, a pipe and a link are written themselves: a rename would put a file in their place.
+    Devices, pipes and links are written directly, because a rename would replace them by a file.
 
     Args:
-        path: As it was named.
-        option: That named it, or its folder: `--csv`; empty if none did.
+        path: Path that the user named.
+        option: Option that named it or its folder, for instance `--csv`; empty if there is none.
 
     Raises:
-        FailedPrecondition: It cannot be written.
+        FailedPrecondition: The file cannot be written.
     """
     through = path.is_symlink() or (path.exists() and not path.is_file())
-    # The suffix stays, because it says how a picture is drawn.
+    # The suffix is kept, because matplotlib chooses the image format by it.
     beside = path if through else path.with_name(f"{path.stem}.incoming{path.suffix}")
     try:
         yield beside

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats numbers, durations and times for display."""
 
 import math
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ _UNITS = ("", "k", "M", "G", "T")
 
 
 def count(number: float) -> str:
-    """A number of things with three digits at most and its unit: 950, 12.3k, 1.2M."""
+    """Formats a count with at most three digits and a unit: 950, 12.3k, 1.2M."""
     for unit in _UNITS:
-        # What would be rounded to 1000 belongs to the next unit.
+        # A number that would be rounded to 1000 gets the next unit.
         if number < 999.5 or unit == _UNITS[-1]:
             break
         number /= 1000
@@ -25,25 +25,25 @@ def count(number: float) -> str:
 
 
 def things(number: int, noun: str) -> str:
-    """So many of them: 1 pod, 12 agents."""
+    """Formats a count with its noun: 1 pod, 12 agents."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def agents(tournament: Tournament) -> str:
-    """How many agents there were, and how many of them failed."""
+    """Formats the number of agents of a tournament, and how many of them failed."""
     failed = f", {count(tournament.failed_agents)} failed" if tournament.failed_agents else ""
     return f"{things(tournament.agents, 'agent')}{failed}"
 
 
 def duration(seconds: float) -> str:
-    """A time as on a stop watch: 0:42, 12:05, 1:02:03."""
+    """Formats a duration as 0:42, 12:05 or 1:02:03."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def decimals(value: float, error: float) -> int:
-    """Decimals that make sense: two digits of the error, or, where it is 0, four digits of the value."""
+    """Returns the number of significant decimals: two digits of the error, or four digits of the value if it is 0."""
     if not (math.isfinite(value) and math.isfinite(error)):
         return 1
     if error > 0:
@@ -52,9 +52,12 @@ def decimals(value: float, error: float) -> int:
 
 
 def score(value: float, error: float | None, digits: int | None = None) -> str:
-    """A mean and its standard error: 312.4 ± 8.1; with so many decimals, or those that make sense.
+    """Formats a mean and its standard error as 312.4 ± 8.1.
 
-    A mean whose error is unknown stands alone: 312.4.
+    Args:
+        value: The mean.
+        error: Its standard error; None if it is unknown, then only the mean is shown.
+        digits: Number of decimals; None chooses them with `decimals`.
     """
     if error is None:
         return number(value)
@@ -63,50 +66,50 @@ def score(value: float, error: float | None, digits: int | None = None) -> str:
 
 
 def number(value: float) -> str:
-    """A number about whose error nothing is known: 475.0, 0.0123."""
+    """Formats a number without a known error: 475.0, 0.0123."""
     return f"{value:.{decimals(value, 0.0)}f}"
 
 
 def percent(fraction: float) -> str:
-    """A fraction in percent: 12.3 %."""
+    """Formats a fraction in percent: 12.3 %."""
     return f"{100 * fraction:.1f} %"
 
 
 def local_time(timestamp: Timestamp) -> str:
-    """A point in time on the reader's clock: 2026-11-21 11:04."""
+    """Formats a timestamp in local time: 2026-11-21 11:04."""
     return datetime.fromtimestamp(timestamp.seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def local_second(timestamp: Timestamp) -> str:
-    """The same to the second: 2026-11-21 11:04:09."""
+    """Formats a timestamp in local time with seconds: 2026-11-21 11:04:09."""
     return datetime.fromtimestamp(timestamp.seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def is_today(timestamp: Timestamp) -> bool:
-    """Whether a point in time is of today on the reader's clock."""
+    """Returns whether a timestamp is of today in local time."""
     return datetime.fromtimestamp(timestamp.seconds).date() == datetime.now().date()
 
 
 def clock_time(timestamp: Timestamp) -> str:
-    """A point in time of today on the reader's clock: 11:04:09."""
+    """Formats the local time of day of a timestamp: 11:04:09."""
     return datetime.fromtimestamp(timestamp.seconds).strftime("%H:%M:%S")
 
 
 def seconds(length: Duration) -> float:
-    """Seconds of a Duration."""
+    """Returns the seconds of a Duration."""
     return length.seconds + length.nanos * 1e-9
 
 
 def state(tournament: tournament_pb2.Tournament) -> str:
-    """Name of a tournament's state: RUNNING, COMPLETED."""
+    """Returns the name of the state of a tournament: RUNNING, COMPLETED."""
     return tournament_pb2.TournamentState.Name(state_of(tournament)).removeprefix("TOURNAMENT_STATE_")
 
 
 def short(name: str, tournament_id: str) -> str:
-    """A pod or an agent within its tournament: p3, a12."""
+    """Returns the name of a pod or an agent without the id of its tournament: p3, a12."""
     return name.removeprefix(f"{tournament_id}-")
 
 
 def short_all(names: Iterable[str], tournament_id: str) -> str:
-    """Several of them: a3, a7."""
+    """Returns several short names, separated by commas: a3, a7."""
     return ", ".join(short(name, tournament_id) for name in names)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first is a request, the second an order."""
+"""Handles Ctrl-C and SIGTERM: the first asks the command to stop, the second stops it immediately."""
 
 import asyncio
 import contextlib
@@ -9,21 +9,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """Counts the interrupts of one command and hands them to it.
+    """Counts the interrupts of a command and passes them to it.
 
-    The first cancels the command's task, whose blocks then end in order. Within `polite` it sets an event instead, and
-    the second one cancels; what ends then asks `ordered` whether there is time left.
+    The first interrupt cancels the task of the command, which then cleans up. Within a `polite` block the first
+    interrupt sets an event instead, and the second one cancels the task. Cleanup code asks `ordered` whether to hurry.
     """
 
     def __init__(self, task: "asyncio.Task[int]") -> None:
-        """Knows the task of the command; `catch` makes signals arrive."""
+        """Takes the task of the command; signals arrive within `catch`."""
         self.count = 0
         self._task = task
         self._request: asyncio.Event | None = None
 
     @contextlib.contextmanager
     def catch(self) -> Iterator[None]:
-        """Takes the signals of the process during the block; needs the running loop."""
+        """Handles the signals of the process during the block. Requires a running event loop."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self.interrupt)
@@ -34,7 +34,7 @@ class Interrupts:
                 loop.remove_signal_handler(number)
 
     def interrupt(self) -> None:
-        """One more interrupt."""
+        """Handles one interrupt."""
         self.count += 1
         if self._request and not self._request.is_set():
             self._request.set()
@@ -42,12 +42,12 @@ class Interrupts:
             self._task.cancel()
 
     def ordered(self) -> bool:
-        """Whether the user asked twice."""
+        """Returns whether there was more than one interrupt, so that cleanup should not wait."""
         return self.count > 1
 
     @contextlib.contextmanager
     def polite(self) -> Iterator[asyncio.Event]:
-        """An event that the first interrupt within the block sets."""
+        """Yields an event that the first interrupt within the block sets."""
         self._request = asyncio.Event()
         try:
             yield self._request

@@ -1,4 +1,4 @@
-"""Owns a place on the terminal that is drawn over."""
+"""Redraws an area of the terminal in place."""
 
 from types import TracebackType
 from typing import Self
@@ -6,12 +6,14 @@ from typing import Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from podrace.cli.terminal.printable import printable
 
-class InPlace:
-    """Draws over what it drew before, on a terminal; the last picture stays."""
+
+class LiveArea:
+    """Draws over its previous content on a terminal. The last content stays visible."""
 
     def __init__(self, console: Console) -> None:
-        """Shows nothing yet."""
+        """Creates an area on a console; it is shown within a `with` block."""
         self.console = console
         self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
 
@@ -24,10 +26,10 @@ class InPlace:
     ) -> None:
         self._live.stop()
 
-    def show(self, picture: RenderableType) -> None:
-        """Draws a picture."""
-        self._live.update(picture, refresh=True)
+    def show(self, content: RenderableType) -> None:
+        """Replaces the content."""
+        self._live.update(content, refresh=True)
 
     def tell(self, line: str) -> None:
-        """Says something above the picture."""
-        self.console.print(line, style="yellow")
+        """Prints a message above the area."""
+        self.console.print(printable(line), style="yellow")

@@ -1,4 +1,4 @@
-"""What every command can be told."""
+"""Defines the options that commands share."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -19,27 +19,27 @@ Command = Callable[..., int]
 
 @dataclass(frozen=True)
 class Settings:
-    """The options that all commands share."""
+    """Values of the options that all commands share."""
 
     home: Path
-    """Folder of the embedded mesh, as the user wrote it; reports go there too."""
+    """Folder of the embedded mesh and of reports, as the user wrote it."""
     orchestrator: str
     """Address of a running orchestrator; empty: the embedded mesh of `home`."""
     debug: bool
-    """Tracebacks, and debug logs of the services started."""
+    """Whether to print tracebacks and to start services with debug logs."""
     as_json: bool
-    """One JSON value on stdout; everything else on stderr."""
+    """Whether to print one JSON value on stdout and everything else on stderr."""
     store: str = ""
-    """Checkpoint store of the embedded mesh, as the user wrote it; empty: that of the home."""
+    """Checkpoint store of the embedded mesh, as the user wrote it; empty: the store of the home."""
 
     @property
     def where(self) -> str:
-        """What the tournaments are looked for in, for a line to a person."""
+        """The orchestrator or the home, for messages."""
         return self.orchestrator or str(self.home)
 
     @property
     def arguments(self) -> str:
-        """What must be typed to reach the same mesh again; empty for the default home."""
+        """Arguments that reach the same mesh again; empty for the default home."""
         if self.orchestrator:
             return f" --orchestrator {self.orchestrator}"
         return "" if str(self.home) == DEFAULT_HOME else f" --home {self.home}"
@@ -64,7 +64,7 @@ def mesh_options(command: Command) -> Command:
         envvar="PODRACE_STORE",
         show_envvar=True,
         metavar="URI",
-        help="Checkpoint store of a new home, which remembers it; otherwise a folder in the home.",
+        help="Checkpoint store of a new home, which records it.  [default: a folder in the home]",
     )
     @output_options
     @functools.wraps(command)
@@ -76,16 +76,16 @@ def mesh_options(command: Command) -> Command:
 
 def output_options(command: Command) -> Command:
     """Adds --json (as `as_json`) and --debug to a command."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON value on stdout, the rest on stderr.")
-    debug = click.option("--debug", is_flag=True, help="Tracebacks and debug logs.")
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value on stdout.")
+    debug = click.option("--debug", is_flag=True, help="Print tracebacks and write debug logs.")
     return as_json(debug(command))
 
 
 def parse_options(texts: Sequence[str]) -> Struct:
-    """Reads `--option k=v`, each value as in a specification.
+    """Parses `--option k=v`; values are written as in a specification.
 
     Raises:
-        InvalidArgument: There is no `=`.
+        InvalidArgument: A text has no `=` or no key.
     """
     values: dict[str, Any] = {}
     for text in texts:

@@ -1,37 +1,54 @@
-"""How a command answers: tables for people, or one JSON value on stdout; never both."""
+"""Writes the output of a command: tables and lines for people, or one JSON value on stdout; never both."""
 
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from podrace.cli.terminal.printable import printable, printable_lines
 
 PIPE_WIDTH = 120
-"""Columns when the output is no terminal."""
+"""Columns if the output is not a terminal."""
+
+
+class EscapingConsole(Console):
+    """A console that escapes control characters in everything it renders.
+
+    Renderables escape the text of services themselves (`printable`), also line feeds. The console guarantees that no
+    escape sequence reaches the terminal through text that a renderable has not escaped.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Renders an object as segments; those with terminal control codes of rich are kept."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable_lines(segment.text), segment.style)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console on stdout or stderr that takes text as it is: `[pool]` in a message is no style."""
+    """Returns a console on stdout or stderr that prints text literally: `[pool]` in a message is not a style."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPE_WIDTH
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    return EscapingConsole(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def show(renderable: RenderableType) -> None:
-    """Writes the answer for a person; a line of text is left in one piece."""
-    console().print(renderable, soft_wrap=isinstance(renderable, str))
+    """Writes a result for people; a string is one line, which is not wrapped."""
+    text = printable(renderable) if isinstance(renderable, str) else renderable
+    console().print(text, soft_wrap=isinstance(renderable, str))
 
 
 def show_json(value: object) -> None:
-    """Writes the answer for a script: one line."""
+    """Writes a result for programs as one line of JSON, which escapes control characters itself."""
     click.echo(json.dumps(finite(value), allow_nan=False))
 
 
 def finite(value: Any) -> Any:
-    """The value with null for every number that JSON cannot say."""
+    """Replaces numbers that JSON cannot represent (NaN and infinities) by None, at any depth."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -40,5 +57,5 @@ def finite(value: Any) -> Any:
 
 
 def tell(line: str) -> None:
-    """Says something beside the answer."""
-    click.echo(line, err=True)
+    """Writes a message for the user to stderr, on one line."""
+    click.echo(printable(line), err=True)

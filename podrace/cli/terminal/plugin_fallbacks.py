@@ -1,4 +1,4 @@
-"""Describes fallbacks from plugins to built-in components in one line each. Pure."""
+"""Describes how often built-in components replaced plugins, in one line each. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 
 def describe_fallbacks(fallbacks: PluginFallbacks) -> str:
-    """One line for the terminal."""
+    """Returns one line about the fallbacks of one plugin."""
     of = formats.things(fallbacks.of, fallbacks.noun)
     times = formats.count(fallbacks.times)
     return (
@@ -18,9 +18,9 @@ def describe_fallbacks(fallbacks: PluginFallbacks) -> str:
 
 
 def built_in_scores_note(candidates: Sequence[Candidate], tournament_id: str) -> str:
-    """Which agents of a board were scored by the built-in evaluator instead of the tournament's; empty if none."""
+    """Returns a note about the agents that the built-in evaluator scored instead of the plugin; empty if none."""
     agents = [one.agent_id for one in candidates if one.evaluator_fault]
     if not agents:
         return ""
     names = formats.short_all(agents, tournament_id)
-    return f"scored by the built-in evaluator, not the tournament's, and ranked after all others: {names}"
+    return f"scored by the built-in evaluator instead of the plugin, and ranked after all others: {names}"

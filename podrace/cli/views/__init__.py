@@ -1,1 +1,1 @@
-"""Views of tournaments, pods and candidates: tables, live tables, plain lines and JSON."""
+"""Shows tournaments, pods and candidates as tables, live tables, plain lines and JSON."""

@@ -1,8 +1,10 @@
-"""The agents of a tournament as a family: who descends from whom, what changed, and where each is drawn (PURE).
+"""Builds the family tree of the agents of a tournament: descent, changed hyperparameters, and positions in a drawing.
 
 members = make_members(agents, submissions)
 line = line_of(champion_id, members)                # from the first ancestor to the champion
-places = lay_out(members, line)                     # no two at one place, no line across another
+positions = lay_out(members, line)                  # positions are unique, and lines do not cross
+
+Pure.
 """
 
 import itertools
@@ -17,73 +19,73 @@ from podrace.client.enum_values import word_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, Origin
 from podrace.specification.files import whole
 
-Members = Mapping[str, "Member"]
-"""By agent id, by birth: parents come before their children."""
+Members = Mapping[str, "FamilyMember"]
+"""Members by agent id, in order of birth: parents come before their children."""
 
 
 @dataclass(frozen=True)
-class Member:
-    """An agent and the best it did."""
+class FamilyMember:
+    """An agent with its best submission."""
 
     agent_id: str
     name: str
-    """Within its tournament: a12; the whole id of one of another tournament."""
+    """Short name, for instance a12; the full id if the agent belongs to another tournament."""
     algorithm: str
     parent_id: str = ""
-    """Empty when it is fresh, or its parent is not among those that are told of."""
+    """Parent; empty if the agent is fresh or the parent is not among the members."""
     origin: str = ""
     """fresh, clone or mutation; empty if it is not known."""
     reason: str = ""
-    """Why the generator made it."""
+    """Why the generator made the agent."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     """Empty if they are not known."""
     best: Candidate | None = None
-    """Its submission with the highest score; None before the first."""
+    """Submission with the highest score; None if there is no submission."""
     start_steps: int = 0
-    """Environment steps behind the files it started from."""
+    """Environment steps of the checkpoint from which it started."""
     core_seconds: float = 0.0
-    """Processor-core seconds it was given, as far as it submitted."""
+    """Compute in CPU-core seconds until its last submission."""
 
 
 @dataclass(frozen=True)
-class Change:
-    """A hyperparameter at one point of a line."""
+class HyperparameterChange:
+    """A new value of a hyperparameter along a line of descent."""
 
     environment_steps: int
-    """Behind the policy when the value came."""
+    """Environment steps of the policy when the value changed."""
     value: Any
 
 
 @dataclass(frozen=True)
-class Entry:
+class OutlineEntry:
     """An agent in an indented list."""
 
     agent_id: str
     below: str
-    """The agent under which it is indented; empty at the margin."""
-    goes_on: bool
-    """It is not indented although it has a parent: that is the agent before it at the same indent."""
+    """The agent under which it is indented; empty if it is not indented."""
+    continues_parent: bool
+    """Whether it has the same indent as its parent, which is the previous agent at this indent."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an agent is drawn."""
+class Position:
+    """Position of an agent in a drawing."""
 
     column: int
-    """Its position in the order of birth."""
+    """Position in the order of birth."""
     row: int
 
 
-# --- who descends from whom --------------------------------------------------------------------------------------
+# --- descent -----------------------------------------------------------------------------------------------------
 
 
-def make_members(agents: Iterable[Agent], submissions: Iterable[Candidate]) -> dict[str, Member]:
-    """Joins what the generator and the updater know; an agent that only one of them knows is there as well.
+def make_members(agents: Iterable[Agent], submissions: Iterable[Candidate]) -> dict[str, FamilyMember]:
+    """Joins agents with their submissions; includes agents without submissions and submissions without an agent.
 
     Args:
-        agents: Of one tournament, in any order; those of others, from which it started, before them, and named by their
-            whole ids.
-        submissions: Theirs, by arrival.
+        agents: Agents of one tournament in any order. Agents of other tournaments, from which it started, come before
+            them and keep their full ids as names.
+        submissions: Their submissions in order of arrival.
     """
     agents = list(agents)
     order = {name: place for place, name in enumerate(dict.fromkeys(agent.tournament_id for agent in agents))}
@@ -93,7 +95,7 @@ def make_members(agents: Iterable[Agent], submissions: Iterable[Candidate]) -> d
     for entry in submissions:
         by_agent.setdefault(entry.agent_id, []).append(entry)
         steps[entry.candidate_id] = entry.environment_steps
-    born: dict[str, tuple[tuple[int, int], Member]] = {}
+    born: dict[str, tuple[tuple[int, int], FamilyMember]] = {}
     for agent in agents:
         start = steps.get(agent.starting_checkpoint.manifest_digest, 0)
         member = _generated(agent, by_agent.get(agent.agent_id, []), start, home)
@@ -101,11 +103,11 @@ def make_members(agents: Iterable[Agent], submissions: Iterable[Candidate]) -> d
     for agent_id, entries in by_agent.items():
         place = order.get(entries[0].tournament_id, len(order))
         born.setdefault(agent_id, ((place, entries[0].agent_number), _submitted(entries)))
-    return _without_strangers([member for _, member in sorted(born.values(), key=lambda entry: entry[0])])
+    return _with_known_parents([member for _, member in sorted(born.values(), key=lambda entry: entry[0])])
 
 
-def _generated(agent: Agent, entries: Sequence[Candidate], start_steps: int, home: str) -> Member:
-    return Member(
+def _generated(agent: Agent, entries: Sequence[Candidate], start_steps: int, home: str) -> FamilyMember:
+    return FamilyMember(
         agent_id=agent.agent_id,
         name=formats.short(agent.agent_id, home),
         algorithm=agent.algorithm or next((entry.algorithm for entry in entries), ""),
@@ -119,9 +121,9 @@ def _generated(agent: Agent, entries: Sequence[Candidate], start_steps: int, hom
     )
 
 
-def _submitted(entries: Sequence[Candidate]) -> Member:
+def _submitted(entries: Sequence[Candidate]) -> FamilyMember:
     first = entries[0]
-    return Member(
+    return FamilyMember(
         agent_id=first.agent_id,
         name=first.agent_id.removeprefix(f"{first.tournament_id}-"),
         algorithm=first.algorithm,
@@ -132,20 +134,20 @@ def _submitted(entries: Sequence[Candidate]) -> Member:
     )
 
 
-def _without_strangers(members: Sequence[Member]) -> dict[str, Member]:
-    """Makes those fresh whose parent is not here, or comes after them."""
-    known: dict[str, Member] = {}
+def _with_known_parents(members: Sequence[FamilyMember]) -> dict[str, FamilyMember]:
+    """Removes parents that are not among the members or come after their children."""
+    known: dict[str, FamilyMember] = {}
     for member in members:
         known[member.agent_id] = member if member.parent_id in known else _orphan(member)
     return known
 
 
-def _orphan(member: Member) -> Member:
-    return Member(**{**vars(member), "parent_id": ""})
+def _orphan(member: FamilyMember) -> FamilyMember:
+    return FamilyMember(**{**vars(member), "parent_id": ""})
 
 
 def children_of(members: Members) -> dict[str, list[str]]:
-    """Ids of the children of every agent, by birth; of the empty id: those without a parent."""
+    """Returns the ids of the children of every agent in order of birth; the empty id has the agents without parent."""
     children: dict[str, list[str]] = {"": [], **{agent_id: [] for agent_id in members}}
     for agent_id, member in members.items():
         children[member.parent_id].append(agent_id)
@@ -153,7 +155,7 @@ def children_of(members: Members) -> dict[str, list[str]]:
 
 
 def line_of(agent_id: str, members: Members) -> list[str]:
-    """An agent's line from its first ancestor to itself; empty for an unknown agent."""
+    """Returns the line of descent from the first ancestor to an agent; empty for an unknown agent."""
     line: list[str] = []
     while agent_id in members:
         line.append(agent_id)
@@ -161,35 +163,35 @@ def line_of(agent_id: str, members: Members) -> list[str]:
     return line[::-1]
 
 
-def relatives_of(agent_id: str, members: Members) -> dict[str, Member]:
-    """An agent with its ancestors and its descendants."""
+def relatives_of(agent_id: str, members: Members) -> dict[str, FamilyMember]:
+    """Returns an agent with its ancestors and its descendants."""
     kept = set(line_of(agent_id, members))
     descendants = {agent_id}
     for other, member in members.items():
         if member.parent_id in descendants:
             descendants.add(other)
-    return _without_strangers([member for other, member in members.items() if other in kept | descendants])
+    return _with_known_parents([member for other, member in members.items() if other in kept | descendants])
 
 
 DEEPEST_INDENT = 12
-"""Generations up to which each is indented below the one before."""
+"""Largest number of generations for which every child is indented below its parent."""
 
 
-def outline(members: Members, line: Collection[str]) -> list[Entry]:
-    """The order of an indented list, in which every agent comes after its parent and before the next of its family.
+def outline(members: Members, line: Collection[str]) -> list[OutlineEntry]:
+    """Returns the agents as an indented list, in which every agent comes after its parent.
 
-    Where lines are long, as those of populations are, one child of each agent goes on at the indent of its parent,
-    after all who descend from its siblings: the one on `line`, or else the one with most descendants.
+    In families with many generations, one child of each agent has the indent of its parent and comes after all
+    descendants of its siblings: the child on `line`, or else the child with the most descendants.
 
     Args:
-        members: By birth.
-        line: Ids of agents that are to go on in any case.
+        members: Members in order of birth.
+        line: Ids of agents that continue at the indent of their parent in any case.
     """
     children = children_of(members)
     sizes, _ = _measure(members, children)
     deep = max((len(line_of(name, members)) for name, below in children.items() if not below), default=0)
-    entries: list[Entry] = []
-    waiting = [Entry(name, "", False) for name in reversed(children[""])]
+    entries: list[OutlineEntry] = []
+    waiting = [OutlineEntry(name, "", False) for name in reversed(children[""])]
     while waiting:
         entry = waiting.pop()
         entries.append(entry)
@@ -197,64 +199,64 @@ def outline(members: Members, line: Collection[str]) -> list[Entry]:
         if heirs and deep > DEEPEST_INDENT:
             heir = _heirs_first(heirs, line, sizes)[0]
             heirs.remove(heir)
-            waiting.append(Entry(heir, entry.below, True))
-        waiting += [Entry(name, entry.agent_id, False) for name in reversed(heirs)]
+            waiting.append(OutlineEntry(heir, entry.below, True))
+        waiting += [OutlineEntry(name, entry.agent_id, False) for name in reversed(heirs)]
     return entries
 
 
 def _heirs_first(names: Iterable[str], line: Collection[str], sizes: Mapping[str, int]) -> list[str]:
-    """Siblings: first who is on the line, then by their descendants."""
+    """Sorts siblings: first those on the line, then by number of descendants."""
     return sorted(names, key=lambda name: (name not in line, -sizes[name]))
 
 
-# --- what changed ------------------------------------------------------------------------------------------------
+# --- changed hyperparameters -------------------------------------------------------------------------------------
 
 
-def changes(member: Member, parent: Member | None) -> dict[str, tuple[Any, Any]]:
-    """The hyperparameters that differ between a parent and its child, with both values."""
+def changes(member: FamilyMember, parent: FamilyMember | None) -> dict[str, tuple[Any, Any]]:
+    """Returns the hyperparameters that differ between a parent and its child, with both values."""
     before, after = (parent.hyperparameters if parent else {}), member.hyperparameters
     return {name: (before.get(name), after[name]) for name in after if before and before.get(name) != after[name]}
 
 
 def compute(core_seconds: float) -> str:
-    """Compute spent, for a person: 4.2 s of a core, 2:05 of a core."""
-    return f"{core_seconds:.1f} s of a core" if core_seconds < 60 else f"{formats.duration(core_seconds)} of a core"
+    """Formats compute: 4.2 core-seconds, or 2:05 core time for a minute or more."""
+    return f"{core_seconds:.1f} core-seconds" if core_seconds < 60 else f"{formats.duration(core_seconds)} core time"
 
 
 def plain(value: object) -> str:
-    """A hyperparameter's value for a person: 0.00125, 64, relu."""
+    """Formats the value of a hyperparameter: 0.00125, 64, relu."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def schedule(line: Sequence[Member]) -> dict[str, list[Change]]:
-    """How the hyperparameters went along a line, of those that did not stay as they were.
+def schedule(line: Sequence[FamilyMember]) -> dict[str, list[HyperparameterChange]]:
+    """Returns the successive values of all hyperparameters that change along a line of descent.
 
     Args:
-        line: From the first ancestor on.
+        line: Members from the first ancestor on.
     """
-    found: dict[str, list[Change]] = {}
+    found: dict[str, list[HyperparameterChange]] = {}
     for member in line:
         for name, value in member.hyperparameters.items():
             track = found.setdefault(name, [])
             if not track or track[-1].value != value:
-                track.append(Change(member.start_steps, value))
+                track.append(HyperparameterChange(member.start_steps, value))
     return {name: track for name, track in found.items() if len(track) > 1}
 
 
-# --- where each is drawn -----------------------------------------------------------------------------------------
+# --- positions ---------------------------------------------------------------------------------------------------
 
 
-def lay_out(members: Members, line: Collection[str]) -> dict[str, Place]:
-    """Gives every agent a place: its column is its order of birth, and a family has rows of its own.
+def lay_out(members: Members, line: Collection[str]) -> dict[str, Position]:
+    """Returns a position for every agent. The column is the order of birth, and every family has its own rows.
 
-    A parent stands in the row of one of its children, the one on `line` or else the one with most descendants; the
-    others are below, each with its descendants in rows that no sibling uses. A line that leaves the parent downwards
-    and then turns to the child therefore meets no other. Families share rows if one has died out before the other
-    begins.
+    A parent is in the row of one of its children: the child on `line`, or else the child with the most descendants.
+    The other children are below, each with its descendants in rows that no sibling uses. An edge that leads down from
+    the parent and then right to the child therefore crosses no other edge. Two families share rows if one of them ends
+    before the other begins.
 
     Args:
-        members: By birth.
-        line: Ids of agents whose line is to be straight.
+        members: Members in order of birth.
+        line: Ids of agents whose line is drawn straight.
     """
     children = children_of(members)
     sizes, heights = _measure(members, children)
@@ -266,14 +268,14 @@ def lay_out(members: Members, line: Collection[str]) -> dict[str, Place]:
         for child in _heirs_first(children[agent_id], line, sizes):
             rows[child] = row
             row += heights[child]
-    return {agent_id: Place(columns[agent_id], rows[agent_id]) for agent_id in members}
+    return {agent_id: Position(columns[agent_id], rows[agent_id]) for agent_id in members}
 
 
 def _measure(members: Members, children: Mapping[str, Sequence[str]]) -> tuple[dict[str, int], dict[str, int]]:
-    """How many agents descend from each, itself included, and how many rows they need."""
+    """Returns the number of descendants of each agent, itself included, and the number of rows they need."""
     sizes: dict[str, int] = {}
     heights: dict[str, int] = {}
-    # Children are born after their parents: seen from the end they come first, without any recursion.
+    # Children are born after their parents, so in reverse order they come first and no recursion is needed.
     for agent_id in reversed(list(members)):
         sizes[agent_id] = 1 + sum(sizes[child] for child in children[agent_id])
         heights[agent_id] = max(1, sum(heights[child] for child in children[agent_id]))
@@ -281,7 +283,7 @@ def _measure(members: Members, children: Mapping[str, Sequence[str]]) -> tuple[d
 
 
 def _last_columns(members: Members, columns: Mapping[str, int]) -> dict[str, int]:
-    """The column of the youngest descendant of each agent."""
+    """Returns the column of the last-born descendant of each agent."""
     last = dict(columns)
     for agent_id in reversed(list(members)):
         parent_id = members[agent_id].parent_id
@@ -293,7 +295,7 @@ def _last_columns(members: Members, columns: Mapping[str, int]) -> dict[str, int
 def _pack(
     roots: Sequence[str], heights: Mapping[str, int], columns: Mapping[str, int], last: Mapping[str, int]
 ) -> dict[str, int]:
-    """The first row of each family: the lowest number at which all of its rows are free from its first column on."""
+    """Returns the first row of each family: the lowest one from which all its rows are free at its first column."""
     rows: dict[str, int] = {}
     ends: list[int] = []
     for root in roots:

@@ -1,7 +1,7 @@
-"""Writes a family as an SVG file of its own: no fonts, styles or scripts from elsewhere (PURE).
+"""Draws a family tree as a self-contained SVG file, without external fonts, styles or scripts. Pure.
 
-Columns are the order of birth, colours the algorithms, sizes the scores; the champion's line is black and thick.
-Whoever points at an agent in a browser is told all about it.
+Columns are in order of birth, colors show algorithms, sizes show scores, and the line of the champion is black and
+thick. A browser shows the details of the agent under the mouse pointer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,8 @@ from xml.sax.saxutils import escape
 
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.palette import FAMILY_COLORS, OTHER_FAMILIES_COLOR
-from podrace.cli.views.family import Member, Members, Place, changes, compute, plain
+from podrace.cli.terminal.printable import printable
+from podrace.cli.views.family import FamilyMember, Members, Position, changes, compute, plain
 
 _LINE_COLOR = "#111111"
 _EDGE_COLOR = "#b8b8b8"
@@ -19,20 +20,20 @@ _MARGIN = 24.0
 _HEADER_HEIGHT = 66.0
 _FOOTER_HEIGHT = 34.0
 _WIDTH = 1200.0
-"""Of the columns together, as far as that leaves each of them as much as it needs and not more."""
+"""Width of all columns together in pixels, within the limits for each column."""
 _SMALLEST_COLUMN, _LARGEST_COLUMN = 9.0, 64.0
 _ROW_HEIGHT = 22.0
 _SMALLEST_RADIUS, _LARGEST_RADIUS = 2.5, 7.0
 _LETTER_WIDTH = 5.4
-"""Of the small font, at most on the average."""
+"""Upper bound of the average letter width of the small font, in pixels."""
 _TICKS = 12
 
 
 @dataclass(frozen=True)
 class _Canvas:
-    """Where places and sizes come to lie, in pixels."""
+    """Converts positions and scores to pixels."""
 
-    places: Mapping[str, Place]
+    places: Mapping[str, Position]
     column_width: float
     low: float
     high: float
@@ -51,8 +52,8 @@ class _Canvas:
         place = self.places[agent_id]
         return _MARGIN + (place.column + 0.5) * self.column_width, _HEADER_HEIGHT + (place.row + 0.5) * _ROW_HEIGHT
 
-    def radius(self, member: Member) -> float:
-        """Grows with the score; neighbours in a row touch at most."""
+    def radius(self, member: FamilyMember) -> float:
+        """Returns a radius that grows with the score; neighbors in a row do not overlap."""
         largest = min(_LARGEST_RADIUS, max(self.column_width / 2, _SMALLEST_RADIUS))
         if member.best is None:
             return _SMALLEST_RADIUS
@@ -60,14 +61,14 @@ class _Canvas:
         return _SMALLEST_RADIUS + share * (largest - _SMALLEST_RADIUS)
 
 
-def draw(members: Members, places: Mapping[str, Place], line: Sequence[str], *, title: str) -> str:
-    """The text of an SVG file.
+def draw(members: Members, places: Mapping[str, Position], line: Sequence[str], *, title: str) -> str:
+    """Returns the text of the SVG file.
 
     Args:
-        members: By birth; at least one.
-        places: Of every member.
-        line: Ids of the champion's line, the champion last; empty without one.
-        title: Over the picture.
+        members: Members in order of birth; at least one.
+        places: Position of every member.
+        line: Ids of the champion's line of descent, the champion last; empty without a champion.
+        title: Title of the drawing.
     """
     scores = [member.best.score for member in members.values() if member.best]
     width = min(max(_WIDTH / len(members), _SMALLEST_COLUMN), _LARGEST_COLUMN)
@@ -80,7 +81,7 @@ def draw(members: Members, places: Mapping[str, Place], line: Sequence[str], *, 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{canvas.width:.0f}" height="{canvas.height:.0f}"'
         f' viewBox="0 0 {canvas.width:.0f} {canvas.height:.0f}" font-family="sans-serif" fill="{_TEXT_COLOR}">',
-        f"<title>{escape(title)}</title>",
+        f"<title>{escape(printable(title))}</title>",
         '<rect width="100%" height="100%" fill="white"/>',
         *_header(members, line, colors, title),
         *_ticks(members, canvas),
@@ -93,16 +94,16 @@ def draw(members: Members, places: Mapping[str, Place], line: Sequence[str], *, 
 
 
 def _text(x: float, y: float, text: str, *, size: int, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{more}>{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}"{more}>{escape(printable(text))}</text>'
 
 
 def _header(members: Members, line: Sequence[str], colors: Mapping[str, str], title: str) -> list[str]:
-    said = f"{title}: {formats.things(len(members), 'agent')} by birth, larger is better"
+    heading = f"{title}: {formats.things(len(members), 'agent')} in order of birth, larger is better"
     champion = members[line[-1]] if line else None
     if champion and champion.best:
         score = formats.score(champion.best.score, champion.best.standard_error)
-        said += f"; champion {champion.name}: {score}, its line in black"
-    parts = [_text(_MARGIN, 22, said, size=13)]
+        heading += f"; champion {champion.name}: {score}, its line in black"
+    parts = [_text(_MARGIN, 22, heading, size=13)]
     x = _MARGIN
     for name, color in colors.items():
         parts.append(f'<circle cx="{x + 5:.1f}" cy="42" r="5" fill="{color}"/>')
@@ -112,7 +113,7 @@ def _header(members: Members, line: Sequence[str], colors: Mapping[str, str], ti
 
 
 def _ticks(members: Members, canvas: _Canvas) -> list[str]:
-    """Names of a few agents below, each under its column."""
+    """Returns the names of a few agents below their columns."""
     ids = list(members)
     step = max(1, -(-len(ids) // _TICKS))
     y = canvas.height - 12
@@ -121,7 +122,7 @@ def _ticks(members: Members, canvas: _Canvas) -> list[str]:
 
 
 def _edges(members: Members, canvas: _Canvas, line: Sequence[str]) -> list[str]:
-    """Lines to parents: down from the parent, then along to the child; those of the champion on top."""
+    """Returns the edges: down from the parent, then right to the child. The champion's line is drawn last, on top."""
     kin = set(line)
     thin, thick = [], []
     for agent_id, member in members.items():
@@ -142,17 +143,17 @@ def _nodes(members: Members, canvas: _Canvas, line: Sequence[str], colors: Mappi
     for agent_id, member in members.items():
         x, y = canvas.position(agent_id)
         color = colors[member.algorithm]
-        # An agent without a score is hollow.
+        # An agent without a score is drawn as a hollow circle.
         fill = color if member.best else "white"
         edge = f'stroke="{_LINE_COLOR}" stroke-width="2"' if agent_id in kin else f'stroke="{color}" stroke-width="1"'
-        told = escape(describe(member, members.get(member.parent_id)))
+        details = escape(describe(member, members.get(member.parent_id)))
         circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{canvas.radius(member):.1f}" fill="{fill}" {edge}>'
-        parts.append(f"{circle}<title>{told}</title></circle>")
+        parts.append(f"{circle}<title>{details}</title></circle>")
     return parts
 
 
-def describe(member: Member, parent: Member | None) -> str:
-    """All about an agent, in a few lines."""
+def describe(member: FamilyMember, parent: FamilyMember | None) -> str:
+    """Returns the details of an agent in a few lines, without control characters in them."""
     best = member.best
     lines = [f"{member.name}  {member.algorithm}  {member.origin}".rstrip()]
     if best:
@@ -162,11 +163,11 @@ def describe(member: Member, parent: Member | None) -> str:
     else:
         lines.append("no score")
     lines += [f"{name} {plain(old)} → {plain(new)}" for name, (old, new) in changes(member, parent).items()]
-    return "\n".join([*lines, member.reason] if member.reason else lines)
+    return "\n".join(printable(line) for line in ([*lines, member.reason] if member.reason else lines))
 
 
 def _labels(members: Members, canvas: _Canvas, line: Sequence[str]) -> list[str]:
-    """Name and score beside an agent, wherever there is room: first along the champion's line, then the best."""
+    """Returns names and scores above agents if there is room: first on the champion's line, then the best agents."""
     kin = set(line)
 
     def urgency(agent_id: str) -> tuple[bool, bool, float]:

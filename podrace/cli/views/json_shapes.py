@@ -1,4 +1,4 @@
-"""What `--json` prints: one function a shape. Scripts rely on these keys; they are added to, never renamed."""
+"""Builds the JSON output of commands, one function per shape. Keys may be added but never renamed or removed."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +20,7 @@ from podrace.tournament.v1.tournament_pb2 import Layout, Tournament
 
 
 def result(tournament: Tournament, folder: Path) -> dict[str, Any]:
-    """`train`: how a tournament ended, and where its results lie."""
+    """Shape of `train`: how a tournament ended, and the folder of its results."""
     known = tournament.HasField("best_score")
     return {
         "tournament_id": tournament.tournament_id,
@@ -39,7 +39,7 @@ def result(tournament: Tournament, folder: Path) -> dict[str, Any]:
 
 
 def listed(tournament: Tournament, folder: Path) -> dict[str, Any]:
-    """`ls`: a tournament among others."""
+    """Shape of one tournament in `ls`."""
     return result(tournament, folder) | {
         "environment": tournament.spec.environment.id,
         "agents": tournament.agents,
@@ -57,7 +57,7 @@ def shown(
     statistics: list[AlgorithmStatistics],
     fallbacks: list[PluginFallbacks],
 ) -> dict[str, Any]:
-    """`show`: all about a tournament."""
+    """Shape of `show`: everything about a tournament."""
     return listed(tournament, folder) | {
         "spec": to_values(tournament.spec),
         "pods": [pod(entry) for entry in pods],
@@ -68,7 +68,7 @@ def shown(
 
 
 def candidate(entry: Candidate) -> dict[str, Any]:
-    """`standings`: an entry of the board."""
+    """Shape of one candidate in `standings`."""
     return {
         "rank": entry.rank,
         "agent_id": entry.agent_id,
@@ -84,7 +84,7 @@ def candidate(entry: Candidate) -> dict[str, Any]:
 
 
 def pod(entry: Pod) -> dict[str, Any]:
-    """A pod and what it does."""
+    """Shape of one pod in `show`."""
     return {
         "pod_id": entry.pod_id,
         "activity": word_of(PodActivity.DESCRIPTOR, entry.activity),
@@ -100,7 +100,7 @@ def pod(entry: Pod) -> dict[str, Any]:
 
 
 def event(entry: Event) -> dict[str, Any]:
-    """A decision and its reason."""
+    """Shape of one event in `show` and `events`."""
     return {
         "sequence": entry.sequence,
         "time": _time(entry.time),
@@ -112,7 +112,7 @@ def event(entry: Event) -> dict[str, Any]:
 
 
 def algorithm_statistics(entry: AlgorithmStatistics) -> dict[str, Any]:
-    """What the submissions of one algorithm say."""
+    """Shape of the statistics of one algorithm in `show`."""
     return {
         "algorithm": entry.algorithm,
         "agents": entry.agents,
@@ -130,7 +130,7 @@ def algorithm_statistics(entry: AlgorithmStatistics) -> dict[str, Any]:
 
 
 def agent(entry: Agent) -> dict[str, Any]:
-    """`lineage AGENT`: a member of the population."""
+    """Shape of one agent in `lineage AGENT`."""
     return {
         "agent_id": entry.agent_id,
         "number": entry.number,
@@ -144,7 +144,7 @@ def agent(entry: Agent) -> dict[str, Any]:
 
 
 def evaluation(entry: Evaluation) -> dict[str, Any]:
-    """`evaluate` and report.json: how a policy scored."""
+    """Shape of an evaluation in `evaluate` and report.json."""
     return {
         "mean_return": entry.mean_return,
         "standard_error": standard_error(entry),

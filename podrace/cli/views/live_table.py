@@ -1,4 +1,4 @@
-"""The live table of a tournament: how far it is, who leads, what each pod does; for a terminal of 80 to 120 columns."""
+"""Shows a running tournament on a terminal: progress, board and pods. Fits 80 to 120 columns."""
 
 import time
 from collections.abc import Sequence
@@ -11,27 +11,28 @@ from rich.table import Table
 from rich.text import Text
 
 from podrace.cli.terminal import formats
-from podrace.cli.terminal.live_area import InPlace
+from podrace.cli.terminal.live_area import LiveArea
+from podrace.cli.terminal.printable import printable
 from podrace.cli.views import tables
-from podrace.cli.views.progress import Progress, elapsed_seconds, progress
+from podrace.cli.views.progress import ObjectiveProgress, elapsed_seconds, progress
 from podrace.client.client import END_STATES
 from podrace.client.follow import TournamentView
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 SILENCE_SECONDS = 5.0
-"""After this long without a word from the orchestrator the user is told."""
+"""After this time without a message from the orchestrator, the table reports it."""
 BAR_WIDTH = 24
 _FIXED_LINES = 16
-"""Lines of a full screen that hold neither candidates nor pods, with some to spare."""
+"""Upper bound of the lines of a full screen besides the rows of candidates and pods."""
 
 
 def render(view: TournamentView, *, now: float, height: int = 40) -> RenderableType:
-    """Draws a view.
+    """Returns the live table.
 
     Args:
-        view: What is known.
-        now: On the monotonic clock, as `view.last_update`.
-        height: Lines of the terminal; longer tables are cut, and say so.
+        view: State of the tournament.
+        now: Current time on the monotonic clock, as `view.last_update`.
+        height: Lines of the terminal. Longer tables are cut, and their title states it.
     """
     tournament_id = view.tournament.tournament_id
     room = max(6, height - _FIXED_LINES)
@@ -57,7 +58,7 @@ def _title(name: str, shown: Sequence[object], there: Sequence[object]) -> str:
 
 def _header(view: TournamentView, now: float) -> Panel:
     tournament = view.tournament
-    rows = Table.grid(padding=(0, 2), expand=True)
+    rows = tables.EscapingTable.grid(padding=(0, 2), expand=True)
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(no_wrap=True)
     rows.add_column(no_wrap=True)
@@ -65,23 +66,23 @@ def _header(view: TournamentView, now: float) -> Panel:
     silence = now - view.last_update
     steps = progress(tournament, elapsed_seconds(tournament, silence), view.first_score)
     for step, remark in zip(steps, _remarks(tournament), strict=True):
-        rows.add_row(step.name, step.text, _bar(step), Text(remark, style="dim"))
-    last = Table.grid(padding=(0, 2), expand=True)
+        rows.add_row(step.name, step.text, _bar(step), Text(printable(remark), style="dim"))
+    last = tables.EscapingTable.grid(padding=(0, 2), expand=True)
     last.add_column(style="dim", no_wrap=True)
     last.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
-    last.add_row("last  ", Text(_last(view, silence), overflow="ellipsis"))
-    title = Text.assemble((tournament.tournament_id, "bold"), "  ", tables.state_text(tournament))
+    last.add_row("last  ", Text(printable(_last(view, silence)), overflow="ellipsis"))
+    title = Text.assemble((printable(tournament.tournament_id), "bold"), "  ", tables.state_text(tournament))
     return Panel(Group(rows, last), title=title, title_align="left", border_style="dim", width=None)
 
 
 def _remarks(tournament: Tournament) -> tuple[str, str, str]:
-    """What stands beside time, return and steps."""
+    """Returns the texts beside time, return and steps."""
     best = formats.short(tournament.best_agent_id, tournament.tournament_id)
     agents = f"{formats.agents(tournament)} so far"
-    return agents, f"by {best}" if best else "", f"{formats.count(tournament.steps_per_second)} a second"
+    return agents, f"by {best}" if best else "", f"{formats.count(tournament.steps_per_second)} per second"
 
 
-def _bar(step: Progress) -> RenderableType:
+def _bar(step: ObjectiveProgress) -> RenderableType:
     if step.fraction is None:
         return ""
     return ProgressBar(
@@ -93,15 +94,15 @@ def _last(view: TournamentView, silence_seconds: float) -> str:
     if view.tournament.state in END_STATES:
         return view.tournament.reason or view.last_event
     if silence_seconds > SILENCE_SECONDS:
-        return f"no word from the orchestrator for {formats.duration(silence_seconds)}"
+        return f"no message from the orchestrator for {formats.duration(silence_seconds)}"
     if view.stopping:
-        return "stopping: pods publish what they have (Ctrl-C again: at once)"
+        return "stopping: pods publish their results (Ctrl-C again: stop immediately)"
     return view.last_event or tables.NOTHING
 
 
-class LiveTable(InPlace):
-    """Shows a view."""
+class LiveTable(LiveArea):
+    """Shows a running tournament on a terminal."""
 
     def draw(self, view: TournamentView) -> None:
-        """Shows the view as it is now."""
+        """Shows the current state."""
         self.show(render(view, now=time.monotonic(), height=self.console.height))

@@ -1,4 +1,4 @@
-"""All about one tournament on a page, for `podrace show`."""
+"""Shows one tournament in full, for `podrace show`."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,7 @@ from rich.text import Text
 
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.plugin_fallbacks import describe_fallbacks
+from podrace.cli.terminal.printable import printable
 from podrace.cli.views import tables
 from podrace.cli.views.progress import progress
 from podrace.client.plugin_fallbacks import PluginFallbacks, named_plugins
@@ -16,9 +17,9 @@ from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod
 from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentSpec
 
 PER_STEPS = 1_000_000
-"""Environment steps to which learning speeds are told."""
-STATISTICS_NOTE = "mean and variance over the best scores of agents; speed: score gained in a million steps"
-COVARIANCE_NOTE = "+: agents with higher values scored higher; of the logarithm where a range is logarithmic"
+"""Environment steps per unit of learning speed."""
+STATISTICS_NOTE = "mean and variance of the best scores of agents; speed: score gained per million steps"
+COVARIANCE_NOTE = "positive: agents with higher values scored higher; of the logarithm on a log scale"
 
 
 def overview(
@@ -28,18 +29,18 @@ def overview(
     statistics: Sequence[AlgorithmStatistics],
     fallbacks: Sequence[PluginFallbacks] = (),
 ) -> RenderableType:
-    """Draws a tournament.
+    """Returns everything about a tournament as text and tables.
 
     Args:
-        tournament: With its specification.
+        tournament: The tournament with its specification.
         pods: All of its pods.
-        events: The latest, oldest first.
-        statistics: One an algorithm.
-        fallbacks: Plugins that built-in components replaced.
+        events: Its latest events, oldest first.
+        statistics: Statistics of each algorithm.
+        fallbacks: Fallbacks of each plugin that built-in components replaced.
     """
     parts: list[RenderableType] = [_facts(tournament), Text()]
     if fallbacks:
-        parts += [*(Text(describe_fallbacks(one), style="yellow") for one in fallbacks), Text()]
+        parts += [*(Text(printable(describe_fallbacks(one)), style="yellow") for one in fallbacks), Text()]
     if pods:
         parts += [tables.pods_table(pods, tournament.tournament_id, title="pods"), Text()]
     if statistics:
@@ -53,11 +54,11 @@ def overview(
 
 
 def _facts(tournament: Tournament) -> Table:
-    facts = Table.grid(padding=(0, 2))
+    facts = tables.EscapingTable.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
-    facts.add_row("tournament", Text(tournament.tournament_id, style="bold"))
-    facts.add_row("state", Text.assemble(tables.state_text(tournament), f"  {tournament.reason}"))
+    facts.add_row("tournament", Text(printable(tournament.tournament_id), style="bold"))
+    facts.add_row("state", Text.assemble(tables.state_text(tournament), f"  {printable(tournament.reason)}"))
     for quantity in progress(tournament, formats.seconds(tournament.running_duration), first_score=None):
         facts.add_row(quantity.name, quantity.text)
     facts.add_row("champion", formats.short(tournament.best_agent_id, tournament.tournament_id) or tables.NOTHING)
@@ -69,11 +70,11 @@ def _facts(tournament: Tournament) -> Table:
 
 
 def _settings(spec: TournamentSpec) -> list[tuple[str, str]]:
-    """What was asked for, as far as a line each says it."""
+    """Returns the most important settings of a specification, one line each."""
     mix = ", ".join(f"{name} ({spec.algorithms[name].ratio:g})" for name in sorted(spec.algorithms))
-    agent = f"{formats.count(spec.assignment.environment_steps)} steps an agent"
+    agent = f"{formats.count(spec.assignment.environment_steps)} steps per agent"
     return [
-        ("environment", f"{spec.environment.id}, {spec.environment.count} side by side"),
+        ("environment", f"{spec.environment.id}, {spec.environment.count} in parallel"),
         ("algorithms", mix),
         ("evolution", f"{spec.evolution.strategy}, {agent}, seed {spec.seed}"),
         *([("allocation", _allocation(spec))] if len(spec.algorithms) > 1 else []),
@@ -83,11 +84,11 @@ def _settings(spec: TournamentSpec) -> list[tuple[str, str]]:
 
 
 def _allocation(spec: TournamentSpec) -> str:
-    """Which algorithms the next agents have."""
+    """Describes how the algorithms of new agents are chosen."""
     if spec.evolution.allocation == "halving":
         agents = formats.things(spec.evolution.halving_agents, "scored agent")
-        return f"halving: after {agents} of each the worse half of the algorithms gets no more"
-    return "ratio: fresh agents as the algorithms' ratios say"
+        return f"halving: after {agents} of each algorithm, the worse half gets no new agents"
+    return "ratio: fresh agents use the algorithms in the specified ratios"
 
 
 def _statistics_table(statistics: Sequence[AlgorithmStatistics]) -> Table:
@@ -109,13 +110,13 @@ def _statistics_table(statistics: Sequence[AlgorithmStatistics]) -> Table:
 
 
 def _departures(statistics: Sequence[AlgorithmStatistics]) -> list[Text]:
-    """Why algorithms get no more agents."""
+    """Returns a line for each algorithm that gets no new agents, with the reason."""
     left = [entry for entry in statistics if entry.left_draw_reason]
-    return [Text(f"{entry.algorithm} left the draw: {entry.left_draw_reason}") for entry in left]
+    return [Text(printable(f"{entry.algorithm} gets no new agents: {entry.left_draw_reason}")) for entry in left]
 
 
 def _covariance_table(statistics: Sequence[AlgorithmStatistics]) -> Table:
-    """What searched hyperparameters had to do with scores."""
+    """Returns the covariances of searched hyperparameters with scores and learning speeds."""
     numbers = "with best score", "with speed"
     table = tables.plain_table("algorithm", "hyperparameter", *numbers, title="covariance over agents", right=numbers)
     for entry in statistics:

@@ -1,4 +1,4 @@
-"""A tournament's progress where there is no terminal: a line every few seconds."""
+"""Shows the progress of a tournament as a line every few seconds, if the output is not a terminal."""
 
 import math
 import time
@@ -14,11 +14,11 @@ LINE_SECONDS = 5.0
 
 
 def line(view: TournamentView, *, now: float) -> str:
-    """Where a tournament stands, in a line.
+    """Returns the progress of a tournament in one line.
 
     Args:
-        view: What is known.
-        now: On the monotonic clock, as `view.last_update`.
+        view: State of the tournament.
+        now: Current time on the monotonic clock, as `view.last_update`.
     """
     tournament = view.tournament
     elapsed, best, steps = progress(tournament, elapsed_seconds(tournament, now - view.last_update), view.first_score)
@@ -36,10 +36,10 @@ def line(view: TournamentView, *, now: float) -> str:
 
 
 class PlainLines:
-    """Shows a view as lines, one every `LINE_SECONDS`, and one when it has ended."""
+    """Writes a line every `LINE_SECONDS`, and one when the tournament has ended."""
 
     def __init__(self, tell: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Tells nothing yet; `clock` is monotonic, in seconds."""
+        """Takes the function that writes a line, and a monotonic clock in seconds."""
         self.tell = tell
         self._clock = clock
         self._due = clock()
@@ -50,10 +50,10 @@ class PlainLines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Nothing to take back."""
+        """Leaves the lines as they are."""
 
     def draw(self, view: TournamentView) -> None:
-        """Tells where the tournament stands, if it is time."""
+        """Writes a line if it is time for the next one."""
         now = self._clock()
         ended = view.tournament.state in END_STATES
         if now >= self._due or (ended and self._due < math.inf):

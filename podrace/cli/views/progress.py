@@ -1,4 +1,4 @@
-"""How far a tournament is from each of its objectives; computes only."""
+"""Computes the progress of a tournament towards its objectives. Pure."""
 
 from dataclasses import dataclass
 
@@ -8,35 +8,37 @@ from podrace.tournament.v1.tournament_pb2 import TOURNAMENT_STATE_RUNNING, Tourn
 
 
 @dataclass(frozen=True)
-class Progress:
-    """A quantity that may be an objective."""
+class ObjectiveProgress:
+    """Progress of a quantity that may be an objective."""
 
     name: str
     text: str
-    """Where it stands, and where it is to be if it is an objective."""
+    """The value, and the target if it is an objective."""
     fraction: float | None
-    """Share of the way, 0 to 1; None when it is no objective or cannot be told yet."""
+    """Fraction of the target that is reached, 0 to 1; None if it is not an objective or not known yet."""
 
 
-def elapsed_seconds(tournament: Tournament, since_heard_seconds: float) -> float:
-    """Time it has been running; goes on between two messages."""
+def elapsed_seconds(tournament: Tournament, since_update_seconds: float) -> float:
+    """Returns the running time of a tournament, extrapolated by the time since its last update while it runs."""
     running = state_of(tournament) == TOURNAMENT_STATE_RUNNING
-    return formats.seconds(tournament.running_duration) + (since_heard_seconds if running else 0.0)
+    return formats.seconds(tournament.running_duration) + (since_update_seconds if running else 0.0)
 
 
-def progress(tournament: Tournament, elapsed: float, first_score: float | None) -> tuple[Progress, Progress, Progress]:
-    """Time, return and steps.
+def progress(
+    tournament: Tournament, elapsed: float, first_score: float | None
+) -> tuple[ObjectiveProgress, ObjectiveProgress, ObjectiveProgress]:
+    """Returns the progress of running time, return and environment steps.
 
     Args:
-        tournament: With its specification.
-        elapsed: Seconds it has been running.
-        first_score: Score of the first submission; the way to the target return begins there.
+        tournament: The tournament with its specification.
+        elapsed: Running time in seconds.
+        first_score: Score of the first submission, from which progress towards the target return is measured.
     """
     return _time(tournament, elapsed), _return(tournament, first_score), _steps(tournament)
 
 
 def objectives(tournament: Tournament) -> dict[str, float]:
-    """The objectives that are set, by name."""
+    """Returns the objectives that are set, by name."""
     objective = tournament.spec.objective
     values: dict[str, float] = {}
     if objective.HasField("target_return"):
@@ -48,34 +50,34 @@ def objectives(tournament: Tournament) -> dict[str, float]:
     return values
 
 
-def _time(tournament: Tournament, elapsed: float) -> Progress:
+def _time(tournament: Tournament, elapsed: float) -> ObjectiveProgress:
     text = formats.duration(elapsed)
     goal = objectives(tournament).get("wall_clock_seconds")
     if goal is None:
-        return Progress("time", text, None)
-    return Progress("time", f"{text} of {formats.duration(goal)}", _share(elapsed, goal))
+        return ObjectiveProgress("time", text, None)
+    return ObjectiveProgress("time", f"{text} of {formats.duration(goal)}", _share(elapsed, goal))
 
 
-def _return(tournament: Tournament, first_score: float | None) -> Progress:
+def _return(tournament: Tournament, first_score: float | None) -> ObjectiveProgress:
     known = tournament.HasField("best_score")
     text = formats.score(tournament.best_score, tournament.best_score_standard_error) if known else "none yet"
     goal = objectives(tournament).get("target_return")
     if goal is None:
-        return Progress("return", text, None)
+        return ObjectiveProgress("return", text, None)
     fraction = None
     if known and first_score is not None:
         fraction = _share(tournament.best_score - first_score, goal - first_score)
-    return Progress("return", f"{text} of {formats.number(goal)}", fraction)
+    return ObjectiveProgress("return", f"{text} of {formats.number(goal)}", fraction)
 
 
-def _steps(tournament: Tournament) -> Progress:
+def _steps(tournament: Tournament) -> ObjectiveProgress:
     text = formats.count(tournament.environment_steps)
     goal = objectives(tournament).get("environment_steps")
     if goal is None:
-        return Progress("steps", text, None)
-    return Progress("steps", f"{text} of {formats.count(goal)}", _share(tournament.environment_steps, goal))
+        return ObjectiveProgress("steps", text, None)
+    return ObjectiveProgress("steps", f"{text} of {formats.count(goal)}", _share(tournament.environment_steps, goal))
 
 
 def _share(done: float, whole: float) -> float:
-    """A way of no length has been gone; a first submission may be beyond the target."""
+    """Returns done / whole, limited to 0 to 1; 1 if `whole` is not positive, as when the first score met the target."""
     return min(max(done / whole, 0.0), 1.0) if whole > 0 else 1.0

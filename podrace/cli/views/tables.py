@@ -1,12 +1,18 @@
-"""Tables of candidates, pods, tournaments and measures, the same live and after."""
+"""Builds tables of candidates, pods, events, tournaments and metrics.
+
+Tables escape control characters in their cells.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
+from rich.console import RenderableType
+from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
 from podrace.cli.terminal import formats
+from podrace.cli.terminal.printable import printable
 from podrace.client.enum_values import UNSPECIFIED, word_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
@@ -24,11 +30,26 @@ _ACTIVITY_STYLES = {"training": "green", "evaluating": "cyan", "publishing": "ma
 _RANK_STYLES = {1: "bold"}
 
 
+class EscapingTable(Table):
+    """A table that escapes control characters, line feeds included, in cells that are strings."""
+
+    def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
+        """Adds a row."""
+        escaped = (printable(cell) if isinstance(cell, str) else cell for cell in cells)
+        super().add_row(*escaped, style=style, end_section=end_section)
+
+
 def plain_table(*columns: str, title: str = "", right: Sequence[str] = ()) -> Table:
-    """A table in the house's style; columns in `right` hold numbers."""
-    table = Table(
+    """Returns an empty table in the style of all commands.
+
+    Args:
+        columns: Names of the columns.
+        title: Title above the table.
+        right: Columns that are aligned to the right, because they contain numbers.
+    """
+    table = EscapingTable(
         box=box.SIMPLE_HEAD,
-        title=title or None,
+        title=printable(title) or None,
         title_justify="left",
         title_style="bold",
         pad_edge=False,
@@ -40,10 +61,10 @@ def plain_table(*columns: str, title: str = "", right: Sequence[str] = ()) -> Ta
 
 
 def standings_table(candidates: Sequence[Candidate], tournament_id: str, *, title: str = "") -> Table:
-    """The board: who is best, how sure that is, and where it comes from."""
+    """Returns the board: ranks, agents, scores with standard errors, and parents."""
     numbers = "rank", "score ± standard error", "steps"
     table = plain_table("rank", "agent", "algorithm", *numbers[1:], "parents", title=title, right=numbers)
-    # As many decimals as the best one's error is worth, so that the column lines up.
+    # All scores have the decimals of the best one, so that the column is aligned.
     digits = formats.decimals(candidates[0].score, candidates[0].standard_error) if candidates else 0
     for candidate in candidates:
         table.add_row(
@@ -59,9 +80,9 @@ def standings_table(candidates: Sequence[Candidate], tournament_id: str, *, titl
 
 
 def pods_table(pods: Iterable[Pod], tournament_id: str, *, title: str = "") -> Table:
-    """The pods and what each does."""
+    """Returns the pods and their activities."""
     numbers = "steps", "steps/s", "policy lag"
-    table = plain_table("pod", "does", "agent", *numbers, "plane", title=title, right=numbers)
+    table = plain_table("pod", "activity", "agent", *numbers, "plane", title=title, right=numbers)
     for pod in pods:
         activity = word_of(PodActivity.DESCRIPTOR, pod.activity)
         held = pod.progress if pod.agent_id else None
@@ -78,19 +99,26 @@ def pods_table(pods: Iterable[Pod], tournament_id: str, *, title: str = "") -> T
 
 
 def events_table(events: Sequence[Event], tournament_id: str, *, title: str = "", dated: bool = False) -> Table:
-    """Decisions with their reasons; with the day if `dated`, or if any is of another than today."""
+    """Returns events with their messages.
+
+    Args:
+        events: The events, oldest first.
+        tournament_id: Their tournament.
+        title: Title above the table.
+        dated: Whether to show the date; it is also shown if any event is not of today.
+    """
     dated = dated or not all(formats.is_today(event.time) for event in events)
     table = plain_table("time", "event", "what happened", title=title)
     table.columns[-1].no_wrap = False
     for event in events:
         time = formats.local_second(event.time) if dated else formats.clock_time(event.time)
-        # Within their tournament: a7 instead of stocks-x2k4qz-a7, which would fill half of the line.
-        table.add_row(time, event.kind, Text(event.message.replace(f"{tournament_id}-", "")))
+        # Short names such as a7 instead of stocks-x2k4qz-a7, which would fill half of the line.
+        table.add_row(time, event.kind, event.message.replace(f"{tournament_id}-", ""))
     return table
 
 
 def tournaments_table(tournaments: Iterable[Tournament]) -> Table:
-    """One line a tournament."""
+    """Returns one row per tournament."""
     numbers = "best score", "agents", "steps", "time"
     table = plain_table("tournament", "state", *numbers, "created", right=numbers)
     for tournament in tournaments:
@@ -107,31 +135,31 @@ def tournaments_table(tournaments: Iterable[Tournament]) -> Table:
 
 
 def state_text(tournament: Tournament) -> Text:
-    """The state in its colour."""
+    """Returns the state of a tournament in its color."""
     state = formats.state(tournament)
     return Text(state, style=_STATE_STYLES.get(state, ""))
 
 
 def best_score(tournament: Tournament) -> str:
-    """The best score with its error; a dash while the board is empty."""
+    """Returns the best score with its standard error; a dash while the board is empty."""
     if not tournament.HasField("best_score"):
         return NOTHING
     return formats.score(tournament.best_score, tournament.best_score_standard_error)
 
 
-# --- measures of an evaluation -----------------------------------------------------------------------------------
+# --- metrics of an evaluation ------------------------------------------------------------------------------------
 
 BASELINE = "equal_weight_"
-"""What simulators put before the name of a measure when it is that of buy and hold of the equal-weight pool."""
+"""Prefix of metrics of the baseline, which buys and holds the equal-weight pool."""
 _FRACTIONS = {"cumulative_return", "annual_return", "annual_volatility", "maximum_drawdown"}
 
 
 def metrics_table(metrics: Mapping[str, float], *, column: str) -> Table:
-    """What a simulator measured, beside its baseline if it has one.
+    """Returns the metrics of a simulator beside those of its baseline, if there are any.
 
     Args:
-        metrics: Values by name, those of the baseline with its prefix.
-        column: Whose measures these are.
+        metrics: Values by name; those of the baseline have the prefix `BASELINE`.
+        column: Title of the column of the policy.
     """
     own = [name for name in metrics if not name.startswith(BASELINE)]
     beside = any(name.startswith(BASELINE) for name in metrics)
@@ -151,7 +179,7 @@ _ORDER = (
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
-    """The papers' order, then the alphabet's."""
+    """Sorts metrics: those of the papers in their order, then the others by name."""
     return sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
 
 

@@ -1,4 +1,4 @@
-"""A mesh with canned answers (real gRPC servers, in a thread of the tests), and a way to type commands."""
+"""Provides a fake mesh with prepared answers (real gRPC servers in a thread), and a fixture that runs commands."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ def tournament(tournament_id: str, state: str = "COMPLETED") -> Any:
 
 @dataclass
 class Known:
-    """What the fake mesh knows, and what it was asked."""
+    """Data of the fake mesh, and the requests it received."""
 
     tournaments: list[Any] = field(default_factory=list)
     pods: list[Any] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Known:
     submissions: list[Any] = field(default_factory=list)
     lineage: list[Any] = field(default_factory=list)
     families: dict[str, list[Any]] = field(default_factory=dict)
-    """By agent, where it is not `lineage`."""
+    """Lineage by agent id; `lineage` is used for other agents."""
     differences: list[str] = field(default_factory=list)
     statistics: list[Any] = field(
         default_factory=lambda: [
@@ -283,7 +283,7 @@ class FakeMesh:
 
 @dataclass
 class Answer:
-    """What a command did."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -300,7 +300,7 @@ Type = Callable[..., Answer]
 
 @pytest.fixture
 def type_(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Type:
-    """Types a command in an empty folder."""
+    """Runs commands in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(reconnect, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(scoring, "POLL_SECONDS", 0.01)
@@ -316,7 +316,7 @@ def type_(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def canned() -> SimpleNamespace:
-    """Makers of canned answers."""
+    """Functions that create prepared answers."""
     return SimpleNamespace(tournament=tournament, candidate=candidate, DIGEST=DIGEST)
 
 
@@ -340,7 +340,7 @@ def known() -> Known:
 
 @pytest.fixture
 def mesh(known: Known) -> Iterator[FakeMesh]:
-    """A running mesh that knows what `known` holds."""
-    # Not tmp_path: a socket's path must be short.
+    """A running mesh with the data of `known`."""
+    # Not tmp_path, because the length of socket paths is limited.
     with tempfile.TemporaryDirectory() as folder, FakeMesh(Path(folder), known) as running:
         yield running

@@ -11,13 +11,13 @@ HEAVY = ("torch", "numpy", "matplotlib", "orchestrator", "leaderboard", "agentpo
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(type_: Any, command: str) -> None:
+def test_every_command_has_help(type_: Any, command: str) -> None:
     answer = type_(command, "--help")
     assert answer.code == 0
     assert answer.out.startswith(f"Usage: podrace {command}")
-    # The list of commands promises what the command's own help begins with.
-    promise = COMMANDS[command][1].split(";")[0].split(":")[0].rstrip(".")
-    assert promise.split(",")[0] in " ".join(answer.out.split())
+    # The line in the list of commands agrees with the help of the command.
+    line = COMMANDS[command][1].split(";")[0].split(":")[0].rstrip(".")
+    assert line.split(",")[0] in " ".join(answer.out.split())
     assert "--json" in answer.out
 
 
@@ -29,12 +29,12 @@ def test_help_lists_every_command(type_: Any) -> None:
 
 
 @pytest.mark.parametrize("group", ["continuous", "data", "store"])
-def test_no_line_of_help_is_cut(type_: Any, group: str) -> None:
+def test_no_line_of_help_is_truncated(type_: Any, group: str) -> None:
     lines = type_(group, "--help").out.partition("Commands:")[2].splitlines()
     assert [line for line in lines if line.rstrip().endswith("...")] == []
 
 
-def test_help_imports_nothing_slow() -> None:
+def test_help_imports_no_slow_module() -> None:
     script = (
         "import sys; from podrace.cli import main; main(['--help']); "
         "print([name for name in ('grpc', 'rich', 'google.protobuf', 'asyncio') if name in sys.modules])"
@@ -43,7 +43,7 @@ def test_help_imports_nothing_slow() -> None:
     assert out.splitlines()[-1] == "[]"
 
 
-def test_the_command_lives_without_torch_and_never_imports_a_service() -> None:
+def test_the_command_imports_neither_torch_nor_a_service() -> None:
     modules = {module for module, _ in COMMANDS.values()} | {"podrace.cli.session", "podrace.mesh.embedded"}
     script = f"import sys, importlib; [importlib.import_module(name) for name in {sorted(modules)}]; " + (
         f"print([name for name in {HEAVY} if name in sys.modules])"
@@ -84,14 +84,14 @@ def test_simulators_and_strategies_are_those_of_the_catalog(type_: Any) -> None:
         assert name in type_("strategies").out
 
 
-def test_version_is_told(type_: Any) -> None:
+def test_version_is_shown(type_: Any) -> None:
     from podrace import __version__
 
     assert type_("version", "--json").json["podrace"] == __version__
     assert __version__ in type_("version").out
 
 
-def test_print_config_prints_and_starts_nothing(type_: Any, tmp_path: Any) -> None:
+def test_print_config_prints_without_starting_a_mesh(type_: Any, tmp_path: Any) -> None:
     (tmp_path / "spec.toml").write_text(
         '[environment]\nid = "CartPole-v1"\n[algorithms.ppo]\n[objective]\ntarget_return = 475\n'
     )
@@ -102,7 +102,7 @@ def test_print_config_prints_and_starts_nothing(type_: Any, tmp_path: Any) -> No
     assert not (tmp_path / "podrace-home").exists()
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     command = f"{sys.executable} -m podrace.cli algorithms ppo | head -1"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert ran.stderr == ""

@@ -10,31 +10,33 @@ IDS = ["stocks-zz9", "cartpole-bbb", "cartpole-aaa", "foo-a12345"]
     ("text", "tournament_id"),
     [("latest", "stocks-zz9"), ("s", "stocks-zz9"), ("cartpole-a", "cartpole-aaa"), ("foo-a12345", "foo-a12345")],
 )
-def test_a_tournament_is_named_by_its_id_its_beginning_or_latest(text: str, tournament_id: str) -> None:
+def test_a_tournament_is_named_by_its_id_a_prefix_or_latest(text: str, tournament_id: str) -> None:
     assert resolve_tournament(text, IDS, where="home") == tournament_id
 
 
-def test_an_id_that_begins_another_means_itself() -> None:
+def test_an_id_that_is_a_prefix_of_another_names_itself() -> None:
     assert resolve_tournament("a-1", ["a-12", "a-1"], where="home") == "a-1"
 
 
-def test_what_fits_several_is_refused_with_their_names() -> None:
-    with pytest.raises(InvalidArgument, match=r"'cartpole' fits 2: cartpole-bbb, cartpole-aaa; write more of it"):
+def test_an_ambiguous_prefix_is_refused_with_its_matches() -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"'cartpole' is ambiguous, it matches 2: cartpole-bbb, cartpole-aaa; use a longer prefix"
+    ):
         resolve_tournament("cartpole", IDS, where="home")
 
 
-def test_what_fits_none_is_refused_with_the_nearest() -> None:
+def test_an_unknown_id_is_refused_with_a_similar_one() -> None:
     with pytest.raises(NotFound, match=r"home: unknown tournament 'cartpoel-bbb'; did you mean 'cartpole-bbb'\?"):
         resolve_tournament("cartpoel-bbb", IDS, where="home")
 
 
-def test_of_many_that_are_not_near_only_the_newest_are_named() -> None:
+def test_without_a_similar_id_only_the_newest_are_listed() -> None:
     with pytest.raises(NotFound) as refusal:
         resolve_tournament("q", [f"t{number}" for number in range(100)], where="home")
     assert refusal.value.message.endswith("known: t0, t1, t2, t3, t4, t5, t6, t7")
 
 
-def test_no_tournament_is_latest_when_there_is_none() -> None:
+def test_latest_is_an_error_without_tournaments() -> None:
     with pytest.raises(NotFound, match=r"home: there are no tournaments"):
         resolve_tournament("latest", [], where="home")
 
@@ -52,14 +54,14 @@ def test_no_tournament_is_latest_when_there_is_none() -> None:
         ("latest", None),
     ],
 )
-def test_an_agent_is_named_after_its_tournament(text: str, found: tuple[str, str] | None) -> None:
+def test_an_agent_is_named_by_its_tournament_and_number(text: str, found: tuple[str, str] | None) -> None:
     assert resolve_agent(text, IDS) == found
 
 
-def test_candidates_are_named_by_digests() -> None:
+def test_candidates_are_named_by_prefixes_of_digests() -> None:
     assert looks_like_candidate("0a1b2c")
     assert not looks_like_candidate("stocks")
     assert not looks_like_candidate("0a1")
     assert resolve_candidate("0a1b", ["0a1b2c", "ffff"], where="home") == "0a1b2c"
-    with pytest.raises(InvalidArgument, match="fits 2"):
+    with pytest.raises(InvalidArgument, match="matches 2"):
         resolve_candidate("0a1b", ["0a1b2c", "0a1bff"], where="home")

@@ -145,7 +145,7 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
         ({"algorithms__ppo__hyperparameters": {"adam_epsilon": 0}}, "adam_epsilon = 0.0: expected a number from 1e-12"),
         (
             {"algorithms__ppo__hyperparameters": {"epochs": {"choices": [2, 4], "value": 3}}},
-            "hyperparameters.epochs: value 3.0 is not one of its choices",
+            "hyperparameters.epochs: value 3.0 is not among its choices",
         ),
         ({"algorithms__ppo__ratio": math.inf}, "algorithms.ppo.ratio = inf: expected a finite number"),
         ({"objective__wall_clock_duration": math.inf}, "objective.wall_clock_duration = inf: expected a duration"),

@@ -1,4 +1,4 @@
-"""`podrace data`. The work is done in this process, which imports what it needs once; one test starts the real one."""
+"""`podrace data`. Most tests call the worker in this process to save time; one test starts the real process."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ DAYS = ("2022-03-01", "2022-03-02", "2022-03-03", "2022-03-04")
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the worker's `main` answer in the place of a process."""
+    """Calls the `main` of the worker instead of starting a process."""
     from simulators.stocks.__main__ import main
 
     def run(arguments: list[str], *, input: str, **named: Any) -> subprocess.CompletedProcess[str]:
@@ -44,7 +44,7 @@ def write(path: Path, closes: dict[str, list[float]]) -> str:
     return path.name
 
 
-def test_a_table_becomes_an_array_file_that_is_told_in_lines(type_: Any, tmp_path: Path) -> None:
+def test_a_table_becomes_an_array_file_with_a_summary(type_: Any, tmp_path: Path) -> None:
     source = write(tmp_path / "raw.csv", {"A": [10, 11, 12, 13], "B": [20, 21, 22, 23], "QQQ": [3, 4, 5, 6]})
     answer = type_("data", "build", source, "--output", "prices.npz", "--symbols", "B,A", "--index", "QQQ")
     assert answer.code == 0, answer.err
@@ -59,7 +59,7 @@ def test_a_table_becomes_an_array_file_that_is_told_in_lines(type_: Any, tmp_pat
     assert len(checked.json["source_digest"]) == 64
 
 
-def test_a_split_is_refused_and_can_be_adjusted_accepted_or_named(type_: Any, tmp_path: Path) -> None:
+def test_an_unadjusted_split_is_refused_and_can_be_adjusted_accepted_or_listed(type_: Any, tmp_path: Path) -> None:
     source = write(tmp_path / "raw.csv", {"A": [100, 101, 50.5, 51], "B": [20, 21, 22, 23]})
     build = "data", "build", source, "--output", "prices.npz"
     refused = type_(*build)
@@ -77,20 +77,18 @@ def test_a_split_is_refused_and_can_be_adjusted_accepted_or_named(type_: Any, tm
         assert file["close"][:, 0].tolist() == [50, 50.5, 50.5, 51]
 
 
-def test_members_come_from_a_table(type_: Any, tmp_path: Path) -> None:
+def test_members_are_read_from_a_table(type_: Any, tmp_path: Path) -> None:
     source = write(tmp_path / "raw.csv", {"A": [10, 11, 12, 13], "B": [20, 21, 22, 23]})
     (tmp_path / "members.csv").write_text("symbol,from,to\nA,,\nB,2022-03-03,\nGONE,,2022-03-02\n")
     answer = type_("data", "build", source, "--output", "prices.npz", "--members", "members.csv")
-    assert "2 bars of stocks that did not belong to the pool" in answer.out
+    assert "2 bars of stocks while they did not belong to the pool" in answer.out
     assert "members without prices: GONE" in answer.out
     (tmp_path / "members.csv").write_text("name,from\nA,\n")
     wrong = type_("data", "build", source, "--output", "prices.npz", "--members", "members.csv")
     assert (wrong.code, "expected the columns symbol, from, to" in wrong.err) == (2, True)
 
 
-def test_synthetic_prices_are_the_same_for_a_seed_whoever_makes_them(
-    type_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_synthetic_prices_depend_only_on_the_seed(type_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, run in (("a.npz", subprocess.run), ("b.npz", REAL)):
         monkeypatch.setattr(subprocess, "run", run)
         answer = type_("data", "synthesize", "--output", name, "--symbols", "3", "--days", "4", "--bar-minutes", "30")
@@ -108,18 +106,18 @@ def test_synthetic_prices_are_the_same_for_a_seed_whoever_makes_them(
         (("synthesize", "--output", "x.npz", "--days", "1"), "days must be 3 to 10000, not 1"),
     ],
 )
-def test_what_is_wrong_is_one_line(type_: Any, arguments: tuple[str, ...], line: str) -> None:
+def test_an_error_is_one_line(type_: Any, arguments: tuple[str, ...], line: str) -> None:
     answer = type_("data", *arguments)
     assert answer.code == 2
-    (told,) = answer.err.splitlines()
-    assert told.startswith("error: ")
-    assert line in told
+    (error,) = answer.err.splitlines()
+    assert error.startswith("error: ")
+    assert line in error
 
 
-def test_a_worker_that_breaks_or_is_too_slow_is_a_defect_and_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_crashes_or_is_too_slow_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", REAL)
     monkeypatch.setattr(data, "WORKER", "no.such.module")
-    with pytest.raises(Internal, match="ended with 1"):
+    with pytest.raises(Internal, match="exited with code 1"):
         data.ask({"verb": "check", "file": "x"})
 
     def never(*arguments: object, timeout: float, **named: object) -> None:

@@ -1,4 +1,4 @@
-"""`podrace ensemble`: who is a member, what is asked for, what is shown."""
+"""`podrace ensemble`: its members, its requests and its output."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def test_members_are_the_best_candidates_of_different_agents() -> None:
     assert best_of_agents([], 3) == []
 
 
-def test_all_are_scored_together_and_then_each_alone_on_the_same_episodes(type_: Any, scored: Any) -> None:
+def test_the_ensemble_and_each_member_are_evaluated_on_the_same_episodes(type_: Any, scored: Any) -> None:
     arguments = "--top", "2", "--episodes", "16", "--seed", "3", "--option", "split=backtest"
     answer = type_("ensemble", "latest", *arguments, "--orchestrator", scored.address, "--json")
     assert answer.code == 0, answer.err
@@ -37,22 +37,22 @@ def test_all_are_scored_together_and_then_each_alone_on_the_same_episodes(type_:
     assert [member["agent_id"] for member in answer.json["members"]] == [member.agent_id for member in members]
 
 
-def test_the_ensemble_stands_above_its_members(type_: Any, scored: Any) -> None:
+def test_the_ensemble_is_listed_above_its_members(type_: Any, scored: Any) -> None:
     answer = type_("ensemble", "latest", "--top", "2", "--orchestrator", scored.address)
     assert answer.code == 0, answer.err
-    rows = [line.split()[0] for line in answer.out.splitlines() if "±" in line and "who" not in line]
+    rows = [line.split()[0] for line in answer.out.splitlines() if "±" in line and "agent" not in line]
     assert rows[0] == "ensemble"
     assert len(rows) == 3
 
 
-def test_of_a_single_episode_no_error_is_told(type_: Any, scored: Any) -> None:
+def test_a_single_episode_has_no_standard_error(type_: Any, scored: Any) -> None:
     scored.known.evaluation.variance, scored.known.evaluation.episodes = 0.0, 1
     arguments = "ensemble", "latest", "--top", "2", "--episodes", "1", "--orchestrator", scored.address
-    assert type_(*arguments).out.count("±") == 1, "in the head of the table alone"
+    assert type_(*arguments).out.count("±") == 1, "only in the header of the table"
     assert type_(*arguments, "--json").json["ensemble"]["standard_error"] is None
 
 
-def test_a_tournament_without_candidates_says_so(type_: Any, scored: Any) -> None:
+def test_a_tournament_without_candidates_is_an_error(type_: Any, scored: Any) -> None:
     scored.known.board.clear()
     answer = type_("ensemble", "latest", "--orchestrator", scored.address)
     assert (answer.code, answer.err.count("\n")) == (2, 1)

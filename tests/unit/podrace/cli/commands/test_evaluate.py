@@ -13,7 +13,7 @@ def scored(mesh: Any) -> Any:
     return mesh
 
 
-def test_a_tournament_means_its_champion(type_: Any, scored: Any, canned: Any) -> None:
+def test_a_tournament_selects_its_champion(type_: Any, scored: Any, canned: Any) -> None:
     arguments = "--episodes", "16", "--option", "split=backtest", "--option", "episode_days=0", "--seed", "3"
     answer = type_("evaluate", "latest", *arguments, "--stochastic", "--orchestrator", scored.address, "--json")
     assert answer.code == 0, answer.err
@@ -28,7 +28,7 @@ def test_a_tournament_means_its_champion(type_: Any, scored: Any, canned: Any) -
     assert answer.json["metrics"] == {"sharpe_ratio": 1.5}
 
 
-def test_an_agent_means_its_best_candidate(type_: Any, scored: Any, canned: Any) -> None:
+def test_an_agent_selects_its_best_candidate(type_: Any, scored: Any, canned: Any) -> None:
     worse = canned.candidate("cartpole-abc123", 1, 10.0)
     worse.candidate_id = "dead" + 60 * "0"
     scored.known.submissions.append(worse)
@@ -38,9 +38,7 @@ def test_an_agent_means_its_best_candidate(type_: Any, scored: Any, canned: Any)
     assert request.episodes == 32
 
 
-def test_a_candidate_is_found_in_its_tournament_by_the_beginning_of_its_id(
-    type_: Any, scored: Any, canned: Any
-) -> None:
+def test_a_candidate_is_found_by_a_prefix_of_its_id(type_: Any, scored: Any, canned: Any) -> None:
     answer = type_("evaluate", "0001a", "--orchestrator", scored.address)
     assert answer.code == 0, answer.err
     (request,) = scored.known.asked(pb.CreateEvaluationRequest)
@@ -49,20 +47,20 @@ def test_a_candidate_is_found_in_its_tournament_by_the_beginning_of_its_id(
     assert "sharpe ratio" in answer.out
 
 
-def test_what_the_pod_says_of_a_failure_is_the_line(type_: Any, scored: Any) -> None:
+def test_a_failed_evaluation_shows_the_error_of_the_pod(type_: Any, scored: Any) -> None:
     scored.known.evaluation_error = "stocks: unknown option 'splitt'; did you mean 'split'?"
     answer = type_("evaluate", "latest", "--option", "splitt=backtest", "--orchestrator", scored.address)
     assert answer.code == 1
     assert answer.err == f"error: evaluation cartpole-abc123-e1 failed: {scored.known.evaluation_error}\n"
 
 
-def test_a_score_that_is_not_the_tournaments_evaluators_is_told(type_: Any, scored: Any) -> None:
-    scored.known.evaluation.evaluator_fault = "evaluator grpc://there:1: nobody answers at there:1"
+def test_a_score_of_the_built_in_evaluator_is_reported(type_: Any, scored: Any) -> None:
+    scored.known.evaluation.evaluator_fault = "evaluator grpc://there:1: cannot be reached"
     answer = type_("evaluate", "latest", "--orchestrator", scored.address, "--json")
     assert answer.code == 0, answer.err
     assert answer.err == (
-        "cartpole-abc123-e1 was scored by the pod's own evaluator instead: evaluator grpc://there:1: nobody answers at"
-        " there:1\n"
+        "cartpole-abc123-e1 was scored by the built-in evaluator instead of the plugin:"
+        " evaluator grpc://there:1: cannot be reached\n"
     )
     assert answer.json["mean_return"] == 450.0
 
@@ -76,7 +74,7 @@ def test_a_score_that_is_not_the_tournaments_evaluators_is_told(type_: Any, scor
         (["latest", "--episodes", "0"], "Invalid value for '--episodes'"),
     ],
 )
-def test_a_mistake_is_one_line(type_: Any, scored: Any, arguments: list[str], line: str) -> None:
+def test_an_error_is_one_line(type_: Any, scored: Any, arguments: list[str], line: str) -> None:
     answer = type_("evaluate", *arguments, "--orchestrator", scored.address)
     assert answer.code == 2
     assert line in answer.err

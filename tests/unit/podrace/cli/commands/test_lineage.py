@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from podrace.cli.views import family, family_svg
-from podrace.cli.views.family import Member, Place
+from podrace.cli.views.family import FamilyMember, Position
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 
 NAME = "cartpole-abc123"
@@ -39,18 +39,18 @@ def population(known: Any) -> None:
     known.lineage[2].starting_checkpoint.manifest_digest = known.submissions[1].candidate_id
 
 
-def test_every_agent_has_its_score_its_cost_and_what_it_changed(type_: Any, mesh: Any) -> None:
+def test_every_agent_is_shown_with_score_compute_and_changes(type_: Any, mesh: Any) -> None:
     lines = type_("lineage", "latest", "--orchestrator", mesh.address).out.splitlines()
     assert lines[:5] == [
         NAME,
-        "├── a0  ppo  120.0 ± 2.5  100k steps  0.0 s of a core",
-        "└── a1  ppo  300.0 ± 2.5  200k steps  0.0 s of a core",
-        "    └── a2  ppo  480.0 ± 2.5  300k steps  12.2 s of a core  champion  learning_rate 0.001 → 0.002",
+        "├── a0  ppo  120.0 ± 2.5  100k steps  0.0 core-seconds",
+        "└── a1  ppo  300.0 ± 2.5  200k steps  0.0 core-seconds",
+        "    └── a2  ppo  480.0 ± 2.5  300k steps  12.2 core-seconds  champion  learning_rate 0.001 → 0.002",
         "        └── a3  ppo  no score  epochs 4 → 8",
     ]
 
 
-def test_the_champions_schedule_is_told_below(type_: Any, mesh: Any) -> None:
+def test_the_champions_hyperparameter_schedule_is_shown_below(type_: Any, mesh: Any) -> None:
     lines = type_("lineage", "latest", "--orchestrator", mesh.address).out.splitlines()
     assert lines[6] == "hyperparameters along the line to a2"
     assert " ".join(lines[7].split()) == "learning_rate 0.001 (from 0) → 0.002 (from 200k)"
@@ -58,35 +58,35 @@ def test_the_champions_schedule_is_told_below(type_: Any, mesh: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["a2", "2", f"{NAME}-a2"])
-def test_an_agent_is_shown_with_its_ancestors_and_descendants_alone(type_: Any, mesh: Any, name: str) -> None:
+def test_an_agent_is_shown_only_with_its_ancestors_and_descendants(type_: Any, mesh: Any, name: str) -> None:
     lines = type_("lineage", "latest", "--agent", name, "--orchestrator", mesh.address).out.splitlines()
     assert [line.lstrip("│├└─ ").split()[0] for line in lines[:4]] == [NAME, "a1", "a2", "a3"]
     assert lines[4:6] == ["", "hyperparameters along the line to a2"]
 
 
-def test_json_is_the_best_submission_of_each_agent_by_arrival(type_: Any, mesh: Any) -> None:
-    everybody = type_("lineage", "latest", "--orchestrator", mesh.address, "--json").json
-    assert [row["agent_id"] for row in everybody] == [f"{NAME}-a{number}" for number in range(3)]
-    assert list(everybody[0]) == [
+def test_json_lists_the_best_submission_of_each_agent_in_order_of_arrival(type_: Any, mesh: Any) -> None:
+    everyone = type_("lineage", "latest", "--orchestrator", mesh.address, "--json").json
+    assert [row["agent_id"] for row in everyone] == [f"{NAME}-a{number}" for number in range(3)]
+    assert list(everyone[0]) == [
         "rank", "agent_id", "candidate_id", "algorithm", "score", "standard_error", "episodes", "environment_steps",
         "parent_agent_ids", "evaluator_fault", "depth",
     ]  # fmt: skip
     relatives = type_("lineage", "latest", "--agent", "a1", "--orchestrator", mesh.address, "--json").json
-    assert relatives == everybody[1:]
+    assert relatives == everyone[1:]
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (["latest", "--agent", "a33"], f"{NAME}: unknown agent 'a33'; did you mean 'a3'?"),
-        (["latest", "--agent", "b"], f"{NAME}: unknown agent 'b'; there are 4, from a0 on"),
+        (["latest", "--agent", "b"], f"{NAME}: unknown agent 'b'; there are 4 agents, from a0 on"),
         (["latest-a2", "--agent", "a1"], "lineage: latest-a2 and --agent a1 both name an agent; give only one"),
         (["latest", "--replay", "--svg", "x.svg"], "lineage: --replay compares decisions and draws nothing"),
         (["latest", "--svg", "no/x.svg"], "--svg no/x.svg: there is no folder "),
         (["latest", "--svg", "-"], "--svg -: name a file, or /dev/stdout"),
     ],
 )
-def test_a_wrong_request_is_one_line(type_: Any, mesh: Any, arguments: list[str], line: str) -> None:
+def test_a_wrong_request_is_reported_in_one_line(type_: Any, mesh: Any, arguments: list[str], line: str) -> None:
     answer = type_("lineage", *arguments, "--orchestrator", mesh.address)
     assert answer.code in (1, 2)
     assert answer.err.startswith(f"error: {line}")
@@ -97,29 +97,31 @@ def drawing(path: Path) -> Any:
     return ElementTree.parse(path).getroot()
 
 
-def test_the_picture_holds_every_agent_its_line_and_all_about_it(type_: Any, mesh: Any, tmp_path: Path) -> None:
+def test_the_drawing_contains_every_agent_with_its_details(type_: Any, mesh: Any, tmp_path: Path) -> None:
     answer = type_("lineage", "latest", "--svg", "tree.svg", "--orchestrator", mesh.address, "--json")
     assert len(answer.json) == 3
     assert answer.err == "the family tree is in tree.svg\n"
     assert [path.name for path in tmp_path.glob("*svg*")] == ["tree.svg"]
     root = drawing(tmp_path / "tree.svg")
-    told = [
+    details = [
         node.find(f"{SVG}title").text for node in root.findall(f"{SVG}circle") if node.find(f"{SVG}title") is not None
     ]
-    assert [text.split()[0] for text in told] == ["a0", "a1", "a2", "a3"]
-    assert told[2] == "a2  ppo  mutation\n480.0 ± 2.5 after 300k steps\n12.2 s of a core\nlearning_rate 0.001 → 0.002"
+    assert [text.split()[0] for text in details] == ["a0", "a1", "a2", "a3"]
+    assert (
+        details[2] == "a2  ppo  mutation\n480.0 ± 2.5 after 300k steps\n12.2 core-seconds\nlearning_rate 0.001 → 0.002"
+    )
     edges = root.findall(f"{SVG}path")
-    # The champion's line comes last, so that it lies on top.
+    # The champion's line is drawn last, on top of the others.
     assert [edge.get("stroke-width") for edge in edges] == ["1", "3"]
     text = (tmp_path / "tree.svg").read_text()
     assert "href" not in text
     assert "url(" not in text
 
 
-def test_the_picture_of_an_agent_holds_its_relatives(type_: Any, mesh: Any, tmp_path: Path) -> None:
+def test_the_drawing_of_an_agent_contains_its_relatives(type_: Any, mesh: Any, tmp_path: Path) -> None:
     type_("lineage", "latest-a1", "--svg", "tree.svg", "--orchestrator", mesh.address)
     text = (tmp_path / "tree.svg").read_text()
-    assert "3 agents by birth" in text
+    assert "3 agents in order of birth" in text
     assert "<title>a0 " not in text
 
 
@@ -131,12 +133,14 @@ def test_a_tournament_without_agents_is_not_drawn(type_: Any, mesh: Any, tmp_pat
     assert not (tmp_path / "tree.svg").exists()
 
 
-def member(number: int, score: float | None, parent: str = "", algorithm: str = "ppo", reason: str = "") -> Member:
+def member(
+    number: int, score: float | None, parent: str = "", algorithm: str = "ppo", reason: str = ""
+) -> FamilyMember:
     best = None if score is None else pb.Candidate(score=score, standard_error=1.0)
-    return Member(f"a{number}", f"a{number}", algorithm, parent, best=best, reason=reason)
+    return FamilyMember(f"a{number}", f"a{number}", algorithm, parent, best=best, reason=reason)
 
 
-def drawn(*entries: Member, line: tuple[str, ...] = ()) -> Any:
+def drawn(*entries: FamilyMember, line: tuple[str, ...] = ()) -> Any:
     members = {entry.agent_id: entry for entry in entries}
     return ElementTree.fromstring(family_svg.draw(members, family.lay_out(members, line), line, title="t"))
 
@@ -145,14 +149,14 @@ def nodes(root: Any) -> list[Any]:
     return [node for node in root.findall(f"{SVG}circle") if node.find(f"{SVG}title") is not None]
 
 
-def test_a_better_agent_is_larger_and_one_without_a_score_is_hollow() -> None:
+def test_better_agents_are_larger_and_agents_without_a_score_are_hollow() -> None:
     low, high, middle, none = nodes(drawn(member(0, -50.0), member(1, 150.0), member(2, 50.0), member(3, None)))
     assert [float(node.get("r")) for node in (low, middle, high)] == [2.5, pytest.approx(4.75, abs=0.06), 7.0]
     assert none.get("fill") == "white"
     assert low.get("fill") == high.get("fill") != "white"
 
 
-def test_each_algorithm_has_a_colour_which_the_legend_tells() -> None:
+def test_each_algorithm_has_a_color_that_the_legend_names() -> None:
     root = drawn(member(0, 1.0, algorithm="sac"), member(1, 2.0, algorithm="ppo"), member(2, 3.0, algorithm="sac"))
     first, second, third = (node.get("fill") for node in nodes(root))
     assert first == third != second
@@ -160,12 +164,12 @@ def test_each_algorithm_has_a_colour_which_the_legend_tells() -> None:
     assert legend == [second, first]
 
 
-def test_what_people_wrote_is_text_and_no_markup() -> None:
+def test_text_of_agents_is_escaped() -> None:
     (node,) = nodes(drawn(member(0, 1.0, reason='<b> & "c"')))
     assert node.find(f"{SVG}title").text.endswith('<b> & "c"')
 
 
-def test_labels_do_not_overlap_and_the_champions_is_there() -> None:
+def test_labels_do_not_overlap_and_the_champion_has_one() -> None:
     entries = [member(0, 1.0), *(member(number, float(number), f"a{number - 1}") for number in range(1, 300))]
     line = tuple(entry.agent_id for entry in entries[:151])
     root = drawn(*entries, line=line)
@@ -178,7 +182,7 @@ def test_labels_do_not_overlap_and_the_champions_is_there() -> None:
     )
 
 
-def test_a_picture_of_hundreds_stays_within_what_a_browser_shows_and_its_agents_apart() -> None:
+def test_a_drawing_of_hundreds_of_agents_has_a_limited_size_and_no_overlaps() -> None:
     members = {
         f"a{number}": member(number, float(number % 7), f"a{number - 8}" if number > 7 else "") for number in range(600)
     }
@@ -189,10 +193,10 @@ def test_a_picture_of_hundreds_stays_within_what_a_browser_shows_and_its_agents_
     in_first_row = [node for node, place in zip(nodes(root), places.values(), strict=True) if place.row == 0]
     xs = [(float(node.get("cx")), float(node.get("r"))) for node in in_first_row]
     assert all(left + radius <= right - other + 0.2 for (left, radius), (right, other) in itertools.pairwise(xs))
-    assert places["a0"] == Place(0, 0)
+    assert places["a0"] == Position(0, 0)
 
 
-def test_the_agent_of_another_tournament_it_started_from_stands_above(type_: Any, mesh: Any, tmp_path: Path) -> None:
+def test_an_ancestor_from_another_tournament_is_shown_above(type_: Any, mesh: Any, tmp_path: Path) -> None:
     before = pb.Agent(agent_id="older-def456-a7", tournament_id="older-def456", number=7, algorithm="ppo")
     before.hyperparameters.update({"epochs": 2, "learning_rate": 0.001})
     known = mesh.known.lineage
@@ -203,7 +207,7 @@ def test_the_agent_of_another_tournament_it_started_from_stands_above(type_: Any
     lines = type_("lineage", "latest", "--svg", "t.svg", "--orchestrator", mesh.address).out.splitlines()
     assert lines[1:3] == [
         "├── older-def456-a7  ppo  no score",
-        "│   └── a0  ppo  120.0 ± 2.5  100k steps  0.0 s of a core  epochs 2 → 4",
+        "│   └── a0  ppo  120.0 ± 2.5  100k steps  0.0 core-seconds  epochs 2 → 4",
     ]
     drawn = ElementTree.parse(tmp_path / "t.svg").getroot()
     assert any("older-def456-a7" in (text.text or "") for text in drawn.iter(f"{SVG}title"))

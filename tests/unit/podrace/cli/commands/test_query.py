@@ -17,7 +17,7 @@ def test_ls_lists_every_tournament_of_every_page(type_: Any, mesh: Any, canned: 
     assert answer.json[0]["create_time"] == "1970-01-12T13:46:40Z"
 
 
-def test_ls_of_a_home_without_tournaments_is_empty_and_makes_nothing(type_: Any, tmp_path: Any) -> None:
+def test_ls_of_a_home_without_tournaments_is_empty_and_creates_no_files(type_: Any, tmp_path: Any) -> None:
     assert type_("ls", "--json").json == []
     answer = type_("ls")
     assert answer.code == 0
@@ -25,7 +25,7 @@ def test_ls_of_a_home_without_tournaments_is_empty_and_makes_nothing(type_: Any,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ls_shows_numbers_as_people_read_them(type_: Any, mesh: Any) -> None:
+def test_ls_shows_scores_steps_and_durations_in_readable_units(type_: Any, mesh: Any) -> None:
     out = type_("ls", "--orchestrator", mesh.address).out
     assert "cartpole-abc123" in out
     assert "480.0 ± 2.5" in out
@@ -33,24 +33,24 @@ def test_ls_shows_numbers_as_people_read_them(type_: Any, mesh: Any) -> None:
     assert "0:42" in out
 
 
-def test_standings_are_candidates_by_rank_with_the_promised_keys(type_: Any, mesh: Any) -> None:
+def test_standings_are_candidates_by_rank_with_the_documented_keys(type_: Any, mesh: Any) -> None:
     board = type_("standings", "latest", "--orchestrator", mesh.address, "--json").json
     assert [entry["rank"] for entry in board] == [1, 2, 3]
-    promised = {
+    documented = {
         "rank", "agent_id", "algorithm", "score", "standard_error", "episodes", "environment_steps", "parent_agent_ids",
     }  # fmt: skip
-    assert promised <= set(board[0])
+    assert documented <= set(board[0])
     assert board[0]["parent_agent_ids"] == ["cartpole-abc123-a1"]
     assert board[0]["environment_steps"] == 300_000
 
 
-def test_standings_for_people_name_agents_within_their_tournament(type_: Any, mesh: Any) -> None:
+def test_standings_show_short_agent_names(type_: Any, mesh: Any) -> None:
     lines = type_("standings", "cart", "--orchestrator", mesh.address).out.splitlines()
     assert lines[0].strip() == "cartpole-abc123"
     assert lines[3].split() == ["1", "a2", "ppo", "480.0", "±", "2.5", "300k", "a1"]
 
 
-def test_show_tells_pods_events_and_statistics(type_: Any, mesh: Any) -> None:
+def test_show_contains_pods_events_and_statistics(type_: Any, mesh: Any) -> None:
     shown = type_("show", "latest", "--orchestrator", mesh.address, "--json").json
     assert shown["pods"][0]["activity"] == "training"
     assert shown["events"][0]["message"] == "2 cores are free"
@@ -61,7 +61,7 @@ def test_show_tells_pods_events_and_statistics(type_: Any, mesh: Any) -> None:
         assert expected in out
 
 
-def test_show_says_what_steers_and_why(type_: Any, mesh: Any) -> None:
+def test_show_explains_how_algorithms_are_chosen(type_: Any, mesh: Any) -> None:
     spec = mesh.known.tournaments[0].spec
     spec.algorithms["a2c"].ratio = 1.0
     spec.evolution.allocation, spec.evolution.halving_agents = "halving", 4
@@ -84,8 +84,8 @@ def test_show_says_what_steers_and_why(type_: Any, mesh: Any) -> None:
         ),
     ]
     out = type_("show", "latest", "--orchestrator", mesh.address).out
-    assert "halving: after 4 scored agents of each the worse half of the algorithms gets no more" in out
-    assert "a2c left the draw: halving: is behind" in out
+    assert "halving: after 4 scored agents of each algorithm, the worse half gets no new agents" in out
+    assert "a2c gets no new agents: halving: is behind" in out
     rows = [line.split() for line in out.splitlines()]
     assert ["ppo", "9", "21", "480.0", "123.0", "2601.0", "570.0", "3.4M", "1:02"] in rows
     assert ["ppo", "learning_rate", "-1.25", "+2"] in rows
@@ -97,13 +97,13 @@ def test_show_says_what_steers_and_why(type_: Any, mesh: Any) -> None:
     assert ppo["hyperparameter_speed_covariance"] == {"learning_rate": 2e-6}
 
 
-def test_a_tournament_of_one_algorithm_has_nothing_to_allocate(type_: Any, mesh: Any) -> None:
+def test_a_tournament_with_one_algorithm_shows_no_allocation(type_: Any, mesh: Any) -> None:
     out = type_("show", "latest", "--orchestrator", mesh.address).out
     assert "allocation" not in out
     assert "covariance" not in out
 
 
-def test_events_tells_every_decision_or_those_of_a_kind(type_: Any, mesh: Any) -> None:
+def test_events_shows_all_events_or_those_of_a_kind(type_: Any, mesh: Any) -> None:
     left = Event(sequence=9, kind="algorithm_left", message="a2c leaves the draw: is behind")
     mesh.known.events = [*mesh.known.events, left]
     out = type_("events", "latest", "--orchestrator", mesh.address).out
@@ -112,13 +112,13 @@ def test_events_tells_every_decision_or_those_of_a_kind(type_: Any, mesh: Any) -
     assert [event["message"] for event in chosen] == ["a2c leaves the draw: is behind"]
 
 
-def test_events_of_a_kind_that_there_are_not_are_refused_with_those_there_are(type_: Any, mesh: Any) -> None:
+def test_an_unknown_kind_of_event_is_refused_with_the_existing_kinds(type_: Any, mesh: Any) -> None:
     answer = type_("events", "latest", "--orchestrator", mesh.address, "--kind", "algorithm_lost")
     assert answer.code != 0
-    assert f"--kind algorithm_lost: cartpole-abc123 has {mesh.known.events[0].kind}" in answer.err
+    assert f"--kind algorithm_lost: cartpole-abc123 has only events of kind {mesh.known.events[0].kind}" in answer.err
 
 
-def test_brackets_in_a_message_are_shown_as_they_are(type_: Any, mesh: Any) -> None:
+def test_brackets_in_a_message_are_shown_literally(type_: Any, mesh: Any) -> None:
     mesh.known.events[0].message = "see [pool] and :smile:"
     assert "see [pool] and :smile:" in type_("show", "latest", "--orchestrator", mesh.address).out
 
@@ -145,7 +145,7 @@ def test_lineage_draws_children_below_their_parents(type_: Any, mesh: Any) -> No
     assert "champion" in lines[3]
 
 
-def test_lineage_of_an_agent_tells_what_each_ancestor_changed(type_: Any, mesh: Any) -> None:
+def test_lineage_of_an_agent_shows_the_changes_of_each_ancestor(type_: Any, mesh: Any) -> None:
     parent = pb.Agent(agent_id="cartpole-abc123-a1", tournament_id="cartpole-abc123", origin=pb.ORIGIN_FRESH)
     parent.hyperparameters.update({"learning_rate": 0.001, "epochs": 4})
     child = pb.Agent(
@@ -166,7 +166,7 @@ def test_lineage_of_an_agent_tells_what_each_ancestor_changed(type_: Any, mesh: 
     assert ancestors[0]["hyperparameters"] == {"epochs": 4, "learning_rate": 0.002}
 
 
-def test_a_replay_that_differs_fails_and_one_that_agrees_does_not(type_: Any, mesh: Any) -> None:
+def test_a_replay_fails_only_if_a_decision_differs(type_: Any, mesh: Any) -> None:
     agreed = type_("lineage", "latest", "--replay", "--orchestrator", mesh.address)
     assert agreed.code == 0
     assert "3 agents generated and 5 submissions judged again, 0 differences" in agreed.out
@@ -179,7 +179,7 @@ def test_a_replay_that_differs_fails_and_one_that_agrees_does_not(type_: Any, me
 
 
 @pytest.mark.parametrize("command", ["show", "standings", "lineage", "stop", "evaluate"])
-def test_an_unknown_tournament_is_refused_with_the_nearest(type_: Any, mesh: Any, command: str) -> None:
+def test_an_unknown_tournament_is_refused_with_a_similar_one(type_: Any, mesh: Any, command: str) -> None:
     answer = type_(command, "cartpole-abc132", "--orchestrator", mesh.address)
     assert answer.code == 2
     assert (
@@ -188,20 +188,20 @@ def test_an_unknown_tournament_is_refused_with_the_nearest(type_: Any, mesh: Any
 
 
 @pytest.mark.parametrize("command", ["show", "standings", "lineage", "stop", "evaluate"])
-def test_a_home_without_tournaments_is_told_in_one_line(type_: Any, command: str) -> None:
+def test_a_home_without_tournaments_is_reported_in_one_line(type_: Any, command: str) -> None:
     answer = type_(command, "latest", "--home", "nowhere")
     assert answer.code == 2
     assert answer.err.startswith("error: nowhere: there are no tournaments")
     assert answer.err.count("\n") == 1
 
 
-def test_an_orchestrator_that_is_not_there_is_told_in_one_line(
+def test_an_orchestrator_that_does_not_run_is_reported_in_one_line(
     type_: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "REMOTE_SECONDS", 0.2)
-    answer = type_("ls", "--orchestrator", f"unix:{tmp_path}/nobody.sock")
+    answer = type_("ls", "--orchestrator", f"unix:{tmp_path}/missing.sock")
     assert answer.code == 1
-    assert answer.err.startswith(f"error: --orchestrator unix:{tmp_path}/nobody.sock: nothing serves")
+    assert answer.err.startswith(f"error: --orchestrator unix:{tmp_path}/missing.sock: nothing serves")
     assert answer.err.count("\n") == 1
 
 
@@ -209,14 +209,14 @@ def test_a_leaderboard_that_does_not_answer_is_named(
     type_: Any, mesh: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "DURABLE_SECONDS", 0.1)
-    mesh.known.leaderboard_address = f"unix:{tmp_path}/nobody.sock"
+    mesh.known.leaderboard_address = f"unix:{tmp_path}/missing.sock"
     answer = type_("standings", "latest", "--orchestrator", mesh.address)
     assert answer.code == 1
-    assert answer.err.startswith(f"error: unix:{tmp_path}/nobody.sock does not answer (waited up to 0.1 s)")
+    assert answer.err.startswith(f"error: unix:{tmp_path}/missing.sock does not answer (waited up to 0.1 s)")
 
 
 @pytest.mark.parametrize("orchestrator", [(), ("--orchestrator", "unix:/nowhere")])
-def test_a_home_that_cannot_be_written_is_told_in_one_line(
+def test_a_home_that_cannot_be_written_is_reported_in_one_line(
     type_: Any, tmp_path: Any, orchestrator: tuple[str, ...]
 ) -> None:
     (tmp_path / "file").write_text("")

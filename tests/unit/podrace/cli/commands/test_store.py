@@ -45,7 +45,7 @@ def names(store: FolderStore) -> set[str]:
     return {stored.digest for stored in store.list_objects()}
 
 
-def test_a_sound_store_passes_its_check_and_keeps_nothing_of_it(type_: Any, store: FolderStore) -> None:
+def test_a_valid_store_passes_its_check_which_leaves_no_objects(type_: Any, store: FolderStore) -> None:
     before = names(store)
     answer = type_("store", "check", store.uri, "--json")
     assert answer.code == 0
@@ -55,7 +55,7 @@ def test_a_sound_store_passes_its_check_and_keeps_nothing_of_it(type_: Any, stor
     assert "honours conditions" in type_("store", "check", store.uri).out
 
 
-def test_a_store_that_fails_its_check_is_one_line(type_: Any, store: FolderStore, tmp_path: Path) -> None:
+def test_a_failed_check_is_reported_in_one_line(type_: Any, store: FolderStore, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     answer = type_("store", "check", str(tmp_path / "file"))
     assert answer.code == 1
@@ -70,7 +70,7 @@ def test_agents_are_listed_with_their_newest_checkpoint(type_: Any, store: Folde
     second = published(store, 2)
     claim(store, "t-a1", 7)
     listed = {entry["agent_id"]: entry for entry in type_("store", "ls", store.uri, "--json").json}
-    assert list(listed) == [AGENT, "t-a1"]  # and not the probe's
+    assert list(listed) == [AGENT, "t-a1"]  # without that of the check
     newest = listed[AGENT]
     assert (newest["manifest_digest"], newest["previous_manifest_digest"]) == (second, first)
     assert (newest["environment_steps"], newest["size_bytes"], newest["lease_epoch"]) == (2000, 2000 + 16, 1)
@@ -88,7 +88,7 @@ def test_a_damaged_manifest_is_listed_as_damaged(type_: Any, store: FolderStore)
     assert "damaged" in entry["damage"]
 
 
-def test_a_whole_store_verifies(type_: Any, store: FolderStore) -> None:
+def test_an_intact_store_verifies(type_: Any, store: FolderStore) -> None:
     published(store, 1)
     published(store, 2)
     answer = type_("store", "verify", store.uri, "--json")
@@ -99,7 +99,7 @@ def test_a_whole_store_verifies(type_: Any, store: FolderStore) -> None:
 
 
 @pytest.mark.parametrize("harm", ["damaged part", "missing part", "damaged manifest", "missing manifest", "size"])
-def test_every_damage_is_named_and_the_exit_code_is_1(type_: Any, store: FolderStore, harm: str) -> None:
+def test_every_damage_is_reported_and_the_exit_code_is_1(type_: Any, store: FolderStore, harm: str) -> None:
     newest = published(store, 1)
     named = digest(b"policy 1 of t-a0") if "part" in harm else newest
     if harm.startswith("damaged"):
@@ -123,7 +123,7 @@ def test_every_damage_is_named_and_the_exit_code_is_1(type_: Any, store: FolderS
     assert named in shown.out
 
 
-def test_garbage_is_shown_and_deleted_only_when_told(type_: Any, store: FolderStore) -> None:
+def test_garbage_is_deleted_only_with_delete(type_: Any, store: FolderStore) -> None:
     first = published(store, 1)
     second, third = published(store, 2), published(store, 3)
     gone = {first, digest(b"policy 1 of t-a0"), digest(bytes(1000))}
@@ -138,12 +138,12 @@ def test_garbage_is_shown_and_deleted_only_when_told(type_: Any, store: FolderSt
     assert {fetch(store, name)[0].environment_steps for name in (second, third)} == {2000, 3000}
 
 
-def test_what_is_young_stays(type_: Any, store: FolderStore) -> None:
+def test_recent_objects_are_kept(type_: Any, store: FolderStore) -> None:
     store.put_object(b"a part whose manifest is not written yet")
     assert type_("store", "gc", store.uri, "--json").json["objects"] == []
 
 
-def test_a_scored_checkpoint_stays_unless_the_boards_are_gone(type_: Any, store: FolderStore) -> None:
+def test_a_scored_checkpoint_is_kept_unless_boards_gone_is_given(type_: Any, store: FolderStore) -> None:
     champion = published(store, 1, scored=True)
     published(store, 2)
     published(store, 3)
@@ -158,7 +158,7 @@ def test_a_scored_checkpoint_stays_unless_the_boards_are_gone(type_: Any, store:
     assert champion not in names(store)
 
 
-def test_a_snapshot_stays_unless_the_boards_are_gone(type_: Any, store: FolderStore) -> None:
+def test_a_snapshot_is_kept_unless_boards_gone_is_given(type_: Any, store: FolderStore) -> None:
     snapshot = store_snapshot(store, b"policy", Manifest(tournament_id="t", agent_id=AGENT, algorithm="ppo"))
     kept = type_("store", "gc", store.uri, "--grace", "0", "--delete", "--json").json
     assert kept["objects"] == []
@@ -167,7 +167,7 @@ def test_a_snapshot_stays_unless_the_boards_are_gone(type_: Any, store: FolderSt
     assert set(gone["objects"]) == {snapshot, digest(b"policy")}
 
 
-def test_nothing_is_deleted_where_what_is_to_be_kept_cannot_be_read(type_: Any, store: FolderStore) -> None:
+def test_nothing_is_deleted_if_a_manifest_to_keep_cannot_be_read(type_: Any, store: FolderStore) -> None:
     newest = published(store, 1)
     orphan = store.put_object(b"garbage")
     answer = type_("store", "gc", store.uri, "--grace", "0", "--delete", "--keep", digest(b"no such manifest"))
@@ -179,14 +179,14 @@ def test_nothing_is_deleted_where_what_is_to_be_kept_cannot_be_read(type_: Any, 
 
 
 @pytest.mark.parametrize("command", ["ls", "verify", "gc"])
-def test_looking_writes_nothing(type_: Any, tmp_path: Path, command: str) -> None:
+def test_read_only_commands_write_nothing(type_: Any, tmp_path: Path, command: str) -> None:
     store = FolderStore(tmp_path / "unchecked")
     assert type_("store", command, store.uri).code == 0
     assert list(store.list_objects()) == list(store.list_pointers()) == []
 
 
 @pytest.mark.parametrize("command", ["ls", "verify", "gc"])
-def test_looking_at_a_folder_that_is_not_there_makes_none(type_: Any, tmp_path: Path, command: str) -> None:
+def test_read_only_commands_do_not_create_a_missing_folder(type_: Any, tmp_path: Path, command: str) -> None:
     for uri in (str(tmp_path / "typo"), f"folder://{tmp_path}/typo"):
         answer = type_("store", command, uri)
         assert (answer.code, answer.err) == (2, f"error: checkpoint store {uri!r}: there is no such folder\n")

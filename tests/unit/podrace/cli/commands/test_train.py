@@ -17,7 +17,7 @@ id = "CartPole-v1"
 [objective]
 target_return = 475
 """
-PROMISED = [
+DOCUMENTED = [
     "tournament_id", "state", "reason", "objective", "best_score", "best_score_standard_error", "best_agent_id",
     "total_environment_steps", "failed_agents", "wall_seconds", "champion_checkpoint", "folder",
 ]  # fmt: skip
@@ -30,11 +30,11 @@ def spec(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_train_ends_with_one_json_object_of_the_promised_keys(type_: Any, mesh: Any, canned: Any, spec: str) -> None:
+def test_train_prints_one_json_object_with_the_documented_keys(type_: Any, mesh: Any, canned: Any, spec: str) -> None:
     mesh.known.tournaments = []
     answer = type_("train", spec, "--set", "name=race", "--orchestrator", mesh.address, "--json")
     assert answer.code == 0, answer.err
-    assert list(answer.json) == PROMISED
+    assert list(answer.json) == DOCUMENTED
     assert answer.json["tournament_id"] == "race-abc123"
     assert answer.json["state"] == "COMPLETED"
     assert answer.json["objective"] == {"target_return": 475.0}
@@ -43,7 +43,7 @@ def test_train_ends_with_one_json_object_of_the_promised_keys(type_: Any, mesh: 
     assert answer.json["wall_seconds"] == 42.0
 
 
-def test_the_orchestrator_is_sent_a_resolved_specification(type_: Any, mesh: Any, spec: str) -> None:
+def test_the_orchestrator_receives_a_resolved_specification(type_: Any, mesh: Any, spec: str) -> None:
     type_("train", spec, "--set", "seed=7", "--set", "pool.maximum_pods=2", "--orchestrator", mesh.address, "--json")
     (request,) = mesh.known.asked(pb.CreateTournamentRequest)
     assert request.spec.seed == 7
@@ -52,7 +52,7 @@ def test_the_orchestrator_is_sent_a_resolved_specification(type_: Any, mesh: Any
     assert request.request_id
 
 
-def test_agents_that_failed_are_told_with_the_reason_of_the_last(type_: Any, mesh: Any, spec: str) -> None:
+def test_failed_agents_are_reported_with_the_reason_of_the_last_one(type_: Any, mesh: Any, spec: str) -> None:
     def fail_two() -> None:
         mesh.known.tournaments[0].failed_agents = 2
 
@@ -67,7 +67,7 @@ def test_agents_that_failed_are_told_with_the_reason_of_the_last(type_: Any, mes
     assert "over 3 agents, 2 failed" in answer.out
 
 
-def test_results_lie_in_the_folder_that_is_told(type_: Any, mesh: Any, spec: str) -> None:
+def test_results_are_in_the_reported_folder(type_: Any, mesh: Any, spec: str) -> None:
     answer = type_("train", spec, "--orchestrator", mesh.address, "--json")
     folder = Path(answer.json["folder"])
     assert folder == Path("podrace-home/tournaments/cartpole-v1-abc123").resolve()
@@ -76,9 +76,7 @@ def test_results_lie_in_the_folder_that_is_told(type_: Any, mesh: Any, spec: str
     assert report == answer.json | {"reports": {}}
 
 
-def test_reports_evaluate_the_champion_and_only_after_the_end(
-    type_: Any, mesh: Any, canned: Any, tmp_path: Path
-) -> None:
+def test_reports_evaluate_the_champion_only_after_the_end(type_: Any, mesh: Any, canned: Any, tmp_path: Path) -> None:
     path = tmp_path / "stocks.toml"
     reports = '[reports.backtest]\nepisodes = 1\n[reports.backtest.options]\nsplit = "backtest"\nepisode_days = 0\n'
     path.write_text(SPEC.replace("CartPole-v1", "stocks") + reports)
@@ -109,7 +107,7 @@ def test_reports_evaluate_the_champion_and_only_after_the_end(
     assert str(folder) in answer.out
 
 
-def test_a_report_that_fails_is_told_and_the_others_stand(type_: Any, mesh: Any, tmp_path: Path) -> None:
+def test_a_failed_report_is_shown_and_does_not_affect_the_others(type_: Any, mesh: Any, tmp_path: Path) -> None:
     path = tmp_path / "spec.toml"
     path.write_text(SPEC + "[reports.again]\nepisodes = 4\n")
     mesh.known.evaluation_error = "the checkpoint is gone"
@@ -120,7 +118,7 @@ def test_a_report_that_fails_is_told_and_the_others_stand(type_: Any, mesh: Any,
     assert "the checkpoint is gone" in report["reports"]["again"]["error"]
 
 
-def test_a_watch_that_breaks_off_goes_on_where_it_was(type_: Any, mesh: Any, spec: str) -> None:
+def test_a_broken_watch_resumes_after_the_last_event(type_: Any, mesh: Any, spec: str) -> None:
     mesh.known.breaks = 2
     assert type_("train", spec, "--orchestrator", mesh.address).code == 0
     assert [request.resume_token for request in mesh.known.asked(pb.WatchTournamentRequest)] == [0, 1, 1]
@@ -136,7 +134,7 @@ def test_a_failed_tournament_fails_with_its_reason_in_one_line(type_: Any, mesh:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_interrupt_cancels_and_tells_how_to_go_on(
+def test_the_first_interrupt_cancels_and_shows_how_to_resume(
     type_: Any, mesh: Any, spec: str, number: signal.Signals
 ) -> None:
     mesh.known.ends_by_itself = False
@@ -163,7 +161,7 @@ def test_the_second_interrupt_does_not_wait(type_: Any, mesh: Any, spec: str, mo
     assert "podrace train --resume cartpole-v1-abc123" in answer.err
 
 
-def test_resume_goes_on_with_a_cancelled_tournament(type_: Any, mesh: Any, canned: Any) -> None:
+def test_resume_continues_a_cancelled_tournament(type_: Any, mesh: Any, canned: Any) -> None:
     mesh.known.tournaments = [canned.tournament("cartpole-abc123", "CANCELLED")]
     answer = type_("train", "--resume", "latest", "--orchestrator", mesh.address, "--json")
     assert answer.code == 0, answer.err
@@ -194,12 +192,15 @@ def test_a_completed_tournament_is_not_resumed(type_: Any, mesh: Any) -> None:
         (["train", "good.toml", "--set", "seed"], "--set seed: expected KEY=VALUE, for instance pool.maximum_pods=2"),
         (["train", "good.toml", "--set", "seed=-1"], "good.toml: seed = -1: expected a whole number"),
         (["train", "good.toml", "--resume", "x"], "train: good.toml and --resume x: a tournament keeps its"),
-        (["train", "--resume", "x", "--set", "seed=1"], "train: --set and --print-config go with a specification"),
+        (
+            ["train", "--resume", "x", "--set", "seed=1"],
+            "train: --set, --print-config and --ancestor need a spec",
+        ),
         (["train", "--resume", "x"], "podrace-home: there are no tournaments"),
         (["trian"], "podrace: unknown command 'trian'; did you mean 'train'?"),
     ],
 )
-def test_a_mistake_is_one_line_that_says_where_it_is(
+def test_an_error_is_one_line_that_names_its_source(
     type_: Any, tmp_path: Path, arguments: list[str], line: str
 ) -> None:
     (tmp_path / "good.toml").write_text(SPEC)
@@ -219,7 +220,7 @@ def test_debug_adds_the_traceback(type_: Any) -> None:
     assert answer.err.splitlines()[-1].startswith("error: missing.toml")
 
 
-def test_without_a_terminal_progress_comes_every_few_seconds_and_at_the_end(canned: Any) -> None:
+def test_without_a_terminal_progress_is_printed_every_few_seconds_and_at_the_end(canned: Any) -> None:
     lines: list[str] = []
     times = iter([100.0, 100.0, 100.2, 104.9, 105.0, 105.2, 105.3, 120.0])
     screen = plain_lines.PlainLines(lines.append, clock=lambda: next(times))
@@ -244,8 +245,8 @@ def test_an_ancestor_is_an_agent_or_the_champion_of_a_tournament(
     assert request.spec.evolution.ancestor_agent_id == agent_id
 
 
-def test_an_ancestor_that_is_not_known_is_refused_before_anything_is_created(type_: Any, mesh: Any, spec: str) -> None:
-    answer = type_("train", spec, "--ancestor", "nobody", "--orchestrator", mesh.address)
+def test_an_unknown_ancestor_is_refused_before_a_tournament_is_created(type_: Any, mesh: Any, spec: str) -> None:
+    answer = type_("train", spec, "--ancestor", "unknown", "--orchestrator", mesh.address)
     assert answer.code == 2
-    assert "unknown tournament 'nobody'" in answer.err
+    assert "unknown tournament 'unknown'" in answer.err
     assert not mesh.known.asked(pb.CreateTournamentRequest)

@@ -7,8 +7,8 @@ from google.protobuf.struct_pb2 import Struct
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.cli.curve import plots
-from podrace.cli.curve.evaluations import Manner, known
-from podrace.cli.curve.points import Point, curve_seed
+from podrace.cli.curve.evaluations import EvaluationSettings, known
+from podrace.cli.curve.points import CurvePoint, curve_seed
 from podrace.cli.terminal.palette import FAMILY_COLORS
 from podrace.errors import Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
@@ -40,7 +40,7 @@ def snapshot(number: int, manifest: int, *, agent: int = 1, champion: bool = Fal
 
 @pytest.fixture
 def raced(mesh: Any) -> Any:
-    """A champion kept three times, twice the same; an agent kept twice; and pods that can evaluate."""
+    """A tournament with three snapshots of the champion, two of them equal, and two of an agent."""
     evaluation = mesh.known.evaluation
     evaluation.mean_return, evaluation.variance, evaluation.episodes = 450.0, 64.0, 32
     mesh.known.tournaments[0].spec.evaluation.greedy = True
@@ -93,13 +93,15 @@ def test_each_policy_is_evaluated_once_on_fresh_episodes(curve: Any, raced: Any)
     assert answer.json["failures"] == []
 
 
-def test_whose_curves_are_drawn_can_be_chosen(curve: Any, raced: Any) -> None:
+def test_of_selects_the_curves_to_draw(curve: Any, raced: Any) -> None:
     answer = curve("--of", "agents", "--json")
     assert [point["agent_id"] for point in answer.json["points"]] == [f"{NAME}-a1"] * 2
     assert len(curve("--of", "all", "--json").json["points"]) == 5
 
 
-def test_evaluations_have_the_options_of_the_tournaments_and_those_asked_for_over_them(curve: Any, raced: Any) -> None:
+def test_evaluations_use_the_options_of_the_tournament_overridden_by_those_of_the_command(
+    curve: Any, raced: Any
+) -> None:
     spec = raced.known.tournaments[0].spec.evaluation
     spec.options.update({"split": "validation", "episode_days": 5})
     spec.greedy = False
@@ -109,43 +111,43 @@ def test_evaluations_have_the_options_of_the_tournaments_and_those_asked_for_ove
         assert (request.episodes, request.seed, request.stochastic) == (7, curve_seed(4), True)
 
 
-def test_what_was_evaluated_before_is_remembered_and_what_is_queued_is_waited_for(curve: Any, raced: Any) -> None:
+def test_done_evaluations_are_reused_and_queued_ones_are_waited_for(curve: Any, raced: Any) -> None:
     raced.known.evaluations = [entry(1), entry(3, done=False), entry(9)]
     answer = curve("--of", "all", "--json")
     assert sorted(asked(raced)) == [digest(2), digest(4)]
     means = {point["manifest_digest"]: point["mean"] for point in answer.json["points"]}
     assert means == {digest(1): 101.0, digest(2): 450.0, digest(3): 450.0, digest(4): 450.0}
-    assert "5 snapshots, 1 evaluated before, 3 to be evaluated over 32 episodes each" in answer.err
+    assert "5 snapshots, 1 already evaluated, evaluating 3 on 32 episodes each" in answer.err
 
 
 @pytest.mark.parametrize(
     "other",
     [{"episodes": 31}, {"seed": 1}, {"stochastic": True}, {"members": 1}, {"error": "no such object"}, {"options": {}}],
 )
-def test_an_evaluation_of_another_kind_is_not_the_one(other: dict[str, Any]) -> None:
-    manner = Manner(32, Struct(), curve_seed(0), stochastic=False)
+def test_an_evaluation_with_other_settings_is_not_reused(other: dict[str, Any]) -> None:
+    how = EvaluationSettings(32, Struct(), curve_seed(0), stochastic=False)
     if "options" in other:
         other["options"] = Struct()
         other["options"]["split"] = "backtest"
-    assert known([entry(1, **other)], manner) == {}
-    assert set(known([entry(1)], manner)) == {digest(1)}
+    assert known([entry(1, **other)], how) == {}
+    assert set(known([entry(1)], how)) == {digest(1)}
 
 
-def test_what_a_pods_own_evaluator_scored_in_the_place_of_the_tournaments_is_not_remembered() -> None:
+def test_a_score_of_the_built_in_evaluator_instead_of_the_plugin_is_not_reused() -> None:
     stand_in = entry(1)
     stand_in.evaluation.evaluator_fault = "evaluator python:mine:score: it hung"
-    manner = Manner(32, Struct(), curve_seed(0), stochastic=False)
-    assert known([stand_in], manner) == {}
-    assert known([entry(1), stand_in], manner)[digest(1)].evaluation.evaluator_fault == ""
+    how = EvaluationSettings(32, Struct(), curve_seed(0), stochastic=False)
+    assert known([stand_in], how) == {}
+    assert known([entry(1), stand_in], how)[digest(1)].evaluation.evaluator_fault == ""
 
 
-def test_of_two_evaluations_the_finished_one_counts() -> None:
-    manner = Manner(32, Struct(), curve_seed(0), stochastic=False)
+def test_a_done_evaluation_has_priority_over_a_queued_one() -> None:
+    how = EvaluationSettings(32, Struct(), curve_seed(0), stochastic=False)
     for entries in ([entry(1), entry(1, done=False)], [entry(1, done=False), entry(1)]):
-        assert known(entries, manner)[digest(1)].done
+        assert known(entries, how)[digest(1)].done
 
 
-def test_numbers_and_pictures_are_written_whole(curve: Any, raced: Any, tmp_path: Path) -> None:
+def test_csv_and_plot_are_written_atomically(curve: Any, raced: Any, tmp_path: Path) -> None:
     answer = curve("--csv", "c.csv", "--plot", "c.png")
     assert answer.code == 0, answer.err
     lines = (tmp_path / "c.csv").read_text().splitlines()
@@ -159,7 +161,7 @@ def test_numbers_and_pictures_are_written_whole(curve: Any, raced: Any, tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"c.csv", "c.png", "c.svg"}
 
 
-def test_several_tournaments_share_a_picture(type_: Any, raced: Any, canned: Any, tmp_path: Path) -> None:
+def test_several_tournaments_share_a_plot(type_: Any, raced: Any, canned: Any, tmp_path: Path) -> None:
     other = canned.tournament("pendulum-zzzzzz")
     other.running_duration.FromSeconds(60)
     raced.known.tournaments.append(other)
@@ -172,18 +174,18 @@ def test_several_tournaments_share_a_picture(type_: Any, raced: Any, canned: Any
     assert names == [NAME] * 3 + ["pendulum-zzzzzz"]
 
 
-def test_a_snapshot_that_cannot_be_evaluated_is_named_and_left_out(curve: Any, raced: Any) -> None:
+def test_a_snapshot_that_cannot_be_evaluated_is_reported_and_omitted(curve: Any, raced: Any) -> None:
     raced.known.evaluations = [entry(1)]
     raced.known.evaluation_error = "object 02bb is not in folder:///store"
     answer = curve("--json")
     assert answer.code == 1
     assert [point["number"] for point in answer.json["points"]] == [1, 2]
     assert [failure["manifest_digest"] for failure in answer.json["failures"]] == [digest(2)]
-    assert f"snapshot {digest(2)[:12]} is left out: evaluation" in answer.err
+    assert f"snapshot {digest(2)[:12]} is omitted: evaluation" in answer.err
     assert "object 02bb is not in" in answer.err
 
 
-def test_when_none_can_be_evaluated_the_reason_is_the_line(curve: Any, raced: Any, tmp_path: Path) -> None:
+def test_the_error_has_the_reason_if_no_snapshot_can_be_evaluated(curve: Any, raced: Any, tmp_path: Path) -> None:
     raced.known.evaluation_error = "object 02bb is not in folder:///store"
     answer = curve("--csv", "c.csv")
     assert answer.code == 1
@@ -191,12 +193,12 @@ def test_when_none_can_be_evaluated_the_reason_is_the_line(curve: Any, raced: An
     assert not (tmp_path / "c.csv").exists()
 
 
-def test_a_tournament_without_snapshots_says_how_to_get_them(curve: Any, raced: Any) -> None:
+def test_the_error_about_missing_snapshots_explains_how_to_get_them(curve: Any, raced: Any) -> None:
     raced.known.snapshots.clear()
     answer = curve()
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "the first is due after 2 s (evaluation.snapshot_period)" in answer.err
-    assert "it has been running for 7.0 s" in answer.err
+    assert "the tournament has been running for 7.0 s" in answer.err
     raced.known.tournaments[0].spec.evaluation.ClearField("snapshot_period")
     answer = curve()
     assert (answer.code, answer.err.count("\n")) == (2, 1)
@@ -204,7 +206,7 @@ def test_a_tournament_without_snapshots_says_how_to_get_them(curve: Any, raced: 
     assert not asked(raced)
 
 
-def test_a_tournament_without_snapshots_of_the_one_kind_points_at_the_other(curve: Any, raced: Any) -> None:
+def test_the_error_about_missing_snapshots_mentions_those_of_the_other_kind(curve: Any, raced: Any) -> None:
     raced.known.snapshots = [snapshot(1, 3)]
     answer = curve()
     assert answer.code == 2
@@ -214,17 +216,17 @@ def test_a_tournament_without_snapshots_of_the_one_kind_points_at_the_other(curv
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--plot", "c.jpg"], "--plot c.jpg: expected a name that ends with .png or .svg"),
+        (["--plot", "c.jpg"], "--plot c.jpg: expected a file name with the suffix .png or .svg"),
         (["--csv", "-"], "--csv -: name a file, or /dev/stdout"),
         (["--csv", "nowhere/c.csv"], "--csv nowhere/c.csv: there is no folder"),
         (["--plot", "nowhere/c.png"], "--plot nowhere/c.png: there is no folder"),
         (["--option", "split"], "--option split: expected KEY=VALUE"),
-        (["--of", "nobody"], "Invalid value for '--of'"),
+        (["--of", "no-one"], "Invalid value for '--of'"),
         (["--episodes", "0"], "Invalid value for '--episodes'"),
         (["nothing"], "unknown tournament 'nothing'"),
     ],
 )
-def test_a_mistake_is_one_line_before_anything_is_evaluated(
+def test_an_error_is_one_line_before_anything_is_evaluated(
     curve: Any, raced: Any, arguments: list[str], line: str
 ) -> None:
     answer = curve(*arguments)
@@ -233,14 +235,14 @@ def test_a_mistake_is_one_line_before_anything_is_evaluated(
     assert not asked(raced)
 
 
-def test_of_a_single_episode_the_error_is_told_as_unknown(curve: Any, raced: Any) -> None:
+def test_a_single_episode_has_no_standard_error(curve: Any, raced: Any) -> None:
     raced.known.evaluation.variance, raced.known.evaluation.episodes = 0.0, 1
     answer = curve("--episodes", "1", "--of", "agents")
     assert answer.code == 0, answer.err
     assert [line.split()[-2:] for line in answer.out.splitlines()[-2:]] == [["450.0", "-"]] * 2
 
 
-def test_a_file_that_cannot_be_written_is_one_line(curve: Any, raced: Any, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported_in_one_line(curve: Any, raced: Any, tmp_path: Path) -> None:
     (tmp_path / "curves.incoming.csv").mkdir()
     answer = curve("--csv", str(tmp_path / "curves.csv"))
     assert answer.code == 1
@@ -249,15 +251,15 @@ def test_a_file_that_cannot_be_written_is_one_line(curve: Any, raced: Any, tmp_p
 
 @pytest.mark.parametrize("panels", [1, 2])
 def test_the_title_fits_above_its_panels(panels: int) -> None:
-    points = [Point(snapshot(1, 1, name="a-tournament-with-a-long-name-abc123"), Evaluation(episodes=32))]
+    points = [CurvePoint(snapshot(1, 1, name="a-tournament-with-a-long-name-abc123"), Evaluation(episodes=32))]
     environments = {"a-tournament-with-a-long-name-abc123": "cartpole"}
     lines = plots.title(points, environments, panels=panels).splitlines()
     assert all(len(line) <= 60 * panels for line in lines)
 
 
 @pytest.mark.parametrize(("episodes", "band"), [(2, "band of one standard deviation"), (1, "deviation unknown")])
-def test_the_title_promises_a_band_only_where_the_deviation_is_known(tmp_path: Path, episodes: int, band: str) -> None:
-    points = [Point(snapshot(number, 1), Evaluation(mean_return=3.0, episodes=episodes)) for number in (1, 2)]
+def test_the_title_mentions_a_band_only_if_the_deviation_is_known(tmp_path: Path, episodes: int, band: str) -> None:
+    points = [CurvePoint(snapshot(number, 1), Evaluation(mean_return=3.0, episodes=episodes)) for number in (1, 2)]
     assert plots.title(points, {NAME: "CartPole-v1"}, panels=2).endswith(band)
     plots.draw(tmp_path / "c.png", points, environments={NAME: "CartPole-v1"}, by=["steps"])
     assert (tmp_path / "c.png").read_bytes().startswith(PNG)
@@ -275,9 +277,9 @@ def test_without_matplotlib_nothing_is_evaluated(curve: Any, raced: Any, monkeyp
 
 
 @pytest.mark.parametrize("curves", [1, len(FAMILY_COLORS), 40])
-def test_curves_are_drawn_however_many_there_are(tmp_path: Path, curves: int) -> None:
+def test_any_number_of_curves_can_be_drawn(tmp_path: Path, curves: int) -> None:
     evaluation = Evaluation(mean_return=3.0, variance=1.0, episodes=4)
-    points = [Point(snapshot(number, 1, agent=agent), evaluation) for agent in range(curves) for number in (1, 2)]
+    points = [CurvePoint(snapshot(number, 1, agent=agent), evaluation) for agent in range(curves) for number in (1, 2)]
     path = tmp_path / "c.png"
     plots.draw(path, points, environments={NAME: "CartPole-v1"}, by=["wall-clock", "steps"])
     assert path.read_bytes().startswith(PNG)

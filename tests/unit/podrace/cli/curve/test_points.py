@@ -6,7 +6,7 @@ import pytest
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.cli.curve import points
-from podrace.cli.curve.points import Point
+from podrace.cli.curve.points import CurvePoint
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 
 NAME = "cartpole-abc123"
@@ -50,19 +50,19 @@ SNAPSHOTS = [
         ("all", [("champion", 1), ("champion", 2), ("a2", 1), ("a2", 2), ("a10", 1), ("a10", 2)]),
     ],
 )
-def test_curves_come_champion_first_then_agents_by_number_each_in_order_of_time(of: str, expected: Any) -> None:
+def test_the_champions_curve_comes_first_then_agents_by_number_in_order_of_time(of: str, expected: Any) -> None:
     assert order(points.chosen(SNAPSHOTS, of)) == expected
 
 
-def test_the_champion_at_a_time_is_whoever_was_best_then() -> None:
-    drawn = [Point(one, Evaluation()) for one in points.chosen(SNAPSHOTS, "champion")]
+def test_the_champion_at_a_time_is_the_best_agent_at_that_time() -> None:
+    drawn = [CurvePoint(one, Evaluation()) for one in points.chosen(SNAPSHOTS, "champion")]
     assert [(point.who, point.snapshot.agent_id) for point in drawn] == [
         ("champion", f"{NAME}-a2"),
         ("champion", f"{NAME}-a7"),
     ]
 
 
-def test_what_pods_took_after_the_end_is_no_part_of_the_curve(canned: Any) -> None:
+def test_snapshots_after_the_end_are_not_part_of_the_curve(canned: Any) -> None:
     tournament = canned.tournament(NAME)
     tournament.running_duration.FromMilliseconds(4010)
     taken = [snapshot(1, number) for number in (1, 2, 3)]
@@ -72,7 +72,7 @@ def test_what_pods_took_after_the_end_is_no_part_of_the_curve(canned: Any) -> No
     assert len(points.within(taken, running)) == 3
 
 
-def test_the_champions_curve_ends_with_the_one_that_was_named(canned: Any) -> None:
+def test_the_champions_curve_ends_with_the_final_champion(canned: Any) -> None:
     tournament, board = canned.tournament(NAME), [canned.candidate(NAME, number, 1.0) for number in (1, 2)]
     tournament.champion_manifest_digest = board[1].candidate_id
     end = points.final(tournament, board)
@@ -84,7 +84,7 @@ def test_the_champions_curve_ends_with_the_one_that_was_named(canned: Any) -> No
     assert points.final(tournament, board[:1]) is None
 
 
-def test_the_steps_of_all_agents_are_the_most_that_anybody_knew() -> None:
+def test_the_steps_of_all_agents_are_the_larger_of_two_lower_bounds() -> None:
     taken = [
         snapshot(1, 1, champion=True, total=0),
         snapshot(1, 1, steps=500),
@@ -100,9 +100,12 @@ def test_the_steps_of_all_agents_are_the_most_that_anybody_knew() -> None:
     assert taken[0].tournament_environment_steps == 0, "what was given stays"
 
 
-def test_the_csv_has_the_promised_columns_and_full_numbers() -> None:
+def test_the_csv_has_the_documented_columns_and_unrounded_numbers() -> None:
     evaluation = Evaluation(mean_return=1 / 3, variance=2.0, episodes=32)
-    written = [Point(snapshot(3, 2, steps=7), evaluation), Point(snapshot(3, 2, champion=True, total=99), evaluation)]
+    written = [
+        CurvePoint(snapshot(3, 2, steps=7), evaluation),
+        CurvePoint(snapshot(3, 2, champion=True, total=99), evaluation),
+    ]
     agent, champion = csv.DictReader(io.StringIO(points.csv_text(written)))
     assert list(agent) == [
         "tournament_id",
@@ -124,15 +127,15 @@ def test_the_csv_has_the_promised_columns_and_full_numbers() -> None:
     assert (champion["agent_id"], champion["environment_steps"]) == ("champion", "99")
 
 
-def test_of_a_single_episode_deviation_and_error_are_unknown() -> None:
-    point = Point(snapshot(1, 1), Evaluation(mean_return=5.0, episodes=1))
+def test_deviation_and_error_of_a_single_episode_are_unknown() -> None:
+    point = CurvePoint(snapshot(1, 1), Evaluation(mean_return=5.0, episodes=1))
     assert (point.standard_deviation, point.standard_error) == (None, None)
     (written,) = csv.DictReader(io.StringIO(points.csv_text([point])))
     assert (written["mean"], written["standard_deviation"], written["standard_error"]) == ("5.0", "", "")
     assert points.json_values([point], {})["points"][0]["standard_error"] is None
 
 
-def test_seeds_are_known_differ_and_fit_a_signed_integer() -> None:
+def test_seeds_are_fixed_distinct_and_fit_into_a_signed_integer() -> None:
     assert points.curve_seed(0) == 0x732D38075068580E, "or what was evaluated before would not be found"
     seeds = {points.curve_seed(number) for number in range(100)}
     assert len(seeds) == 100

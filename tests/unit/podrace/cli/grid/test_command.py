@@ -35,7 +35,7 @@ def spec(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def quick(known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mesh without tournaments and pods; the champion's report is a file that says so."""
+    """A mesh without tournaments and pods. Reports are replaced by a small file."""
     known.tournaments, known.pods = [], []
 
     async def report(client: Any, tournament: Any, folder: Path, *, tell: Any) -> None:
@@ -49,7 +49,7 @@ def names(spec: str, *axes: str) -> list[str]:
     return [cell.spec.name for cell in make_cells(read_toml(Path(spec)), parse_axes(axes), source=spec)]
 
 
-def test_every_cell_becomes_a_tournament_and_the_answer_compares_them(type_: Any, mesh: Any, spec: str) -> None:
+def test_every_cell_becomes_a_tournament_and_the_result_compares_them(type_: Any, mesh: Any, spec: str) -> None:
     scores = iter([400.0, 480.0, 100.0, 100.0])
 
     def score() -> None:
@@ -74,7 +74,7 @@ def test_every_cell_becomes_a_tournament_and_the_answer_compares_them(type_: Any
     assert answer.json["cells"][0]["curve"]["best_score"] == [120.0, 300.0, 480.0, 480.0]
 
 
-def test_results_lie_in_the_folder_that_is_told(type_: Any, mesh: Any, spec: str, tmp_path: Path) -> None:
+def test_results_are_in_the_reported_folder(type_: Any, mesh: Any, spec: str, tmp_path: Path) -> None:
     arguments = "grid", spec, "strategy=pb2,softmax", "seed=0..1", "--orchestrator", mesh.address
     answer = type_(*arguments, "--output", "out", "--json")
     assert json.loads((tmp_path / "out/results.json").read_text()) == answer.json
@@ -91,7 +91,7 @@ def test_results_lie_in_the_folder_that_is_told(type_: Any, mesh: Any, spec: str
     assert "480.0   480.0 to 480.0" in answer.out
 
 
-def test_the_same_command_again_runs_nothing_and_says_the_same(type_: Any, mesh: Any, spec: str) -> None:
+def test_the_same_command_again_runs_no_tournament_and_has_the_same_result(type_: Any, mesh: Any, spec: str) -> None:
     arguments = "grid", spec, "seed=0..2", "--orchestrator", mesh.address, "--json"
     first = type_(*arguments)
     mesh.known.requests.clear()
@@ -99,7 +99,7 @@ def test_the_same_command_again_runs_nothing_and_says_the_same(type_: Any, mesh:
     assert mesh.known.requests == []
 
 
-def test_a_grown_grid_runs_only_what_is_new(type_: Any, mesh: Any, spec: str) -> None:
+def test_a_grown_grid_runs_only_its_new_cells(type_: Any, mesh: Any, spec: str) -> None:
     type_("grid", spec, "seed=0..1", "--orchestrator", mesh.address)
     mesh.known.requests.clear()
     assert type_("grid", spec, "seed=0..3", "--orchestrator", mesh.address).code == 0
@@ -119,10 +119,10 @@ def test_a_cell_that_was_stopped_or_failed_is_resumed(
     (request,) = mesh.known.asked(pb.ResumeTournamentRequest)
     assert request.tournament_id == before.tournament_id
     assert mesh.known.asked(pb.CreateTournamentRequest) == []
-    assert f"seed=4: goes on with {name}-abc123, which was {state.lower()}: target return" in answer.err
+    assert f"seed=4: resuming {name}-abc123, which was {state.lower()}: target return" in answer.err
 
 
-def test_of_several_tournaments_of_a_cell_the_newest_counts(type_: Any, mesh: Any, canned: Any, spec: str) -> None:
+def test_the_newest_of_several_tournaments_of_a_cell_is_used(type_: Any, mesh: Any, canned: Any, spec: str) -> None:
     (name,) = names(spec, "seed=4")
     newest, oldest = (canned.tournament(f"{name}-{suffix}", "COMPLETED") for suffix in ("newest", "oldest"))
     newest.spec.name = oldest.spec.name = name
@@ -131,7 +131,7 @@ def test_of_several_tournaments_of_a_cell_the_newest_counts(type_: Any, mesh: An
     assert answer.json["cells"][0]["tournament_id"] == f"{name}-newest"
 
 
-def test_a_cell_that_still_runs_on_a_standing_mesh_is_followed(type_: Any, mesh: Any, canned: Any, spec: str) -> None:
+def test_a_cell_that_still_runs_on_a_remote_mesh_is_followed(type_: Any, mesh: Any, canned: Any, spec: str) -> None:
     (name,) = names(spec, "seed=4")
     running = canned.tournament(f"{name}-abc123", "RUNNING")
     running.spec.name = name
@@ -141,7 +141,7 @@ def test_a_cell_that_still_runs_on_a_standing_mesh_is_followed(type_: Any, mesh:
     assert {type(request) for request in mesh.known.requests} == {pb.WatchTournamentRequest}
 
 
-def test_a_cell_that_fails_is_told_with_its_reason_and_the_rest_goes_on(type_: Any, mesh: Any, spec: str) -> None:
+def test_a_failed_cell_is_reported_with_its_reason_and_the_others_continue(type_: Any, mesh: Any, spec: str) -> None:
     states = iter(["COMPLETED", "FAILED", "COMPLETED"])
 
     def end() -> None:
@@ -153,10 +153,10 @@ def test_a_cell_that_fails_is_told_with_its_reason_and_the_rest_goes_on(type_: A
     row = next(line.split() for line in answer.out.splitlines() if line.startswith("pb2"))
     assert " ".join(row) == "pb2 480.0 480.0 to 480.0 2 of 3 1.2M 0:00 2 COMPLETED, 1 FAILED"
     assert "strategy=pb2 seed=1: FAILED: target return: the best candidate scores 480" in answer.out
-    assert "2 of 3 cells are done; the same command goes on" in answer.err
+    assert "2 of 3 cells are done; run the same command to continue" in answer.err
 
 
-def test_an_error_of_one_cell_is_its_reason_and_the_rest_goes_on(
+def test_an_error_in_one_cell_is_its_reason_and_the_others_continue(
     type_: Any, mesh: Any, spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def report(client: Any, tournament: Any, folder: Path, *, tell: Any) -> None:
@@ -171,7 +171,7 @@ def test_an_error_of_one_cell_is_its_reason_and_the_rest_goes_on(
     assert answer.json["state"] == "INCOMPLETE"
 
 
-def test_a_tournament_without_a_score_does_not_count(type_: Any, mesh: Any, spec: str) -> None:
+def test_a_tournament_without_a_score_is_not_part_of_the_means(type_: Any, mesh: Any, spec: str) -> None:
     def lose() -> None:
         mesh.known.tournaments[0].ClearField("best_score")
 
@@ -182,17 +182,19 @@ def test_a_tournament_without_a_score_does_not_count(type_: Any, mesh: Any, spec
     assert answer.json["combinations"][0]["mean_score"] is None
 
 
-def test_ctrl_c_stops_what_runs_begins_nothing_more_and_tells_how_to_go_on(type_: Any, mesh: Any, spec: str) -> None:
+def test_ctrl_c_cancels_running_cells_starts_no_more_and_shows_how_to_continue(
+    type_: Any, mesh: Any, spec: str
+) -> None:
     mesh.known.ends_by_itself = False
     mesh.known.on_watch = lambda: os.kill(os.getpid(), signal.SIGINT)
     answer = type_("grid", spec, "seed=0..2", "--orchestrator", mesh.address, "--json")
     assert answer.code == 130
     assert [cell["state"] for cell in answer.json["cells"]] == ["CANCELLED", "NOT_STARTED", "NOT_STARTED"]
     assert len(mesh.known.asked(pb.CreateTournamentRequest)) == 1
-    assert "0 of 3 cells are done; the same command goes on" in answer.err
+    assert "0 of 3 cells are done; run the same command to continue" in answer.err
 
 
-def test_so_many_cells_run_at_once_and_no_more(type_: Any, mesh: Any, spec: str) -> None:
+def test_at_most_parallel_cells_run_at_once(type_: Any, mesh: Any, spec: str) -> None:
     running: list[int] = []
 
     def count() -> None:
@@ -207,14 +209,14 @@ def test_so_many_cells_run_at_once_and_no_more(type_: Any, mesh: Any, spec: str)
     assert [cell["coordinates"]["seed"] for cell in answer.json["cells"]] == list(range(6))
 
 
-def test_no_cell_is_begun_when_one_of_them_is_refused(type_: Any, mesh: Any, spec: str) -> None:
+def test_no_cell_is_started_if_one_of_them_is_invalid(type_: Any, mesh: Any, spec: str) -> None:
     answer = type_("grid", spec, "pod.cores=1,2,0", "--orchestrator", mesh.address)
     assert answer.code == 2
     assert answer.err == f"error: {spec}: cell pod.cores=0: pod.cores = 0: expected 0.1 to 1024\n"
     assert mesh.known.requests == []
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_begun(
+def test_a_folder_that_cannot_be_written_is_refused_before_a_cell_is_started(
     type_: Any, mesh: Any, spec: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -228,7 +230,7 @@ def event(kind: str, second: float) -> pb.Event:
     return pb.Event(kind=kind, time=Timestamp(seconds=1000 + int(second), nanos=int(second % 1 * 1e9)))
 
 
-def test_a_tournament_stands_still_from_its_stop_to_the_next_agent_and_before_the_first() -> None:
+def test_a_pause_lasts_from_a_stop_or_the_creation_to_the_next_agent() -> None:
     events = [
         event("tournament_created", 0),
         event("agent_assigned", 4.5),

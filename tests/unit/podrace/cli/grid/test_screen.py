@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from podrace.cli.grid.axes import make_cells, parse_axes
-from podrace.cli.grid.results import Grid, Outcome
+from podrace.cli.grid.results import CellOutcome, Grid
 from podrace.cli.grid.screen import GridLines, render, shown_cells
 from podrace.client.follow import TournamentView
 
@@ -15,7 +15,7 @@ VALUES = {
     "algorithms": {"ppo": {}},
     "objective": {"environment_steps": 2_000_000},
 }
-DONE = Outcome("COMPLETED", "steps", "t-1", 480.0, 2.5, 1_234_567, 42.0, 40.0)
+DONE = CellOutcome("COMPLETED", "steps", "t-1", 480.0, 2.5, 1_234_567, 42.0, 40.0)
 
 
 @pytest.fixture
@@ -38,10 +38,10 @@ def drawn(grid: Grid, views: dict[str, TournamentView], *, height: int = 40) -> 
     return console.export_text().splitlines()
 
 
-def test_every_cell_has_a_line_that_says_where_it_stands(grid: Grid, view: TournamentView) -> None:
+def test_every_cell_has_a_row_with_its_state(grid: Grid, view: TournamentView) -> None:
     first, second, third, *_ = (cell.spec.name for cell in grid.cells)
     grid.outcomes[first] = DONE
-    grid.outcomes[third] = Outcome("FAILED", "pods die", "t-3")
+    grid.outcomes[third] = CellOutcome("FAILED", "pods die", "t-3")
     lines = drawn(grid, {second: view})
     rows = [line.split() for line in lines if line.startswith(("pb2", "softmax"))]
     assert len(rows) == 20
@@ -52,7 +52,7 @@ def test_every_cell_has_a_line_that_says_where_it_stands(grid: Grid, view: Tourn
     assert "1 of 20 cells done, 1 running, 1 not completed" in lines[-1]
 
 
-def test_a_small_terminal_shows_what_runs_then_what_comes_then_what_ended_last(grid: Grid) -> None:
+def test_a_small_terminal_shows_running_then_waiting_then_ended_cells(grid: Grid) -> None:
     names = [cell.spec.name for cell in grid.cells]
     for name in names[:10]:
         grid.outcomes[name] = DONE
@@ -63,27 +63,25 @@ def test_a_small_terminal_shows_what_runs_then_what_comes_then_what_ended_last(g
     assert "12 not shown" in lines[-1]
 
 
-def test_where_there_is_no_terminal_a_cell_that_runs_has_a_line_every_few_seconds(
-    grid: Grid, view: TournamentView
-) -> None:
-    told: list[str] = []
+def test_without_a_terminal_a_running_cell_prints_a_line_every_few_seconds(grid: Grid, view: TournamentView) -> None:
+    lines_written: list[str] = []
     now = [100.0]
-    lines = GridLines(told.append, clock=lambda: now[0])
+    lines = GridLines(lines_written.append, clock=lambda: now[0])
     views = {grid.cells[1].spec.name: view, grid.cells[2].spec.name: view}
     for seconds in (0.0, 1.0, 4.9, 5.0):
         now[0] = 100.0 + seconds
         lines.draw(grid, views)
-    assert [line.split("  ")[0] for line in told] == ["strategy=pb2 seed=1:", "strategy=pb2 seed=2:"] * 2
-    assert "cartpole-abc123  RUNNING" in told[0]
+    assert [line.split("  ")[0] for line in lines_written] == ["strategy=pb2 seed=1:", "strategy=pb2 seed=2:"] * 2
+    assert "cartpole-abc123  RUNNING" in lines_written[0]
 
 
-def test_a_cell_that_has_ended_says_how(grid: Grid) -> None:
-    told: list[str] = []
-    lines = GridLines(told.append)
+def test_an_ended_cell_is_reported_with_its_result(grid: Grid) -> None:
+    lines_written: list[str] = []
+    lines = GridLines(lines_written.append)
     lines.ended(grid.cells[0], DONE)
-    lines.ended(grid.cells[1], Outcome("FAILED", "five pods in a row died"))
-    lines.ended(grid.cells[2], Outcome("COMPLETED", "no agent was scored before the end"))
-    assert told == [
+    lines.ended(grid.cells[1], CellOutcome("FAILED", "five pods in a row died"))
+    lines.ended(grid.cells[2], CellOutcome("COMPLETED", "no agent was scored before the end"))
+    assert lines_written == [
         "strategy=pb2 seed=0:  COMPLETED  return 480.0 ± 2.5  1.2M steps  0:40",
         "strategy=pb2 seed=1:  FAILED  five pods in a row died",
         "strategy=pb2 seed=2:  COMPLETED  no agent was scored before the end",

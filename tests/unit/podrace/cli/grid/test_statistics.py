@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from podrace.cli.grid.statistics import (
+    BestScorePoint,
     Estimate,
-    Point,
     best_so_far,
     bootstrap_interval,
     bootstrap_mean,
@@ -17,12 +17,12 @@ from podrace.cli.grid.statistics import (
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 
-def test_the_interval_of_two_values_reaches_from_one_to_the_other() -> None:
+def test_the_interval_of_two_values_spans_both() -> None:
     # A mean of two draws is 0 or 10 with probability 1/4 each: more than the 2.5 % of a tail.
     assert bootstrap_mean([0.0, 10.0]) == Estimate(5.0, 0.0, 10.0)
 
 
-def test_the_interval_of_three_values_is_where_the_binomial_puts_it() -> None:
+def test_the_interval_of_three_values_follows_from_the_binomial_distribution() -> None:
     # Of values 0, 0 and 3 the sum of three draws is 3k with k binomial (3, 1/3): k = 3 has 1/27 = 3.7 % > 2.5 %,
     # k = 0 has 8/27.
     assert bootstrap_mean([0.0, 0.0, 3.0]) == Estimate(1.0, 0.0, 3.0)
@@ -30,8 +30,8 @@ def test_the_interval_of_three_values_is_where_the_binomial_puts_it() -> None:
     assert bootstrap_mean([0.0] * 7 + [8.0]) == Estimate(1.0, 0.0, 3.0)
 
 
-def test_the_interval_is_that_of_ten_thousand_resamples_drawn_one_by_one() -> None:
-    # So many values that no two resamples have the same mean.
+def test_the_interval_equals_that_of_individually_drawn_resamples() -> None:
+    # With so many values, no two resamples have the same mean.
     values = [math.sin(7 * number) for number in range(30)]
     generator = random.Random(3)
     means = sorted(sum(generator.choices(values, k=30)) / 30 for _ in range(10_000))
@@ -41,7 +41,7 @@ def test_the_interval_is_that_of_ten_thousand_resamples_drawn_one_by_one() -> No
     assert found.mean == pytest.approx(sum(values) / 30)
 
 
-def test_the_interval_of_a_median_is_where_the_binomial_puts_it() -> None:
+def test_the_interval_of_a_median_follows_from_the_binomial_distribution() -> None:
     # The median of five draws is above the third value with the probability that three or more of them are, which is
     # P(binomial(5, 2/5) >= 3) = 31.7 %; above the fourth: binomial(5, 1/5), 5.8 %; so the 95th percentile is the fifth.
     values = [1.0, 2.0, 3.0, 4.0, 50.0]
@@ -50,18 +50,18 @@ def test_the_interval_of_a_median_is_where_the_binomial_puts_it() -> None:
     assert bootstrap_interval([7.0], statistics.median) == (7.0, 7.0)
 
 
-def test_the_same_values_and_seed_have_the_same_interval_and_another_seed_another() -> None:
+def test_the_interval_depends_only_on_values_and_seed() -> None:
     values = [float(number * number) for number in range(9)]
     assert bootstrap_mean(values) == bootstrap_mean(list(values))
     assert bootstrap_mean(values, seed=1) != bootstrap_mean(values, seed=0)
 
 
-def test_one_value_has_no_interval_and_equal_ones_one_of_no_width() -> None:
+def test_one_value_has_no_interval_and_equal_values_have_one_of_width_0() -> None:
     assert bootstrap_mean([4.0]) == Estimate(4.0, None, None)
     assert bootstrap_mean([4.0] * 5) == Estimate(4.0, 4.0, 4.0)
 
 
-def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_true_mean_at_about_its_confidence() -> None:
     generator = random.Random(0)
     found = [bootstrap_mean([generator.gauss(2.0, 1.0) for _ in range(20)], resamples=1000) for _ in range(200)]
     covered = sum(estimate.low <= 2.0 <= estimate.high for estimate in found)  # type: ignore[operator]
@@ -72,7 +72,7 @@ def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
 @pytest.mark.parametrize(
     ("moment", "running"), [(5.0, 5.0), (10.0, 10.0), (14.0, 10.0), (20.0, 10.0), (25.0, 15.0), (45.0, 30.0)]
 )
-def test_time_stands_still_in_a_pause(moment: float, running: float) -> None:
+def test_running_time_does_not_advance_in_a_pause(moment: float, running: float) -> None:
     assert running_seconds(moment, [(10.0, 20.0), (30.0, 35.0)]) == running
 
 
@@ -80,7 +80,7 @@ def submission(number: int, agent: str, own_steps: int, score: float) -> Any:
     return Candidate(candidate_id=f"c{number}", agent_id=agent, agent_environment_steps=own_steps, score=score)
 
 
-def test_the_best_so_far_rises_at_the_steps_that_all_agents_took_by_then() -> None:
+def test_the_best_so_far_rises_at_the_summed_steps_of_all_agents() -> None:
     arrived = [
         submission(0, "a0", 100, 5.0),
         submission(1, "a1", 100, 3.0),
@@ -90,20 +90,20 @@ def test_the_best_so_far_rises_at_the_steps_that_all_agents_took_by_then() -> No
     ]
     seconds = {f"c{number}": 10.0 * number for number in range(5)}
     assert best_so_far(arrived, seconds, end_steps=600, end_seconds=55.0) == (
-        Point(100, 0.0, 5.0),
-        Point(300, 20.0, 9.0),
-        Point(400, 30.0, 12.0),
-        Point(600, 55.0, 12.0),
+        BestScorePoint(100, 0.0, 5.0),
+        BestScorePoint(300, 20.0, 9.0),
+        BestScorePoint(400, 30.0, 12.0),
+        BestScorePoint(600, 55.0, 12.0),
     )
 
 
-def test_a_curve_never_ends_before_its_last_rise_and_is_empty_without_a_score() -> None:
+def test_a_curve_does_not_end_before_its_last_rise_and_is_empty_without_a_score() -> None:
     (rise, end) = best_so_far([submission(0, "a0", 100, 5.0)], {"c0": 7.0}, end_steps=0, end_seconds=0.0)
-    assert rise == end == Point(100, 7.0, 5.0)
+    assert rise == end == BestScorePoint(100, 7.0, 5.0)
     assert best_so_far([], {}, end_steps=10, end_seconds=1.0) == ()
 
 
-def test_the_mean_of_curves_begins_where_all_have_and_holds_what_has_ended() -> None:
+def test_the_mean_of_curves_starts_where_all_have_started_and_keeps_last_values() -> None:
     first = [(1.0, 10.0), (3.0, 20.0), (4.0, 20.0)]
     second = [(2.0, 0.0), (5.0, 40.0), (9.0, 40.0)]
     mean = mean_curve([first, second])
@@ -113,7 +113,7 @@ def test_the_mean_of_curves_begins_where_all_have_and_holds_what_has_ended() -> 
     assert [(estimate.low, estimate.high) for estimate in mean.estimates][-1] == (20.0, 40.0)
 
 
-def test_the_mean_of_one_curve_is_the_curve_and_of_none_nothing() -> None:
+def test_the_mean_of_one_curve_is_that_curve_and_of_none_is_none() -> None:
     mean = mean_curve([[(0.0, 1.0), (2.0, 5.0)]])
     assert mean is not None
     assert list(zip(mean.positions, mean.estimates, strict=True)) == [

@@ -1,4 +1,4 @@
-"""The page of a backtest."""
+"""The HTML page of a backtest."""
 
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +13,7 @@ DATES = ["2011-07-01", "2011-07-05", "2011-07-06"]
 
 
 class Read(HTMLParser):
-    """What a browser would find."""
+    """Parses the page and records its tags and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def rows(read: Read) -> str:
     return " ".join(read.words)
 
 
-def test_the_page_is_one_file_that_asks_nobody_for_anything(evaluation: Evaluation) -> None:
+def test_the_page_loads_no_other_resources(evaluation: Evaluation) -> None:
     text = backtest_html.backtest_page("backtest: a2", evaluation)
     read = Read(text)
     assert not {tag for tag, _ in read.tags} & {"script", "link", "img", "iframe"}
@@ -87,7 +87,7 @@ def test_the_page_is_one_file_that_asks_nobody_for_anything(evaluation: Evaluati
     assert "url(" not in text
 
 
-def test_the_champion_stands_beside_whom_it_is_held_against(evaluation: Evaluation) -> None:
+def test_the_champion_is_shown_beside_its_baselines(evaluation: Evaluation) -> None:
     text = backtest_html.backtest_page("backtest", evaluation)
     header = "<tr><th>measure</th><th>champion</th><th>index</th><th>equal weight</th><th>random traders</th></tr>"
     assert header in text
@@ -98,21 +98,21 @@ def test_the_champion_stands_beside_whom_it_is_held_against(evaluation: Evaluati
     assert "from 2011-07-01 to 2011-07-06, 3 days" in text
 
 
-def test_what_the_stocks_brought_is_sorted_and_added_up(evaluation: Evaluation) -> None:
+def test_the_profits_of_the_stocks_are_sorted_and_summed(evaluation: Evaluation) -> None:
     text = backtest_html.backtest_page("backtest", evaluation)
-    places = [text.index(part) for part in ("<td>AAPL</td><td>150,000", "<td>&lt;IBM&gt;</td><td>50,000", "in all")]
+    places = [text.index(part) for part in ("<td>AAPL</td><td>150,000", "<td>&lt;IBM&gt;</td><td>50,000", "total")]
     assert places == sorted(places)
-    assert "<td>in all</td><td>200,000</td>" in text
+    assert "<td>total</td><td>200,000</td>" in text
 
 
-def test_names_cannot_write_into_the_page(evaluation: Evaluation) -> None:
+def test_names_are_escaped(evaluation: Evaluation) -> None:
     text = backtest_html.backtest_page("<b>x</b> & y", evaluation)
     assert "<b>" not in text
     assert "<title>&lt;b&gt;x&lt;/b&gt; &amp; y</title>" in text
     assert "<IBM>" not in text
 
 
-def test_a_line_goes_from_its_first_value_to_its_last() -> None:
+def test_a_line_starts_at_its_first_value_and_ends_at_its_last() -> None:
     drawn = backtest_html.line_chart([("a", "#000", Trace(values=[0.0, 5.0, 10.0]))], ["first", "last"])
     points = drawn.split('points="')[1].split('"')[0].split()
     bottom, top = backtest_html.HEIGHT - backtest_html.MARGIN_BOTTOM, backtest_html.MARGIN_TOP
@@ -127,13 +127,13 @@ def test_a_line_goes_from_its_first_value_to_its_last() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [2.0, 2.0], [1.0, float("nan"), 3.0]])
-def test_a_line_of_anything_can_be_drawn(values: list[float]) -> None:
+def test_a_line_of_any_values_can_be_drawn(values: list[float]) -> None:
     drawn = backtest_html.line_chart([("a", "#000", Trace(values=values))], [])
     assert "nan" not in drawn
     Read(drawn)
 
 
-def test_an_account_alone_has_a_page_too() -> None:
+def test_an_account_value_is_sufficient_for_a_page() -> None:
     evaluation = Evaluation(episodes=1)
     evaluation.traces["account_value"].values.extend([1.0, 2.0])
     read = Read(backtest_html.backtest_page("alone", evaluation))
@@ -141,7 +141,7 @@ def test_an_account_alone_has_a_page_too() -> None:
     assert "table" not in [tag for tag, _ in read.tags]
 
 
-def test_a_backtest_is_drawn_whatever_of_it_is_there(tmp_path: Path, evaluation: Evaluation) -> None:
+def test_a_backtest_is_drawn_even_if_traces_are_missing(tmp_path: Path, evaluation: Evaluation) -> None:
     for name in ("whole", "part"):
         plots.draw_backtest(tmp_path / f"{name}.png", evaluation.traces, title=name)
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -163,7 +163,7 @@ split = "backtest"
 """
 
 
-def test_the_end_of_a_tournament_leaves_the_page_and_the_picture(type_: Any, mesh: Any, tmp_path: Path) -> None:
+def test_a_finished_tournament_leaves_the_page_and_the_plot(type_: Any, mesh: Any, tmp_path: Path) -> None:
     (tmp_path / "stocks.toml").write_text(SPEC)
     fill(mesh.known.evaluation)
     answer = type_("train", "stocks.toml", "--orchestrator", mesh.address)
@@ -173,6 +173,6 @@ def test_the_end_of_a_tournament_leaves_the_page_and_the_picture(type_: Any, mes
     assert {"backtest.html", "backtest.png", "account_value_backtest.png", "report.json"} <= names
     assert not [name for name in names if "incoming" in name]
     assert "backtest: a2 of stocks-abc123" in (folder / "backtest.html").read_text()
-    # The table of the terminal has the champion and one other.
+    # The table on the terminal has the champion and one baseline.
     assert "index cumulative return" not in answer.out
     assert "random cumulative return" not in answer.out

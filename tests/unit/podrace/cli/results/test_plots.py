@@ -39,11 +39,11 @@ def test_a_tournament_without_submissions_can_be_drawn(tmp_path: Path, known: An
 @pytest.mark.parametrize(
     ("last", "unit", "position"), [(30, "seconds", 30.0), (600, "minutes", 10.0), (36_000, "hours", 10.0)]
 )
-def test_the_clock_is_told_in_a_unit_that_suits_it(known: Any, last: int, unit: str, position: float) -> None:
+def test_the_wall_clock_has_a_suitable_unit(known: Any, last: int, unit: str, position: float) -> None:
     begin = known.tournaments[0].create_time.seconds
     known.submissions[-1].submit_time.FromSeconds(begin + last)
-    positions, told = plots.clock_positions(known.tournaments[0], known.submissions)
-    assert told == unit
+    positions, shown = plots.clock_positions(known.tournaments[0], known.submissions)
+    assert shown == unit
     assert positions[known.submissions[-1].candidate_id] == position
 
 
@@ -56,11 +56,11 @@ def test_the_clock_is_told_in_a_unit_that_suits_it(known: Any, last: int, unit: 
         ([2e4, 1.0], (3600.0, "hours")),
     ],
 )
-def test_the_unit_is_that_which_suits_the_longest_time(seconds: list[float], unit: tuple[float, str]) -> None:
+def test_the_unit_suits_the_longest_time(seconds: list[float], unit: tuple[float, str]) -> None:
     assert plots.clock_unit(seconds) == unit
 
 
-def test_a_family_is_all_that_descend_from_one_fresh_agent(canned: Any) -> None:
+def test_a_family_is_all_descendants_of_one_fresh_agent(canned: Any) -> None:
     submissions = [
         canned.candidate("t", 0, 1.0),
         canned.candidate("t", 1, 1.0),

@@ -7,7 +7,7 @@ from podrace.cli.terminal.atomic_file import whole_file
 from podrace.errors import FailedPrecondition
 
 
-def test_readers_see_what_was_there_before_until_the_file_is_whole(tmp_path: Path) -> None:
+def test_readers_see_the_old_file_until_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
     path.write_text("before")
     with whole_file(path, "--csv") as place:
@@ -18,7 +18,7 @@ def test_readers_see_what_was_there_before_until_the_file_is_whole(tmp_path: Pat
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_broke_off_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_files(tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
     path.write_text("before")
     with (
@@ -31,7 +31,7 @@ def test_what_broke_off_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
+def test_a_pipe_is_written_directly(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -44,7 +44,7 @@ def test_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_a_link_stays_one(tmp_path: Path) -> None:
+def test_a_link_is_written_through(tmp_path: Path) -> None:
     target, link = tmp_path / "target.csv", tmp_path / "link.csv"
     target.write_text("before")
     link.symlink_to(target)

@@ -26,7 +26,7 @@ def test_counts_have_at_most_three_digits_and_a_unit(number: float, text: str) -
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-1, "0:00"), (42.9, "0:42"), (725, "12:05"), (3723, "1:02:03"), (90_000, "25:00:00")]
 )
-def test_durations_read_like_a_stop_watch(seconds: float, text: str) -> None:
+def test_durations_have_hours_minutes_and_seconds(seconds: float, text: str) -> None:
     assert formats.duration(seconds) == text
 
 
@@ -42,11 +42,11 @@ def test_durations_read_like_a_stop_watch(seconds: float, text: str) -> None:
         (1.0, 1e-12, "1.000000 ± 0.000000"),
     ],
 )
-def test_scores_have_as_many_decimals_as_their_error_is_worth(value: float, error: float, text: str) -> None:
+def test_scores_have_the_significant_decimals_of_their_error(value: float, error: float, text: str) -> None:
     assert formats.score(value, error) == text
 
 
-def test_numbers_that_are_none_do_not_break_a_table() -> None:
+def test_numbers_that_are_not_finite_can_be_formatted() -> None:
     assert formats.number(math.nan) == "nan"
     assert formats.number(math.inf) == "inf"
     assert formats.score(math.nan, math.nan) == "nan ± nan"

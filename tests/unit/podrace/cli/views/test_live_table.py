@@ -36,17 +36,17 @@ def test_the_leaderboard_shows_rank_agent_algorithm_score_steps_and_parents(view
     assert row(lines, "3") == ["3", "a0", "ppo", "120.0", "±", "2.5", "100k", "-"]
 
 
-def test_the_pods_show_what_each_does(view: TournamentView) -> None:
+def test_the_pods_are_shown_with_their_activity(view: TournamentView) -> None:
     view.pods[0].progress.steps_per_second, view.pods[0].progress.policy_lag = 40_400.0, 0.5
     view.pods[0].progress.plane = "shared"
     view.pods.append(pb.Pod(pod_id="cartpole-abc123-p2", activity=pb.POD_ACTIVITY_IDLE))
     lines = drawn(view)
-    assert row(lines, "pod ") == ["pod", "does", "agent", "steps", "steps/s", "policy", "lag", "plane"]
+    assert row(lines, "pod ") == ["pod", "activity", "agent", "steps", "steps/s", "policy", "lag", "plane"]
     assert row(lines, "p1") == ["p1", "training", "a2", "123k", "40.4k", "0.50", "shared"]
     assert row(lines, "p2") == ["p2", "idle", "-", "-", "-", "-", "-"]
 
 
-def test_the_header_shows_the_way_to_each_objective(view: TournamentView) -> None:
+def test_the_header_shows_the_progress_towards_each_objective(view: TournamentView) -> None:
     text = "\n".join(drawn(view))
     for expected in (
         "cartpole-abc123",
@@ -54,7 +54,7 @@ def test_the_header_shows_the_way_to_each_objective(view: TournamentView) -> Non
         "0:43 of 3:00",
         "480.0 ± 2.5 of 475.0",
         "1.2M",
-        "40.0k a second",
+        "40.0k per second",
         "3 agents so far",
         "by a2",
         "2 cores are free",
@@ -68,19 +68,19 @@ def test_no_line_is_wider_than_the_terminal(view: TournamentView, width: int) ->
     assert max(len(line) for line in drawn(view, width=width)) <= width
 
 
-def test_a_long_board_is_cut_to_the_terminal_and_says_so(view: TournamentView, canned: Any) -> None:
+def test_a_long_board_is_cut_to_the_terminal_with_a_note(view: TournamentView, canned: Any) -> None:
     view.board = [canned.candidate("cartpole-abc123", number, 1.0, rank=number + 1) for number in range(50)]
     lines = drawn(view, height=30)
     assert len(lines) <= 30
     assert any("leaderboard (first" in line and "of 50)" in line for line in lines)
 
 
-def test_silence_of_the_orchestrator_is_told(view: TournamentView) -> None:
-    assert "no word from the orchestrator" not in "\n".join(drawn(view, now=54.0))
-    assert "no word from the orchestrator for 0:06" in "\n".join(drawn(view, now=56.0))
+def test_silence_of_the_orchestrator_is_reported(view: TournamentView) -> None:
+    assert "no message from the orchestrator" not in "\n".join(drawn(view, now=54.0))
+    assert "no message from the orchestrator for 0:06" in "\n".join(drawn(view, now=56.0))
 
 
-def test_the_clock_stands_still_when_the_tournament_does_not_run(canned: Any) -> None:
+def test_the_running_time_is_constant_while_the_tournament_does_not_run(canned: Any) -> None:
     assert elapsed_seconds(canned.tournament("t", "RUNNING"), 3.0) == 45.0
     assert elapsed_seconds(canned.tournament("t", "COMPLETED"), 3.0) == 42.0
 
@@ -89,7 +89,7 @@ def test_the_clock_stands_still_when_the_tournament_does_not_run(canned: Any) ->
     ("target", "first", "best", "fraction"),
     [(-200.0, -1200.0, -700.0, 0.5), (475.0, 0.0, 600.0, 1.0), (475.0, 500.0, 500.0, 1.0), (100.0, 0.0, -50.0, 0.0)],
 )
-def test_the_way_to_the_target_return_begins_at_the_first_score(
+def test_progress_towards_the_target_return_starts_at_the_first_score(
     canned: Any, target: float, first: float, best: float, fraction: float
 ) -> None:
     tournament = canned.tournament("t")
@@ -97,7 +97,7 @@ def test_the_way_to_the_target_return_begins_at_the_first_score(
     assert progress(tournament, 0.0, first)[1].fraction == fraction
 
 
-def test_what_is_no_objective_has_no_way(canned: Any) -> None:
+def test_a_quantity_that_is_not_an_objective_has_no_progress(canned: Any) -> None:
     tournament = canned.tournament("t")
     tournament.spec.objective.Clear()
     assert [quantity.fraction for quantity in progress(tournament, 1.0, 0.0)] == [None, None, None]

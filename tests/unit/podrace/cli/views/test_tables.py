@@ -22,12 +22,12 @@ def drawn(table: Any) -> str:
     return screen.file.getvalue()
 
 
-def test_events_name_agents_and_pods_within_their_tournament() -> None:
-    text = drawn(tables.events_table([event(f"{NAME}-a7 goes to {NAME}-p1; others-x2k4qz-a1 waits", 0)], NAME))
-    assert "a7 goes to p1; others-x2k4qz-a1 waits" in text
+def test_events_show_short_names_of_agents_and_pods() -> None:
+    text = drawn(tables.events_table([event(f"{NAME}-a7 is assigned to {NAME}-p1; others-x2k4qz-a1 waits", 0)], NAME))
+    assert "a7 is assigned to p1; others-x2k4qz-a1 waits" in text
 
 
-def test_events_of_another_day_say_which() -> None:
+def test_events_of_another_day_show_the_date() -> None:
     now, year = time.time(), time.strftime("%Y")
     assert f"{year}-" not in drawn(tables.events_table([event("now", now)], NAME))
     assert "1970-01-0" in drawn(tables.events_table([event("then", 86_400), event("now", now)], NAME)).split("then")[0]

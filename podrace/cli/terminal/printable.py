@@ -1,0 +1,21 @@
+"""Escapes control characters in text from services, so that it cannot change a terminal, a log line or a page."""
+
+import re
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters of ASCII and Latin-1, line separators, and characters that change the direction of text."""
+_CONTROL_IN_LAYOUT = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    r"""Returns text on one line, with control characters as escape sequences such as `\x1b` and `\n`."""
+    return _CONTROL.sub(_escape, text)
+
+
+def printable_lines(text: str) -> str:
+    """Escapes control characters except line feeds; for text that the program has already laid out in lines."""
+    return _CONTROL_IN_LAYOUT.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
