@@ -26,6 +26,7 @@ PAGES = {
 """Page of the site by the path of its source in the repository, for sources outside `docs/`."""
 
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<path>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
+_LOADED = re.compile(r"""<(?:script|link|img)\b[^>]*?(?:src|href)=["']?(https?:[^"'> ]+)""")
 _FENCE = re.compile(r"^( *)(```+).*?^\1\2`*[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
@@ -42,6 +43,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     sources = {target: source for source, target in PAGES.items()}
     source = sources.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     return rewrite(markdown, source=source, page=page.file.src_uri)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Warns of what a page would load from another host: the site is read offline too."""
+    for address in _LOADED.findall(output):
+        log.warning("%s loads %s", page.file.src_uri, address)
+    return output
 
 
 def rewrite(markdown: str, *, source: str, page: str) -> str:
