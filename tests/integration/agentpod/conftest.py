@@ -1,4 +1,4 @@
-"""A mesh in miniature around one pod."""
+"""A scripted orchestrator and leaderboard around one pod."""
 
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,7 +18,7 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """Under /tmp itself: paths of sockets are limited to 107 bytes."""
+    """A folder directly under /tmp, because Linux limits socket paths to 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as name:
         yield Path(name)
 

@@ -5,7 +5,7 @@ import numpy as np
 
 
 class Line(gymnasium.Env):
-    """Walks a line; at step `bad_step` it reports what it is told to report."""
+    """Walks a line; at `bad_step` an observation is not finite, at `raising_step` it raises."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)

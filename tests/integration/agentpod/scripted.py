@@ -1,4 +1,4 @@
-"""An orchestrator and a leaderboard that answer from a script, and what a pod needs to talk to them."""
+"""An orchestrator and a leaderboard that answer from a script, and the configuration of a pod that calls them."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,9 +8,11 @@ from pathlib import Path
 from google.protobuf.duration_pb2 import Duration
 
 from agentpod.config import PodConfig
+from agentpod.process.wiring import run_leader
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import read_manifest
+from podrace.checkpoint_store.store import CheckpointStore
 from podrace.errors import DeadlineExceeded, FailedPrecondition, NotFound
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -20,19 +22,19 @@ from podrace.telemetry import TelemetryConfig
 
 @dataclass
 class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
-    """Hands out a list of assignments, then says drain; remembers what it is told."""
+    """Hands out a list of assignments and then drains; records the requests."""
 
     assignments: list[pb.Assignment] = field(default_factory=list)
     completed: list[pb.CompleteAssignmentRequest] = field(default_factory=list)
     renewals: list[pb.RenewAssignmentRequest] = field(default_factory=list)
     directive: pb.Directive.ValueType = pb.DIRECTIVE_CONTINUE
     after_steps: int = 0
-    """The directive is given once the agent has taken so many."""
+    """Environment steps of the agent from which on the directive is given."""
     stale: bool = False
     running_seconds: float | None = None
-    """What a renewal says of the tournament's clock; None: nothing."""
+    """Running time of the tournament, reported with the directive; None: not reported."""
     refused: int = 0
-    """How often it has said drain."""
+    """How many times it answered with drain."""
 
     async def AcquireAssignment(self, request, context):
         if self.assignments:
@@ -48,7 +50,7 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
         response = pb.RenewAssignmentResponse(
             directive=self.directive if due else pb.DIRECTIVE_CONTINUE,
             lease_duration=Duration(nanos=300_000_000),
-            reason="the script says so",
+            reason="by the script",
         )
         if due and self.running_seconds is not None:
             response.running_duration.FromNanoseconds(round(self.running_seconds * 1e9))
@@ -61,7 +63,7 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
 
 @dataclass
 class ScriptedLeaderboard(leaderboard_pb2_grpc.UpdaterServiceServicer):
-    """Accepts every candidate and remembers its manifest."""
+    """Accepts every candidate and records its manifest."""
 
     store_uri: str
     manifests: list[Manifest] = field(default_factory=list)
@@ -81,7 +83,7 @@ class ScriptedLeaderboard(leaderboard_pb2_grpc.UpdaterServiceServicer):
             self.refuse -= 1
             raise DeadlineExceeded("away")
         if self.missing:
-            raise NotFound("never heard of it")
+            raise NotFound("no such agent")
         manifest = read_manifest(open_store(self.store_uri), request.checkpoint.manifest_digest)
         self.manifests.append(manifest)
         candidate = leaderboard_pb2.Candidate(agent_id=manifest.agent_id, score=manifest.evaluation.mean_return, rank=1)
@@ -90,7 +92,7 @@ class ScriptedLeaderboard(leaderboard_pb2_grpc.UpdaterServiceServicer):
 
 @dataclass
 class Mesh:
-    """What a pod needs to be."""
+    """The services and the folder of a pod."""
 
     folder: Path
     orchestrator: ScriptedOrchestrator
@@ -112,8 +114,25 @@ class Mesh:
         )
 
 
+async def run(mesh: Mesh, *assignments: pb.Assignment, layout: str = "fused", **changes) -> int:
+    """Runs the leader of a pod in this process until the assignments are complete; returns its exit code."""
+    mesh.orchestrator.assignments.extend(assignments)
+    config = mesh.pod_config(layout, **changes)
+    config.folder.mkdir(exist_ok=True)
+    return await run_leader(config)
+
+
+def only_completion(mesh: Mesh) -> pb.CompleteAssignmentRequest:
+    (completed,) = mesh.orchestrator.completed
+    return completed
+
+
+def store_of(mesh: Mesh) -> CheckpointStore:
+    return open_store(mesh.leaderboard.store_uri)
+
+
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Lets the loop run until a condition holds."""
+    """Runs the event loop until a condition holds."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)

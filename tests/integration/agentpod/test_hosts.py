@@ -1,4 +1,4 @@
-"""One pod on several hosts: each a network of its own, as the pods of an Indexed Job are."""
+"""One pod on two hosts, each with its own network, like the pods of an Indexed Job."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ PORT = 50070
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Where the hosts are, and what runs a command on one of them."""
+    """Addresses of the hosts, and the command prefix that runs a command on each."""
 
     addresses: tuple[str, str]
     prefixes: tuple[Sequence[str], Sequence[str]]
@@ -33,7 +33,7 @@ class Network:
 
 @pytest.fixture
 def namespaces() -> Iterator[Network]:
-    """Two hosts that reach each other over one wire and nothing else over any network."""
+    """Two network namespaces that reach each other over one virtual wire and nothing else."""
     names = [f"podrace-{os.getpid()}-{index}" for index in range(2)]
     addresses = ("10.213.7.1", "10.213.7.2")
     made = []
@@ -69,7 +69,7 @@ Start = Callable[..., Hosts]
 
 @pytest.fixture
 async def start(mesh) -> AsyncIterator[Start]:
-    """Starts every role of a pod, each host with folders of its own."""
+    """Starts every role of a pod; each host has its own folders."""
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(network: Network, **changes) -> Hosts:
@@ -138,7 +138,7 @@ def files_left(mesh) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["average", "allreduce"])
-async def test_learners_of_two_hosts_train_one_agent(mesh, make_spec, make_assignment, namespaces, start, mode):
+async def test_learners_on_two_hosts_train_one_agent(mesh, make_spec, make_assignment, namespaces, start, mode):
     spec = make_spec(steps=20_000, fusion={"mode": mode, "every_updates": 4})
     mesh.orchestrator.assignments.append(make_assignment(spec))
     hosts = start(namespaces)
@@ -147,16 +147,16 @@ async def test_learners_of_two_hosts_train_one_agent(mesh, make_spec, make_assig
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
     last, state = learner_state(mesh)
     assert 20_000 <= last.environment_steps < 20_000 + 2 * 4 * 512
-    # The normalizer has seen the samples of both hosts, and the head did not make all the updates.
+    # The normalizer has seen the samples of both hosts, and the leader did not make all updates.
     assert int(state["observations.common.count"]) == last.environment_steps
     assert last.policy_version * 512 < last.environment_steps
-    # Whoever is told that there is nothing more to be done ends well: an Indexed Job is complete when all its pods are.
+    # Every process exits with 0, or the Indexed Job would not complete.
     await until(lambda: all_ended(hosts), 60)
     assert {code for codes in exit_codes(hosts) for code in codes.values()} == {0}
     assert not files_left(mesh)
 
 
-async def test_a_host_that_is_lost_is_missed_at_once_and_the_agent_goes_on(
+async def test_a_lost_host_is_detected_at_once_and_the_training_continues(
     mesh, make_spec, make_assignment, loopback, start
 ):
     spec = make_spec(
@@ -170,7 +170,7 @@ async def test_a_host_that_is_lost_is_missed_at_once_and_the_agent_goes_on(
     for process in hosts[1].values():
         os.killpg(process.pid, signal.SIGKILL)
     scored = len(mesh.leaderboard.manifests)
-    # Sooner than a straggler is given up, which takes 30 s.
+    # Within less than the 30 s that the leader waits for a straggler.
     await until(lambda: len(mesh.leaderboard.manifests) >= scored + 2, 25)
     mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
     await until(lambda: all_ended(hosts), 60)
@@ -178,10 +178,10 @@ async def test_a_host_that_is_lost_is_missed_at_once_and_the_agent_goes_on(
     assert set(exit_codes(hosts)[0].values()) == {0}
 
 
-async def test_a_host_whose_head_is_lost_gives_up(mesh, make_spec, make_assignment, loopback, start):
+async def test_a_host_exits_when_the_leader_on_another_host_is_lost(mesh, make_spec, make_assignment, loopback, start):
     mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**9)))
     hosts = start(loopback, orphan_seconds=2.0)
-    # Training begins when both have met.
+    # Environment steps are reported once both learners take part.
     await until(lambda: any(each.progress.environment_steps for each in mesh.orchestrator.renewals), 120)
     for process in hosts[0].values():
         os.killpg(process.pid, signal.SIGKILL)

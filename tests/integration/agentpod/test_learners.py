@@ -1,4 +1,4 @@
-"""Several learners of one agent, as real processes: they agree, they count, they survive each other."""
+"""Several learners of one agent, as real processes: they agree, share the budget and survive the loss of a follower."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ async def test_two_learners_share_the_budget_of_one_agent(mesh, make_spec, make_
     await until(lambda: bool(mesh.orchestrator.completed), 60)
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
     last, state = learner_state(mesh)
-    # Each update takes 8 environments x 64 steps; those of both learners count, the updates of the head alone do not.
+    # Each update takes 8 environments x 64 steps; the budget counts the steps of both learners.
     assert 20_000 <= last.environment_steps < 20_000 + 2 * 4 * 512
     assert last.environment_steps % 512 == 0
     assert mesh.orchestrator.completed[0].progress.environment_steps == last.environment_steps
@@ -68,7 +68,7 @@ async def test_replay_memories_of_two_learners_are_fused_into_one_agent(
 
 
 @pytest.mark.parametrize("mode", ["average", "allreduce"])
-async def test_a_killed_learner_is_dropped_and_comes_back(mesh, make_spec, make_assignment, fork_server, mode):
+async def test_a_killed_follower_is_dropped_and_rejoins(mesh, make_spec, make_assignment, fork_server, mode):
     spec = make_spec(
         steps=10**9,
         fusion={"mode": mode, "every_updates": 2},
@@ -80,7 +80,7 @@ async def test_a_killed_learner_is_dropped_and_comes_back(mesh, make_spec, make_
     await until(lambda: len(mesh.leaderboard.manifests) >= 2, 60)
     os.kill(roles["learner-1"], signal.SIGKILL)
     scored = len(mesh.leaderboard.manifests)
-    # The head goes on alone, and with whoever the nursery has started in the place of the dead.
+    # The leader continues alone, and later with the follower that the fork server has started instead.
     await until(lambda: len(mesh.leaderboard.manifests) >= scored + 3, 60)
     assert pids(pod)["learner-1"] != roles["learner-1"]
     assert pids(pod)["learner"] == roles["learner"]
@@ -92,7 +92,7 @@ async def test_a_killed_learner_is_dropped_and_comes_back(mesh, make_spec, make_
 
 
 @pytest.mark.parametrize("mode", ["allreduce"])
-async def test_a_learner_without_a_full_memory_holds_the_updates_up_and_agrees(
+async def test_a_restarted_follower_delays_updates_until_its_replay_memory_is_warm(
     mesh, make_spec, make_assignment, fork_server, mode
 ):
     spec = make_spec(
@@ -113,7 +113,7 @@ async def test_a_learner_without_a_full_memory_holds_the_updates_up_and_agrees(
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_DRAINED
 
 
-async def test_the_death_of_the_head_ends_all_learners(mesh, make_spec, make_assignment, fork_server):
+async def test_when_the_leader_is_killed_all_learners_exit(mesh, make_spec, make_assignment, fork_server):
     mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**9)))
     pod = mesh.pod_config("separate", learners=3)
     roles = await fork_server.start(pod)

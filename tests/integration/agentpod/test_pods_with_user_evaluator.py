@@ -72,7 +72,7 @@ def function_processes() -> list[str]:
 async def finished(mesh, fork_server, assignment, layout: str, name: str = "") -> None:
     mesh.orchestrator.assignments.append(assignment)
     pod = mesh.pod_config(layout)
-    # Of a name that has just ended the nursery may not know yet that it has: it would start nothing.
+    # The fork server may not have reaped an earlier pod of the same name yet, and would not start another.
     pod = replace(pod, pod_id=pod.pod_id + name)
     roles = await fork_server.start(pod)
     await until(lambda: bool(mesh.orchestrator.completed), 90)

@@ -1,4 +1,4 @@
-"""Pods as real processes, forked by a real fork_server: they work, they survive kills, they leave nothing behind."""
+"""Pods as real processes, forked by a real fork server: they train, survive kills and release their memory."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 @dataclasses.dataclass
 class ForkServerProcess:
-    """A nursery under test and a connection to it."""
+    """A fork server and a connection to it."""
 
     process: subprocess.Popen[bytes]
     reader: asyncio.StreamReader
@@ -51,7 +51,7 @@ def pids(pod: PodConfig) -> dict[str, int]:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Returns whether a process runs; a zombie does not."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
@@ -71,7 +71,7 @@ async def fork_server(short_folder: Path) -> AsyncIterator[ForkServerProcess]:
         reader, writer = await asyncio.open_unix_connection(str(socket))
         yield ForkServerProcess(process, reader, writer)
         writer.close()
-    # The lifeline is lost: the nursery goes by itself as soon as its children are gone.
+    # The lifeline is lost: the fork server exits once its children have exited.
     await asyncio.to_thread(process.wait, 20)
 
 
@@ -80,7 +80,7 @@ def left_in_shared_memory(pod: PodConfig) -> list[str]:
 
 
 @pytest.mark.parametrize("layout", ["separate", "fused"])
-async def test_a_pod_trains_an_agent_and_leaves_nothing_behind(mesh, make_spec, make_assignment, fork_server, layout):
+async def test_a_pod_trains_an_agent_and_releases_its_memory(mesh, make_spec, make_assignment, fork_server, layout):
     mesh.orchestrator.assignments.append(make_assignment(make_spec()))
     pod = mesh.pod_config(layout)
     roles = await fork_server.start(pod)
@@ -92,10 +92,10 @@ async def test_a_pod_trains_an_agent_and_leaves_nothing_behind(mesh, make_spec, 
     assert not left_in_shared_memory(pod)
 
 
-async def test_what_an_earlier_life_of_a_pod_left_in_memory_is_swept(mesh, make_spec, make_assignment, fork_server):
+async def test_shared_memory_of_a_previous_run_of_a_pod_is_removed(mesh, make_spec, make_assignment, fork_server):
     mesh.orchestrator.assignments.append(make_assignment(make_spec()))
     pod = mesh.pod_config("separate")
-    # Of no name that this life uses itself: regions are counted from 0.
+    # A name that this run does not use itself: regions are numbered from 0.
     left = Path(f"/dev/shm/podrace-{pod.pod_id}-0.1.1_rollout_99")
     left.write_bytes(bytes(4096))
     await fork_server.start(pod)
@@ -117,7 +117,7 @@ async def test_two_workers_fill_one_rollout_side_by_side(mesh, make_spec, make_a
 
 @pytest.mark.parametrize("plane", ["grpc", "group"])
 @pytest.mark.parametrize("algorithm", ["ppo", "sac-discrete"])
-async def test_processes_that_share_no_memory_train_by_copies(
+async def test_processes_without_shared_memory_train_with_copies(
     mesh, make_spec, make_assignment, fork_server, algorithm, plane
 ):
     settings = {"horizon": 16, "hidden_sizes": [8]}
@@ -137,9 +137,7 @@ async def test_processes_that_share_no_memory_train_by_copies(
     assert not left_in_shared_memory(pod)
 
 
-async def test_a_plane_that_is_required_and_not_there_ends_the_tournament(
-    mesh, make_spec, make_assignment, fork_server
-):
+async def test_a_required_plane_that_is_missing_fails_the_specification(mesh, make_spec, make_assignment, fork_server):
     mesh.orchestrator.assignments.append(make_assignment(make_spec()))
     await fork_server.start(mesh.pod_config("separate", plane="cuda"))
     await until(lambda: bool(mesh.orchestrator.completed))
@@ -158,7 +156,7 @@ async def test_a_plane_that_is_required_and_not_there_ends_the_tournament(
         ("separate", "group", "group", 2),
     ],
 )
-async def test_what_steps_on_a_gpu_stays_there(
+async def test_data_of_a_simulator_on_the_gpu_stays_on_the_gpu(
     mesh, make_spec, make_assignment, fork_server, layout, plane, taken, gpus
 ):
     if torch.cuda.device_count() < gpus:
@@ -181,7 +179,7 @@ async def test_a_separate_pod_overlaps_with_a_policy_lag_of_one(mesh, make_spec,
 
 
 @pytest.mark.parametrize("role", ["worker-0", "evaluator"])
-async def test_a_killed_role_comes_back_and_the_agent_finishes(mesh, make_spec, make_assignment, fork_server, role):
+async def test_a_killed_role_is_restarted_and_the_agent_finishes(mesh, make_spec, make_assignment, fork_server, role):
     steps = 120_000
     spec = make_spec(steps=steps, evaluation={"episodes": 8, "every_environment_steps": 4096, "share": 1.0})
     mesh.orchestrator.assignments.append(make_assignment(spec))
@@ -229,7 +227,7 @@ async def test_workers_write_the_replay_memory_in_place(mesh, make_spec, make_as
     await until(lambda: not left_in_shared_memory(pod))
 
 
-async def test_a_killed_worker_costs_the_replay_memory_nothing(mesh, make_spec, make_assignment, fork_server):
+async def test_a_killed_worker_does_not_empty_the_replay_memory(mesh, make_spec, make_assignment, fork_server):
     steps = 60_032
     spec = make_spec(
         steps=steps, evaluation={"episodes": 8, "every_environment_steps": 4096, "share": 1.0}, **OFF_POLICY
@@ -244,7 +242,7 @@ async def test_a_killed_worker_costs_the_replay_memory_nothing(mesh, make_spec, 
     learner, _ = decode(
         open_store(mesh.leaderboard.store_uri).get_object(digest_of(mesh.leaderboard.manifests[-1], "learner"))
     )
-    # A memory that had begun anew would have gone without updates for another warm-up.
+    # With an empty memory there would have been no updates during another warm-up.
     assert int(learner["gradient_steps"]) == (steps - 256 + 64) // 8
     await until(lambda: not left_in_shared_memory(pod))
 
@@ -254,7 +252,7 @@ def digest_of(manifest, part: str) -> str:
 
 
 @pytest.mark.parametrize("layout", ["separate", "fused"])
-async def test_a_policy_that_remembers_trains_and_is_scored(mesh, make_spec, make_assignment, fork_server, layout):
+async def test_a_recurrent_policy_is_trained_and_scored(mesh, make_spec, make_assignment, fork_server, layout):
     hyperparameters = {"horizon": 32, "minibatch_size": 128, "hidden_sizes": [16], "recurrent_size": 8}
     spec = make_spec(steps=2048, algorithms={"ppo": {"hyperparameters": hyperparameters}})
     mesh.orchestrator.assignments.append(make_assignment(spec))
@@ -264,18 +262,18 @@ async def test_a_policy_that_remembers_trains_and_is_scored(mesh, make_spec, mak
     assert mesh.leaderboard.manifests[-1].evaluation.episodes == 4
 
 
-async def test_a_killed_head_takes_its_roles_with_it(mesh, make_spec, make_assignment, fork_server):
+async def test_when_the_leader_is_killed_its_roles_exit(mesh, make_spec, make_assignment, fork_server):
     mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**8)))
     pod = mesh.pod_config("separate")
     roles = await fork_server.start(pod)
     await until(lambda: bool(mesh.orchestrator.renewals))
     os.kill(roles["learner"], signal.SIGKILL)
     await until(lambda: not any(map(lives, roles.values())))
-    # Whoever has seen the last of its roles end removes its memory.
+    # The fork server removes the shared memory once the last role has exited.
     await until(lambda: not left_in_shared_memory(pod))
 
 
-async def test_a_terminated_head_publishes_before_it_goes(mesh, make_spec, make_assignment, fork_server):
+async def test_a_terminated_leader_publishes_before_it_exits(mesh, make_spec, make_assignment, fork_server):
     spec = make_spec(steps=10**8, evaluation={"episodes": 4, "every_environment_steps": 10**8})
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("fused")
@@ -288,8 +286,10 @@ async def test_a_terminated_head_publishes_before_it_goes(mesh, make_spec, make_
     await until(lambda: not lives(roles["learner"]))
 
 
-async def test_a_signal_to_all_of_a_pod_ends_the_head_first(mesh, make_spec, make_assignment, fork_server):
-    """As Kubernetes does it: the roles are signalled as well, and go when the head has published and gone."""
+async def test_after_a_signal_to_all_processes_of_a_pod_the_leader_exits_first(
+    mesh, make_spec, make_assignment, fork_server
+):
+    """As Kubernetes does it: the roles are signalled too, and exit once the leader has published and exited."""
     spec = make_spec(steps=10**8, evaluation={"episodes": 4, "every_environment_steps": 10**8})
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("separate")
@@ -312,12 +312,12 @@ async def test_a_signal_to_all_of_a_pod_ends_the_head_first(mesh, make_spec, mak
     await until(lambda: not any(map(lives, roles.values())))
 
 
-async def test_an_order_that_makes_no_sense_is_answered_in_one_line(fork_server):
+async def test_an_invalid_request_is_answered_with_an_error(fork_server):
     assert "unknown key" in (await fork_server.order(b'{"pod": {"pod_idd": 1}}'))["error"]
     assert "not a valid request" in (await fork_server.order(b"hello"))["error"]
 
 
-async def test_the_pod_file_names_each_process_for_ever(mesh, fork_server):
+async def test_the_pod_file_identifies_each_process(mesh, fork_server):
     mesh.orchestrator.assignments.clear()
     pod = mesh.pod_config("separate", tournament_id="t", cores=2.0, cpus=(0,))
     roles = await fork_server.start(pod)

@@ -1,10 +1,9 @@
-"""A whole pod in one process takes snapshots of its agent by the clock that the orchestrator tells it."""
+"""A pod takes snapshots of its agent at multiples of the tournament's running time."""
 
 import pytest
-from scripted import Mesh
+from scripted import Mesh, run
 
 from agentpod.learner.policy_loader import load_published_policy
-from agentpod.process.wiring import run_leader
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import fetch, fetch_latest
 from podrace.checkpoint_store.snapshots import is_snapshot
@@ -12,13 +11,6 @@ from podrace.errors import ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 PERIOD = {"episodes": 4, "snapshot_period": "1s"}
-
-
-async def run(mesh: Mesh, *assignments: pb.Assignment, layout: str = "fused", **changes) -> int:
-    mesh.orchestrator.assignments.extend(assignments)
-    config = mesh.pod_config(layout, **changes)
-    config.folder.mkdir(exist_ok=True)
-    return await run_leader(config)
 
 
 def at(seconds: float, assignment: pb.Assignment) -> pb.Assignment:
@@ -30,7 +22,7 @@ def numbers(mesh: Mesh) -> list[int]:
     return [one.number for one in mesh.leaderboard.snapshots]
 
 
-async def test_an_agents_policy_is_kept_at_each_multiple_of_the_period(mesh, make_spec, make_assignment):
+async def test_a_snapshot_is_taken_at_each_multiple_of_the_period(mesh, make_spec, make_assignment):
     budget = {"environment_steps": 10**8, "duration": "2500ms"}
     await run(mesh, at(7.5, make_assignment(make_spec(assignment=budget, evaluation=PERIOD))))
     taken = mesh.leaderboard.snapshots
@@ -52,8 +44,8 @@ async def test_an_agents_policy_is_kept_at_each_multiple_of_the_period(mesh, mak
     assert not is_snapshot(latest.manifest)
 
 
-async def test_the_policy_kept_is_the_one_that_stood_then(mesh, make_spec, make_assignment):
-    """The clock reaches a multiple with the renewal that ends the training: what is kept is what is published."""
+async def test_a_snapshot_holds_the_policy_of_the_moment_that_it_was_due(mesh, make_spec, make_assignment):
+    """The clock reaches a multiple with the renewal that ends the training: the snapshot equals the last checkpoint."""
     mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_DRAIN, 1
     mesh.orchestrator.running_seconds = 1000.0
     spec = make_spec(steps=10**7, evaluation={**PERIOD, "snapshot_period": "1000s"})
@@ -69,7 +61,7 @@ async def test_the_policy_kept_is_the_one_that_stood_then(mesh, make_spec, make_
     assert files["policy"] == drained.parts["policy"]
 
 
-async def test_a_pod_that_takes_over_goes_on_with_the_numbers(mesh, make_spec, make_assignment):
+async def test_a_pod_that_takes_over_an_agent_continues_the_numbers(mesh, make_spec, make_assignment):
     mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_DRAIN, 1
     mesh.orchestrator.running_seconds = 3.2
     spec = make_spec(steps=10**8, evaluation=PERIOD)
@@ -83,13 +75,13 @@ async def test_a_pod_that_takes_over_goes_on_with_the_numbers(mesh, make_spec, m
     assert {one.lease_epoch for one in mesh.leaderboard.snapshots[len(first) :]} == {2}
 
 
-async def test_without_a_period_or_a_clock_nothing_is_kept(mesh, make_spec, make_assignment):
+async def test_without_a_period_or_a_running_time_there_are_no_snapshots(mesh, make_spec, make_assignment):
     await run(mesh, at(0.999, make_assignment(make_spec())), make_assignment(make_spec(evaluation=PERIOD), number=1))
     assert numbers(mesh) == []
 
 
 @pytest.mark.parametrize("broken", ["leaderboard", "store"])
-async def test_a_snapshot_that_cannot_be_kept_does_not_harm_the_training(
+async def test_a_snapshot_that_cannot_be_published_does_not_affect_the_training(
     mesh, make_spec, make_assignment, monkeypatch, broken
 ):
     if broken == "leaderboard":
@@ -107,7 +99,7 @@ def refuse(*_: object) -> str:
     raise ResourceExhausted("the store is full")
 
 
-async def test_snapshots_change_nothing_of_the_training(mesh, make_spec, make_assignment):
+async def test_snapshots_do_not_change_the_training(mesh, make_spec, make_assignment):
     parts = []
     for number, evaluation in enumerate(({"episodes": 4}, PERIOD)):
         spec = make_spec(synchronous=True, pool={"maximum_pods": 1}, evaluation=evaluation)
