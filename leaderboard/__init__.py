@@ -1,28 +1,22 @@
-"""The leaderboard: who is best, who comes next. Records every scored checkpoint, ranks the best, makes the next agents.
+"""Keeps every agent and every score of a tournament, ranks candidates, and generates agents.
 
-__main__.py      wires everything by hand and runs it
-config.py        what can be set
-board.py         who stands on a board, and in which order (pure)
-evolution/       who comes next: the strategies, and how values are drawn and mutated (pure)
-updater.py       reads what a learner submits, judges it, remembers it
-generator.py     makes agents, each once
-parts.py         asks custom parts, and leaves out those that fail
-connections.py   how they are reached: a service, or a child process
-imported.py      that process: serves a function of the user's
-questions.py     what they are shown
-opinions.py      what becomes of a custom updater's answer (pure)
-patience.py      how long a failing part is left out (pure)
-recent.py        statistics that are shown again and again
-shared.py        work done once for all who want it
-replay.py        takes every decision again and compares (pure)
-champion.py      who is champion, judged on fresh evaluations (pure)
-learning.py      how fast agents learn (pure)
-family.py        what is told of agents and their ancestors (pure)
-statistics.py    what the scores say about algorithms and hyperparameters (pure)
-pages.py         how lists are cut into pages (pure)
-records.py       what the rows of the database mean
-state.py         the tables of the database
-watch.py      wakes those who watch
-garbage.py       deletes training files that nobody can reach
-service.py       translates between the contract and all this
+__main__.py           creates and connects the components, and runs the service
+config.py             configuration
+service.py            translates between the gRPC contract and the modules below
+updater.py            reads submitted checkpoints, judges them and records the result
+generator.py          generates agents, each once
+snapshots.py          records snapshots for learning curves
+queries.py            answers queries on the records
+garbage.py            deletes checkpoint files that are no longer needed
+decision_replay.py    makes every recorded decision again and compares the results
+recorded_wording.py   translates reasons that earlier versions recorded
+score_statistics.py   statistics of algorithms and hyperparameters
+cached_statistics.py  caches them for generator plugins
+submission_watch.py   wakes the callers that wait for submissions
+single_flight.py      runs work once for all callers that want it at the same time
+seeding.py, text.py   seeds; cleaning of text
+ranking/              ranks candidates and selects the champion (pure)
+evolution/            decides what the next agent is: the strategies (pure)
+plugins/              calls generator and updater plugins
+store/                the database
 """

@@ -1,4 +1,4 @@
-"""Owns the questions asked of the records: pages, families, champion, statistics, log. Each is one transaction."""
+"""Answers queries on the records, each in one transaction: pages, lineages, champion, statistics, the decision log."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -22,41 +22,44 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
 )
 from podrace.specification import ancestor
 
-LARGEST_FAMILY = 1000
-"""Agents that a lineage lists at most, so that the answer stays within the size of a message."""
+LARGEST_LINEAGE = 1000
+"""Most agents in the lineage of an agent, so that the answer stays below the message limit."""
 
 
 def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest) -> ListCandidatesResponse:
-    """A page of a board by rank, or of all submissions by arrival; a tournament without agents has none.
+    """Returns a page of a board by rank, or of all submissions by arrival; empty for a tournament without agents.
 
     Raises:
-        InvalidArgument: The page token is not one of this list.
+        InvalidArgument: The page token does not belong to this list.
     """
-    page = pagination.asked_for(request)
+    page = pagination.page_of(request)
     if request.all_submissions:
         found = submissions_after(transaction, request.tournament_id, page.after, page.size + 1)
         positions = [candidate.sequence for candidate in found]
     else:
         submissions = records.board_submissions(transaction, request.tournament_id)
         ranked = list(enumerate(submissions, start=1))[page.after : page.after + page.size + 1]
-        found = [as_of_now(submission, rank) for rank, submission in ranked]
+        found = [with_current_standing(submission, rank) for rank, submission in ranked]
         positions = [candidate.rank for candidate in found]
     token = pagination.token_after(request, positions[page.size - 1]) if len(found) > page.size else ""
     return ListCandidatesResponse(candidates=found[: page.size], next_page_token=token)
 
 
 def submissions_after(transaction: Transaction, tournament_id: str, sequence: int, limit: int) -> list[Candidate]:
-    """Submissions of a tournament that came after a sequence number, by arrival, as they stand now."""
+    """Returns submissions after a sequence number, by arrival, with their current rank and verdict."""
     found = records.list_submissions(transaction, tournament_id, after_sequence=sequence, limit=limit)
     if not found:
         return []
     board = records.read_board(transaction, tournament_id)
     ranks = {candidate.candidate_id: rank for rank, candidate in enumerate(board, start=1)}
-    return [as_of_now(submission, ranks.get(submission.answer.candidate.candidate_id, 0)) for submission in found]
+    return [
+        with_current_standing(submission, ranks.get(submission.answer.candidate.candidate_id, 0))
+        for submission in found
+    ]
 
 
-def as_of_now(submission: Submission, rank: int) -> Candidate:
-    """The candidate of a submission with the rank, verdict and reason of now."""
+def with_current_standing(submission: Submission, rank: int) -> Candidate:
+    """Returns the candidate of a submission with its current rank, verdict and reason."""
     candidate = Candidate()
     candidate.CopyFrom(submission.answer.candidate)
     candidate.rank = rank
@@ -66,24 +69,24 @@ def as_of_now(submission: Submission, rank: int) -> Candidate:
 
 
 def lineage(transaction: Transaction, request: GetLineageRequest) -> GetLineageResponse:
-    """An agent, then its ancestors, or a page of all agents of a tournament by number; and what each did.
+    """Returns an agent and its ancestors, or a page of the agents of a tournament by number, with their summaries.
 
     Raises:
         NotFound: The agent was never generated here.
-        InvalidArgument: The page token is not one of this list.
+        InvalidArgument: The page token does not belong to this list.
     """
     if request.agent_id:
-        return _told(transaction, family_of(transaction, request.agent_id))
-    page = pagination.asked_for(request)
+        return _with_summaries(transaction, ancestry_of(transaction, request.agent_id))
+    page = pagination.page_of(request)
     found = records.page_of_generations(transaction, request.tournament_id, page.after, page.size + 1)
-    response = _told(transaction, found[: page.size])
+    response = _with_summaries(transaction, found[: page.size])
     if len(found) > page.size:
         response.next_page_token = pagination.token_after(request, found[page.size].agent.number)
     return response
 
 
-def family_of(transaction: Transaction, agent_id: str) -> list[Generation]:
-    """An agent, then its ancestors, nearest first, each once; the most distant are left out beyond LARGEST_FAMILY.
+def ancestry_of(transaction: Transaction, agent_id: str) -> list[Generation]:
+    """Returns an agent, then its ancestors, nearest first, each once; at most LARGEST_LINEAGE agents.
 
     Raises:
         NotFound: The agent was never generated here.
@@ -91,7 +94,7 @@ def family_of(transaction: Transaction, agent_id: str) -> list[Generation]:
     family = [records.get_generation(transaction, agent_id)]
     known = {agent_id}
     waiting = deque(family[0].agent.parent_agent_ids)
-    while waiting and len(family) < LARGEST_FAMILY:
+    while waiting and len(family) < LARGEST_LINEAGE:
         parent_id = waiting.popleft()
         if parent_id not in known:
             known.add(parent_id)
@@ -100,7 +103,7 @@ def family_of(transaction: Transaction, agent_id: str) -> list[Generation]:
     return family
 
 
-def _told(transaction: Transaction, generations: Sequence[Generation]) -> GetLineageResponse:
+def _with_summaries(transaction: Transaction, generations: Sequence[Generation]) -> GetLineageResponse:
     if not generations:
         return GetLineageResponse()
     agents = [generation.agent for generation in generations]
@@ -113,19 +116,19 @@ def _told(transaction: Transaction, generations: Sequence[Generation]) -> GetLin
 
 
 def champion(transaction: Transaction, request: NameChampionRequest) -> NameChampionResponse:
-    """The champion by what is known, and who is to be evaluated again.
+    """Returns the champion by the evaluations so far, and which candidates are to be evaluated again.
 
     Raises:
         NotFound: No agent of the tournament was ever generated here.
     """
     spec = records.get_spec(transaction, request.tournament_id)
     submissions = records.board_submissions(transaction, request.tournament_id)
-    board = tuple(as_of_now(submission, rank) for rank, submission in enumerate(submissions, start=1))
+    board = tuple(with_current_standing(submission, rank) for rank, submission in enumerate(submissions, start=1))
     return name_champion(spec, board, request.evaluations)
 
 
 def statistics(transaction: Transaction, tournament_id: str) -> list[AlgorithmStatistics]:
-    """Statistics per algorithm; a tournament without agents has none."""
+    """Returns statistics for each algorithm; none for a tournament without agents."""
     spec = records.find_spec(transaction, tournament_id)
     if spec is None:
         return []
@@ -133,11 +136,11 @@ def statistics(transaction: Transaction, tournament_id: str) -> list[AlgorithmSt
     return statistics_of(spec, agents, records.list_candidates(transaction, tournament_id))
 
 
-def log(transaction: Transaction, tournament_id: str) -> DecisionLog:
-    """All that was recorded of a tournament.
+def decision_log(transaction: Transaction, tournament_id: str) -> DecisionLog:
+    """Returns the records of a tournament that a replay needs.
 
     Raises:
-        NotFound: No agent of it was ever generated here.
+        NotFound: No agent of the tournament was ever generated here.
     """
     return DecisionLog(
         tournament_id,

@@ -1,7 +1,7 @@
-"""Owns what the scores of a tournament say about its algorithms and hyperparameters. Pure.
+"""Computes statistics of the algorithms and hyperparameters of a tournament from its scores. Pure.
 
-An agent counts once, with its best candidate: agents submit more or less often, and a mean over submissions would
-weigh the busy ones.
+Each agent counts once, with its best candidate. A mean over submissions would give more weight to agents that submit
+more often.
 """
 
 import math
@@ -19,12 +19,12 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 def statistics_of(
     spec: TournamentSpec, agents: Sequence[Agent], submissions: Sequence[Candidate]
 ) -> list[AlgorithmStatistics]:
-    """One an algorithm of the specification, by name.
+    """Returns the statistics of each algorithm of the specification, by name.
 
     Args:
-        spec: Resolved.
-        agents: All that were generated.
-        submissions: All that were judged, whatever the verdict.
+        spec: Resolved specification.
+        agents: All agents of the tournament.
+        submissions: All judged submissions, with any verdict.
     """
     gains = gains_of(agents, submissions)
     left = {name: reason for agent in agents for name, reason in agent.left_algorithms.items()}
@@ -71,13 +71,15 @@ def _of_algorithm(
 
 
 def _speed(gains: Sequence[Gain]) -> float:
-    """Score gained for each environment step, over all: long ways weigh more than short ones, which are noisier."""
+    """Returns the score gained per environment step over all agents; long runs weigh more, because they are less
+    noisy.
+    """
     steps = sum(gain.steps for gain in gains)
     return sum(gain.score for gain in gains) / steps if steps else 0.0
 
 
 def _by_agent(submissions: Iterable[Candidate], key: Callable[[Candidate], Any]) -> dict[str, Candidate]:
-    """The submission of each agent that has the smallest key."""
+    """Returns the submission with the smallest key of each agent."""
     found: dict[str, Candidate] = {}
     for candidate in submissions:
         other = found.get(candidate.agent_id)
@@ -89,7 +91,10 @@ def _by_agent(submissions: Iterable[Candidate], key: Callable[[Candidate], Any])
 def _covariances(
     spaces: Mapping[str, Space], agents: Sequence[Agent], outcomes: Mapping[str, float]
 ) -> dict[str, float]:
-    """Sample covariance (divisor n - 1) of each numeric searched hyperparameter with an outcome; none for one agent."""
+    """Returns the sample covariance (divisor n - 1) of each numeric searched hyperparameter with an outcome.
+
+    The result is empty for fewer than two agents.
+    """
     known = [agent for agent in agents if agent.agent_id in outcomes]
     if len(known) < 2:
         return {}
@@ -103,7 +108,7 @@ def _covariances(
 
 
 def _number(value: Value, space: Space) -> float | None:
-    """A hyperparameter on its own scale; None if it is no number."""
+    """Returns a hyperparameter on the scale of its range; None if it is not a number."""
     if not isinstance(value, float):
         return None
     return math.log(value) if isinstance(space, Range) and space.logarithmic else value

@@ -1,4 +1,4 @@
-"""The servicers: translate between the contract and updater, generator and queries; decide nothing."""
+"""Translates between the gRPC contract and updater, generator, snapshots and queries; decides nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from podrace.rpc import Service
 
 WATCH_PAGE_SIZE = 100
 LARGEST_REPORT = 1000
-"""Lines of differences that a replay answers with at most."""
+"""Most lines of differences in the answer of a replay."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -28,7 +28,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 def services(
     state: Database, watch: SubmissionWatch, updater: Updater, generator: Generator, kept: SnapshotRecorder
 ) -> list[Service]:
-    """The three services of a leaderboard."""
+    """Returns the three services of a leaderboard."""
     contract = pb.DESCRIPTOR.services_by_name
     return [
         Service(
@@ -46,7 +46,7 @@ def services(
 
 
 class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
-    """Reads what the board knows; each method is described in the contract."""
+    """Answers queries; the contract describes the methods."""
 
     def __init__(self, state: Database, watch: SubmissionWatch) -> None:
         self._state, self._watch = state, watch
@@ -61,7 +61,7 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
         return await self._state.transact(queries.page_of_candidates, request)
 
     async def GetLineage(self, request: pb.GetLineageRequest, context: Context) -> pb.GetLineageResponse:
-        """Reads a family; see the contract."""
+        """Reads a lineage; see the contract."""
         return await self._state.transact(queries.lineage, request)
 
     async def NameChampion(self, request: pb.NameChampionRequest, context: Context) -> pb.NameChampionResponse:
@@ -71,7 +71,7 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
     async def WatchCandidates(
         self, request: pb.WatchCandidatesRequest, context: Context
     ) -> AsyncIterator[pb.WatchCandidatesResponse]:
-        """Sends what is there, then what comes; see the contract."""
+        """Sends existing submissions, then new ones; see the contract."""
         token = request.resume_token
         while True:
             page = await self._state.transact(queries.submissions_after, request.tournament_id, token, WATCH_PAGE_SIZE)
@@ -94,8 +94,8 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
     async def ReplayTournament(
         self, request: pb.ReplayTournamentRequest, context: Context
     ) -> pb.ReplayTournamentResponse:
-        """Decides everything again, beside the event loop; see the contract."""
-        log = await self._state.transact(queries.log, request.tournament_id)
+        """Makes all decisions again, in a thread; see the contract."""
+        log = await self._state.transact(queries.decision_log, request.tournament_id)
         lines = await asyncio.to_thread(lambda: list(islice(decision_replay.differences(log), LARGEST_REPORT)))
         return pb.ReplayTournamentResponse(
             agents=len(log.generations), submissions=len(log.submissions), differences=lines
@@ -103,32 +103,32 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
 
 
 class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
-    """Decides who enters the board, and keeps snapshots."""
+    """Takes submissions of candidates and snapshots."""
 
     def __init__(self, updater: Updater, kept: SnapshotRecorder) -> None:
         self._updater, self._snapshots = updater, kept
 
     async def SubmitCandidate(self, request: pb.SubmitCandidateRequest, context: Context) -> pb.SubmitCandidateResponse:
-        """Judges; see the contract."""
+        """Judges a candidate; see the contract."""
         return await self._updater.submit(request)
 
     async def SubmitSnapshot(self, request: pb.SubmitSnapshotRequest, context: Context) -> pb.SubmitSnapshotResponse:
-        """Keeps; see the contract."""
+        """Records a snapshot; see the contract."""
         return await self._snapshots.submit(request)
 
     async def SnapshotChampion(
         self, request: pb.SnapshotChampionRequest, context: Context
     ) -> pb.SnapshotChampionResponse:
-        """Keeps; see the contract."""
+        """Records a snapshot; see the contract."""
         return await self._snapshots.champion(request)
 
 
 class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
-    """Decides who comes next."""
+    """Takes requests for agents."""
 
     def __init__(self, generator: Generator) -> None:
         self._generator = generator
 
     async def GenerateAgent(self, request: pb.GenerateAgentRequest, context: Context) -> pb.GenerateAgentResponse:
-        """Generates; see the contract."""
+        """Generates an agent; see the contract."""
         return pb.GenerateAgentResponse(agent=await self._generator.generate(request))

@@ -1,25 +1,25 @@
-"""Who comes next: the evolution strategies by the names that a specification uses. Pure, all of it.
+"""Decides what the next agent of a tournament is: the evolution strategies, by their names in a specification. Pure.
 
-agents.py            how an agent is made of what a strategy answers
-proposals.py         what becomes of a custom generator's answer
-strategy.py          what a strategy is shown, and what it answers
-history.py           what it may know of the past beside the board
-tournament.py        the best of a few becomes the parent
-softmax.py           the higher the score, the likelier the parent
-population.py        what the strategies with a population have in common
-seats.py             the population: who sits where, and whose turn it is
-truncation.py        the worst of a population continue from its best
-dexpbt.py            the same, if the gap is real and the comparison fair
-pb2.py               the same, with hyperparameters that a bandit chooses
-gaussian_process.py  what the bandit believes (needs scikit-learn)
-generational.py      every generation restarts from the best
-random_search.py     the control
-allocation.py        which algorithms agents may still have
-comparison.py        how noisy scores are compared
-mutation.py          how a child's hyperparameters differ from its parent's
-fresh.py             which algorithm and which values a fresh agent has
-space.py             where a hyperparameter may lie, and how it moves there
-randomness.py        where all randomness comes from
+agents.py            makes an agent from the answer of a strategy or a generator plugin
+proposals.py         checks the answer of a generator plugin
+strategy.py          interface of a strategy: what it is shown and what it answers
+history.py           the latest agents and their scores, beside the board
+tournament.py        strategy: the best of a few candidates drawn at random becomes the parent
+softmax.py           strategy: candidates become parents with a probability that grows with the score
+population.py        shared by the strategies with a population of seats
+seats.py             the seats of a population, and which one the next agent takes
+truncation.py        strategy: the worst of a population continue from its best
+dexpbt.py            strategy: the same, if the difference is significant and the comparison fair
+pb2.py               strategy: the same, with hyperparameters that a bandit chooses
+gaussian_process.py  model of the bandit (needs scikit-learn)
+generational.py      strategy: every generation restarts from the best
+random_search.py     strategy: every agent is fresh; the control
+allocation.py        which algorithms new agents may have
+comparison.py        comparison of noisy scores
+mutation.py          hyperparameters of a child
+fresh.py             algorithm and hyperparameters of a fresh agent
+space.py             ranges and choices of searched hyperparameters
+randomness.py        random streams and seeds
 """
 
 from collections.abc import Mapping
@@ -38,4 +38,4 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 
 NEEDED: Mapping[str, str] = {"pb2": "sklearn"}
-"""By strategy: the module it needs beyond what every leaderboard has; the extra that brings it is named as it is."""
+"""Strategy -> optional module that it imports. The extra that installs the module has the name of the strategy."""

@@ -1,9 +1,8 @@
-"""Owns how an agent is made: what its generator sees, whom the strategy chooses, and what becomes of that. Pure.
+"""Makes agents from the answer of a strategy or a generator plugin. Pure.
 
 A synchronous tournament generates in rounds of `pool.maximum_pods` agents. The generator of an agent then sees the
-board of the submissions of all agents of earlier rounds, in canonical order, and the agents of its own round with
-lower numbers count as unfinished: the population depends on the specification and its seed, and not on which pod was
-faster.
+board of the submissions of all earlier rounds, in canonical order. Agents of its own round with lower numbers count as
+unfinished. The population therefore depends on the specification and its seed only, and not on which pod was faster.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,15 +32,15 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 
 def agent_id_of(tournament_id: str, number: int) -> str:
-    """The name of an agent."""
+    """Returns the id of an agent."""
     return f"{tournament_id}-a{number}"
 
 
 def visible_board(spec: TournamentSpec, number: int, candidates: Iterable[Candidate]) -> Board:
-    """The board that the generator of an agent sees.
+    """Returns the board that the generator of an agent sees.
 
     Args:
-        spec: Resolved.
+        spec: Resolved specification.
         number: Position of the agent.
         candidates: The board; in a synchronous tournament every submission.
     """
@@ -53,7 +52,7 @@ def visible_board(spec: TournamentSpec, number: int, candidates: Iterable[Candid
 
 
 def round_begin(spec: TournamentSpec, number: int) -> int:
-    """The lowest number of an agent's round in a synchronous tournament."""
+    """Returns the lowest number in the round of an agent of a synchronous tournament."""
     return number - number % spec.pool.maximum_pods
 
 
@@ -68,18 +67,18 @@ def make(
     proposal: Proposal | None = None,
     ancestor: Ancestor | None = None,
 ) -> tuple[Agent, int]:
-    """Makes an agent, all but its `create_time`; returns it with its depth.
+    """Makes an agent without its `create_time`; returns it with its depth.
 
     Args:
         tournament_id: The tournament.
-        spec: Its specification, resolved.
+        spec: Its resolved specification.
         number: Position of the agent.
-        board: What the generator sees.
-        agents: Those on the board, by id.
-        unfinished_children: How many children of theirs are handed out and not finished, by the parent's id.
-        history: The latest agents, for strategies that look at them.
-        proposal: What a custom generator said; None where there is none.
-        ancestor: Of another tournament, from which the first agents start; None where there is none.
+        board: The board that the generator sees.
+        agents: The agents on the board, by id.
+        unfinished_children: Number of their children that were handed out and have not finished, by the parent's id.
+        history: The latest agents, for strategies that use them.
+        proposal: Result of calling a generator plugin; None if it was not called.
+        ancestor: Agent of another tournament from which the first agents start; None if there is none.
     """
     left = left_draw(spec, history)
     situation = Situation(spec, number, board, {**history.by_id, **agents}, unfinished_children, history, left)
@@ -92,7 +91,7 @@ def make(
         tournament_id=tournament_id,
         number=number,
         seed=agent_seed(spec.seed, number),
-        reason=start.reason + _unasked(spec, proposal) if start else answer.reason,
+        reason=start.reason + _not_called(spec, proposal) if start else answer.reason,
         seat=answer.seat,
         left_algorithms=left,
         generator_fault=fault,
@@ -108,20 +107,20 @@ def make(
     return agent, depth
 
 
-def _unasked(spec: TournamentSpec, proposal: Proposal | None) -> str:
+def _not_called(spec: TournamentSpec, proposal: Proposal | None) -> str:
     generator = spec.evolution.generator
     return f"; {generator} was not called" if generator and proposal is None else ""
 
 
 def _decide(situation: Situation, proposal: Proposal | None) -> tuple[Fresh | Child, str]:
-    """What a custom generator proposed, if that can be; else what the strategy of the house says, and why it does."""
+    """Returns the plugin's proposal if it is valid, else the answer of the built-in strategy and the reason for it."""
     evolution, problem = situation.spec.evolution, ""
     if proposal is not None and proposal.answer is not None:
         try:
             answer = adopted(proposal.answer, situation)
             return replace(answer, reason=f"{evolution.generator}: {answer.reason}"), ""
         except InvalidArgument as error:
-            # It could be when it was made: the board has changed since.
+            # It was valid when it arrived: the board has changed since.
             problem = f"generator {evolution.generator}: its proposal is no longer valid: {one_line(error.message)}"
     elif proposal is not None:
         problem = proposal.failure

@@ -1,18 +1,19 @@
-"""Owns which algorithms agents may still have, and why the others may not.
+"""Decides which algorithms new agents may have.
 
-Two things make an algorithm leave the draw; who has left stays away, as every later agent's record tells. It gets no
-fresh agents and no seats, and its candidates no children, however well they rank: pods, which take the next agent when
-theirs has ended, go to the others. Its candidates stay on the board, and one of them may be champion.
+An algorithm that has left the draw gets no fresh agents and no seats, and its candidates get no children. Its share of
+the pods goes to the other algorithms. It never returns; every later agent records the algorithms that have left. Its
+candidates stay on the board, and one of them may become champion. An algorithm leaves for one of two reasons.
 
-Failure. It cannot act in the environment, say: its first agents all ended without ever being scored. The turns of such
-an algorithm go to the others in their ratios.
+Failure: its first agents all ended without a score, for instance because it cannot act in the environment. Its turns go
+to the other algorithms in their ratios.
 
-Successive halving (`allocation = "halving"`), over algorithms as arms: Jamieson and Talwalkar, "Non-stochastic Best Arm
-Identification and Hyperparameter Optimization", AISTATS 2016, algorithm 1. All algorithms are given the same number of
-agents; the better half stays, the rest leaves, and its share goes to those who stay; and again, until one is left. An
-algorithm is as good as the best candidate among its agents since the last halving, and as many agents count of each.
-Two departures, because scores are noisy and pods do not wait: who is within the standard error of the last that stays,
-stays as well, and is judged again with more agents; and agents are handed out while a halving waits for the last ones.
+Successive halving (`allocation = "halving"`), with algorithms as arms: Jamieson and Talwalkar, "Non-stochastic Best Arm
+Identification and Hyperparameter Optimization", AISTATS 2016, algorithm 1. All algorithms get the same number of
+agents. The better half stays; the others leave, and their share goes to the better half. This repeats until one is
+left. An algorithm is judged by the best candidate among its agents since the last halving, with the same number of
+agents for each. There are two differences, because scores are noisy and pods do not wait. An algorithm whose best is
+within the standard error of the last one that stays is kept and judged again with more agents. Agents are handed out
+while the last agents of a halving are still trained.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,16 +25,17 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 FAILURES_TO_LEAVE = 2
-"""Agents of an algorithm that ended unscored, before any of it was scored. One may be an accident; more would let
-the orchestrator give up first, as it does when agents fail one after another."""
+"""Number of agents of an algorithm that ended without a score, before any agent of it was scored. One may be an
+accident. With a higher number the orchestrator would fail the tournament first, as it does when agents fail in a
+row."""
 
 
 def left_draw(spec: TournamentSpec, history: History) -> dict[str, str]:
-    """The algorithms that have left the draw, by name, each with the reason; never all of them.
+    """Returns the algorithms that have left the draw, by name, each with the reason; never all of them.
 
     Args:
-        spec: Resolved.
-        history: What the generator knows.
+        spec: Resolved specification.
+        history: The latest agents and their scores.
     """
     names = sorted(name for name, algorithm in spec.algorithms.items() if algorithm.ratio > 0)
     if len(names) < 2:
@@ -49,7 +51,7 @@ def left_draw(spec: TournamentSpec, history: History) -> dict[str, str]:
 
 
 def already_left(history: History) -> dict[str, str]:
-    """Those that had left when the latest agents were made, with the reasons given then."""
+    """Returns the algorithms that had left when the latest agents were generated, with the recorded reasons."""
     return {name: reason for agent in history.agents for name, reason in sorted(agent.left_algorithms.items())}
 
 
@@ -58,7 +60,7 @@ def _staying(names: Iterable[str], left: Mapping[str, str]) -> list[str]:
 
 
 def _why_failing(agents: Sequence[Agent], history: History) -> str:
-    """Why an algorithm leaves because of its agents' failures; empty if it does not."""
+    """Returns why an algorithm leaves because its agents failed; empty if it stays."""
     if any(agent.agent_id in history.last for agent in agents):
         return ""
     failed = [agent for agent in agents if history.has_failed(agent)]
@@ -68,8 +70,8 @@ def _why_failing(agents: Sequence[Agent], history: History) -> str:
 
 
 def _halved(names: Sequence[str], least_agents: int, history: History) -> dict[str, str]:
-    """Those that leave now, with the reason."""
-    # What was trained under the present set: the evidence of earlier halvings is spent.
+    """Returns the algorithms that leave now, with the reason."""
+    # Only agents since the last halving count.
     begin = _begin_of_rung(history)
     bests = {name: _bests(name, begin, history) for name in names}
     enough = min((len(scored) for scored in bests.values()), default=0) // least_agents * least_agents
@@ -86,13 +88,13 @@ def _halved(names: Sequence[str], least_agents: int, history: History) -> dict[s
 
 
 def _begin_of_rung(history: History) -> int:
-    """The lowest number of an agent that was made since an algorithm last left."""
+    """Returns the lowest number of an agent that was generated since an algorithm last left."""
     left = set(already_left(history))
     return min((agent.number for agent in history.agents if set(agent.left_algorithms) == left), default=0)
 
 
 def _bests(algorithm: str, begin: int, history: History) -> list[Candidate]:
-    """The best submission of each agent that has ended and was scored, by agent number."""
+    """Returns the best submission of each agent that has ended and was scored, by agent number."""
     best: dict[str, Candidate] = {}
     for candidate in history.submissions:
         other = best.get(candidate.agent_id)

@@ -1,12 +1,12 @@
-"""Owns how a tournament starts from an agent of another one (`evolution.ancestor_agent_id`). Pure.
+"""Starts a tournament from an agent of another tournament (`evolution.ancestor_agent_id`). Pure.
 
-The first agents, those that are fresh before there can be parents (`initial_agents`, or `population_size` where there
-is a population), go on with the ancestor's training files where they have its algorithm: the first with its
-hyperparameters, the others mutated. The last of them stays fresh if there are two or more, and so do those of other
-algorithms: an ancestor that the new data has left behind can lose.
+The first agents are those that are fresh because there are no parents yet: `initial_agents`, or `population_size` for
+strategies with a population. Those with the ancestor's algorithm start from its checkpoint files, the first with its
+hyperparameters and the others with mutated ones. If there are two or more, the last one stays fresh, as do agents of
+other algorithms, so that the tournament can do better than an ancestor that does not fit the new data.
 
-A custom generator is not asked about those that go on from the ancestor, because whoever wrote the specification has
-said already what they are to be. Of all others it is asked, and where it says fresh, the agent is fresh.
+A generator plugin is not called for the agents that start from the ancestor, because the specification determines them.
+It is called for all others; an agent that it calls fresh is fresh.
 """
 
 from collections.abc import Sequence
@@ -27,22 +27,22 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 @dataclass(frozen=True)
 class Ancestor:
-    """An agent of another tournament, and what it left."""
+    """An agent of another tournament, and one of its candidates."""
 
     agent: Agent
     candidate: Candidate
-    """Whose training files are gone on with."""
+    """The candidate whose checkpoint files the first agents start from."""
 
 
 def best_of(agent_id: str, spec: TournamentSpec, submissions: Sequence[Candidate]) -> Candidate | None:
-    """The best candidate of an agent whose training files are kept: that on the board, else its last; None if none.
+    """Returns the best candidate of an agent whose files are kept: the one on the board, else its last; None if none.
 
-    Where a custom updater judges, who is on the board does not follow from the scores, and it is the last.
+    With an updater plugin it is always the last, because the board does not follow from the scores alone.
 
     Args:
         agent_id: The agent.
-        spec: Of its tournament.
-        submissions: Of its tournament by arrival, up to some moment.
+        spec: Specification of its tournament.
+        submissions: Submissions of its tournament by arrival, up to some time.
     """
     in_order = canonical(submissions) if spec.synchronous else submissions
     board: Board = () if spec.evolution.updater else fold(in_order, spec.evolution.board_capacity).board
@@ -52,7 +52,7 @@ def best_of(agent_id: str, spec: TournamentSpec, submissions: Sequence[Candidate
 
 
 def refusal(spec: TournamentSpec, ancestor: Agent, ancestor_spec: TournamentSpec) -> str:
-    """Why an agent's training files would fit nobody of a tournament; empty if they would."""
+    """Returns why no agent of a tournament could start from an agent's checkpoint files; empty if one could."""
     where = f"{KEY} = {ancestor.agent_id!r}"
     if problem := ancestry.mismatch(spec, ancestor_spec):
         return problem
@@ -74,14 +74,14 @@ def refusal(spec: TournamentSpec, ancestor: Agent, ancestor_spec: TournamentSpec
 
 
 def starts_from(answer: Fresh, spec: TournamentSpec, number: int, algorithm: str, ancestor: Ancestor) -> Child | None:
-    """The child of the ancestor that takes the place of a fresh agent; None if that stays fresh.
+    """Returns the child of the ancestor that replaces a fresh agent; None if the agent stays fresh.
 
     Args:
-        answer: What the strategy said.
-        spec: Resolved.
-        number: Of the agent.
-        algorithm: Whose turn it is.
-        ancestor: Accepted by `refusal`.
+        answer: Answer of the strategy or the plugin.
+        spec: Resolved specification.
+        number: Number of the agent.
+        algorithm: Algorithm of the agent.
+        ancestor: An ancestor for which `refusal` is empty.
     """
     if algorithm != ancestor.agent.algorithm or number not in seeded_numbers(spec, algorithm) or answer.hyperparameters:
         return None
@@ -97,7 +97,9 @@ def starts_from(answer: Fresh, spec: TournamentSpec, number: int, algorithm: str
 
 
 def seeded_numbers(spec: TournamentSpec, algorithm: str) -> list[int]:
-    """Numbers of the agents of an algorithm that start from an ancestor of it: all first ones but the last."""
+    """Returns the numbers of the agents of an algorithm that start from the ancestor: all first ones except the
+    last.
+    """
     has_population = "population_size" in evolution_settings.SETTINGS[spec.evolution.strategy]
     first = spec.evolution.population_size if has_population else spec.evolution.initial_agents
     numbers = [number for number in range(first) if turn_of(spec, number).algorithm == algorithm]
@@ -105,8 +107,10 @@ def seeded_numbers(spec: TournamentSpec, algorithm: str) -> list[int]:
 
 
 def inherited_values(spec: TournamentSpec, ancestor: Agent) -> dict[str, Value]:
-    """Every hyperparameter of an unmutated child: structural ones and those that are searched are the ancestor's (as
-    long as they lie where they are searched), the others are what the specification states.
+    """Returns every hyperparameter of an unmutated child.
+
+    Structural ones are the ancestor's. Searched ones are the ancestor's if they lie in the searched space. All others
+    are those of the specification.
     """
     algorithm = spec.algorithms[ancestor.algorithm]
     spaces, values = spaces_of(ancestor.algorithm, algorithm), declared_values(algorithm)

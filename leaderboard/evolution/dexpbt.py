@@ -1,17 +1,20 @@
-"""Owns the strategy `dexpbt`: as `truncation`, but nobody is replaced unless the gap is real and the comparison fair.
+"""Implements the strategy `dexpbt`: as `truncation`, but an agent is replaced only after a fair, significant
+comparison.
 
 Petrenko, Allshire, State, Handa and Makoviychuk, "DexPBT: Scaling up Dexterous Manipulation for Hand-Arm Systems with
 Population Based Training", RSS 2023, arXiv 2305.12127, section IV, with the numbers of its implementation in
-IsaacGymEnvs. When an agent has ended, it is compared with the newest checkpoint of every other that has no more
-experience than it, so that who started late or trains slowly is not thrown away for being young.
-    1. Nothing happens before more than half of the population can be compared, and at least three.
-    2. Nothing happens to one that is not among the worst 12.5 % (rounded up).
-    3. A donor is drawn from the best 30 % (rounded up). It replaces the other if it leads by more than 0.5 standard
-       deviations of the scores (those of the worst fifth left out: crashed agents would hide every gap), by more than
-       5 % of its own score, and by more than the standard error of the difference (the last is ours).
-    4. Else the other keeps its training files. Either way its hyperparameters are the donor's or its own, each with
-       probability 0.5, and mutate: each with probability 0.15, multiplied or divided by a factor between 1.1 and 1.5.
-Experience is environment steps along the lineage.
+IsaacGymEnvs. When an agent has ended, it is compared with the newest checkpoint of every other seat that has no more
+experience, so that an agent that started late or trains slowly is not replaced for that reason.
+    1. Nothing changes until more than half of the population, and at least three, can be compared.
+    2. Nothing changes for an agent that is not among the worst 12.5 % (rounded up).
+    3. A donor is drawn from the best 30 % (rounded up). It replaces the agent if it leads by more than 0.5 standard
+       deviations of the scores, by more than 5 % of its own score, and by more than the standard error of the
+       difference (the last condition is not in the paper). The deviation leaves out the worst fifth, because a few
+       failed agents would make it too large.
+    4. Otherwise the agent keeps its checkpoint files. In both cases its hyperparameters are the donor's or its own,
+       each with probability 0.5, and mutate: each with probability 0.15, multiplied or divided by a factor between 1.1
+       and 1.5.
+Experience is measured in environment steps along the lineage.
 """
 
 import math
@@ -32,13 +35,13 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 LEAST_PEERS = 3
-"""With itself."""
+"""Candidates that are compared, the agent's own included."""
 OUTLIERS = 0.2
-"""Share of the scores, from the lowest and rounded down, that the deviation leaves out."""
+"""Share of the lowest scores, rounded down, that the deviation leaves out."""
 
 
 def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, random: Random) -> Selection:
-    """Replaces one of the worst by one of the best, if that leads by enough."""
+    """Replaces one of the worst by one of the best, if its lead is large enough."""
     peers = [seat.newest_within(own.environment_steps) for seat in others]
     everybody = ranked([own, *(peer for peer in peers if peer is not None)])
     standing = standing_of(own, everybody)
@@ -56,7 +59,7 @@ def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, ran
 
 
 def why_not_enough(donor: Candidate, own: Candidate, everybody: Board, evolution: EvolutionSpec) -> str:
-    """Which of the leads that a donor must have it has not; empty if it has all."""
+    """Returns which condition the lead of a donor fails; empty if it satisfies all."""
     scores = sorted(candidate.score for candidate in everybody)
     deviation = pstdev(scores[math.floor(OUTLIERS * len(scores)) :])
     lead = donor.score - own.score
@@ -74,7 +77,7 @@ def why_not_enough(donor: Candidate, own: Candidate, everybody: Board, evolution
 def explore(
     situation: Situation, parent: Candidate, own_values: Mapping[str, Value], random: Random
 ) -> dict[str, Value]:
-    """Mutates the parent's hyperparameters or the seat's own; the structural ones are always the parent's."""
+    """Mutates the parent's hyperparameters or the seat's own. Structural ones are always the parent's."""
     evolution = situation.spec.evolution
     source = situation.values_of(parent)
     keeps_own = happens(random, 0.5)

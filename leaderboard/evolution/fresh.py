@@ -1,9 +1,11 @@
-"""Owns what fresh agents look like: that depends on the specification, its seed and the agent's number alone; and, once
-one has, on which algorithms have left the draw (leaderboard.evolution.allocation).
+"""Draws the algorithm and the hyperparameters of fresh agents.
 
-Algorithms take turns in proportion to their ratios: the turn of a number is fixed, and over the first numbers the
-shares are as exact as whole agents allow (1 : 1 : 1 gives each one agent in three). An algorithm's first turn has
-exactly the values that the specification states; later ones are drawn where the specification searches.
+They depend only on the specification, its seed, the number of the agent, and the algorithms that have left the draw
+(leaderboard.evolution.allocation).
+
+Algorithms take turns in proportion to their ratios. The algorithm of each number is fixed, and among the first numbers
+the shares are as exact as whole agents allow (1 : 1 : 1 gives each algorithm one agent in three). The first agent of an
+algorithm has exactly the values of the specification; for later ones, searched values are drawn.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,21 +23,21 @@ SMALLEST_RATIO = 1_000_000
 
 @dataclass(frozen=True)
 class Turn:
-    """Whose turn a number is."""
+    """The algorithm of a number."""
 
     algorithm: str
     """Name of the algorithm."""
     first: bool
-    """No lower number is this algorithm's."""
+    """Whether no lower number has this algorithm."""
 
 
 def draw(spec: TournamentSpec, number: int, turn: Turn | None = None) -> tuple[Turn, dict[str, Value]]:
-    """Returns whose turn an agent's number is, and every hyperparameter it has if it is fresh.
+    """Returns the algorithm and every hyperparameter of a fresh agent.
 
     Args:
-        spec: Resolved.
+        spec: Resolved specification.
         number: Position in the sequence of agents.
-        turn: Whose turn it is; None: as the number says.
+        turn: The algorithm; None: that of the number.
     """
     turn = turn or turn_of(spec, number)
     algorithm = spec.algorithms[turn.algorithm]
@@ -47,16 +49,16 @@ def draw(spec: TournamentSpec, number: int, turn: Turn | None = None) -> tuple[T
 
 
 def turn_of(spec: TournamentSpec, number: int, left: Collection[str] = ()) -> Turn:
-    """Whose turn a number is, by smooth weighted round-robin.
+    """Returns the algorithm of a number, by smooth weighted round-robin.
 
-    Each turn, every algorithm is credited with its weight; the one with most credit (the first by name among equals)
-    has the turn and pays the sum of all weights. After that sum of turns every credit is 0 and everything begins
-    again.
+    At each turn, every algorithm is credited with its weight. The one with the most credit (among equals, the first by
+    name) gets the turn and pays the sum of all weights. After as many turns as that sum, every credit is 0 and the
+    sequence repeats.
 
     Args:
-        spec: Resolved.
+        spec: Resolved specification.
         number: Position in the sequence of agents.
-        left: Algorithms that have left the draw: the others have all turns, as if they had been alone from the start.
+        left: Algorithms that have left the draw. The others share all turns, as if these did not exist.
     """
     ratios = {name: algorithm.ratio for name, algorithm in spec.algorithms.items()}
     turns = _turns({name: ratio for name, ratio in ratios.items() if name not in left}, number)
@@ -64,7 +66,7 @@ def turn_of(spec: TournamentSpec, number: int, left: Collection[str] = ()) -> Tu
 
 
 def _turns(ratios: Mapping[str, float], number: int) -> list[str]:
-    """Whose turns they are in the period that a number is in, up to that number."""
+    """Returns the algorithms of the turns from the begin of the period of a number to that number."""
     weights = _weights(ratios)
     period = sum(weights.values())
     credit = dict.fromkeys(weights, 0)
@@ -77,7 +79,9 @@ def _turns(ratios: Mapping[str, float], number: int) -> list[str]:
 
 
 def _weights(ratios: Mapping[str, float]) -> dict[str, int]:
-    """Whole numbers in the same proportion, by name in alphabetical order; algorithms without a share are left out."""
+    """Returns whole numbers in the same proportion, in alphabetical order; algorithms with a share of 0 are left
+    out.
+    """
     largest = max(ratios.values())
     shares = {name: Fraction(ratio / largest).limit_denominator(SMALLEST_RATIO) for name, ratio in ratios.items()}
     denominator = lcm(*(share.denominator for share in shares.values()))

@@ -1,15 +1,15 @@
-"""Owns the strategy `generational`: every generation restarts from the best of the ones before it.
+"""Implements the strategy `generational`: every generation restarts from the best of the earlier ones.
 
 Li, Liu, Zheng, Wang, Walid and Guo, "FinRL-Podracer: High Performance and Scalable Deep Reinforcement Learning for
 Quantitative Finance", ICAIF 2021, arXiv 2111.05188, section 4: a population trains for a period, is ranked, and the
-training files of the best are handed to the whole next population. An agent's generation is its number divided by
-`population_size`; its seat is the remainder, its algorithm the one whose turn the seat is, so that every generation
-has the ratio of the specification. It restarts from the best of its own algorithm: files of another do not fit. The
-first of a generation that a parent has goes on with its hyperparameters; the others mutate.
+checkpoint files of the best are given to the whole next population. The generation of an agent is its number divided by
+`population_size`, and its seat is the remainder. Its algorithm is that of the seat's turn, so every generation has the
+ratios of the specification. It restarts from the best of its own algorithm, because the files of another do not fit.
+The first child of a parent in a generation keeps the parent's hyperparameters; the others mutate.
 
-A generation begins when its first agent is asked for, and agents of the one before it may still train then: who is late
-is not waited for, and counts for the next. With `synchronous = true` nobody is late: then let the generation be a
-round, `population_size = pool.maximum_pods`.
+A generation begins when its first agent is requested, and agents of the previous one may still train then. They are not
+waited for, and count for the next generation. With `synchronous = true` a generation waits for all earlier agents if it
+is a round: set `population_size = pool.maximum_pods`.
 """
 
 from random import Random
@@ -24,7 +24,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 
 def propose(situation: Situation, random: Random) -> Fresh | Child:
-    """Answers with a child of the best of the generations before; with a fresh agent if there is none."""
+    """Returns a child of the best of the earlier generations; a fresh agent if there is none."""
     size = situation.spec.evolution.population_size
     generation, seat = divmod(situation.number, size)
     algorithm = turn_of(situation.spec, seat, situation.left).algorithm
@@ -44,7 +44,7 @@ def propose(situation: Situation, random: Random) -> Fresh | Child:
 
 
 def candidates_before(situation: Situation, number: int, algorithm: str) -> Board:
-    """Candidates of agents below a number, by rank: those of the board, and the last of each agent in the history."""
+    """Returns candidates of agents below a number, by rank: those on the board, and the last of each recent agent."""
     known = {one.candidate_id: one for one in (*situation.board, *situation.history.last.values())}
     return ranked([one for one in known.values() if one.agent_number < number and one.algorithm == algorithm])
 

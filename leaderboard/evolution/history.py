@@ -1,10 +1,10 @@
-"""Owns what a generator may know of the past beside the board: the latest agents of its tournament and their scores.
+"""Collects the latest agents of a tournament and their scores, which strategies with a population use beside the board.
 
-The board has the best; a population also has its worst, and what became of them. Known are the agents of a window
-before the one that is made, so that the time a decision takes is bounded however long a tournament lasts. In a
-synchronous tournament known are the scores of the earlier rounds only, as of the board.
+The board has the best candidates only; a population also has its worst. The history is limited to a window before the
+new agent, so that the time of a decision is bounded for any length of a tournament. In a synchronous tournament it has
+the scores of the earlier rounds only, as the board has.
 
-Training files of these candidates are there: the collector keeps the last one that each agent has published.
+The checkpoint files of these candidates exist: garbage collection keeps the last one that each agent published.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +16,7 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 SMALLEST_WINDOW = 200
 SEATS_IN_WINDOW = 4
-"""Times the population that is known at least."""
+"""The window has at least this many times as many agents as the population."""
 SEATED = frozenset({"truncation", "dexpbt", "pb2"})
 """Strategies whose population has seats."""
 
@@ -28,11 +28,11 @@ class History:
     agents: tuple[Agent, ...] = ()
     """By number."""
     submissions: tuple[Candidate, ...] = ()
-    """Theirs, by agent number, each agent's by arrival."""
+    """Their submissions, by agent number, and by arrival for each agent."""
     unfinished: frozenset[str] = frozenset()
-    """Ids of those that are handed out and not finished."""
+    """Ids of agents that were handed out and have not finished."""
     failed: frozenset[str] = frozenset()
-    """Ids of those that could not go on."""
+    """Ids of agents that failed."""
 
     @cached_property
     def last(self) -> Mapping[str, Candidate]:
@@ -45,25 +45,25 @@ class History:
         return {agent.agent_id: agent for agent in self.agents}
 
     def has_ended(self, agent: Agent) -> bool:
-        """Whether an agent is finished or has failed."""
+        """Whether an agent has finished or failed."""
         return agent.agent_id not in self.unfinished
 
     def has_failed(self, agent: Agent) -> bool:
-        """Whether it could not go on, or ended without a score."""
+        """Whether an agent failed, or ended without a score."""
         return agent.agent_id in self.failed or (self.has_ended(agent) and agent.agent_id not in self.last)
 
 
 NOTHING = History()
-"""Of strategies that look at the board alone."""
+"""The history for strategies that use the board only."""
 
 
 def is_needed(spec: TournamentSpec) -> bool:
-    """Whether a generator looks at the past beside the board, which takes time to read."""
+    """Whether the generator of a tournament uses the history, which takes time to read."""
     return spec.evolution.strategy in SEATED | {"generational"} or len(spec.algorithms) > 1
 
 
 def window_begin(spec: TournamentSpec, number: int) -> int:
-    """The lowest number of an agent that the generator of agent `number` knows."""
+    """Returns the lowest number of an agent in the history of agent `number`."""
     return max(0, number - max(SMALLEST_WINDOW, SEATS_IN_WINDOW * spec.evolution.population_size))
 
 
@@ -75,21 +75,21 @@ def history_of(
     unfinished: Collection[str],
     failed: Collection[str],
 ) -> History:
-    """The history that the generator of an agent sees, whatever the order of what is given.
+    """Returns the history that the generator of an agent sees; it does not depend on the order of the arguments.
 
     Args:
-        spec: Resolved.
-        number: Position of the agent that is made.
-        agents: All of the tournament, or at least those of the window.
-        submissions: All of the tournament, or at least theirs.
-        unfinished: Ids of agents that are handed out and not finished.
+        spec: Resolved specification.
+        number: Position of the new agent.
+        agents: All agents of the tournament, or at least those of the window.
+        submissions: All submissions of the tournament, or at least those of these agents.
+        unfinished: Ids of agents that were handed out and have not finished.
         failed: Ids of agents that failed.
     """
     begin = window_begin(spec, number)
     end = number - number % spec.pool.maximum_pods if spec.synchronous else None
     known = tuple(sorted((one for one in agents if one.number >= begin), key=lambda one: one.number))
-    # Agents of later numbers may have been made before, and their pods' requests may have crossed this one: they are
-    # taken as unfinished, or two agents might take one seat.
+    # Agents with later numbers may exist, because requests of pods may overtake each other. They count as unfinished;
+    # otherwise two agents could take the same seat.
     later = {agent.agent_id for agent in known if agent.number >= number}
     ids = {agent.agent_id for agent in known}
     seen = (one for one in submissions if one.agent_id in ids and (end is None or one.agent_number < end))

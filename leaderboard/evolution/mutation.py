@@ -1,8 +1,9 @@
-"""Owns how a child's hyperparameters differ from its parent's.
+"""Mutates the hyperparameters of a child.
 
-Each searched hyperparameter is changed with `mutation_probability`; a change draws anew with `resample_probability`,
-else it perturbs by `mutation_factor` (leaderboard.evolution.space). Explore as in Jaderberg et al., "Population Based
-Training of Neural Networks", arXiv 1711.09846, section 4.1: perturb by a factor, or resample from the prior.
+Each searched hyperparameter changes with `mutation_probability`. It is then drawn again with `resample_probability`,
+and otherwise perturbed by `mutation_factor` (leaderboard.evolution.space). This is "explore" of Jaderberg et al.,
+"Population Based Training of Neural Networks", arXiv 1711.09846, section 4.1: perturb by a factor, or resample from the
+prior.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +17,14 @@ from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 def mutate(
     algorithm: str, parent: Mapping[str, Value], spaces: Mapping[str, Space], evolution: EvolutionSpec, random: Random
 ) -> dict[str, Value]:
-    """The hyperparameters of a child.
+    """Returns the hyperparameters of a child.
 
     Args:
-        algorithm: Its name: the catalog knows which of its hyperparameters are structural.
+        algorithm: Name of the algorithm; the catalog has its structural hyperparameters.
         parent: Every hyperparameter of the parent.
-        spaces: Those that are searched; the others and the structural ones stay.
-        evolution: Probabilities and factor, resolved.
-        random: The child's own stream.
+        spaces: Spaces of the searched hyperparameters; all others and the structural ones keep their values.
+        evolution: Resolved probabilities and factor.
+        random: Random stream of the child.
     """
 
     def perturb(value: Value, space: Space) -> Value:
@@ -40,7 +41,7 @@ def vary(
     perturb: Callable[[Value, Space], Value],
     random: Random,
 ) -> dict[str, Value]:
-    """As `mutate`, for strategies with a perturbation of their own."""
+    """As `mutate`, with another perturbation."""
     child = dict(parent)
     for name in sorted(name for name in spaces if not is_structural(algorithm, name)):
         if happens(random, evolution.mutation_probability):
@@ -50,7 +51,7 @@ def vary(
 
 
 def describe_changes(parent: Mapping[str, Value], child: Mapping[str, Value]) -> str:
-    """What differs, for a person: `learning_rate 0.0003 -> 0.000375`; empty if nothing does."""
+    """Describes the differences: `learning_rate 0.0003 -> 0.000375`; empty if there are none."""
     changed = (name for name in sorted(child) if child[name] != parent[name])
     return ", ".join(f"{name} {_shown(parent[name])} -> {_shown(child[name])}" for name in changed)
 

@@ -1,15 +1,16 @@
-"""Owns the strategy `pb2`: as `truncation`, but a Gaussian-process bandit chooses the new hyperparameters.
+"""Implements the strategy `pb2`: as `truncation`, but a Gaussian-process bandit chooses the new hyperparameters.
 
 Parker-Holder, Nguyen and Roberts, "Provably Efficient Online Hyperparameter Optimization with Population-Based
 Bandits", NeurIPS 2020, arXiv 2002.02518, algorithm 1: agents in the bottom quarter copy one of the top quarter, and
-their hyperparameters maximise an upper confidence bound of a time-varying Gaussian process (gaussian_process.py). What
-it learns from: for every agent that has ended, its hyperparameters, when it began (experience, in assignments), and the
-score it gained for each environment step. Positions are normalised to the searched ranges, on their own scales.
+their hyperparameters maximize an upper confidence bound of a time-varying Gaussian process (gaussian_process.py). The
+process is fitted to all agents that have ended: their hyperparameters, the time at which they began (experience, in
+assignments), and the score they gained for each environment step. Positions are normalized to the searched ranges, on
+the scale of each range.
 
-Numbers are the bandit's, structural ones excepted, which are the parent's. Choices are not: each is drawn anew with
-`resample_probability`, else it stays. Until a few agents have ended, hyperparameters change as in `truncation`.
+The bandit chooses numeric hyperparameters, except structural ones, which are the parent's. A choice is drawn again with
+`resample_probability`, and otherwise kept. Until a few agents have ended, hyperparameters change as in `truncation`.
 
-The bound is maximised over points drawn at random, so that the answer is one of a list that the seed decides.
+The bound is maximized over points drawn at random, so the result is one of a list that the seed determines.
 """
 
 from collections.abc import Mapping
@@ -27,14 +28,15 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 
 LEAST_OBSERVATIONS = 4
 MOST_OBSERVATIONS = 100
-"""The latest; older ones are as good as forgotten, and the time of a fit grows with their cube."""
+"""Only the latest are used: older ones hardly count, and the time of a fit grows with the cube of their number."""
 OFFERED = 500
+"""Random points over which the bound is maximized."""
 
 
 def explore(
     situation: Situation, parent: Candidate, own_values: Mapping[str, Value], random: Random
 ) -> dict[str, Value]:
-    """Chooses the numbers, draws some of the choices."""
+    """Chooses the numeric hyperparameters and draws some of the choices."""
     algorithm = parent.algorithm
     spaces = spaces_of(algorithm, situation.spec.algorithms[algorithm])
     searched = {name: space for name, space in spaces.items() if not is_structural(algorithm, name)}
@@ -56,12 +58,12 @@ def explore(
 def observations(
     situation: Situation, algorithm: str, ranges: Mapping[str, Range]
 ) -> tuple[list[Point], list[float], list[Point]]:
-    """What was tried, the score a step that came of each, and what is being tried; agents by number.
+    """Returns the tried points, the score that each gained per environment step, and the points being tried.
 
     Args:
         situation: What the strategy is shown.
-        algorithm: Whose agents.
-        ranges: The hyperparameters that are the bandit's.
+        algorithm: Algorithm of the agents.
+        ranges: The hyperparameters that the bandit chooses.
     """
     history = situation.history
     gains = gains_of(history.agents, history.submissions)
@@ -86,7 +88,7 @@ def _of(space: Range, value: Value) -> float:
 
 
 def _time(situation: Situation, environment_steps: int) -> float:
-    """Experience in assignments."""
+    """Returns experience in assignments."""
     return environment_steps / max(1, situation.spec.assignment.environment_steps)
 
 

@@ -1,16 +1,18 @@
-"""Owns what the strategies with a population have in common: what becomes of the next seat when its agent has ended.
+"""Proposes the next agent of a population of seats: the part that all strategies with a population share.
 
     propose = partial(propose_for_seat, select=select, explore=explore)
 
-A strategy says who is replaced by whom (select) and how hyperparameters then differ (explore). Everything else is here:
-    the seat is new                      a fresh agent takes it
-    the seat's algorithm left the draw   the best of another algorithm takes it, explored
-    its last agent failed                the best other of its algorithm takes it, explored; without one the seat goes
-                                         on from its last good files with explored hyperparameters
-    it was never scored, nor another     a fresh agent of its algorithm takes it
-    else                                 as the strategy says
-Training files pass between agents of one algorithm only, and a child has its parent's structural hyperparameters, so
-that they fit.
+A strategy decides which agent a seat continues from (select) and how its hyperparameters change (explore). The rest is
+decided here for the next free seat:
+    the seat is new                      it gets a fresh agent
+    its algorithm has left the draw      it continues from the best of another algorithm, with explored hyperparameters
+    its last agent failed                it continues from the best other agent of its algorithm, or else from its own
+                                         last checkpoint, with explored hyperparameters
+    no agent of its algorithm has a
+    score                                it gets a fresh agent of its algorithm
+    otherwise                            `select` decides
+Checkpoint files are passed between agents of one algorithm only, and a child keeps the structural hyperparameters of
+its parent, so the files fit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,24 +32,26 @@ from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 @dataclass(frozen=True)
 class Selection:
-    """Where a seat goes on."""
+    """What a seat continues from."""
 
     parent: Candidate
-    """From here: its own newest, or another's."""
+    """The newest candidate of the seat, or of another one."""
     explores: bool
-    """With other hyperparameters than the parent's."""
+    """Whether the hyperparameters change."""
     reason: str
-    """Why, in a line for a person."""
+    """Why, in one line."""
 
 
 Select = Callable[[Candidate, Sequence[Seat], EvolutionSpec, Random], Selection]
-"""Shown are the newest of the seat, and the other seats of its algorithm that were ever scored."""
+"""Arguments: the newest candidate of the seat, the other seats of its algorithm with a score, the settings, and the
+random stream."""
 Explore = Callable[[Situation, Candidate, Mapping[str, Value], Random], dict[str, Value]]
-"""Shown are the parent, and the hyperparameters of the last agent of the seat (empty for another algorithm's)."""
+"""Arguments: the situation, the parent, the hyperparameters of the last agent of the seat (empty if it had another
+algorithm), and the random stream."""
 
 
 def propose_for_seat(situation: Situation, random: Random, select: Select, explore: Explore) -> Fresh | Child:
-    """Answers for the next seat."""
+    """Returns the agent for the next seat."""
     seats = seats_of(situation.history)
     number, seat = next_seat(seats, situation.spec.evolution.population_size)
     turn = turn_of(situation.spec, number, situation.left)
@@ -67,17 +71,17 @@ def propose_for_seat(situation: Situation, random: Random, select: Select, explo
 
 
 def newest_of(seats: Sequence[Seat]) -> list[Candidate]:
-    """The newest of each seat that has one."""
+    """Returns the newest candidate of each seat that has one."""
     return [seat.newest for seat in seats if seat.newest is not None]
 
 
 def standing_of(own: Candidate, everybody: Board) -> str:
-    """Where a candidate stands in its population, for a person."""
+    """Describes the rank of a candidate in its population."""
     return f"{named(own)} is {everybody.index(own) + 1} of {len(everybody)}"
 
 
 def _instead_of_the_last(seat: Seat, own: Candidate | None, others: Sequence[Seat], *, moved: bool) -> Selection | None:
-    """Who takes a seat whose last agent nobody can or may go on from; None if there is nobody."""
+    """Returns what a seat continues from when it cannot continue from its last agent; None if there is no candidate."""
     last = seat.agents[-1]
     why = f"{last.algorithm} has left the draw" if moved else f"a{last.number} failed"
     if others:

@@ -1,9 +1,9 @@
-"""Owns what becomes of a custom generator's answer: whether it can be, and which agent it stands for. Pure.
+"""Checks the answer of a generator plugin and converts it to the answer of a strategy. Pure.
 
-    answer = adopted(proposal, situation)      # as a strategy would have answered
+    answer = adopted(proposal, situation)
 
-Nothing of an answer is believed: algorithm, parent and every value are held against the specification, the catalog and
-the board, because an agent that cannot be trained would be found out only by the pod that gets it.
+Algorithm, parent and every value are checked against the specification, the catalog and the board. Otherwise an agent
+that cannot be trained would be noticed only by the pod that gets it.
 """
 
 from collections.abc import Mapping
@@ -25,23 +25,23 @@ from podrace.specification.hyperparameters import check_value
 
 @dataclass(frozen=True)
 class Proposal:
-    """What came of asking a custom generator; recorded with the agent, and believed when decisions are replayed."""
+    """The result of calling a generator plugin. It is recorded with the agent, and a replay uses the record."""
 
     answer: ProposeAgentResponse | None
-    """What it answered, if that could be used when it came."""
+    """The answer, if it was valid when it arrived."""
     failure: str = ""
-    """Else what went wrong, in words that follow its name."""
+    """Else what went wrong, beginning with the address of the plugin."""
 
 
 def adopted(answer: ProposeAgentResponse, situation: Situation) -> Fresh | Child:
-    """The agent that a proposal stands for.
+    """Converts a proposal.
 
     Args:
         answer: The proposal.
-        situation: What is known when the agent is made.
+        situation: What a strategy would be shown.
 
     Raises:
-        InvalidArgument: It cannot be; the message names the field, its value and what would be right.
+        InvalidArgument: The proposal is invalid; the message has the field, its value and what is expected.
     """
     chosen = answer.WhichOneof("proposal")
     if chosen == "fresh":
@@ -80,7 +80,7 @@ def _child(child: ChildProposal, reason: str, situation: Situation) -> Child:
 
 
 def _checked(given: struct_pb2.Struct, algorithm: str, situation: Situation, where: str) -> dict[str, Value]:
-    """The values by name; raises InvalidArgument for one that the algorithm has not, or cannot have."""
+    """Returns the values by name; raises InvalidArgument for a name or a value that the algorithm does not accept."""
     declared = catalog.ALGORITHMS[algorithm].hyperparameters
     spaces = spaces_of(algorithm, situation.spec.algorithms[algorithm])
     values = {}

@@ -1,4 +1,4 @@
-"""Owns the strategy `random-search`: every agent is fresh. The control that evolution must beat."""
+"""Implements the strategy `random-search`: every agent is fresh. It is the control for all other strategies."""
 
 from random import Random
 
@@ -6,5 +6,5 @@ from leaderboard.evolution.strategy import Child, Fresh, Situation
 
 
 def propose(situation: Situation, random: Random) -> Fresh | Child:
-    """Answers always the same."""
+    """Returns a fresh agent."""
     return Fresh("random search")

@@ -1,6 +1,7 @@
-"""Owns where randomness comes from: the tournament's seed, a purpose, and an agent's number; nothing else.
+"""Makes random streams from the seed of the tournament, a purpose and the number of an agent.
 
-Only Random.random() is drawn from, because it alone is documented to give the same sequence in every version of Python.
+Only Random.random() is used: it is the only method that is documented to give the same sequence in every version of
+Python.
 """
 
 from collections.abc import Sequence
@@ -13,27 +14,27 @@ Item = TypeVar("Item")
 
 
 def stream(seed: int, purpose: str, number: int) -> Random:
-    """The random numbers for one purpose of one agent: Random seeded with the SHA-256 of `seed/purpose/number`."""
+    """Returns the random stream of one agent for one purpose: Random seeded with SHA-256 of `seed/purpose/number`."""
     return Random(int.from_bytes(seed_digest(seed, purpose, number)))
 
 
 def agent_seed(seed: int, number: int) -> int:
-    """The seed of an agent."""
+    """Returns the seed of an agent."""
     return purpose_seed(seed, "agent", number)
 
 
 def happens(random: Random, probability: float) -> bool:
-    """True with this probability."""
+    """Returns True with this probability."""
     return random.random() < probability
 
 
 def draw_one(random: Random, items: Sequence[Item]) -> Item:
-    """One of the items, each equally likely."""
+    """Returns one of the items, each with equal probability."""
     return items[int(random.random() * len(items))]
 
 
 def draw_distinct(random: Random, items: Sequence[Item], count: int) -> list[Item]:
-    """`count` different items, or all if there are fewer, in random order (the first steps of Fisher and Yates)."""
+    """Returns `count` different items, or all if there are fewer, in random order (Fisher-Yates shuffle)."""
     shuffled = list(items)
     drawn = min(count, len(shuffled))
     for position in range(drawn):

@@ -1,12 +1,12 @@
-"""Owns the strategy `softmax`: a candidate becomes the parent with a probability that grows with its score.
+"""Implements the strategy `softmax`: a candidate becomes the parent with a probability that grows with its score.
 
 p_i is proportional to exp(z_i / temperature), where z_i is the score minus the mean of the scores, divided by their
 deviation: the rule of ElegantRL's leaderboard (Liu et al., "ElegantRL-Podracer", arXiv 2112.05923), with Boltzmann's
-temperature added (de la Maza and Tidor, "An Analysis of Selection Procedures", 1993). Scores need no scale of their own
-then, but a lead counts for more than its rank.
+temperature added (de la Maza and Tidor, "An Analysis of Selection Procedures", 1993). The result does not depend on the
+scale of the scores, but, unlike ranks, it depends on their differences.
 
-The deviation is the population's, or the root mean square of the standard errors if that is more: scores that differ by
-no more than their noise are not blown up to differences of one.
+The deviation is the standard deviation of the scores, or the root mean square of their standard errors if that is
+larger, so that differences within the noise are not amplified.
 """
 
 import math
@@ -20,7 +20,7 @@ from leaderboard.ranking.board import Board
 
 
 def propose(situation: Situation, random: Random) -> Fresh | Child:
-    """Answers with a fresh agent where there must be one or chance wants one, else with a child."""
+    """Returns a fresh agent if one is required or drawn by chance, else a child."""
 
     def drawn_by_score(parents: Board) -> Choice:
         probabilities = probabilities_of(parents, situation.spec.evolution.temperature)
@@ -31,19 +31,19 @@ def propose(situation: Situation, random: Random) -> Fresh | Child:
 
 
 def probabilities_of(parents: Board, temperature: float) -> list[float]:
-    """How likely each is, in the order given; all equally if their scores are equal."""
+    """Returns the probability of each parent, in the given order."""
     scores = [candidate.score for candidate in parents]
     noise = math.sqrt(fmean(candidate.standard_error**2 for candidate in parents))
     deviation = max(pstdev(scores), noise) or 1.0
     highest = max(scores)
-    # Relative to the highest, so that nothing overflows; the mean cancels out.
+    # Relative to the highest score instead of the mean, which cancels out, so that exp does not overflow.
     weights = [math.exp((score - highest) / deviation / temperature) for score in scores]
     total = math.fsum(weights)
     return [weight / total for weight in weights]
 
 
 def draw_position(probabilities: Sequence[float], random: Random) -> int:
-    """Draws a position; that of the last if rounding leaves a gap at the end."""
+    """Draws a position; the last one if the probabilities sum to slightly less than 1."""
     left = random.random()
     for position, probability in enumerate(probabilities):
         left -= probability

@@ -1,13 +1,13 @@
-"""Owns where a searched hyperparameter may lie, and how it is drawn and moved there.
+"""Draws and moves values of searched hyperparameters within their ranges and choices.
 
 Draws are uniform: over a linear range, over the logarithm of a logarithmic one, over choices. A perturbation moves up
 or down with equal probability, by a factor f >= 1:
     logarithmic range    the value is multiplied or divided by f
     linear range         it moves by the share 1 - 1/f of the range (the share that division by f takes off a number)
-    choices              it moves to the neighbour in the order of the specification
-Whoever would leave a range is reflected at its end (on the range's own scale), and clipped if that leaves the other
-end: with clipping alone the ends would catch values and half the moves there would be none. Whole numbers are rounded
-and move by at least 1. With f = 1 nothing moves.
+    choices              it moves to the neighbor in the order of the specification
+A value that would leave a range is reflected at its end (on the scale of the range), and clipped if it then leaves the
+other end. With clipping alone, values would stay at the ends, where half of all moves would change nothing. Whole
+numbers are rounded and move by at least 1. With f = 1 nothing moves.
 """
 
 import math
@@ -22,7 +22,7 @@ from podrace.specification import catalog
 from podrace.tournament.v1.tournament_pb2 import SCALE_LOG, AlgorithmSpec, HyperparameterSpec
 
 Value = float | bool | str | list[float]
-"""A hyperparameter as JSON has it; whole numbers are floats."""
+"""Value of a hyperparameter in JSON; whole numbers are floats."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Range:
 
     def draw(self, random: Random) -> float:
         """Draws a value."""
-        # Whole numbers are drawn from half a unit beyond the ends, so that each has its full share.
+        # Whole numbers are drawn from half a unit beyond the ends, so that all are equally likely.
         low, high = (math.ceil(self.low) - 0.5, math.floor(self.high) + 0.5) if self.whole else (self.low, self.high)
         if self.logarithmic:
             drawn = low * math.exp(random.random() * math.log(high / low))
@@ -61,7 +61,7 @@ class Range:
         return self._settled(value, moved, upward=factor > 1)
 
     def at(self, position: float) -> float:
-        """The value at a position from 0 (the low end) to 1, on the scale of the range."""
+        """Returns the value at a position from 0 (the low end) to 1, on the scale of the range."""
         if self.logarithmic:
             value = self.low * math.exp(position * math.log(self.high / self.low))
         else:
@@ -69,13 +69,13 @@ class Range:
         return self._clipped(round(value) if self.whole else value)
 
     def position(self, value: float) -> float:
-        """Where a value lies, from 0 to 1: the inverse of `at`."""
+        """Returns the position of a value, from 0 to 1: the inverse of `at`."""
         if self.logarithmic:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def _settled(self, value: float, moved: float, *, upward: bool) -> float:
-        """Where a move from a value ends: inside the range, and elsewhere."""
+        """Returns the result of a move: inside the range, and different from the value."""
         moved = self._clipped(self._reflected(moved))
         if self.whole and (moved := self._clipped(round(moved))) == value:
             moved = self._next_whole(value, 1 if upward else -1)
@@ -104,7 +104,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values in order."""
+    """An ordered list of values."""
 
     values: tuple[Value, ...]
 
@@ -113,12 +113,12 @@ class Choices:
         return draw_one(random, self.values)
 
     def perturb(self, value: Value, factor: float, random: Random) -> Value:
-        """Moves to a neighbour; at an end to the only one; a value that is none of the choices is drawn anew."""
+        """Moves to a neighbor (at an end, the only one); a value that is not among the choices is drawn again."""
         upward = happens(random, 0.5)
         return value if factor == 1 else self.next(value, random, upward=upward)
 
     def next(self, value: Value, random: Random, *, upward: bool) -> Value:
-        """The neighbour on one side, as `perturb` moves."""
+        """Returns the neighbor on one side, as `perturb` does."""
         if len(self.values) == 1:
             return value
         if value not in self.values:
@@ -129,7 +129,7 @@ class Choices:
 
 
 Space = Range | Choices
-"""Where a searched hyperparameter may lie."""
+"""The values that a searched hyperparameter may have."""
 
 
 def perturbed(space: Space, value: Value, factor: float, random: Random) -> Value:
@@ -147,18 +147,18 @@ def scaled(space: Space, value: Value, factor: float, random: Random) -> Value:
 
 
 def spaces_of(name: str, algorithm: AlgorithmSpec) -> dict[str, Space]:
-    """The spaces of those hyperparameters of an algorithm that are searched, by name in alphabetical order.
+    """Returns the spaces of the searched hyperparameters of an algorithm, in alphabetical order.
 
     Args:
-        name: Name of the algorithm: the catalog knows which of its hyperparameters are whole numbers. JSON does not.
-        algorithm: Its specification, resolved.
+        name: Name of the algorithm. The catalog declares which of its hyperparameters are whole numbers; JSON does not.
+        algorithm: Its resolved specification.
     """
     found = {key: _space_of(spec, whole=is_whole(name, key)) for key, spec in sorted(algorithm.hyperparameters.items())}
     return {key: space for key, space in found.items() if space is not None}
 
 
 def declared_values(algorithm: AlgorithmSpec) -> dict[str, Value]:
-    """Every hyperparameter of a resolved algorithm with the value the specification states."""
+    """Returns every hyperparameter of a resolved algorithm with its value in the specification."""
     return {key: plain(spec.value) for key, spec in sorted(algorithm.hyperparameters.items())}
 
 
@@ -169,7 +169,9 @@ def is_whole(algorithm: str, hyperparameter: str) -> bool:
 
 
 def is_structural(algorithm: str, hyperparameter: str) -> bool:
-    """Whether the catalog declares a hyperparameter as one that only new networks take."""
+    """Whether the catalog declares a hyperparameter as structural: it shapes the networks, so a child cannot change
+    it.
+    """
     declared = _declared(algorithm, hyperparameter)
     return declared is not None and declared.structural
 
@@ -188,5 +190,5 @@ def _space_of(spec: HyperparameterSpec, *, whole: bool) -> Space | None:
 
 
 def plain(value: struct_pb2.Value) -> Value:
-    """A value as JSON has it."""
+    """Converts a protobuf value to its JSON form."""
     return cast(Value, json_format.MessageToDict(value))

@@ -1,9 +1,10 @@
-"""Owns the interface of evolution strategies: what one is shown, and what it answers.
+"""Defines the interface of evolution strategies: what a strategy is shown, and what it answers.
 
     answer = STRATEGIES[spec.evolution.strategy](situation, random)
 
-A strategy decides who comes next. What a fresh agent looks like is none of its business
-(leaderboard.evolution.fresh), or fresh draws would not depend on (seed, number) alone.
+A strategy decides whether the next agent is fresh or a child, and of which candidate. It does not draw the
+hyperparameters of a fresh agent (leaderboard.evolution.fresh does), so that these depend on the seed and the number of
+the agent only.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,30 +21,30 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 @dataclass(frozen=True)
 class Situation:
-    """What a strategy is shown when the next agent is due."""
+    """What a strategy is shown when the next agent is generated."""
 
     spec: TournamentSpec
-    """Resolved."""
+    """Resolved specification."""
     number: int
-    """Position of the agent to be made in the sequence of agents."""
+    """Position of the new agent in the sequence of agents."""
     board: Board
     """Candidates by rank."""
     agents: Mapping[str, Agent]
     """The agents on the board and those of the history, by id."""
     unfinished_children: Mapping[str, int]
-    """By agent id: how many of its children are handed out and not finished; agents without any may be missing."""
+    """By agent id: how many children were handed out and have not finished; agents without any may be missing."""
     history: History = NOTHING
-    """The latest agents and their scores; empty for strategies that look at the board alone."""
+    """The latest agents and their scores; empty for strategies that use the board only."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Algorithms that have left the draw, with the reason; their candidates are no parents."""
+    """Algorithms that have left the draw, with the reason; their candidates cannot be parents."""
 
     @property
     def turn(self) -> Turn:
-        """Whose turn it is if the agent is fresh."""
+        """The algorithm of the agent if it is fresh."""
         return turn_of(self.spec, self.number, self.left)
 
     def values_of(self, candidate: Candidate) -> dict[str, Value]:
-        """Every hyperparameter of the agent that earned a candidate."""
+        """Returns every hyperparameter of the agent of a candidate."""
         agent = self.agents[candidate.agent_id]
         return {name: plain(value) for name, value in agent.hyperparameters.fields.items()}
 
@@ -53,28 +54,28 @@ class Fresh:
     """The next agent is fresh."""
 
     reason: str
-    """Why, in a line for a person."""
+    """Why, in one line."""
     algorithm: str = ""
-    """Its algorithm, if not the one whose turn its number is."""
+    """Its algorithm, if not that of its number."""
     seat: int | None = None
-    """The seat it takes, if there are seats."""
+    """The seat it takes, if the strategy has seats."""
     hyperparameters: Mapping[str, Value] = field(default_factory=dict)
-    """Values that are not to be drawn."""
+    """Values that replace drawn ones."""
 
 
 @dataclass(frozen=True)
 class Child:
-    """The next agent starts from a candidate's training files."""
+    """The next agent starts from the checkpoint files of a candidate."""
 
     parent: Candidate
-    """The candidate: one of those on the board, or the last submission of an agent in the history."""
+    """A candidate on the board, or the last submission of an agent in the history."""
     hyperparameters: Mapping[str, Value]
     """Every hyperparameter of the child."""
     reason: str
-    """Why, in a line for a person."""
+    """Why, in one line."""
     seat: int | None = None
-    """The seat it takes, if there are seats."""
+    """The seat it takes, if the strategy has seats."""
 
 
 Strategy = Callable[[Situation, Random], Fresh | Child]
-"""A pure function; the stream of random numbers is the agent's own."""
+"""A pure function; the random stream belongs to the new agent."""

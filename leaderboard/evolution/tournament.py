@@ -1,7 +1,8 @@
-"""Owns the strategy `tournament`: the best of a few candidates drawn at random becomes the parent of the next agent.
+"""Implements the strategy `tournament`: the best of a few candidates drawn at random becomes the parent of the next
+agent.
 
 Tournament selection as in Goldberg and Deb, "A Comparative Analysis of Selection Schemes Used in Genetic Algorithms",
-1991: the size of the tournament sets the selection pressure, and only ranks matter, so that scores need no scaling.
+1991: the number of drawn candidates sets the selection pressure, and only ranks matter, so scores need no scaling.
 """
 
 from collections.abc import Callable
@@ -15,11 +16,11 @@ from leaderboard.ranking.board import Board, named, rank_key
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 Choice = tuple[Candidate, str]
-"""A parent, and how it was chosen, for a person."""
+"""A parent, and how it was chosen, in one line."""
 
 
 def propose(situation: Situation, random: Random) -> Fresh | Child:
-    """Answers with a fresh agent where there must be one or chance wants one, else with a child."""
+    """Returns a fresh agent if one is required or drawn by chance, else a child."""
 
     def best_drawn(parents: Board) -> Choice:
         drawn = draw_distinct(random, parents, situation.spec.evolution.tournament_size)
@@ -29,12 +30,12 @@ def propose(situation: Situation, random: Random) -> Fresh | Child:
 
 
 def descend(situation: Situation, choose: Callable[[Board], Choice], random: Random) -> Fresh | Child:
-    """A fresh agent where there must be one or chance wants one, else a mutated child of one of the board's candidates.
+    """Returns a fresh agent if one is required or drawn by chance, else a mutated child of a candidate on the board.
 
     Args:
         situation: What the strategy is shown.
-        choose: Chooses a parent among those that may have another child, by rank; at least one.
-        random: The agent's own stream.
+        choose: Chooses a parent from the candidates that may have another child; they are given by rank, at least one.
+        random: Random stream of the agent.
     """
     if reason := _why_fresh(situation, random):
         return Fresh(reason)
@@ -50,8 +51,9 @@ def descend(situation: Situation, choose: Callable[[Board], Choice], random: Ran
 
 
 def eligible(situation: Situation) -> Board:
-    """The candidates that may be parents: their algorithm has not left the draw, or its share would stay with it; and a
-    parent has a bounded number of unfinished children.
+    """Returns the candidates that may be parents.
+
+    Their algorithm has not left the draw, and they have fewer unfinished children than the specification allows.
     """
     most = situation.spec.evolution.maximum_unfinished_children
     staying = (other for other in situation.board if other.algorithm not in situation.left)
@@ -59,7 +61,7 @@ def eligible(situation: Situation) -> Board:
 
 
 def _why_fresh(situation: Situation, random: Random) -> str:
-    """Why the agent is fresh although there may be parents; empty if it need not be."""
+    """Returns why the agent must be fresh even if there are parents; empty if it need not be."""
     evolution = situation.spec.evolution
     if situation.number < evolution.initial_agents:
         return f"one of the first {evolution.initial_agents}"

@@ -1,13 +1,14 @@
-"""Owns the strategy `truncation`: the worst of a population continue from its best, with perturbed hyperparameters.
+"""Implements the strategy `truncation`: the worst of a population continue from its best, with perturbed
+hyperparameters.
 
 Jaderberg et al., "Population Based Training of Neural Networks", arXiv 1711.09846, section 4.1.1: exploit by truncation
 selection (ranked by score, an agent in the bottom 20 % copies weights and hyperparameters of one drawn from the top
 20 %); explore by perturbing every hyperparameter by a factor of 0.8 or 1.2, or resampling it from its prior with
-probability 0.25. All other agents go on as they are.
+probability 0.25. All other agents continue unchanged.
 
-Here ranks are those of one algorithm's seats, both shares are rounded up, and nobody is replaced by one whose lead is
-within the standard error of the difference (leaderboard.evolution.comparison): the paper's population is large enough
-to lose good members by chance.
+Here ranks are among the seats of one algorithm, and both shares are rounded up. An agent is not replaced by one whose
+lead is within the standard error of the difference (leaderboard.evolution.comparison), because a small population
+cannot afford to lose good members by chance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 
 def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, random: Random) -> Selection:
-    """Replaces one of the worst by one of the best that leads it."""
+    """Replaces one of the worst by one of the best with a significant lead."""
     everybody = ranked([own, *newest_of(others)])
     standing = standing_of(own, everybody)
     worst = everybody[len(everybody) - share_of(len(everybody), evolution.replaced_share) :]

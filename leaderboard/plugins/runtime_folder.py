@@ -34,7 +34,7 @@ class RuntimeFolder:
             path = self._folder / f"parts-{os.getpid()}-{id(self):x}.lifeline"
             try:
                 self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                # Another user who owns the folder could replace a socket and answer in the name of a plugin.
+                # The owner of the folder could replace a socket and answer in the name of a plugin.
                 if self._folder.stat().st_uid not in (os.getuid(), ROOT_USER_ID):
                     raise PermissionError(0, "belongs to another user")
                 remove_stale(self._folder)

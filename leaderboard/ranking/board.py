@@ -1,27 +1,27 @@
-"""Owns who stands on a board, and in which order. Pure: no clock, no store, no database.
+"""Decides which candidates are on a board, and in which order. Pure: no clock, no store, no database.
 
-The order. A board ranks by mean return; ties go to the lower standard error, then to fewer environment steps, then to
-the lower agent number, then to the earlier arrival. This is a total order, so that a board is the same however it was
-come by. "Within the error" is no order at all (a may be indistinguishable from b and b from c, while a is better than
-c): noise therefore decides one thing only, namely who comes through the door of a full board.
+Order. A board ranks by mean return. Ties are broken by the lower standard error, then by fewer environment steps, then
+by the lower agent number, then by the earlier arrival. This is a total order, so a board does not depend on the order
+of submissions. "Within the error" is not an order (a may be indistinguishable from b and b from c, while a is better
+than c). The errors therefore decide only whether a candidate enters a full board.
 
-The rules, for a board of some capacity:
+Rules, for a board with a given capacity:
 
-1.  An agent has one place. Its better-ranked candidate takes the place of its earlier one, whatever the errors: it is
-    the one that was trained longer, and to refuse it would throw that training away.
-2.  While there is room, everybody else enters.
-3.  Into a full board, a candidate enters in the place of the last if it ranks before it. The last stays, though, if
-    it needed no more environment steps and the difference of the two scores is at most one standard error of that
-    difference, sqrt(a^2 + b^2): the simplest among what cannot be told apart (the one-standard-error rule, Breiman,
+1.  An agent has one place. A candidate that ranks before the agent's earlier one replaces it, whatever the errors: it
+    was trained longer, and refusing it would discard that training.
+2.  While there is room, every other candidate enters.
+3.  On a full board, a candidate that ranks before the last one replaces it. There is one exception: the last one stays
+    if it needed no more environment steps and the difference of the two scores is at most one standard error of that
+    difference, sqrt(a^2 + b^2) (the one-standard-error rule: the simplest of indistinguishable models; Breiman,
     Friedman, Olshen and Stone, "Classification and Regression Trees", 1984, section 3.4.3).
-4.  A candidate that ranks before everybody enters: the highest mean ever submitted always stands on the board.
+4.  A candidate that ranks before all others always enters, so the highest mean ever submitted is on the board.
 
-Before all that, who was scored as the tournament wants it ranks before who was not: where a custom evaluator failed and
-the pod's own stood in, the score is a number of another kind.
+If the tournament has an evaluator plugin, candidates that it scored rank before candidates that the built-in evaluator
+scored, because the two numbers are not comparable.
 
-A custom updater overrules: its opinion of a candidate (accept, refuse) comes before the rules, and a score it gives for
-the rank comes before the mean and leaves rule 3 without its exception. Who has such a score ranks before who has none,
-or a step in which the updater fails could crown a candidate by a number of another kind.
+An updater plugin overrules these rules. Its opinion of a candidate (accept, refuse) is applied first. A score that it
+gives for the rank replaces the mean, and the exception of rule 3 does not apply. Candidates with such a score rank
+before those without, so that a step in which the plugin fails cannot put another kind of number first.
 """
 
 import math
@@ -41,31 +41,31 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
 )
 
 Board = tuple[Candidate, ...]
-"""Candidates by rank, the best first; nobody changes them."""
+"""Candidates by rank, the best first. They are never modified."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a candidate stands."""
+    """The current state of a candidate."""
 
     verdict: Verdict.ValueType
-    """On the board, never on it, or no longer on it."""
+    """Accepted (on the board), refused (never on it), or evicted (no longer on it)."""
     reason: str
-    """Why, in a line for a person."""
+    """Why, in one line."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What one or several submissions made of a board."""
+    """The result of one or several submissions."""
 
     board: Board
     """The board after them."""
     standings: Mapping[str, Standing]
-    """By candidate id: of those that were judged, and of those that they evicted."""
+    """Standings of the judged candidates and of those that they evicted, by candidate id."""
 
 
 def rank_key(candidate: Candidate) -> tuple[bool, bool, float, float, int, int, int]:
-    """The order of a board: the smaller key ranks first."""
+    """Returns the key of the order of a board: the smaller key ranks first."""
     keyed = candidate.HasField("rank_score")
     return (
         bool(candidate.evaluator_fault),
@@ -82,9 +82,9 @@ def judge(board: Board, candidate: Candidate, capacity: int) -> Judgement:
     """Judges one candidate by the rules above.
 
     Args:
-        board: The board it comes to.
-        candidate: With score, standard error, steps, agent number and sequence; the score is finite. With what came of
-            it, if a custom updater was asked.
+        board: The board before.
+        candidate: With a finite score, standard error, steps, agent number and sequence; with the opinion of an updater
+            plugin, or the reason why there is none, if the tournament has one.
         capacity: Places on the board, at least 1.
     """
     own = next((other for other in board if other.agent_id == candidate.agent_id), None)
@@ -111,7 +111,7 @@ def judge(board: Board, candidate: Candidate, capacity: int) -> Judgement:
 
 
 def fold(candidates: Iterable[Candidate], capacity: int) -> Judgement:
-    """Judges candidates one after the other, beginning with an empty board; the standings are those at the end."""
+    """Judges candidates one after another, beginning with an empty board; the standings are the final ones."""
     board: Board = ()
     standings: dict[str, Standing] = {}
     for candidate in candidates:
@@ -122,9 +122,9 @@ def fold(candidates: Iterable[Candidate], capacity: int) -> Judgement:
 
 
 def canonical(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The order in which a synchronous tournament judges: agent by agent, each one's submissions as they came.
+    """Returns the order in which a synchronous tournament judges: by agent, and by arrival for each agent.
 
-    It does not depend on which pod was faster, and so the board and the population do not.
+    It does not depend on which pod was faster, so neither do the board and the population.
     """
     return sorted(candidates, key=lambda candidate: (candidate.agent_number, candidate.sequence))
 
@@ -136,7 +136,7 @@ def judge_arrival(seen: Iterable[Candidate], candidate: Candidate, capacity: int
         seen: The board; in a synchronous tournament every earlier submission, because all are judged again.
         candidate: The new one.
         capacity: Places on the board.
-        synchronous: Whether the order of judging is the canonical one instead of that of arrival.
+        synchronous: Whether candidates are judged in canonical order instead of the order of arrival.
     """
     if synchronous:
         return fold(canonical([*seen, candidate]), capacity)
@@ -144,12 +144,12 @@ def judge_arrival(seen: Iterable[Candidate], candidate: Candidate, capacity: int
 
 
 def rank_of(board: Board, candidate_id: str) -> int:
-    """The candidate's rank, from 1; 0 when it is not on the board."""
+    """Returns the rank of a candidate, from 1; 0 if it is not on the board."""
     return next((rank for rank, other in enumerate(board, start=1) if other.candidate_id == candidate_id), 0)
 
 
 def answer_of(judgement: Judgement, candidate: Candidate) -> SubmitCandidateResponse:
-    """What is answered to the submission of a candidate that was judged last."""
+    """Makes the answer to the submission that was judged last."""
     standing = judgement.standings[candidate.candidate_id]
     best = max((other.score for other in judgement.board), default=0.0)
     answer = SubmitCandidateResponse(candidate=candidate, best_score=best)
@@ -160,17 +160,17 @@ def answer_of(judgement: Judgement, candidate: Candidate) -> SubmitCandidateResp
 
 
 def shown(candidate: Candidate) -> str:
-    """A score for a person."""
+    """Formats a score with its standard error."""
     return f"{candidate.score:.4g} ± {candidate.standard_error:.2g}"
 
 
 def named(candidate: Candidate) -> str:
-    """An agent and its score for a person."""
+    """Formats the number of an agent with its score."""
     return f"a{candidate.agent_number} ({shown(candidate)})"
 
 
 def _why_last_stays(board: Board, candidate: Candidate) -> str:
-    """Why a full board has no place for a candidate; empty if it has."""
+    """Returns why a full board does not take a candidate; empty if it does."""
     last = board[-1]
     if rank_key(last) < rank_key(candidate):
         return f"the board is full and its last, {named(last)}, is no worse"

@@ -1,13 +1,14 @@
-"""Owns who is champion, judged on fresh evaluations. Pure.
+"""Selects the champion from fresh evaluations of the best candidates. Pure.
 
-The first of a board is the highest of many noisy scores, and so is too good to be true (the winner's curse; Smith and
-Winkler, "The Optimizer's Curse", Management Science 52, 2006). So the top of the board is evaluated again, all on the
-same seeds, which nobody was selected on, and only these fresh scores count. The highest of a few is still biased, by
-less; each is therefore shrunk towards their mean by what of it is noise (James and Stein; Efron and Morris, "Stein's
-Estimation Rule and Its Competitors", 1973, with the variance of the true scores estimated by moments):
+The first candidate of a board has the highest of many noisy scores, which overestimates its true score (the winner's
+curse; Smith and Winkler, "The Optimizer's Curse", Management Science 52, 2006). The top of the board is therefore
+evaluated again, all candidates on the same seeds, which were not used for selection, and only these fresh scores count.
+The highest of a few scores is still biased, but less. Each score is therefore shrunk towards their mean, in proportion
+to its noise (James and Stein; Efron and Morris, "Stein's Estimation Rule and Its Competitors", 1973, with the variance
+of the true scores estimated by moments):
     shrunken_i = m + t / (t + e_i^2) (score_i - m),   t = max(0, variance of the scores - mean of e_i^2)
-with m the mean of the scores and e_i their standard errors. With equal errors the order stays; else who has more noise
-is believed less. Who is equal then is ordered by the fresh score, then by rank on the board.
+with m the mean of the scores and e_i their standard errors. With equal errors the order does not change; otherwise a
+noisier score counts less. Equal results are ordered by the fresh score, then by rank on the board.
 """
 
 import math
@@ -29,16 +30,16 @@ class FreshScore:
     score: float
     """Mean return over the fresh episodes."""
     standard_error: float
-    """Of that mean."""
+    """Standard error of that mean."""
 
 
 def name_champion(spec: TournamentSpec, board: Board, evaluations: Sequence[FreshEvaluation]) -> NameChampionResponse:
-    """Says who is champion by what is known, and who is to be evaluated before that is final.
+    """Selects the champion from the evaluations so far, and lists the candidates whose evaluation is missing.
 
     Args:
-        spec: Resolved.
+        spec: Resolved specification.
         board: Candidates by rank.
-        evaluations: Of contenders; those of others are left aside. One without a result is a contender's that failed.
+        evaluations: Evaluations of contenders; others are ignored. An evaluation without a result has failed.
     """
     contenders = board[: spec.champion.reevaluate_top]
     given = {one.candidate_id: one for one in evaluations}
@@ -60,32 +61,35 @@ def name_champion(spec: TournamentSpec, board: Board, evaluations: Sequence[Fres
     elif board:
         answer.champion.CopyFrom(board[0])
         answer.score, answer.standard_error = board[0].score, board[0].standard_error
-        answer.reason = f"{named(board[0])} is first of the board" + (
+        answer.reason = f"{named(board[0])} is first on the board" + (
             "; no fresh evaluation of a contender succeeded" if given and contenders else ""
         )
     return answer
 
 
 def usable(one: FreshEvaluation) -> bool:
-    """Whether an evaluation has a result that can be compared."""
+    """Whether an evaluation has a valid result."""
     result = one.evaluation
     return result.episodes > 0 and math.isfinite(result.mean_return) and 0 <= result.variance < math.inf
 
 
 def _comparable(given: Mapping[str, FreshEvaluation]) -> dict[str, FreshEvaluation]:
-    """The results that count: those that a pod's own evaluator scored in the tournament's place only if all are."""
+    """Returns the results that count.
+
+    Results of the built-in evaluator, where the tournament has another one, count only if there are no others.
+    """
     results = {key: one for key, one in given.items() if usable(one)}
     as_wanted = {key: one for key, one in results.items() if not one.evaluation.evaluator_fault}
     return as_wanted or results
 
 
 def fresh_of(evaluation: Evaluation) -> FreshScore:
-    """The fresh score of an evaluation."""
+    """Returns the fresh score of an evaluation."""
     return FreshScore(evaluation.mean_return, math.sqrt(evaluation.variance / evaluation.episodes))
 
 
 def shrunken(scores: Sequence[FreshScore]) -> list[float]:
-    """The scores, each shrunk towards their mean; a single one stays."""
+    """Returns the scores, each shrunk towards their mean; a single score is unchanged."""
     if len(scores) < 2:
         return [one.score for one in scores]
     mean = fmean(one.score for one in scores)
@@ -102,7 +106,7 @@ def _believed(true_variance: float, one: FreshScore) -> float:
 def _name_judged(answer: NameChampionResponse, judged: Sequence[Candidate], results: Mapping[str, FreshScore]) -> None:
     scores = [results[candidate.candidate_id] for candidate in judged]
     estimates = shrunken(scores)
-    # Sorting is stable: who is equal keeps the order of the board.
+    # Sorting is stable: equal candidates keep the order of the board.
     order = sorted(range(len(judged)), key=lambda i: (-estimates[i], -scores[i].score))
     first = order[0]
     answer.champion.CopyFrom(judged[first])

@@ -1,4 +1,4 @@
-"""Owns how fast agents learn: the score that each gained over the steps it took. Pure."""
+"""Computes how fast agents learn: the score that each gained per environment step. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,30 +8,30 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 
 @dataclass(frozen=True)
 class Gain:
-    """What an agent gained, from one score to a later one along its lineage."""
+    """The change of an agent's score, from one score to a later one along its lineage."""
 
     start_steps: int
-    """Environment steps along the lineage at the first of the two."""
+    """Environment steps along the lineage at the earlier score."""
     steps: int
     """Environment steps between them, at least 1."""
     score: float
-    """Score gained; negative if it was lost."""
+    """Change of the score."""
 
     @property
     def speed(self) -> float:
-        """Score gained for each environment step."""
+        """Score gained per environment step."""
         return self.score / self.steps
 
 
 def gains_of(agents: Iterable[Agent], submissions: Iterable[Candidate]) -> dict[str, Gain]:
-    """The gain of each agent of which there are two scores, by id.
+    """Returns the gain of each agent that has two scores, by id.
 
-    The later one is the agent's last submission. The earlier one is that of the candidate it started from; a fresh
-    agent starts from nothing that was scored, and so from its first submission.
+    The later score is that of the agent's last submission. The earlier one is that of the candidate it started from.
+    For a fresh agent it is that of its first submission.
 
     Args:
         agents: Some agents.
-        submissions: Their submissions and those of their parents, each agent's in order of arrival.
+        submissions: Their submissions and those of their parents, in order of arrival for each agent.
     """
     by_id: dict[str, Candidate] = {}
     first: dict[str, Candidate] = {}

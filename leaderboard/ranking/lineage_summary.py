@@ -1,4 +1,4 @@
-"""Owns what is told of agents and their ancestors: what each did, and how much it took. Pure."""
+"""Summarizes agents for a lineage: their best and last candidates, steps and compute time. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,15 +11,15 @@ from podrace.specification.ancestor import tournament_of
 def summaries_of(
     agents: Sequence[Agent], depths: Mapping[str, int], submissions: Iterable[Candidate]
 ) -> list[AgentSummary]:
-    """What each of some agents did, in their order.
+    """Returns the summaries of some agents, in their order.
 
     Args:
         agents: The agents.
-        depths: By id.
-        submissions: All submissions of the tournament, or theirs and their parents', by arrival.
+        depths: Their depths by id.
+        submissions: All submissions of the tournament, or those of the agents and their parents, by arrival.
     """
     seen = list(submissions)
-    # What was scored on other data, in another tournament, is no score to gain on.
+    # Scores of another tournament are made on other data, so a gain over them has no meaning.
     here = [one for one in agents if tournament_of(one.starting_checkpoint.agent_id) in ("", one.tournament_id)]
     gains = gains_of(here, seen)
     starts = {candidate.candidate_id: candidate for candidate in seen}

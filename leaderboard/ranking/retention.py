@@ -1,16 +1,16 @@
-"""Owns which scored checkpoints keep their training files, and why. Pure: no clock, no store, no database.
+"""Decides which scored checkpoints keep their files, and why. Pure: no clock, no store, no database.
 
 The rules, for each tournament:
 
-1.  What the board shows stays, and with it whoever was, is or will be champion: the highest score ever submitted stands
-    on the board, and a champion is named from its top.
-2.  What the generator of the next agent may start from stays: in a synchronous tournament it sees the board of the
-    earlier rounds, from which the running round may have evicted somebody; and strategies with a population go on from
-    the last submission of any agent, on the board or not.
-3.  Snapshots stay as long as the whole board does.
-4.  A board where nothing has happened for long may be cut to its best, if that is wanted.
+1.  Candidates on the board are kept, and therefore every past, present and future champion: the highest score ever
+    submitted is on the board, and the champion is selected from the top of the board.
+2.  Candidates that the next agent may start from are kept. In a synchronous tournament its generator sees the board of
+    the earlier rounds, from which the current round may have evicted candidates. Strategies with a population continue
+    from the last submission of any agent, on the board or not.
+3.  Snapshots are kept as long as the whole board is.
+4.  The board of an idle tournament is cut to its best candidates, if the configuration asks for it.
 
-Beside them, each agent's pointer keeps its newest checkpoint and the one before, scored or not
+In addition, the pointer of each agent keeps its newest checkpoint and the one before, scored or not
 (podrace.checkpoint_store).
 """
 
@@ -24,45 +24,46 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 @dataclass(frozen=True)
 class Retention:
-    """How much of a tournament stays."""
+    """How many checkpoints of a tournament are kept."""
 
     checkpoints_of_agent: int = 1
-    """Last submissions of each agent whose training files stay whatever became of them, at least 1."""
+    """Last submissions of each agent whose files are kept, on the board or not; at least 1."""
     best_of_idle_board: int = 0
-    """Candidates that stay of a board where nothing happens any more, at least the champion; 0: all."""
+    """Candidates that are kept of the board of an idle tournament, at least the champion; 0: all."""
     idle_seconds: float = 30 * 86400.0
-    """Time without an agent or a submission after which that is so. A tournament that is resumed later than this finds
-    the files of fewer parents."""
+    """Time without a new agent or submission after which a tournament is idle. If it is resumed later than this, it
+    has the files of fewer parents."""
 
 
 @dataclass(frozen=True)
-class Past:
-    """What a tournament has come to."""
+class TournamentRecord:
+    """The state of a tournament that decides what is kept."""
 
     board: Board
     """The board."""
     visible: Board
     """The board that the generator of its next agent sees."""
     submissions: Sequence[Candidate]
-    """All of them by arrival."""
+    """All submissions by arrival."""
     contenders: int
-    """How many at the top of the board may be named champion."""
+    """How many candidates at the top of the board may be selected as champion."""
     idle_seconds: float
     """Time since its last agent or submission."""
     snapshots: Sequence[str] = ()
     """Digests of the manifests of its snapshots."""
 
 
-def kept(past: Past, retention: Retention) -> dict[str, str]:
-    """Decides which candidates and snapshots keep their files; returns their ids, each with the reason."""
-    best = max(retention.best_of_idle_board, past.contenders, 1)
-    is_cut = retention.best_of_idle_board > 0 and past.idle_seconds >= retention.idle_seconds
-    on_board, why = (past.board[:best], "among the best of an idle board") if is_cut else (past.board, "on the board")
-    reasons = dict.fromkeys(_ids(_last(past.submissions, max(retention.checkpoints_of_agent, 1))), "last of its agent")
+def retained(record: TournamentRecord, retention: Retention) -> dict[str, str]:
+    """Returns the ids of the candidates and snapshots that keep their files, each with the reason."""
+    best = max(retention.best_of_idle_board, record.contenders, 1)
+    is_cut = retention.best_of_idle_board > 0 and record.idle_seconds >= retention.idle_seconds
+    board, why = (record.board[:best], "among the best of an idle board") if is_cut else (record.board, "on the board")
+    last = _last(record.submissions, max(retention.checkpoints_of_agent, 1))
+    reasons = dict.fromkeys(_ids(last), "last submission of its agent")
     if not is_cut:
-        reasons |= dict.fromkeys(past.snapshots, "a snapshot, for curves")
-        reasons |= dict.fromkeys(_ids(past.visible), "on the board that the next generator sees")
-    return reasons | dict.fromkeys(_ids(on_board), why)
+        reasons |= dict.fromkeys(record.snapshots, "snapshot for learning curves")
+        reasons |= dict.fromkeys(_ids(record.visible), "on the board that the next generator sees")
+    return reasons | dict.fromkeys(_ids(board), why)
 
 
 def _last(submissions: Sequence[Candidate], count: int) -> list[Candidate]:

@@ -1,8 +1,7 @@
-"""Owns what is read of the agent of another tournament that a tournament starts from. Decides nothing (see
-leaderboard.evolution.ancestor).
+"""Reads the agent of another tournament that a tournament starts from; leaderboard.evolution.ancestor decides.
 
-Its candidate is chosen with the first agent of the tournament, and is the same for all later ones, whatever is
-submitted in the ancestor's own tournament meanwhile: what counts has arrived before that first agent was made.
+Its candidate is chosen when the first agent of the tournament is generated: submissions that arrive later in the
+ancestor's own tournament do not count. All agents of the tournament therefore start from the same candidate.
 """
 
 from leaderboard.evolution.ancestor import Ancestor, best_of, refusal, seeded_numbers
@@ -15,7 +14,7 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 
 def check(transaction: Transaction, tournament_id: str, spec: TournamentSpec) -> None:
-    """Refuses an ancestor that the tournament cannot start from, before its first agent is made.
+    """Checks, before the first agent is generated, that the tournament can start from its ancestor.
 
     Raises:
         InvalidArgument: There is no such agent, it was never scored, or its files do not fit (BAD_SPEC).
@@ -29,13 +28,16 @@ def check(transaction: Transaction, tournament_id: str, spec: TournamentSpec) ->
     if problem := refusal(spec, found.agent, records.get_spec(transaction, found.agent.tournament_id)):
         raise bad_spec(problem)
     if _read(transaction, agent_id, records.last_sequence(transaction)) is None:
-        raise bad_spec(f"{KEY} = {agent_id!r}: was never scored, so it has no training files to start from")
+        raise bad_spec(f"{KEY} = {agent_id!r}: was never scored, so it has no checkpoint to start from")
 
 
 def find(
     transaction: Transaction, tournament_id: str, spec: TournamentSpec, number: int | None = None
 ) -> Ancestor | None:
-    """The ancestor of a tournament; None if it has none, or the agent of this number does not start from it."""
+    """Returns the ancestor of a tournament; None if it has none, or if the agent of this number does not start from it.
+
+    Without a number, the ancestor is returned for any agent.
+    """
     agent_id = spec.evolution.ancestor_agent_id
     if not agent_id or (number is not None and not _may_start(transaction, spec, number)):
         return None
@@ -44,7 +46,7 @@ def find(
 
 
 def needed(transaction: Transaction) -> set[str]:
-    """Digests of the manifests that agents not made yet are going to start from."""
+    """Returns the digests of the manifests that agents not generated yet will start from."""
     found = set()
     for last in records.last_generations(transaction):
         tournament_id = last.agent.tournament_id

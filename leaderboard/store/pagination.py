@@ -1,8 +1,8 @@
-"""Owns how lists are cut into pages. Pure.
+"""Divides lists into pages and makes their page tokens. Pure.
 
-A page token says which list it belongs to and where the page before ended: after which rank of a board, after which
-sequence number of the submissions or the snapshots, before which number of an agent. A board may change between two
-pages; then a candidate may be missed or come twice.
+A page token contains the list it belongs to and where the previous page ended: the rank on a board, the sequence number
+of a submission or snapshot, or the number of the next agent. If a board changes between two pages, a candidate may be
+missing or appear twice.
 """
 
 import base64
@@ -21,26 +21,26 @@ Request = ListCandidatesRequest | GetLineageRequest | ListSnapshotsRequest
 
 @dataclass(frozen=True)
 class Page:
-    """A page that is asked for."""
+    """A requested page."""
 
     after: int
-    """Where the page before ended; 0 for the first."""
+    """Position at which the previous page ended; 0 for the first."""
     size: int
-    """How many items at most."""
+    """Most items on the page."""
 
 
-def asked_for(request: Request) -> Page:
-    """The page that a request means.
+def page_of(request: Request) -> Page:
+    """Returns the page that a request asks for.
 
     Raises:
-        InvalidArgument: The token is not one of this list.
+        InvalidArgument: The token does not belong to this list.
     """
     size = min(request.page_size or DEFAULT_SIZE, LARGEST_SIZE)
     return Page(_position(request) if request.page_token else 0, size)
 
 
 def token_after(request: Request, position: int) -> str:
-    """The token of the page that begins after a position of the list that the request is about."""
+    """Returns the token of the page that begins after a position in the list of the request."""
     return base64.urlsafe_b64encode(json.dumps([*_list_of(request), position]).encode()).decode()
 
 
@@ -51,8 +51,8 @@ def _position(request: Request) -> int:
         list_of, position = [], None
     if list_of != _list_of(request) or not isinstance(position, int) or position < 0:
         raise InvalidArgument(
-            f"page_token {request.page_token!r} is not one of this list; pass next_page_token of its previous page,"
-            " or none for the first"
+            f"page_token {request.page_token!r} does not belong to this list; pass next_page_token of the previous"
+            " page, or none for the first page"
         )
     return position
 

@@ -1,8 +1,8 @@
-"""Owns what the rows of the database mean. Nothing else writes SQL.
+"""Reads and writes agents, submissions and requests in the database. All SQL of the leaderboard is in this package.
 
-Submissions and generations share one order: a generation states after which submission it was made. That an agent has
-ended or failed is remembered once, with the first generation that knew of it: a list of the unfinished for each would
-grow with the pool.
+Agents and submissions have one common order: an agent records the last submission before it was generated. When an
+agent ended or failed is recorded once, as the position of the first agent that was generated afterwards; a list of
+unfinished agents for each new agent would grow with the pool.
 """
 
 from collections.abc import Collection, Iterable
@@ -30,18 +30,18 @@ class Submission:
     """A scored checkpoint that was judged."""
 
     answer: SubmitCandidateResponse
-    """What was answered when it arrived; a repeat gets the same."""
+    """The answer when it arrived; a repeated submission gets the same one."""
     standing: Standing
-    """Where it stands now."""
+    """Its current standing."""
     lease_epoch: int
     """Lease epoch under which it was submitted."""
     request_id: str
-    """Of the request that was judged."""
+    """Id of the request that was judged."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """An agent that was made, with what its generator saw."""
+    """An agent, and the position in the log at which it was generated."""
 
     agent: Agent
     """The agent."""
@@ -50,15 +50,15 @@ class Generation:
     after_sequence: int
     """Sequence number of the last submission before it, of any tournament."""
     position: int
-    """In the order in which agents were made, over all tournaments."""
+    """Position in the order in which agents were generated, over all tournaments."""
     ended: int | None = None
-    """Position of the first agent of the tournament at whose making this one had ended; None while unfinished."""
+    """Position of the first agent of the tournament that was generated after this one ended; None while unfinished."""
     failed: int | None = None
-    """Position of the first agent of the tournament at whose making this one had failed."""
+    """Position of the first agent of the tournament that was generated after this one failed; None if it did not."""
 
 
 def timestamp(seconds: float) -> Timestamp:
-    """A wall time as the contract has it."""
+    """Converts a wall time in seconds since the epoch."""
     stamp = Timestamp()
     stamp.FromNanoseconds(round(seconds * 1e9))
     return stamp
@@ -68,7 +68,7 @@ def timestamp(seconds: float) -> Timestamp:
 
 
 def find_spec(transaction: Transaction, tournament_id: str) -> TournamentSpec | None:
-    """The specification that came with the first agent of a tournament; None if there was none yet."""
+    """Returns the specification of the first request of a tournament; None for a tournament without agents."""
     rows = transaction.execute("SELECT spec FROM tournaments WHERE tournament_id = ?", tournament_id)
     return TournamentSpec.FromString(rows[0][0]) if rows else None
 
@@ -82,7 +82,7 @@ def get_spec(transaction: Transaction, tournament_id: str) -> TournamentSpec:
 
 
 def add_spec(transaction: Transaction, tournament_id: str, spec: TournamentSpec) -> None:
-    """Remembers the specification of a tournament."""
+    """Records the specification of a tournament."""
     transaction.execute("INSERT INTO tournaments VALUES (?, ?)", tournament_id, spec.SerializeToString())
 
 
@@ -97,7 +97,7 @@ def _generation(row: tuple[Any, ...]) -> Generation:
 
 
 def find_generation(transaction: Transaction, agent_id: str) -> Generation | None:
-    """An agent by its id; None if it was never generated."""
+    """Returns an agent by its id; None if it was never generated."""
     rows = transaction.execute(f"SELECT {_GENERATION} FROM agents WHERE agent_id = ?", agent_id)
     return _generation(rows[0]) if rows else None
 
@@ -111,13 +111,13 @@ def get_generation(transaction: Transaction, agent_id: str) -> Generation:
 
 
 def find_agents(transaction: Transaction, agent_ids: Iterable[str]) -> dict[str, Agent]:
-    """Those of some agents that were generated, by id."""
+    """Returns those of some agents that were generated, by id."""
     found = (find_generation(transaction, agent_id) for agent_id in agent_ids)
     return {generation.agent.agent_id: generation.agent for generation in found if generation}
 
 
 def list_generations(transaction: Transaction, tournament_id: str, *, from_number: int = 0) -> list[Generation]:
-    """The agents of a tournament from some number on, in the order in which they were made."""
+    """Returns the agents of a tournament from a number on, in the order in which they were generated."""
     rows = transaction.execute(
         f"SELECT {_GENERATION} FROM agents WHERE tournament_id = ? AND number >= ? ORDER BY generation",
         tournament_id,
@@ -127,7 +127,7 @@ def list_generations(transaction: Transaction, tournament_id: str, *, from_numbe
 
 
 def page_of_generations(transaction: Transaction, tournament_id: str, from_number: int, limit: int) -> list[Generation]:
-    """At most `limit` agents of a tournament from some number on, by number."""
+    """Returns at most `limit` agents of a tournament from a number on, by number."""
     rows = transaction.execute(
         f"SELECT {_GENERATION} FROM agents WHERE tournament_id = ? AND number >= ? ORDER BY number LIMIT ?",
         tournament_id,
@@ -138,7 +138,7 @@ def page_of_generations(transaction: Transaction, tournament_id: str, from_numbe
 
 
 def last_generations(transaction: Transaction) -> list[Generation]:
-    """The last agent generated in each tournament."""
+    """Returns the last agent of each tournament."""
     rows = transaction.execute(
         f"SELECT {_GENERATION} FROM agents"
         " WHERE generation IN (SELECT max(generation) FROM agents GROUP BY tournament_id)"
@@ -147,7 +147,7 @@ def last_generations(transaction: Transaction) -> list[Generation]:
 
 
 def first_generation(transaction: Transaction, tournament_id: str) -> Generation | None:
-    """The agent that was generated first in a tournament; None if there is none yet."""
+    """Returns the first agent of a tournament; None if there is none yet."""
     rows = transaction.execute(
         f"SELECT {_GENERATION} FROM agents WHERE tournament_id = ? ORDER BY generation LIMIT 1", tournament_id
     )
@@ -155,7 +155,7 @@ def first_generation(transaction: Transaction, tournament_id: str) -> Generation
 
 
 def unfinished_or_new(transaction: Transaction, since: float) -> list[Agent]:
-    """Agents of all tournaments that have not ended, as far as is known, or were generated since some wall time."""
+    """Returns agents of all tournaments that are not recorded as ended, or were generated since a wall time."""
     rows = transaction.execute("SELECT agent FROM agents WHERE ended IS NULL OR create_time >= ?", since)
     return [Agent.FromString(data) for (data,) in rows]
 
@@ -163,7 +163,7 @@ def unfinished_or_new(transaction: Transaction, since: float) -> list[Agent]:
 def count_unfinished_children(
     transaction: Transaction, tournament_id: str, parent_agent_ids: Collection[str]
 ) -> dict[str, int]:
-    """How many children of some agents have not ended, by the parent's id; those without any are missing."""
+    """Returns how many children of some agents have not ended, by the parent's id; parents without any are missing."""
     places = ", ".join("?" * len(parent_agent_ids))
     rows = transaction.execute(
         "SELECT parent, count(*) FROM agents WHERE tournament_id = ? AND ended IS NULL"
@@ -175,7 +175,7 @@ def count_unfinished_children(
 
 
 def numbers_of_agents(transaction: Transaction, tournament_id: str, begin: int, end: int) -> set[int]:
-    """Numbers from `begin` up to and without `end` for which an agent was generated."""
+    """Returns the numbers from `begin` to `end` (exclusive) for which an agent was generated."""
     rows = transaction.execute(
         "SELECT number FROM agents WHERE tournament_id = ? AND number >= ? AND number < ?", tournament_id, begin, end
     )
@@ -183,12 +183,12 @@ def numbers_of_agents(transaction: Transaction, tournament_id: str, begin: int, 
 
 
 def next_position(transaction: Transaction) -> int:
-    """Position of the agent that is made next."""
+    """Returns the position of the next agent."""
     return int(transaction.execute("SELECT coalesce(max(generation), 0) + 1 FROM agents")[0][0])
 
 
 def numbers_of_unfinished(transaction: Transaction, tournament_id: str) -> dict[str, int]:
-    """Numbers of the agents of a tournament that have not ended as far as is known, by id."""
+    """Returns the numbers of the agents of a tournament that are not recorded as ended, by id."""
     rows = transaction.execute(
         "SELECT agent_id, number FROM agents WHERE tournament_id = ? AND ended IS NULL", tournament_id
     )
@@ -196,12 +196,12 @@ def numbers_of_unfinished(transaction: Transaction, tournament_id: str) -> dict[
 
 
 def set_ended(transaction: Transaction, agent_id: str, position: int) -> None:
-    """Remembers that an agent had ended when the one at `position` was made."""
+    """Records that an agent had ended when the one at `position` was generated."""
     transaction.execute("UPDATE agents SET ended = ? WHERE agent_id = ?", position, agent_id)
 
 
 def note_failed(transaction: Transaction, tournament_id: str, failed: Collection[str], *, position: int) -> None:
-    """Remembers that these agents have failed, of those that were generated."""
+    """Records that agents have failed; ids that were never generated are ignored."""
     known = transaction.execute(
         "SELECT agent_id FROM agents WHERE tournament_id = ? AND failed IS NOT NULL", tournament_id
     )
@@ -212,7 +212,7 @@ def note_failed(transaction: Transaction, tournament_id: str, failed: Collection
 
 
 def count_agents_below(transaction: Transaction, tournament_id: str, number: int) -> int:
-    """How many agents of a tournament with a lower number were generated."""
+    """Returns how many agents of a tournament with a lower number were generated."""
     rows = transaction.execute(
         "SELECT count(*) FROM agents WHERE tournament_id = ? AND number < ?", tournament_id, number
     )
@@ -220,7 +220,7 @@ def count_agents_below(transaction: Transaction, tournament_id: str, number: int
 
 
 def add_generation(transaction: Transaction, generation: Generation) -> None:
-    """Remembers a new agent."""
+    """Records a new agent."""
     agent = generation.agent
     transaction.execute(
         "INSERT INTO agents (generation, agent_id, tournament_id, number, depth, after_sequence, parent, create_time,"
@@ -238,13 +238,13 @@ def add_generation(transaction: Transaction, generation: Generation) -> None:
 
 
 def add_proposal(transaction: Transaction, agent_id: str, proposal: Proposal) -> None:
-    """Remembers what a custom generator said when it was asked for an agent."""
+    """Records the result of calling a generator plugin for an agent."""
     answer = None if proposal.answer is None else proposal.answer.SerializeToString()
     transaction.execute("INSERT INTO proposals VALUES (?, ?, ?)", agent_id, answer, proposal.failure)
 
 
 def proposals_of(transaction: Transaction, tournament_id: str) -> dict[str, Proposal]:
-    """What a custom generator said, by the id of the agent it was asked for."""
+    """Returns the results of calling a generator plugin, by the id of the requested agent."""
     rows = transaction.execute(
         "SELECT agent_id, answer, failure FROM proposals JOIN agents USING (agent_id) WHERE tournament_id = ?",
         tournament_id,
@@ -258,7 +258,7 @@ def proposals_of(transaction: Transaction, tournament_id: str) -> dict[str, Prop
 def unfinished_children(
     transaction: Transaction, tournament_id: str, parent_agent_ids: Collection[str]
 ) -> list[tuple[str, str, int]]:
-    """Parent, child and its number, for the children of some agents that have not ended as far as is known."""
+    """Returns parent, child and the child's number for each child of some agents that is not recorded as ended."""
     places = ", ".join("?" * len(parent_agent_ids))
     rows = transaction.execute(
         "SELECT parent, agent_id, number FROM agents WHERE tournament_id = ? AND ended IS NULL"
@@ -280,12 +280,12 @@ def _submission(row: tuple[Any, ...]) -> Submission:
 
 
 def last_sequence(transaction: Transaction) -> int:
-    """Sequence number of the last submission of any tournament; 0 before the first."""
+    """Returns the sequence number of the last submission of any tournament; 0 before the first."""
     return int(transaction.execute("SELECT coalesce(max(sequence), 0) FROM submissions")[0][0])
 
 
 def find_submission(transaction: Transaction, candidate_id: str) -> Submission | None:
-    """A submission by the digest of its manifest; None if it never came."""
+    """Returns a submission by the digest of its manifest; None if there is none."""
     rows = transaction.execute(f"SELECT {_SUBMISSION} FROM submissions WHERE candidate_id = ?", candidate_id)
     return _submission(rows[0]) if rows else None
 
@@ -293,12 +293,12 @@ def find_submission(transaction: Transaction, candidate_id: str) -> Submission |
 def list_submissions(
     transaction: Transaction, tournament_id: str, *, after_sequence: int = 0, limit: int = -1
 ) -> list[Submission]:
-    """Submissions of a tournament by arrival.
+    """Returns submissions of a tournament by arrival.
 
     Args:
-        transaction: Where from.
+        transaction: The transaction.
         tournament_id: The tournament.
-        after_sequence: Only those that came later.
+        after_sequence: Only submissions with a higher sequence number are returned.
         limit: At most this many; -1: all.
     """
     rows = transaction.execute(
@@ -311,13 +311,13 @@ def list_submissions(
 
 
 def list_candidates(transaction: Transaction, tournament_id: str, *, after_sequence: int = 0) -> list[Candidate]:
-    """The candidates of the submissions of a tournament after a sequence number, by arrival, as judged then."""
+    """Returns the candidates of a tournament after a sequence number, by arrival, as they were judged then."""
     submissions = list_submissions(transaction, tournament_id, after_sequence=after_sequence)
     return [submission.answer.candidate for submission in submissions]
 
 
 def board_submissions(transaction: Transaction, tournament_id: str) -> list[Submission]:
-    """The submissions on the board of a tournament by rank."""
+    """Returns the submissions on the board of a tournament, by rank."""
     rows = transaction.execute(
         f"SELECT {_SUBMISSION} FROM submissions WHERE tournament_id = ? AND verdict = ?",
         tournament_id,
@@ -327,12 +327,12 @@ def board_submissions(transaction: Transaction, tournament_id: str) -> list[Subm
 
 
 def read_board(transaction: Transaction, tournament_id: str) -> Board:
-    """The board of a tournament."""
+    """Returns the board of a tournament."""
     return tuple(submission.answer.candidate for submission in board_submissions(transaction, tournament_id))
 
 
 def add_submission(transaction: Transaction, submission: Submission) -> None:
-    """Remembers a submission that was judged."""
+    """Records a judged submission."""
     candidate = submission.answer.candidate
     transaction.execute(
         "INSERT INTO submissions"
@@ -350,7 +350,7 @@ def add_submission(transaction: Transaction, submission: Submission) -> None:
 
 
 def set_standing(transaction: Transaction, candidate_id: str, standing: Standing) -> None:
-    """Remembers where a submission stands now, if that has changed."""
+    """Records the standing of a submission if it has changed."""
     transaction.execute(
         "UPDATE submissions SET verdict = ?, reason = ? WHERE candidate_id = ? AND (verdict, reason) != (?, ?)",
         standing.verdict,
@@ -365,12 +365,12 @@ def set_standing(transaction: Transaction, candidate_id: str, standing: Standing
 
 
 def hold_request(transaction: Transaction, method: str, request_id: str, outcome: str) -> None:
-    """Remembers what a request id has led to: the id of an agent or of a candidate.
+    """Records the outcome of a request id: the id of an agent or of a candidate.
 
-    An id that is its outcome's own name, as those of our pods are, says so without a row.
+    No row is written for a request id that equals its outcome, as those of podrace's own pods do.
 
     Raises:
-        AlreadyExists: It has led to something else before.
+        AlreadyExists: The request id has another outcome.
     """
     if not request_id:
         return

@@ -1,4 +1,4 @@
-"""Owns the format of the leaderboard's database. Knows nothing of what the rows mean (see records)."""
+"""Defines the tables of the leaderboard's database. leaderboard.store.records gives the rows their meaning."""
 
 from podrace.database import Format
 

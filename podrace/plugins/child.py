@@ -80,7 +80,7 @@ class ServiceConnection:
         self._connect_seconds = connect_seconds
 
     def start(self) -> None:
-        """Does nothing: the user runs the service."""
+        """As PluginConnection; the user runs the service, so there is no process to start."""
 
     async def ready(self, seconds: float) -> grpc.aio.Channel:
         """As PluginConnection; an unreachable service is noticed here only with `connect_seconds`."""

@@ -54,7 +54,7 @@ def describe_exception(error: BaseException) -> str:
 def confine(memory_bytes: int = 0) -> None:
     """Makes the kernel kill this process when its parent exits, and first of all processes when memory runs out.
 
-    Does nothing on other systems than Linux.
+    On other systems than Linux there is no such protection.
 
     Args:
         memory_bytes: Data memory that this process may allocate (RLIMIT_DATA); 0: no limit.

@@ -84,7 +84,7 @@ async def finished(mesh, fork_server, assignment, layout: str, name: str = "") -
 
 
 @pytest.mark.parametrize("layout", ["separate", "fused"])
-async def test_what_the_function_says_is_published(mesh, make_spec, make_assignment, fork_server, layout):
+async def test_the_score_of_a_function_is_published(mesh, make_spec, make_assignment, fork_server, layout):
     spec = make_spec(steps=1024, evaluation=evaluation(EXAMPLE))
     await finished(mesh, fork_server, make_assignment(spec), layout)
     last = mesh.leaderboard.manifests[-1]
@@ -96,7 +96,7 @@ async def test_what_the_function_says_is_published(mesh, make_spec, make_assignm
 
 
 @pytest.mark.parametrize("layout", ["separate", "fused"])
-async def test_a_strangers_score_is_published(mesh, make_spec, make_assignment, fork_server, clumsy, layout):
+async def test_the_score_of_a_service_is_published(mesh, make_spec, make_assignment, fork_server, clumsy, layout):
     spec = make_spec(steps=1024, evaluation=evaluation(clumsy))
     await finished(mesh, fork_server, make_assignment(spec), layout)
     last = mesh.leaderboard.manifests[-1]
@@ -107,7 +107,7 @@ async def test_a_strangers_score_is_published(mesh, make_spec, make_assignment, 
 
 @pytest.mark.parametrize("layout", ["separate", "fused"])
 @pytest.mark.parametrize("function", ["crashing", "hanging"])
-async def test_a_faulty_function_costs_its_score_and_nothing_else(
+async def test_a_failing_function_is_replaced_by_the_built_in_evaluator(
     mesh, make_spec, make_assignment, fork_server, layout, function
 ):
     name = f"{SCORERS}:{function}"
@@ -144,7 +144,7 @@ async def test_a_checkpoint_is_scored_by_the_tournaments_evaluator(mesh, make_sp
 
 
 @pytest.mark.parametrize("function", ["hanging", "starting"])
-async def test_a_function_does_not_outlive_a_head_that_is_killed_nor_does_what_it_has_started(
+async def test_a_function_and_its_processes_are_killed_with_the_leader(
     mesh, make_spec, make_assignment, fork_server, short_folder: Path, function
 ):
     spec = make_spec(steps=1024, evaluation=evaluation(f"{SCORERS}:{function}"))

@@ -339,7 +339,7 @@ def read_all(transaction: Transaction) -> Left:
     for name in TOURNAMENTS:
         if records.find_spec(transaction, name) is None:
             continue
-        log = queries.log(transaction, name)
+        log = queries.decision_log(transaction, name)
         flaws += differences(log)
         for generated in log.generations:
             answers[generated.agent.agent_id] = generated.agent.SerializeToString(deterministic=True)

@@ -161,7 +161,7 @@ async def test_an_address_that_is_in_use_is_refused(start: Start, connect: Any, 
     listener.close()
 
 
-async def test_a_store_that_goes_away_fails_submissions_and_not_the_service(
+async def test_an_unreachable_store_fails_submissions_and_not_the_service(
     start: Start, connect: Any, store: FolderStore, folder: Path
 ) -> None:
     await start()

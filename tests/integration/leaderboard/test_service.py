@@ -64,7 +64,7 @@ async def test_the_last_page_has_no_token_even_when_it_is_full(client: Any) -> N
 
 
 async def test_nonsense_for_a_page_token_is_an_invalid_argument(client: Any) -> None:
-    with pytest.raises(InvalidArgument, match="page_token 'nonsense' is not one of this list"):
+    with pytest.raises(InvalidArgument, match="page_token 'nonsense' does not belong to this list"):
         await client.candidates(page_token="nonsense")
 
 
@@ -77,7 +77,7 @@ async def test_a_tournament_without_agents_has_empty_lists_and_cannot_be_replaye
         await client.call(client.reading.ReplayTournament, pb.ReplayTournamentRequest(tournament_id=TOURNAMENT))
 
 
-async def test_an_agent_is_found_by_its_id_and_a_stranger_is_not(client: Any) -> None:
+async def test_an_agent_is_found_by_its_id_and_an_unknown_one_is_not(client: Any) -> None:
     agent = await client.generate(0)
     found = await client.call(client.reading.GetAgent, pb.GetAgentRequest(agent_id=agent.agent_id))
     assert found.agent == agent
@@ -99,7 +99,7 @@ async def test_a_lineage_is_the_agent_then_its_ancestors_nearest_first(client: A
     assert [agent.number for agent in family] == [4, 3, 2, 1, 0]
 
 
-async def test_a_lineage_tells_what_each_ancestor_did(client: Any) -> None:
+async def test_a_lineage_has_a_summary_of_each_ancestor(client: Any) -> None:
     client.spec.evolution.board_capacity = 1
     client.spec.evolution.initial_agents = 1
     for number in range(3):
@@ -116,7 +116,7 @@ async def test_a_lineage_tells_what_each_ancestor_did(client: Any) -> None:
     assert not response.next_page_token
 
 
-async def test_all_agents_of_a_tournament_are_told_page_by_page(client: Any) -> None:
+async def test_all_agents_of_a_tournament_are_listed_page_by_page(client: Any) -> None:
     for number in range(5):
         await client.submit(await client.generate(number), 1.0)
     await client.generate(0, tournament_id="other")
@@ -133,7 +133,7 @@ async def test_all_agents_of_a_tournament_are_told_page_by_page(client: Any) -> 
     assert not (await client.call(client.reading.GetLineage, pb.GetLineageRequest(tournament_id="nobody"))).agents
     listed = pb.ListCandidatesRequest(tournament_id=TOURNAMENT, page_size=2)
     stray = (await client.call(client.reading.ListCandidates, listed)).next_page_token
-    with pytest.raises(InvalidArgument, match="is not one of this list"):
+    with pytest.raises(InvalidArgument, match="does not belong to this list"):
         await client.call(client.reading.GetLineage, pb.GetLineageRequest(tournament_id=TOURNAMENT, page_token=stray))
 
 
@@ -192,7 +192,7 @@ async def test_a_watcher_gets_what_was_there_then_what_comes(client: Any) -> Non
         assert response.resume_token == response.candidate.sequence == 3
 
 
-async def test_a_watcher_resumes_after_its_token_and_hears_nothing_of_other_tournaments(client: Any) -> None:
+async def test_a_watcher_resumes_after_its_token_and_receives_only_its_tournament(client: Any) -> None:
     agent, other = await client.generate(0), await client.generate(0, tournament_id="other")
     for score in (1.0, 2.0):
         await client.submit(agent, score)

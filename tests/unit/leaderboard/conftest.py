@@ -129,7 +129,7 @@ class Mesh:
         return list(await self.state.transact(records.read_board, tournament_id))
 
     async def replay(self, tournament_id: str = TOURNAMENT) -> list[str]:
-        return list(differences(await self.state.transact(queries.log, tournament_id)))
+        return list(differences(await self.state.transact(queries.decision_log, tournament_id)))
 
 
 @pytest.fixture

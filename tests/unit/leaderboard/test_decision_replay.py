@@ -34,7 +34,7 @@ async def race_mixed(mesh: Any, spec: TournamentSpec, rounds: int) -> None:
 
 @pytest.mark.parametrize("synchronous", [False, True])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_every_strategy_is_replayed_from_what_the_database_remembers(
+async def test_every_strategy_is_replayed_from_the_database(
     mesh: Any, make_spec: MakeSpec, strategy: str, synchronous: bool
 ) -> None:
     if strategy == "pb2":
@@ -69,14 +69,14 @@ async def raced(mesh: Any, make_spec: MakeSpec, request: pytest.FixtureRequest) 
     return mesh
 
 
-async def test_a_replay_of_what_happened_finds_no_difference(raced: Any) -> None:
+async def test_a_replay_of_unaltered_records_finds_no_difference(raced: Any) -> None:
     generations = await raced.state.transact(records.list_generations, TOURNAMENT)
     assert len({generation.agent.origin for generation in generations}) > 1, "children are replayed, too"
     assert await raced.replay() == []
     assert await raced.replay("other") == []
 
 
-async def test_a_tournament_that_nobody_knows_cannot_be_replayed(raced: Any) -> None:
+async def test_an_unknown_tournament_cannot_be_replayed(raced: Any) -> None:
     with pytest.raises(NotFound, match="tournament 'nobody': no agent of it was ever generated here"):
         await raced.replay("nobody")
 
@@ -145,14 +145,14 @@ def change_agent(transaction: Transaction, number: int, change: Callable[[Agent]
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-async def test_an_altered_record_is_found_and_told_in_a_line(raced: Any, tamper: Tamper, line: str) -> None:
+async def test_an_altered_record_is_reported_in_one_line(raced: Any, tamper: Tamper, line: str) -> None:
     await raced.state.transact(tamper)
     differences = await raced.replay()
     assert any(difference.startswith(line) for difference in differences), differences
     assert not any("\n" in difference for difference in differences)
 
 
-async def test_an_altered_agent_shows_as_itself_and_not_in_its_children(raced: Any) -> None:
+async def test_an_altered_agent_is_reported_without_its_children(raced: Any) -> None:
     generations = await raced.state.transact(records.list_generations, TOURNAMENT)
     parent_id = next(parent for generation in generations for parent in generation.agent.parent_agent_ids)
     altered = next(generation.agent.number for generation in generations if generation.agent.agent_id == parent_id)

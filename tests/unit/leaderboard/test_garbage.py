@@ -37,7 +37,7 @@ async def publish_more(mesh: Any, agent: Any) -> None:
         mesh.publish(agent, -1.0 - attempt)
 
 
-async def test_candidates_on_a_board_and_last_submissions_outlive_later_checkpoints(
+async def test_candidates_on_a_board_and_last_submissions_are_kept_after_later_checkpoints(
     mesh: Any, make_spec: MakeSpec
 ) -> None:
     agent = await mesh.generate(one_place(make_spec), 0)
@@ -49,7 +49,7 @@ async def test_candidates_on_a_board_and_last_submissions_outlive_later_checkpoi
     assert refused in deleted
 
 
-async def test_as_many_last_submissions_stay_as_are_wanted(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_the_configured_number_of_last_submissions_is_kept(mesh: Any, make_spec: MakeSpec) -> None:
     agent = await mesh.generate(one_place(make_spec), 0)
     candidates = [(await mesh.submit(agent, score)).candidate.candidate_id for score in (9.0, 4.0, 3.0, 2.0)]
     await publish_more(mesh, agent)
@@ -58,7 +58,7 @@ async def test_as_many_last_submissions_stay_as_are_wanted(mesh: Any, make_spec:
     assert [readable(mesh, candidate) for candidate in candidates] == [True, False, True, True]
 
 
-async def test_an_idle_board_is_cut_to_its_best_only_where_that_is_wanted(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_an_idle_board_is_cut_to_its_best_only_if_configured(mesh: Any, make_spec: MakeSpec) -> None:
     spec = make_spec(evolution={"initial_agents": 4, "fresh_probability": 0.0, "board_capacity": 4})
     spec.champion.reevaluate_top = 2
     agents = [await mesh.generate(spec, number) for number in range(4)]
@@ -78,7 +78,7 @@ async def test_an_idle_board_is_cut_to_its_best_only_where_that_is_wanted(mesh: 
     assert [readable(mesh, candidate) for candidate in board] == [True, True, False, False]  # two may be champion
 
 
-async def test_what_the_rest_of_a_synchronous_round_may_start_from_stays(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_possible_parents_of_a_running_synchronous_round_are_kept(mesh: Any, make_spec: MakeSpec) -> None:
     spec = make_spec(
         synchronous=True,
         pool={"maximum_pods": 2},
@@ -99,7 +99,7 @@ async def test_what_the_rest_of_a_synchronous_round_may_start_from_stays(mesh: A
     assert readable(mesh, other.candidate_id)
 
 
-async def test_nothing_younger_than_the_grace_age_goes(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_objects_younger_than_the_grace_period_are_kept(mesh: Any, make_spec: MakeSpec) -> None:
     agent = await mesh.generate(one_place(make_spec), 0)
     await mesh.submit(agent, 5.0)
     refused = (await mesh.submit(agent, 4.0)).candidate.candidate_id
@@ -110,7 +110,7 @@ async def test_nothing_younger_than_the_grace_age_goes(mesh: Any, make_spec: Mak
     assert readable(mesh, refused)
 
 
-async def test_an_evicted_candidate_stays_until_the_agents_that_start_from_it_are_finished(
+async def test_an_evicted_candidate_is_kept_until_the_agents_that_start_from_it_have_finished(
     mesh: Any, make_spec: MakeSpec
 ) -> None:
     spec = one_place(make_spec)
@@ -135,7 +135,9 @@ async def test_an_evicted_candidate_stays_until_the_agents_that_start_from_it_ar
     assert not readable(mesh, start)
 
 
-async def test_agents_generated_within_the_grace_age_keep_their_start(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_agents_generated_within_the_grace_period_keep_their_starting_checkpoint(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
     spec = one_place(make_spec)
     first, second = [await mesh.generate(spec, number) for number in range(2)]
     start = (await mesh.submit(first, 5.0)).candidate.candidate_id
@@ -150,7 +152,7 @@ async def test_agents_generated_within_the_grace_age_keep_their_start(mesh: Any,
     assert readable(mesh, start)
 
 
-async def test_what_an_agent_starts_from_stays_if_it_is_generated_and_its_parent_evicted_during_a_collection(
+async def test_the_start_of_an_agent_generated_during_a_collection_is_kept_though_its_parent_is_evicted(
     mesh: Any, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = one_place(make_spec)
@@ -200,7 +202,7 @@ def litter(mesh: Any) -> str:
     return name
 
 
-async def test_a_board_that_was_cut_and_goes_on_is_collected_and_loses_nothing_more(
+async def test_a_cut_board_that_is_used_again_is_collected_and_loses_nothing_more(
     mesh: Any, make_spec: MakeSpec
 ) -> None:
     agents, board = await cut_board(mesh, make_spec)
@@ -212,9 +214,7 @@ async def test_a_board_that_was_cut_and_goes_on_is_collected_and_loses_nothing_m
     assert [readable(mesh, candidate) for candidate in (board[0], latest)] == [True, True]
 
 
-async def test_an_ancestor_whose_files_were_cut_does_not_keep_the_rest_from_being_collected(
-    mesh: Any, make_spec: MakeSpec
-) -> None:
+async def test_a_missing_ancestor_does_not_prevent_garbage_collection(mesh: Any, make_spec: MakeSpec) -> None:
     agents, board = await cut_board(mesh, make_spec)
     spec = make_spec(evolution={"initial_agents": 3, "ancestor_agent_id": agents[1].agent_id})
     child = await mesh.generate(spec, 0, tournament_id="next-def456")
@@ -225,7 +225,7 @@ async def test_an_ancestor_whose_files_were_cut_does_not_keep_the_rest_from_bein
     assert readable(mesh, board[0])
 
 
-async def test_nothing_is_deleted_where_nothing_is_there_of_what_is_needed(
+async def test_nothing_is_deleted_if_every_needed_checkpoint_is_missing(
     mesh: Any, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
@@ -238,7 +238,7 @@ async def test_nothing_is_deleted_where_nothing_is_there_of_what_is_needed(
     assert elsewhere.get_object(strangers)
 
 
-async def test_nothing_is_deleted_while_something_needed_is_damaged(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_nothing_is_deleted_if_a_needed_manifest_is_damaged(mesh: Any, make_spec: MakeSpec) -> None:
     _, board = await cut_board(mesh, make_spec)
     garbage = litter(mesh)
     mesh.store._object_path(board[0]).write_bytes(b"{}")

@@ -24,7 +24,7 @@ def synchronous_spec(make_spec: MakeSpec, size: int = 3) -> TournamentSpec:
     )
 
 
-async def test_an_agent_is_generated_once_whatever_the_board_says_by_then(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_an_agent_is_generated_once_even_if_the_board_has_changed(mesh: Any, make_spec: MakeSpec) -> None:
     spec = make_spec()
     first = [await mesh.generate(spec, number) for number in range(3)]
     for number, agent in enumerate(first):
@@ -33,7 +33,7 @@ async def test_an_agent_is_generated_once_whatever_the_board_says_by_then(mesh: 
     assert [await mesh.generate(spec, number) for number in range(3)] == first
 
 
-async def test_after_the_first_agents_children_come(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_children_follow_the_first_agents(mesh: Any, make_spec: MakeSpec) -> None:
     spec = make_spec()
     for number in range(2):
         await mesh.submit(await mesh.generate(spec, number), float(number))
@@ -68,13 +68,13 @@ async def test_a_parent_has_a_bounded_number_of_unfinished_children(mesh: Any, m
     assert finished.origin != ORIGIN_FRESH
 
 
-async def test_unfinished_agents_that_nobody_generated_are_ignored(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_unknown_unfinished_agents_are_ignored(mesh: Any, make_spec: MakeSpec) -> None:
     made = [await mesh.generate(make_spec(), number, ["somebody", f"{TOURNAMENT}-a7"]) for number in range(2)]
     generations = [await mesh.state.transact(records.get_generation, agent.agent_id) for agent in made]
     assert [generation.ended for generation in generations] == [generations[1].position, None]
 
 
-async def test_who_has_ended_stays_so_whatever_a_request_that_was_late_says(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_an_ended_agent_stays_ended_after_a_late_request(mesh: Any, make_spec: MakeSpec) -> None:
     spec = make_spec()
     first, later = await mesh.generate(spec, 0), await mesh.generate(spec, 2, [f"{TOURNAMENT}-a1"])
     late = await mesh.generate(spec, 1, [first.agent_id])
@@ -98,7 +98,7 @@ async def test_an_unknown_strategy_is_refused_with_the_nearest_known(mesh: Any, 
     assert refused.value.reason == BAD_SPEC
 
 
-async def test_a_strategy_whose_package_is_missing_is_refused_in_a_line(
+async def test_a_strategy_whose_package_is_missing_is_refused_in_one_line(
     mesh: Any, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
@@ -110,7 +110,7 @@ async def test_a_strategy_whose_package_is_missing_is_refused_in_a_line(
     assert (await mesh.generate(make_spec(evolution={"strategy": "truncation"}), 0)).seat == 0
 
 
-async def test_agents_that_failed_are_remembered_with_what_was_made_of_it(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_failed_agents_are_recorded_with_the_agent_generated_next(mesh: Any, make_spec: MakeSpec) -> None:
     spec = make_spec(evolution={"strategy": "truncation", "population_size": 2})
     agents = [await mesh.generate(spec, number) for number in range(2)]
     for agent in agents:
@@ -124,7 +124,7 @@ async def test_agents_that_failed_are_remembered_with_what_was_made_of_it(mesh: 
 
 
 @pytest.mark.parametrize(("replaced_share", "parent"), [(0.0, 0), (0.5, 1)])
-async def test_a_population_goes_on_from_checkpoints_that_are_not_on_the_board(
+async def test_a_population_continues_from_checkpoints_that_are_not_on_the_board(
     mesh: Any, make_spec: MakeSpec, replaced_share: float, parent: int
 ) -> None:
     evolution = {"strategy": "truncation", "population_size": 2, "board_capacity": 1, "donor_share": 0.5}
@@ -137,7 +137,7 @@ async def test_a_population_goes_on_from_checkpoints_that_are_not_on_the_board(
     assert list(third.parent_agent_ids) == [agents[parent].agent_id]
 
 
-async def test_of_the_past_exactly_the_window_is_read(
+async def test_exactly_the_window_of_the_history_is_read(
     mesh: Any, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "SMALLEST_WINDOW", 2)
@@ -149,9 +149,7 @@ async def test_of_the_past_exactly_the_window_is_read(
     assert [candidate.agent_number for candidate in seen.submissions] == [2, 3, 4, 5]
 
 
-async def test_an_allocation_that_an_older_specification_lacks_is_the_one_of_always(
-    mesh: Any, make_spec: MakeSpec
-) -> None:
+async def test_an_older_specification_without_allocation_means_ratio(mesh: Any, make_spec: MakeSpec) -> None:
     spec = make_spec()
     spec.evolution.ClearField("allocation")
     await mesh.generate(spec, 0)
@@ -187,7 +185,7 @@ def drop_pods(spec: TournamentSpec) -> None:
         (drop_pods, "pool.maximum_pods"),
     ],
 )
-async def test_a_specification_that_is_not_resolved_is_refused_by_the_missing_key(
+async def test_an_unresolved_specification_is_refused_with_the_missing_key(
     mesh: Any, make_spec: MakeSpec, drop: Callable[[TournamentSpec], None], key: str
 ) -> None:
     spec = make_spec()
@@ -197,7 +195,7 @@ async def test_a_specification_that_is_not_resolved_is_refused_by_the_missing_ke
     assert refused.value.reason == BAD_SPEC
 
 
-async def test_an_agent_of_no_tournament_is_refused(mesh: Any) -> None:
+async def test_a_request_without_a_tournament_is_refused(mesh: Any) -> None:
     with pytest.raises(InvalidArgument, match="tournament_id is empty"):
         await mesh.generator.generate(GenerateAgentRequest())
 
@@ -257,7 +255,7 @@ def without_name(agent: Agent) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("strategy", ["truncation", "dexpbt", "generational"])
-async def test_the_seats_of_a_synchronous_population_do_not_depend_on_who_was_faster(
+async def test_the_seats_of_a_synchronous_population_do_not_depend_on_which_pod_is_faster(
     mesh: Any, make_spec: MakeSpec, strategy: str
 ) -> None:
     evolution = {"strategy": strategy, "population_size": 3, "replaced_share": 0.5, "donor_share": 0.5}
@@ -272,7 +270,7 @@ async def test_the_seats_of_a_synchronous_population_do_not_depend_on_who_was_fa
     assert any(agent.parent_agent_ids for agent in forward)
 
 
-async def test_a_synchronous_population_does_not_depend_on_who_was_faster_or_asked_first(
+async def test_a_synchronous_population_does_not_depend_on_which_pod_is_faster_or_asks_first(
     mesh: Any, make_spec: MakeSpec
 ) -> None:
     spec = synchronous_spec(make_spec)

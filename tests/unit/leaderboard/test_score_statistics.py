@@ -71,7 +71,7 @@ def test_one_scored_agent_has_no_covariance(spec: TournamentSpec, make_candidate
     assert not ppo.hyperparameter_score_covariance
 
 
-def test_speed_and_variance_are_told(spec: TournamentSpec, make_candidate: MakeCandidate) -> None:
+def test_statistics_have_speed_and_variance(spec: TournamentSpec, make_candidate: MakeCandidate) -> None:
     agents = [agent(number, make_candidate, learning_rate=10.0 ** (number - 4)) for number in range(3)]
     agents[2].starting_checkpoint.CopyFrom(Checkpoint(manifest_digest="start"))
     submissions = [
@@ -90,7 +90,9 @@ def test_speed_and_variance_are_told(spec: TournamentSpec, make_candidate: MakeC
     assert ppo.hyperparameter_speed_covariance["learning_rate"] == pytest.approx(expected)
 
 
-def test_why_an_algorithm_left_the_draw_is_told(spec: TournamentSpec, make_candidate: MakeCandidate) -> None:
+def test_statistics_have_the_reason_why_an_algorithm_left_the_draw(
+    spec: TournamentSpec, make_candidate: MakeCandidate
+) -> None:
     made = agent(0, make_candidate)
     made.left_algorithms["ppo"] = "it is bad"
     (ppo,) = statistics_of(spec, [made], [])

@@ -5,7 +5,7 @@ import pytest
 from leaderboard.single_flight import SingleFlight
 
 
-async def test_work_is_done_once_for_all_who_want_it_at_the_same_time() -> None:
+async def test_work_is_done_once_for_all_concurrent_callers() -> None:
     shared: SingleFlight[int] = SingleFlight()
     done = 0
     go = asyncio.Event()
@@ -26,7 +26,7 @@ async def test_work_is_done_once_for_all_who_want_it_at_the_same_time() -> None:
     assert await shared.run("a", work) == 3
 
 
-async def test_it_goes_on_when_those_who_wanted_it_have_gone() -> None:
+async def test_work_continues_when_its_callers_give_up() -> None:
     shared: SingleFlight[str] = SingleFlight()
     go, finished = asyncio.Event(), asyncio.Event()
 
@@ -44,7 +44,7 @@ async def test_it_goes_on_when_those_who_wanted_it_have_gone() -> None:
     await asyncio.wait_for(finished.wait(), 1.0)
 
 
-async def test_what_it_raises_all_get_and_the_next_begins_anew() -> None:
+async def test_an_error_reaches_all_callers_and_the_next_call_starts_again() -> None:
     shared: SingleFlight[str] = SingleFlight()
 
     async def fails() -> str:
@@ -56,7 +56,7 @@ async def test_what_it_raises_all_get_and_the_next_begins_anew() -> None:
         await shared.run("a", fails)
 
 
-async def test_closing_ends_what_runs() -> None:
+async def test_closing_cancels_running_work() -> None:
     shared: SingleFlight[None] = SingleFlight()
 
     async def forever() -> None:

@@ -76,7 +76,7 @@ async def first_agent(mesh: Any, make_spec: MakeSpec, number: int = 0) -> Agent:
 # --- of agents ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_snapshot_is_kept_with_its_time_and_its_steps(
+async def test_a_snapshot_is_recorded_with_its_time_and_steps(
     mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
@@ -88,7 +88,7 @@ async def test_a_snapshot_is_kept_with_its_time_and_its_steps(
     assert await listed(mesh) == [answer]
 
 
-async def test_what_stands_for_an_agent_and_a_number_stands_for_ever(
+async def test_the_first_snapshot_of_an_agent_and_number_is_final(
     mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
@@ -102,7 +102,7 @@ async def test_what_stands_for_an_agent_and_a_number_stands_for_ever(
     assert await listed(mesh) == [first.snapshot, fourth.snapshot]
 
 
-async def test_who_lost_the_agent_has_no_snapshots_any_more(
+async def test_a_pod_that_lost_its_agent_cannot_submit_snapshots(
     mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
@@ -128,14 +128,16 @@ async def test_another_agents_snapshot_is_refused(
         await kept.submit(request(agent, stored(mesh, agent, b"policy", **changes), 1))
 
 
-async def test_a_checkpoint_is_no_snapshot(mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec) -> None:
+async def test_a_checkpoint_is_not_accepted_as_a_snapshot(
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+) -> None:
     agent = await first_agent(mesh, make_spec)
     digest = mesh.publish(agent, 5.0).checkpoint.manifest_digest
-    with pytest.raises(InvalidArgument, match="is no snapshot"):
+    with pytest.raises(InvalidArgument, match="is not a snapshot"):
         await kept.submit(request(agent, digest, 1))
 
 
-async def test_a_bad_submission_is_refused_and_leaves_nothing(
+async def test_an_invalid_submission_is_refused_and_not_recorded(
     mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
@@ -180,7 +182,7 @@ async def test_the_champions_snapshot_is_the_policy_of_the_best_at_that_time(
     assert [one.number for one in await listed(mesh)] == [2, 3]
 
 
-async def test_a_champion_that_stays_has_one_manifest_however_often_it_is_kept(
+async def test_an_unchanged_champion_has_one_manifest_for_all_snapshots(
     mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
@@ -190,7 +192,7 @@ async def test_a_champion_that_stays_has_one_manifest_however_often_it_is_kept(
     assert len(await listed(mesh)) == 3
 
 
-async def test_an_agents_snapshot_tells_the_steps_of_all_that_the_champions_of_its_number_knew(
+async def test_an_agents_snapshot_has_the_tournament_steps_of_the_champions_of_its_number(
     mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
@@ -208,19 +210,19 @@ async def test_a_champions_snapshot_needs_a_number(kept: SnapshotRecorder, numbe
         await kept.champion(champions(number))
 
 
-async def test_a_policy_that_is_kept_while_its_candidate_is_evicted_and_collected_stays_readable(
+async def test_a_policy_recorded_while_its_candidate_is_evicted_and_collected_stays_readable(
     mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await one_place_for_two(mesh, make_spec)
     evicted = await old_best(mesh, first)
-    noting = kept._keep
+    noting = kept._record
 
     async def note_late(draft: Snapshot) -> Snapshot:
         await mesh.submit(second, 9.0)
         await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=Retention())
         return await noting(draft)
 
-    monkeypatch.setattr(kept, "_keep", note_late)
+    monkeypatch.setattr(kept, "_record", note_late)
     snapshot = (await kept.champion(champions(1))).snapshot
     assert snapshot.agent_id == first.agent_id
     with pytest.raises(NotFound):
@@ -229,7 +231,7 @@ async def test_a_policy_that_is_kept_while_its_candidate_is_evicted_and_collecte
         read_part(mesh.store, part)
 
 
-async def test_the_next_best_is_kept_where_the_best_was_collected_before_its_policy_was_read(
+async def test_the_next_candidate_is_recorded_if_the_first_was_collected_before_its_policy_was_read(
     mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await one_place_for_two(mesh, make_spec)
@@ -238,7 +240,7 @@ async def test_the_next_best_is_kept_where_the_best_was_collected_before_its_pol
 
     async def transact_then_lose(function: Any, *arguments: Any) -> Any:
         found = await transact(function, *arguments)
-        if function is snapshots._kept_or_best:
+        if function is snapshots._snapshot_or_best:
             monkeypatch.setattr(mesh.state, "transact", transact)
             await mesh.submit(second, 9.0)
             await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=Retention())
@@ -248,7 +250,9 @@ async def test_the_next_best_is_kept_where_the_best_was_collected_before_its_pol
     assert (await kept.champion(champions(1))).snapshot.agent_id == second.agent_id
 
 
-async def test_a_best_whose_files_are_lost_is_told(mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec) -> None:
+async def test_missing_files_of_the_first_candidate_are_reported(
+    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+) -> None:
     agent = await mesh.generate(make_spec(), 0)
     best = (await mesh.submit(agent, 5.0)).candidate.candidate_id
     mesh.store._object_path(best).unlink()
@@ -283,11 +287,11 @@ async def test_pages_together_are_the_whole_list(mesh: Any, kept: SnapshotRecord
     assert [one.sequence for one in whole] == [1, 2, 3, 4, 5]
     for size in (1, 2, 4, 5):
         assert await listed(mesh, size) == whole
-    with pytest.raises(InvalidArgument, match="is not one of this list"):
+    with pytest.raises(InvalidArgument, match="does not belong to this list"):
         await listed(mesh, 1, "nonsense")
 
 
-async def test_snapshots_stay_as_long_as_the_board_and_without_training_files(
+async def test_snapshots_are_kept_as_long_as_the_board_without_other_checkpoint_files(
     mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     one_place = {"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 1}

@@ -57,9 +57,7 @@ async def test_a_score_is_the_mean_and_its_error_the_root_of_variance_over_episo
     assert answer.best_score == 431.0
 
 
-async def test_a_candidate_whose_evaluator_failed_ranks_after_who_was_scored_as_wanted(
-    mesh: Any, agents: list[Agent]
-) -> None:
+async def test_a_candidate_whose_evaluator_failed_ranks_after_the_others(mesh: Any, agents: list[Agent]) -> None:
     stand_in = await mesh.submit(agents[0], 99.0, evaluator_fault="the evaluator hung")
     assert stand_in.candidate.evaluator_fault == "the evaluator hung"
     await mesh.submit(agents[1], 1.0)
@@ -93,7 +91,7 @@ async def test_a_repeat_that_overtakes_the_first_leaves_no_second_record(mesh: A
     assert len(await submissions(mesh, agents[0].tournament_id)) == 1
 
 
-async def test_every_submission_is_recorded_in_order_of_arrival_whatever_the_verdict(
+async def test_every_submission_is_recorded_in_order_of_arrival_with_any_verdict(
     mesh: Any, agents: list[Agent]
 ) -> None:
     for agent, score in [(0, 5.0), (1, 50.0), (0, 4.0), (2, 60.0), (3, 1.0)]:
@@ -152,18 +150,18 @@ async def test_a_manifest_that_is_not_in_the_store_is_not_found(mesh: Any, agent
         await mesh.updater.submit(SubmitCandidateRequest(checkpoint=missing, lease_epoch=1))
 
 
-async def test_what_was_never_published_is_not_found(mesh: Any, agents: list[Agent]) -> None:
+async def test_an_unpublished_checkpoint_is_not_found(mesh: Any, agents: list[Agent]) -> None:
     checkpoint = Checkpoint(agent_id=agents[0].agent_id, manifest_digest=digest(b"x"))
     with pytest.raises(NotFound, match="publish before you submit"):
         await mesh.updater.submit(SubmitCandidateRequest(checkpoint=checkpoint, lease_epoch=1))
 
 
-async def test_a_name_that_is_no_digest_is_refused(mesh: Any) -> None:
+async def test_a_malformed_digest_is_refused(mesh: Any) -> None:
     with pytest.raises(InvalidArgument, match="is not a SHA-256"):
         await mesh.updater.submit(SubmitCandidateRequest(checkpoint=Checkpoint(manifest_digest="../../x")))
 
 
-async def test_a_damaged_manifest_is_a_loss(mesh: Any, agents: list[Agent]) -> None:
+async def test_a_damaged_manifest_is_data_loss(mesh: Any, agents: list[Agent]) -> None:
     request = mesh.publish(agents[0], 5.0)
     name = request.checkpoint.manifest_digest
     path = mesh.database.parent / "store" / "objects" / name[:2] / name
@@ -173,14 +171,14 @@ async def test_a_damaged_manifest_is_a_loss(mesh: Any, agents: list[Agent]) -> N
     assert lost.value.reason == BAD_DIGEST
 
 
-async def test_a_score_of_another_policy_is_a_loss(mesh: Any, agents: list[Agent]) -> None:
+async def test_a_score_of_another_policy_is_data_loss(mesh: Any, agents: list[Agent]) -> None:
     with pytest.raises(DataLoss, match="score the policy that is published") as lost:
         await mesh.submit(agents[0], 5.0, policy_digest=digest(b"another policy"))
     assert lost.value.reason == BAD_DIGEST
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
-async def test_a_score_that_is_not_finite_is_a_loss_and_leaves_no_record(
+async def test_a_score_that_is_not_finite_is_data_loss_and_is_not_recorded(
     mesh: Any, agents: list[Agent], score: float
 ) -> None:
     with pytest.raises(DataLoss, match=r"evaluation\.mean_return = .* is not finite") as lost:
@@ -223,7 +221,7 @@ async def test_sequences_count_over_all_tournaments(mesh: Any, make_spec: MakeSp
     assert [answer.candidate.rank for answer in answers] == [1, 1, 1]
 
 
-async def test_a_synchronous_board_does_not_depend_on_who_was_faster(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_a_synchronous_board_does_not_depend_on_which_pod_is_faster(mesh: Any, make_spec: MakeSpec) -> None:
     spec = make_spec(synchronous=True, pool={"maximum_pods": 3}, evolution={"initial_agents": 3, "board_capacity": 2})
     scores = {0: [10.0, 100.0], 1: [12.0, 13.0], 2: [11.0, 12.5]}
     boards = []
@@ -239,7 +237,7 @@ async def test_a_synchronous_board_does_not_depend_on_who_was_faster(mesh: Any, 
     assert boards[0] == boards[1]
 
 
-async def test_watchers_are_told_of_a_submission_whose_caller_has_gone(
+async def test_watchers_are_notified_of_a_submission_whose_caller_gave_up(
     mesh: Any, agents: list[Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = SubmissionWatch()

@@ -41,7 +41,7 @@ def test_a_fresh_agent_has_no_parents_and_the_values_of_its_number(make_spec: Ma
     assert agent.reason == "fresh, one of the first 2; searched values drawn"
 
 
-def test_the_hyperparameters_of_a_fresh_agent_do_not_depend_on_what_else_there_is(
+def test_the_hyperparameters_of_a_fresh_agent_depend_only_on_its_number(
     make_spec: MakeSpec, make_candidate: MakeCandidate
 ) -> None:
     spec = make_spec(evolution=evolution(fresh_probability=1.0))
@@ -94,7 +94,7 @@ def test_a_fresh_agent_has_the_algorithm_of_its_seat(
     assert agent.reason == "fresh, seat 0: no agent of a2c was scored; searched values drawn"
 
 
-def test_a_parent_with_as_many_unfinished_children_as_it_may_have_gets_no_more(
+def test_a_parent_never_exceeds_the_maximum_of_unfinished_children(
     make_spec: MakeSpec, make_candidate: MakeCandidate
 ) -> None:
     spec = make_spec(evolution=evolution(maximum_unfinished_children=1))
@@ -104,7 +104,7 @@ def test_a_parent_with_as_many_unfinished_children_as_it_may_have_gets_no_more(
     assert make("t", spec, 2, board, agents, {board[0].agent_id: 1})[0].origin == ORIGIN_FRESH
 
 
-def test_an_asynchronous_generator_sees_the_board_as_it_is(make_spec: MakeSpec, make_candidate: MakeCandidate) -> None:
+def test_an_asynchronous_generator_sees_the_current_board(make_spec: MakeSpec, make_candidate: MakeCandidate) -> None:
     board = fold([make_candidate(5, 1.0), make_candidate(9, 2.0)], capacity=4).board
     assert visible_board(make_spec(), 1, board) == board
 
@@ -117,7 +117,7 @@ def test_a_synchronous_generator_sees_only_earlier_rounds(make_spec: MakeSpec, m
     assert seen == [[], [2, 1, 0], [2, 1, 0], [5, 4, 3, 2, 1, 0]]
 
 
-def test_a_synchronous_generator_sees_the_same_board_whoever_arrived_first(
+def test_a_synchronous_generator_sees_the_same_board_for_any_order_of_arrival(
     make_spec: MakeSpec, make_candidate: MakeCandidate
 ) -> None:
     spec = make_spec(synchronous=True, pool={"maximum_pods": 3}, evolution=evolution(board_capacity=2))

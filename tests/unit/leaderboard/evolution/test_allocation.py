@@ -59,7 +59,7 @@ def test_the_last_algorithm_never_leaves(make_population: MakePopulation, row: R
     assert left(make_population([row(0)] * 4, algorithms={"ppo": {}})) == {}
 
 
-def test_who_has_left_stays_away(make_population: MakePopulation, row: Row) -> None:
+def test_an_algorithm_that_has_left_does_not_return(make_population: MakePopulation, row: Row) -> None:
     rows = [row(0, 1.0), row(1, 99.0, algorithm="a2c"), row(2, 1.0, left={"a2c": "long ago"})]
     assert left(make_population(rows, algorithms={"ppo": {}, "a2c": {}})) == {"a2c": "long ago"}
 
@@ -84,7 +84,9 @@ def test_more_agents_of_one_algorithm_do_not_help_it(make_population: MakePopula
     assert list(left(make_population(rows_of(row, scores), **sections))) == ["a2c"]
 
 
-def test_who_is_within_the_error_stays_and_is_judged_again_with_more(make_population: MakePopulation, row: Row) -> None:
+def test_an_algorithm_within_the_error_stays_and_is_judged_again_with_more_agents(
+    make_population: MakePopulation, row: Row
+) -> None:
     sections = {"algorithms": {"ppo": {}, "a2c": {}}, "evolution": HALVING}
     scores = {"ppo": [10.0, 11.0], "a2c": [9.0, 8.0]}
     assert left(make_population(rows_of(row, scores, error=2.0), **sections)) == {}
@@ -101,12 +103,12 @@ def test_the_next_halving_is_judged_on_agents_made_since_the_last(make_populatio
     assert left(make_population([*before, *since[:3]], algorithms=FOUR, evolution=HALVING)) == gone
 
 
-def test_without_halving_nobody_leaves_for_being_worse(make_population: MakePopulation, row: Row) -> None:
+def test_without_halving_no_algorithm_leaves_for_being_worse(make_population: MakePopulation, row: Row) -> None:
     rows = rows_of(row, {"ppo": [9.0] * 9, "a2c": [1.0] * 9})
     assert left(make_population(rows, algorithms={"ppo": {}, "a2c": {}})) == {}
 
 
-def test_decisions_do_not_depend_on_the_order_of_what_is_known(make_population: MakePopulation, row: Row) -> None:
+def test_decisions_do_not_depend_on_the_order_of_the_history(make_population: MakePopulation, row: Row) -> None:
     scores = {"ppo": [10.0, 40.0], "a2c": [5.0, 30.0], "dqn": [35.0, 1.0], "d3qn": [20.0, 25.0]}
     population = make_population(rows_of(row, scores), algorithms=FOUR, evolution=HALVING)
     known = population.history
@@ -114,7 +116,7 @@ def test_decisions_do_not_depend_on_the_order_of_what_is_known(make_population: 
     assert left_draw(population.spec, shuffled) == left(population)
 
 
-def test_those_who_stay_share_the_turns_in_their_ratios(make_population: MakePopulation) -> None:
+def test_the_remaining_algorithms_share_the_turns_in_their_ratios(make_population: MakePopulation) -> None:
     mix = {"ppo": {"ratio": 2}, "a2c": {"ratio": 1}, "dqn": {"ratio": 3}}
     spec = make_population([], algorithms=mix).spec
     turns = [turn_of(spec, number, {"dqn"}) for number in range(90)]

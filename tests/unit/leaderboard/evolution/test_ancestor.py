@@ -47,7 +47,7 @@ async def ancestor_of(mesh: Any, make_spec: MakeSpec, **sections: Any) -> tuple[
     return agent, best
 
 
-async def test_the_first_agents_go_on_from_the_ancestor_and_the_last_of_them_is_fresh(
+async def test_the_first_agents_start_from_the_ancestor_and_the_last_of_them_is_fresh(
     mesh: Any, make_spec: MakeSpec
 ) -> None:
     ancestor, best = await ancestor_of(mesh, make_spec)
@@ -66,7 +66,7 @@ async def test_the_first_agents_go_on_from_the_ancestor_and_the_last_of_them_is_
     assert depths == [1, 1, 1, 0]
 
 
-async def test_what_the_ancestors_tournament_does_later_changes_nothing(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_later_submissions_of_the_ancestors_tournament_change_nothing(mesh: Any, make_spec: MakeSpec) -> None:
     ancestor, best = await ancestor_of(mesh, make_spec)
     spec = after(make_spec, ancestor.agent_id)
     await mesh.generate(spec, 0, tournament_id=NEW)
@@ -77,7 +77,7 @@ async def test_what_the_ancestors_tournament_does_later_changes_nothing(mesh: An
 
 
 @pytest.mark.parametrize("strategy", ["tournament", "softmax", "truncation", "dexpbt", "generational", "random-search"])
-async def test_every_strategy_starts_from_it_and_is_replayed_alike(
+async def test_every_strategy_starts_from_the_ancestor_and_can_be_replayed(
     mesh: Any, make_spec: MakeSpec, strategy: str
 ) -> None:
     ancestor, best = await ancestor_of(mesh, make_spec)
@@ -120,7 +120,7 @@ async def test_agents_of_other_algorithms_stay_fresh(mesh: Any, make_spec: MakeS
     assert [agent.algorithm for agent in agents if agent.origin != ORIGIN_FRESH] == ["ppo"]
 
 
-async def test_what_is_not_searched_is_as_the_new_specification_states(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_values_that_are_not_searched_are_those_of_the_new_specification(mesh: Any, make_spec: MakeSpec) -> None:
     ancestor, _ = await ancestor_of(mesh, make_spec)
     fixed = {"ppo": {"hyperparameters": {"discount": 0.9, "learning_rate": {"low": 1e-2, "high": 1e-1, "value": 5e-2}}}}
     spec = make_spec(algorithms=fixed)
@@ -137,7 +137,7 @@ async def test_what_is_not_searched_is_as_the_new_specification_states(mesh: Any
         ({"algorithms": {"ppo": {"hyperparameters": {"hidden_sizes": [8]}}}}, "hidden_sizes = .*would not fit"),
     ],
 )
-async def test_files_that_would_not_fit_are_refused_in_a_line_with_the_first_agent(
+async def test_checkpoints_that_do_not_fit_are_refused_in_one_line_with_the_first_agent(
     mesh: Any, make_spec: MakeSpec, sections: dict[str, Any], line: str
 ) -> None:
     ancestor, _ = await ancestor_of(mesh, make_spec)
@@ -169,12 +169,12 @@ async def test_an_ancestor_must_exist_and_have_been_scored(mesh: Any, make_spec:
         await mesh.generate(after(make_spec, f"{NEW}-a0"), 0, tournament_id=NEW)
 
 
-def test_what_is_no_agents_id_is_refused_before_anything_is_created(make_spec: MakeSpec) -> None:
+def test_a_malformed_agent_id_is_refused_before_anything_is_created(make_spec: MakeSpec) -> None:
     with pytest.raises(InvalidArgument, match=r"ancestor_agent_id = 'latest': expected the id of an agent"):
         make_spec(evolution={"ancestor_agent_id": "latest"})
 
 
-def test_the_best_is_that_on_the_board_and_else_the_last(make_spec: MakeSpec, make_candidate: Any) -> None:
+def test_the_best_candidate_is_the_one_on_the_board_or_else_the_last(make_spec: MakeSpec, make_candidate: Any) -> None:
     seven = [make_candidate(7, score, sequence=place) for place, score in ((1, 5.0), (2, 3.0))]
     better = [make_candidate(number, 9.0, sequence=number + 3) for number in range(2)]
     roomy, tight = make_spec(), make_spec(evolution={"board_capacity": 2})
@@ -202,7 +202,7 @@ class SaysFresh:
 
 
 @pytest.mark.parametrize("synchronous", [False, True])
-async def test_what_a_custom_generator_calls_fresh_is_fresh_and_it_is_not_asked_about_who_goes_on_from_the_ancestor(
+async def test_a_generator_plugin_is_not_called_for_agents_that_start_from_the_ancestor(
     mesh: Any, make_spec: MakeSpec, synchronous: bool
 ) -> None:
     ancestor, best = await ancestor_of(mesh, make_spec)
@@ -220,7 +220,9 @@ async def test_what_a_custom_generator_calls_fresh_is_fresh_and_it_is_not_asked_
     assert await mesh.replay(NEW) == []
 
 
-async def test_the_files_stay_as_long_as_first_agents_may_start_from_them(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_the_ancestors_files_are_kept_while_first_agents_may_start_from_them(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
     ancestor, best = await ancestor_of(mesh, make_spec, evolution={"board_capacity": 1})
     mix = {**SEARCHED, "a2c": {}}
     spec = after(make_spec, ancestor.agent_id, algorithms=mix, evolution={"initial_agents": 6})
@@ -251,9 +253,7 @@ async def test_the_files_stay_as_long_as_first_agents_may_start_from_them(mesh: 
     assert not await is_there()
 
 
-async def test_a_family_goes_on_into_the_other_tournament_with_what_everybody_did(
-    mesh: Any, make_spec: MakeSpec
-) -> None:
+async def test_a_lineage_continues_into_the_other_tournament_with_summaries(mesh: Any, make_spec: MakeSpec) -> None:
     ancestor, best = await ancestor_of(mesh, make_spec)
     agent = await mesh.generate(after(make_spec, ancestor.agent_id), 0, tournament_id=NEW)
     family = await mesh.state.transact(queries.lineage, GetLineageRequest(agent_id=agent.agent_id))

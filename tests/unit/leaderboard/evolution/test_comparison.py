@@ -17,11 +17,11 @@ def test_a_lead_must_exceed_the_error_of_the_difference(make_candidate: MakeCand
     assert not leads(other, one)
 
 
-def test_equal_scores_lead_nobody_even_without_errors(make_candidate: MakeCandidate) -> None:
+def test_equal_scores_are_no_lead_even_without_errors(make_candidate: MakeCandidate) -> None:
     assert not leads(make_candidate(0, 7.0), make_candidate(1, 7.0))
 
 
-def test_the_order_is_total_and_the_same_however_candidates_are_listed(make_candidate: MakeCandidate) -> None:
+def test_the_order_is_total_and_does_not_depend_on_the_order_of_the_list(make_candidate: MakeCandidate) -> None:
     candidates = [
         make_candidate(0, 5.0, 1.0),
         make_candidate(1, 5.0, 0.5),

@@ -35,7 +35,7 @@ def test_the_worst_of_eight_is_replaced_by_one_of_the_best_three(make_population
     assert answers[0].reason.startswith("seat 0: a0 (50 ± 0) is 8 of 8, replaced by a")
 
 
-def test_the_last_but_one_goes_on_as_it_is(make_population: MakePopulation, row: Row) -> None:
+def test_the_second_to_last_continues_unchanged(make_population: MakePopulation, row: Row) -> None:
     population = make_population(eight(row, 115.0), evolution=DEXPBT)
     answer = child(dexpbt.propose(population.situation(), Random(0)))
     assert answer.parent == population.newest(0)
@@ -66,7 +66,7 @@ def test_a_donor_must_lead_by_deviations_by_a_share_and_by_the_error(
     assert why_not_enough(everybody[0], make_candidate(9, own, error), everybody, evolution) == expected
 
 
-def test_who_is_not_far_enough_behind_keeps_its_files_and_mutates(make_population: MakePopulation, row: Row) -> None:
+def test_an_agent_that_is_not_far_behind_keeps_its_files_and_mutates(make_population: MakePopulation, row: Row) -> None:
     sections = {"evolution": DEXPBT | {"lead_share": 0.9, "mutation_probability": 1.0}}
     population = make_population(eight(row, 50.0), **sections)
     answer = child(dexpbt.propose(population.situation(), Random(0)))
@@ -76,7 +76,7 @@ def test_who_is_not_far_enough_behind_keeps_its_files_and_mutates(make_populatio
     assert "continues mutated" in answer.reason
 
 
-def test_nobody_is_compared_with_one_of_more_experience(make_population: MakePopulation, row: Row) -> None:
+def test_an_agent_is_not_compared_with_one_of_more_experience(make_population: MakePopulation, row: Row) -> None:
     # All others are better now, but at seat 0's experience they were worse.
     before = [row(seat, 10.0 + seat, steps=1000) for seat in range(1, 8)]
     after = [row(seat, 1000.0 + seat, steps=2000) for seat in range(1, 8)]
@@ -97,7 +97,7 @@ def test_a_donor_is_never_one_of_more_experience(make_population: MakePopulation
     assert parents == {4, 5, 6}
 
 
-def test_nothing_happens_before_more_than_half_can_be_compared(make_population: MakePopulation, row: Row) -> None:
+def test_nothing_changes_before_more_than_half_can_be_compared(make_population: MakePopulation, row: Row) -> None:
     rows = eight(row, 50.0, steps=1000)
     for young in rows[1:5]:
         young.steps = 5000

@@ -51,7 +51,7 @@ def test_an_algorithm_with_ratio_zero_never_has_a_turn() -> None:
     assert set(turns({"ppo": 1.0, "sac": 0.0}, 50)) == {"ppo"}
 
 
-def test_first_turns_are_those_before_which_there_was_none() -> None:
+def test_a_turn_is_first_if_no_lower_number_has_its_algorithm() -> None:
     spec = mix({"ppo": 3.0, "sac": 1.0, "td3": 1.0})
     seen: set[str] = set()
     for number in range(40):
@@ -61,7 +61,7 @@ def test_first_turns_are_those_before_which_there_was_none() -> None:
     assert len(seen) == 3
 
 
-def test_the_first_agent_of_an_algorithm_has_the_values_that_are_stated(make_spec: MakeSpec) -> None:
+def test_the_first_agent_of_an_algorithm_has_the_values_of_the_specification(make_spec: MakeSpec) -> None:
     spec = make_spec(
         algorithms={"ppo": {"hyperparameters": {"learning_rate": {"low": 1e-4, "high": 1e-2, "value": 2e-3}}}}
     )
@@ -71,7 +71,7 @@ def test_the_first_agent_of_an_algorithm_has_the_values_that_are_stated(make_spe
     assert values["learning_rate"] == 2e-3
 
 
-def test_later_fresh_agents_draw_what_is_searched_and_only_that(make_spec: MakeSpec) -> None:
+def test_later_fresh_agents_draw_searched_values_only(make_spec: MakeSpec) -> None:
     spec = make_spec()
     spaces = spaces_of("ppo", spec.algorithms["ppo"])
     declared = declared_values(spec.algorithms["ppo"])
@@ -85,7 +85,7 @@ def test_later_fresh_agents_draw_what_is_searched_and_only_that(make_spec: MakeS
             assert space.low <= value <= space.high
 
 
-def test_fresh_draws_depend_on_seed_and_number_alone(make_spec: MakeSpec) -> None:
+def test_fresh_draws_depend_only_on_seed_and_number(make_spec: MakeSpec) -> None:
     spec, other_seed = make_spec(seed=1), make_spec(seed=2)
     assert draw(spec, 5) == draw(spec, 5)
     assert draw(spec, 5) != draw(other_seed, 5)

@@ -19,7 +19,9 @@ def test_the_first_generation_is_fresh(make_population: MakePopulation, row: Row
         assert answer == Fresh("of the first generation", "ppo", len(rows))
 
 
-def test_a_later_generation_restarts_from_the_best_of_those_before(make_population: MakePopulation, row: Row) -> None:
+def test_a_later_generation_restarts_from_the_best_of_the_earlier_ones(
+    make_population: MakePopulation, row: Row
+) -> None:
     rows = [row(0, 5.0), row(1, 9.0), row(2, 7.0)]
     population = make_population(rows, evolution=GENERATIONAL)
     answer = generational.propose(population.situation(), Random(0))
@@ -29,7 +31,7 @@ def test_a_later_generation_restarts_from_the_best_of_those_before(make_populati
     assert answer.reason == "generation 1 restarts from the best ppo, a1 (9 ± 0); hyperparameters unchanged"
 
 
-def test_scores_of_the_own_generation_do_not_count(make_population: MakePopulation, row: Row) -> None:
+def test_scores_of_the_same_generation_do_not_count(make_population: MakePopulation, row: Row) -> None:
     rows = [row(0, 5.0), row(1, 9.0), row(2, 7.0), row(0, 100.0)]
     population = make_population(rows, evolution=GENERATIONAL)
     answer = generational.propose(population.situation(), Random(0))
@@ -41,7 +43,7 @@ def test_scores_of_the_own_generation_do_not_count(make_population: MakePopulati
     assert answer.parent.agent_number == 3
 
 
-def test_the_board_keeps_a_best_that_its_agent_has_trained_beyond(
+def test_the_best_candidate_on_the_board_counts_after_its_agent_trained_on(
     make_population: MakePopulation, make_candidate: MakeCandidate, row: Row
 ) -> None:
     population = make_population([row(0, 5.0), row(1, 6.0), row(2, 7.0)], evolution=GENERATIONAL)
@@ -52,14 +54,14 @@ def test_the_board_keeps_a_best_that_its_agent_has_trained_beyond(
     assert answer.parent.candidate_id == "earlier"
 
 
-def test_who_is_late_is_not_waited_for(make_population: MakePopulation, row: Row) -> None:
+def test_late_agents_are_not_waited_for(make_population: MakePopulation, row: Row) -> None:
     rows = [row(0, busy=True), row(1, 9.0), row(2, busy=True)]
     answer = generational.propose(make_population(rows, evolution=GENERATIONAL).situation(), Random(0))
     assert isinstance(answer, Child)
     assert answer.parent.agent_number == 1
 
 
-def test_all_but_the_first_child_mutate(make_race: Callable[..., Any]) -> None:
+def test_all_children_except_the_first_mutate(make_race: Callable[..., Any]) -> None:
     race = make_race(GENERATIONAL | {"mutation_probability": 1.0}, pods=1).run(9)
     made = [generation.agent for generation in race.generations]
     values = {agent.agent_id: agent.hyperparameters for agent in made}

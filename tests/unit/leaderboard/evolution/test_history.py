@@ -11,7 +11,7 @@ MakePopulation = Callable[..., Any]
 Row = Callable[..., Any]
 
 
-def test_only_strategies_that_look_at_the_past_pay_for_it(make_spec: MakeSpec) -> None:
+def test_only_strategies_that_use_the_history_read_it(make_spec: MakeSpec) -> None:
     needed = {
         name: is_needed(make_spec(evolution={"strategy": name}))
         for name in ("tournament", "softmax", "random-search", "truncation", "dexpbt", "pb2", "generational")
@@ -20,7 +20,7 @@ def test_only_strategies_that_look_at_the_past_pay_for_it(make_spec: MakeSpec) -
     assert is_needed(make_spec(algorithms={"ppo": {}, "a2c": {}})), "an algorithm may leave the draw"
 
 
-def test_what_is_known_is_a_window(make_population: MakePopulation, row: Row) -> None:
+def test_the_history_is_a_window(make_population: MakePopulation, row: Row) -> None:
     population = make_population([row(seat, 1.0) for seat in range(6)], evolution={"strategy": "truncation"})
     known = population.history
     assert window_begin(population.spec, 203) == 3
@@ -55,7 +55,7 @@ def test_the_last_submission_is_that_of_the_latest_arrival(make_population: Make
 @pytest.mark.parametrize(
     ("busy", "failed", "score", "expected"), [(False, True, 1.0, True), (False, False, None, True)]
 )
-def test_who_failed_is_told_or_seen(
+def test_an_agent_has_failed_if_reported_or_without_a_score(
     make_population: MakePopulation, row: Row, busy: bool, failed: bool, score: float | None, expected: bool
 ) -> None:
     history = make_population([row(0, score, busy=busy, failed=failed)]).history

@@ -27,7 +27,7 @@ def test_only_searched_hyperparameters_change() -> None:
     assert child.keys() == PARENT.keys()
 
 
-def test_what_new_networks_take_never_changes_in_a_child() -> None:
+def test_structural_hyperparameters_never_change_in_a_child() -> None:
     structural = [name for name, declared in catalog.PPO.hyperparameters.items() if declared.structural]
     assert "hidden_sizes" in structural
     spaces: dict[str, Space] = {name: Choices((1.0, 2.0)) for name in structural}
@@ -36,7 +36,7 @@ def test_what_new_networks_take_never_changes_in_a_child() -> None:
         assert mutate("ppo", parent, spaces, evolution(resample=0.5), Random(seed)) == parent
 
 
-def test_the_parent_is_left_as_it_is() -> None:
+def test_the_parent_is_not_modified() -> None:
     before = dict(PARENT)
     mutate("ppo", PARENT, SPACES, evolution(), Random(0))
     assert before == PARENT
@@ -46,7 +46,7 @@ def test_probability_zero_is_a_clone() -> None:
     assert mutate("ppo", PARENT, SPACES, evolution(mutation=0.0), Random(0)) == PARENT
 
 
-def test_mutations_happen_as_often_as_the_probability_says() -> None:
+def test_mutations_happen_with_the_configured_probability() -> None:
     random = Random(0)
     children = [mutate("ppo", PARENT, SPACES, evolution(mutation=0.3), random) for _ in range(2000)]
     for name in ("learning_rate", "epochs"):
@@ -63,7 +63,7 @@ def test_resampling_draws_from_the_whole_range() -> None:
     assert len(set(rates)) == 500
 
 
-def test_changes_are_told_with_both_values() -> None:
+def test_changes_are_described_with_both_values() -> None:
     child = PARENT | {"learning_rate": 1.25e-3, "epochs": 5.0}
     assert describe_changes(PARENT, child) == "epochs 4 -> 5, learning_rate 0.001 -> 0.00125"
     assert describe_changes(PARENT, PARENT) == ""

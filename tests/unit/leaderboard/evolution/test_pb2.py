@@ -31,7 +31,7 @@ def points(*positions: float, time: float = 0.0) -> list[Point]:
     return [Point((position,), time) for position in positions]
 
 
-def test_values_are_standardised_and_cut() -> None:
+def test_values_are_standardized_and_clipped() -> None:
     assert standardized([1.0, 3.0]) == [-1.0, 1.0]
     assert standardized([0.0] * 24 + [5.0])[-1] == 2.0
     assert standardized([4.0, 4.0]) == [0.0, 0.0]
@@ -44,12 +44,12 @@ def test_the_bound_is_highest_where_values_were_high() -> None:
     assert most_promising(offered, tried, values, []) == 2
 
 
-def test_where_nothing_is_known_is_worth_a_try() -> None:
+def test_unexplored_regions_have_a_high_bound() -> None:
     tried = points(0.0, 0.05, 0.1, 0.15, 0.2)
     assert most_promising(points(0.1, 0.9), tried, [0.0, 0.1, 0.0, 0.1, 0.0], []) == 1
 
 
-def test_what_is_being_tried_is_not_tried_twice() -> None:
+def test_a_pending_point_is_not_chosen_again() -> None:
     tried = points(0.4, 0.5, 0.6, 0.45, 0.55)
     values = [0.0, 0.1, 0.0, 0.1, 0.0]
     offered = points(0.0, 1.0)
@@ -57,7 +57,7 @@ def test_what_is_being_tried_is_not_tried_twice() -> None:
     assert most_promising(offered, tried, values, points(offered[alone].position[0])) == 1 - alone
 
 
-def test_old_truths_are_forgotten() -> None:
+def test_old_observations_count_less() -> None:
     old = [Point((position,), 0.0) for position in (0.0, 0.1, 0.2, 0.8, 0.9, 1.0)]
     new = [Point((position,), 40.0) for position in (0.0, 0.1, 0.2, 0.8, 0.9, 1.0)]
     values = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
@@ -80,7 +80,7 @@ def test_the_kernel_is_a_gaussian_times_a_decay() -> None:
     assert model.kernel_([[0.2, 0.0]], [[0.5, 3.0]])[0][0] == pytest.approx(expected, rel=1e-6)
 
 
-def test_observed_are_position_beginning_and_speed(make_population: MakePopulation, row: Row) -> None:
+def test_observations_are_position_start_and_speed(make_population: MakePopulation, row: Row) -> None:
     rows = [
         row(0, 10.0, steps=2000, values={"learning_rate": 1e-4}),
         row(0, 30.0, steps=6000, values={"learning_rate": 1e-3}),
@@ -105,7 +105,8 @@ def test_observed_are_position_beginning_and_speed(make_population: MakePopulati
 
 
 def four_generations(row: Row, best_position: float) -> list[Any]:
-    """Sixteen agents in four seats, the first far behind, that gained the more, the nearer their rates were to the best."""
+    """Sixteen agents in four seats, the first far behind, that gained the more, the nearer their rates were to the
+    best."""
     rows, scores = [], [-100.0, 0.0, 0.0, 0.0]
     for number in range(16):
         seat, position = number % 4, (number * 7 % 16) / 15
@@ -123,7 +124,7 @@ def linked(situation: Any) -> Any:
 
 
 @pytest.mark.parametrize("best", [0.2, 0.8])
-def test_who_is_replaced_gets_values_that_promise_most(make_population: MakePopulation, row: Row, best: float) -> None:
+def test_a_replaced_agent_gets_the_most_promising_values(make_population: MakePopulation, row: Row, best: float) -> None:
     sections: dict[str, Any] = {
         "algorithms": {"ppo": {"hyperparameters": SEARCHED | {"clip_range": 0.2}}},
         "evolution": PB2 | {"resample_probability": 1.0},
@@ -142,7 +143,7 @@ def test_who_is_replaced_gets_values_that_promise_most(make_population: MakePopu
     assert len(set(drawn)) > 1
 
 
-def test_until_there_is_something_to_learn_from_values_are_perturbed(make_population: MakePopulation, row: Row) -> None:
+def test_values_are_perturbed_until_there_are_enough_observations(make_population: MakePopulation, row: Row) -> None:
     rows = [row(seat, 10.0 * seat) for seat in range(4)]
     sections: dict[str, Any] = {"algorithms": {"ppo": {"hyperparameters": SEARCHED}}, "evolution": PB2}
     sections["evolution"] = PB2 | {"resample_probability": 0.0, "mutation_probability": 1.0}
@@ -152,7 +153,7 @@ def test_until_there_is_something_to_learn_from_values_are_perturbed(make_popula
     assert answer.hyperparameters["learning_rate"] in (pytest.approx(8e-4), pytest.approx(1.2e-3))
 
 
-def test_the_order_of_the_past_does_not_matter(make_population: MakePopulation, row: Row) -> None:
+def test_the_order_of_the_history_does_not_matter(make_population: MakePopulation, row: Row) -> None:
     from leaderboard.evolution.history import history_of
 
     sections: dict[str, Any] = {"algorithms": {"ppo": {"hyperparameters": SEARCHED}}, "evolution": PB2}

@@ -41,7 +41,7 @@ def test_seats_have_the_ratio_of_the_specification(make_race: Callable[..., Any]
         assert sum(agent.algorithm == "a2c" for agent in agents[:count]) == pytest.approx(count / 3, abs=1.5)
 
 
-def test_who_failed_is_replaced_by_the_best_of_its_algorithm(
+def test_a_failed_agent_is_replaced_by_the_best_of_its_algorithm(
     make_population: MakePopulation, row: Row, strategy: str
 ) -> None:
     mix = {"ppo": {}, "a2c": {}}
@@ -58,7 +58,7 @@ def test_who_failed_is_replaced_by_the_best_of_its_algorithm(
     assert answer.reason.startswith("seat 0: a0 failed; continues from the best, a2 (50 ± 0)")
 
 
-def test_who_failed_alone_goes_on_from_its_last_good_files_with_other_hyperparameters(
+def test_a_failed_agent_without_peers_continues_from_its_last_checkpoint_with_other_hyperparameters(
     make_population: MakePopulation, row: Row, strategy: str
 ) -> None:
     sections = {"evolution": evolution(strategy, 1) | {"mutation_probability": 1.0}}
@@ -70,7 +70,7 @@ def test_who_failed_alone_goes_on_from_its_last_good_files_with_other_hyperparam
     assert answer.reason.startswith("seat 0: a0 failed; no other agent was scored, continues from a0 (90 ± 0)")
 
 
-def test_where_nobody_was_scored_a_fresh_agent_of_the_same_algorithm_begins_again(
+def test_without_any_score_a_fresh_agent_of_the_same_algorithm_takes_the_seat(
     make_population: MakePopulation, row: Row, strategy: str
 ) -> None:
     mix = {"ppo": {}, "a2c": {}}

@@ -56,7 +56,7 @@ def fresh(algorithm: str = "", **values: Any) -> ProposeAgentResponse:
     return ProposeAgentResponse(fresh=proposal, reason="because")
 
 
-def test_a_child_has_its_parents_values_but_those_that_were_given(situation: Situation) -> None:
+def test_a_child_has_its_parents_values_except_the_given_ones(situation: Situation) -> None:
     answer = adopted(child_of(situation, 1, learning_rate=0.002), situation)
     assert isinstance(answer, Child)
     assert answer.parent == situation.board[1]
@@ -77,7 +77,7 @@ def test_a_fresh_agent_may_have_structural_values_of_its_own(situation: Situatio
     assert (answer.algorithm, answer.hyperparameters) == ("a2c", {"hidden_sizes": [8.0], "discount": 0.5})
 
 
-def test_a_fresh_agent_without_an_algorithm_has_the_one_whose_turn_it_is(situation: Situation) -> None:
+def test_a_fresh_agent_without_an_algorithm_gets_that_of_its_number(situation: Situation) -> None:
     answer = adopted(fresh(), situation)
     assert isinstance(answer, Fresh)
     assert (answer.algorithm, answer.hyperparameters) == ("ppo", {})
@@ -105,14 +105,14 @@ def test_a_fresh_agent_without_an_algorithm_has_the_one_whose_turn_it_is(situati
         ({"activation": "relu"}, "activation = 'relu': must not change in a child; expected the parent's 'tanh'"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_by_name(situation: Situation, values: dict[str, Any], words: str) -> None:
+def test_an_invalid_value_is_refused_by_name(situation: Situation, values: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidArgument) as refusal:
         adopted(child_of(situation, **values), situation)
     assert refusal.value.message.startswith("child.hyperparameters.")
     assert words in refusal.value.message
 
 
-def test_what_no_agent_can_come_of_is_refused(situation: Situation) -> None:
+def test_an_invalid_proposal_is_refused(situation: Situation) -> None:
     elsewhere = ProposeAgentResponse(child=ChildProposal(candidate_id="f" * 64))
     for answer, words in [
         (ProposeAgentResponse(reason="no idea"), "proposal: neither fresh nor child is set"),
@@ -126,7 +126,7 @@ def test_what_no_agent_can_come_of_is_refused(situation: Situation) -> None:
         assert words in refusal.value.message
 
 
-def test_a_strangers_reason_is_one_line_of_bounded_length() -> None:
+def test_the_reason_of_a_plugin_is_one_line_of_bounded_length() -> None:
     assert one_line("a\nb\t\x1b[31mc\u2028d ") == "a b [31mc d"
     assert len(one_line("x" * 10_000)) == 303
 
@@ -135,20 +135,20 @@ def agent_of(situation: Situation, proposal: Proposal | None) -> Agent:
     return make("t", situation.spec, 7, situation.board, situation.agents, {}, proposal=proposal)[0]
 
 
-def test_an_agent_is_made_as_proposed_and_says_by_whom(situation: Situation) -> None:
+def test_an_agent_is_made_as_proposed_and_names_the_plugin(situation: Situation) -> None:
     agent = agent_of(situation, Proposal(child_of(situation, 0, learning_rate=0.002)))
     assert (agent.origin, list(agent.parent_agent_ids)) == (ORIGIN_MUTATION, [situation.board[0].agent_id])
     assert agent.reason == f"{GENERATOR}: because; child of a3 (9 ± 0); learning_rate 0.001 -> 0.002"
 
 
-def test_a_fresh_agent_has_the_draw_of_its_number_but_for_what_was_given(situation: Situation) -> None:
+def test_a_fresh_agent_has_the_draw_of_its_number_except_for_given_values(situation: Situation) -> None:
     agent = agent_of(situation, Proposal(fresh(discount=0.5)))
     drawn = draw(situation.spec, 7)[1]
     assert dict(agent.hyperparameters.items()) == drawn | {"discount": 0.5}
     assert agent.reason == f"fresh, {GENERATOR}: because; searched values drawn except discount 0.99 -> 0.5"
 
 
-def test_after_a_failure_the_strategy_decides_as_if_nobody_had_been_asked(situation: Situation) -> None:
+def test_after_a_failure_the_built_in_strategy_decides_as_without_a_plugin(situation: Situation) -> None:
     house, instead = agent_of(situation, None), agent_of(situation, Proposal(None, "the generator broke off"))
     assert instead.reason == f"the generator broke off; built-in strategy tournament instead: {house.reason}"
     assert instead.generator_fault == "the generator broke off"
@@ -156,7 +156,7 @@ def test_after_a_failure_the_strategy_decides_as_if_nobody_had_been_asked(situat
     assert instead == house
 
 
-def test_a_parent_that_left_the_board_meanwhile_is_told_from_a_failure(situation: Situation) -> None:
+def test_a_proposal_whose_parent_left_the_board_meanwhile_is_reported_as_outdated(situation: Situation) -> None:
     proposal = Proposal(child_of(situation, 1, learning_rate=0.002))
     agent, _ = make("t", situation.spec, 7, situation.board[:1], situation.agents, {}, proposal=proposal)
     assert agent.reason.startswith(f"generator {GENERATOR}: its proposal is no longer valid: child.candidate_id = ")

@@ -6,7 +6,7 @@ import pytest
 from leaderboard.evolution.randomness import agent_seed, draw_distinct, draw_one, happens, stream
 
 
-def test_a_stream_depends_on_seed_purpose_and_number_and_on_nothing_else() -> None:
+def test_a_stream_depends_only_on_seed_purpose_and_number() -> None:
     first = stream(1, "fresh", 2).random()
     assert stream(1, "fresh", 2).random() == first
     assert (
@@ -39,12 +39,12 @@ def test_distinct_draws_are_distinct_and_equally_likely() -> None:
     assert list(counts.values()) == pytest.approx([2000] * 5, rel=0.06)
 
 
-def test_more_than_there_are_is_all_there_are() -> None:
+def test_drawing_more_items_than_exist_returns_all_of_them() -> None:
     assert sorted(draw_distinct(Random(0), "abc", 9)) == ["a", "b", "c"]
     assert draw_distinct(Random(0), "", 3) == []
 
 
-def test_nothing_happens_with_probability_zero_and_everything_with_one() -> None:
+def test_probability_zero_never_happens_and_one_always_does() -> None:
     random = Random(0)
     assert not any(happens(random, 0.0) for _ in range(100))
     assert all(happens(random, 1.0) for _ in range(100))

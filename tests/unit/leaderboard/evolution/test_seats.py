@@ -13,14 +13,14 @@ def test_the_first_agents_take_the_seats_in_order(make_population: MakePopulatio
     assert next_seat(make_population([row(0), row(1)]).seats(), 3) == (2, None)
 
 
-def test_then_the_free_seat_is_taken_that_has_had_the_fewest_agents(make_population: MakePopulation, row: Row) -> None:
+def test_later_agents_take_the_free_seat_with_the_fewest_agents(make_population: MakePopulation, row: Row) -> None:
     seats = make_population([row(0, 1.0), row(1, 1.0), row(2, 1.0), row(1, 1.0)]).seats()
     assert next_seat(seats, 3) == (0, seats[0])
     seats = make_population([row(0, busy=True), row(1, 1.0), row(2, 1.0), row(1, 1.0)]).seats()
     assert next_seat(seats, 3) == (2, seats[2])
 
 
-def test_a_seat_that_waited_longer_comes_first_and_a_new_one_has_no_arrears(
+def test_a_seat_that_waited_longer_comes_first_and_a_new_one_need_not_catch_up(
     make_population: MakePopulation, row: Row
 ) -> None:
     # All have had two agents since seat 2 was new, but for seat 1, which had been busy.
@@ -31,7 +31,7 @@ def test_a_seat_that_waited_longer_comes_first_and_a_new_one_has_no_arrears(
     assert next_seat(seats, 3) == (0, seats[0])
 
 
-def test_a_pod_too_many_opens_a_seat(make_population: MakePopulation, row: Row) -> None:
+def test_an_agent_without_a_free_seat_adds_one(make_population: MakePopulation, row: Row) -> None:
     seats = make_population([row(0, busy=True), row(1, busy=True)]).seats()
     assert next_seat(seats, 2) == (2, None)
 
@@ -61,7 +61,7 @@ def test_an_agent_that_ended_without_a_score_has_failed(make_population: MakePop
     assert [silent.failed, told.failed, fine.failed] == [True, True, False]
 
 
-def test_scores_of_another_algorithm_are_none_of_the_seats(make_population: MakePopulation, row: Row) -> None:
+def test_scores_of_another_algorithm_do_not_count_for_the_seat(make_population: MakePopulation, row: Row) -> None:
     mixed = {"ppo": {}, "a2c": {}}
     (seat,) = make_population([row(0, 1.0), row(0, busy=True, algorithm="a2c")], algorithms=mixed).seats()
     assert seat.algorithm == "a2c"

@@ -36,25 +36,25 @@ def test_equal_scores_are_equally_likely(make_candidate: MakeCandidate) -> None:
     assert probabilities_of(board_of(make_candidate, 4.0, 4.0), temperature=1.0) == [0.5, 0.5]
 
 
-def test_differences_within_the_noise_are_not_blown_up(make_candidate: MakeCandidate) -> None:
+def test_differences_within_the_noise_are_not_amplified(make_candidate: MakeCandidate) -> None:
     # The deviation of the scores is 1, the noise 10: the lead of 2 is 0.2 deviations.
     probabilities = probabilities_of(board_of(make_candidate, 1.0, 3.0, error=10.0), temperature=1.0)
     assert probabilities[0] == pytest.approx(1 / (1 + math.exp(-0.2)))
 
 
-def test_the_colder_the_greedier(make_candidate: MakeCandidate) -> None:
+def test_a_lower_temperature_prefers_the_best_more(make_candidate: MakeCandidate) -> None:
     board = board_of(make_candidate, 1.0, 2.0, 3.0)
     assert probabilities_of(board, temperature=0.01)[0] == pytest.approx(1.0)
     assert probabilities_of(board, temperature=1000.0) == pytest.approx([1 / 3] * 3, abs=1e-3)
 
 
-def test_positions_come_as_often_as_their_probability_says() -> None:
+def test_positions_are_drawn_with_their_probabilities() -> None:
     random = Random(0)
     drawn = [draw_position([0.5, 0.25, 0.25], random) for _ in range(4000)]
     assert [drawn.count(position) / 4000 for position in range(3)] == pytest.approx([0.5, 0.25, 0.25], abs=0.03)
 
 
-def test_a_gap_that_rounding_leaves_belongs_to_the_last() -> None:
+def test_a_rounding_gap_belongs_to_the_last_position() -> None:
     class Almost(Random):
         def random(self) -> float:
             return 1 - 2**-53
@@ -62,7 +62,9 @@ def test_a_gap_that_rounding_leaves_belongs_to_the_last() -> None:
     assert draw_position([0.3, 0.3, 0.39999], Almost()) == 2
 
 
-def test_fresh_agents_and_busy_parents_are_as_of_tournament(make_spec: MakeSpec, make_candidate: MakeCandidate) -> None:
+def test_fresh_agents_and_busy_parents_are_handled_as_by_tournament(
+    make_spec: MakeSpec, make_candidate: MakeCandidate
+) -> None:
     spec = make_spec(evolution={"strategy": "softmax", "initial_agents": 2, "fresh_probability": 0.0})
     board = board_of(make_candidate, 1.0, 9.0)
     agents = {candidate.agent_id: Agent(agent_id=candidate.agent_id, algorithm="ppo") for candidate in board}

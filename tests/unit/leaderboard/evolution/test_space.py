@@ -42,7 +42,7 @@ def test_ends_reflect_on_the_scale_of_the_range() -> None:
     assert space.perturb(1e-4, 2.0, Scripted(DOWN)) == pytest.approx(2e-4)
 
 
-def test_what_would_leave_the_other_end_after_reflection_is_clipped() -> None:
+def test_a_value_beyond_the_other_end_after_reflection_is_clipped() -> None:
     assert Range(1.0, 2.0, logarithmic=True).perturb(1.5, 100.0, Scripted(UP)) == 1.0
     assert Range(1.0, 2.0, logarithmic=True).perturb(1.5, 100.0, Scripted(DOWN)) == 2.0
 
@@ -101,14 +101,14 @@ def test_draws_and_moves_never_leave_the_range(space: Range) -> None:
         assert space.low <= moved <= space.high
 
 
-def test_a_choice_moves_to_a_neighbour_and_turns_at_the_ends() -> None:
+def test_a_choice_moves_to_a_neighbor_and_turns_at_the_ends() -> None:
     space = Choices(("a", "b", "c"))
     assert [space.perturb("b", 1.25, Scripted(direction)) for direction in (UP, DOWN)] == ["c", "a"]
     assert [space.perturb("a", 1.25, Scripted(direction)) for direction in (UP, DOWN)] == ["b", "b"]
     assert [space.perturb("c", 1.25, Scripted(direction)) for direction in (UP, DOWN)] == ["b", "b"]
 
 
-def test_a_lone_choice_stays_and_a_stranger_is_drawn_anew() -> None:
+def test_a_single_choice_stays_and_an_unknown_value_is_drawn_again() -> None:
     assert Choices(("a",)).perturb("a", 1.25, Scripted(UP)) == "a"
     assert Choices(("a", "b")).perturb("z", 1.25, Scripted(UP, 0.7)) == "b"
 
@@ -124,14 +124,14 @@ def test_a_value_is_scaled_by_a_factor_on_a_logarithmic_range_and_by_its_share_o
     assert Range(0.0, 10.0).scale(9.0, 1.0) == 9.0
 
 
-def test_choices_are_scaled_to_the_neighbour_on_that_side() -> None:
+def test_choices_are_scaled_to_the_neighbor_on_that_side() -> None:
     space = Choices(("a", "b", "c"))
     assert [scaled(space, "b", factor, Scripted()) for factor in (1.2, 0.8, 1.0)] == ["c", "a", "b"]
     assert scaled(space, "c", 1.2, Scripted()) == "b"
 
 
 @pytest.mark.parametrize("space", [Range(-2.0, 3.0), Range(1e-5, 1e-1, logarithmic=True), Range(1, 9, whole=True)])
-def test_a_position_is_where_a_value_lies_and_back(space: Range) -> None:
+def test_a_position_maps_to_a_value_and_back(space: Range) -> None:
     assert (space.position(space.low), space.position(space.high)) == (0.0, pytest.approx(1.0))
     assert (space.at(0.0), space.at(1.0)) == (space.low, pytest.approx(space.high))
     for value in (space.at(0.25), space.at(0.5)):
@@ -168,12 +168,12 @@ def test_spaces_are_those_of_the_specification_and_whole_numbers_those_of_the_ca
     assert declared.keys() == ppo.hyperparameters.keys()
 
 
-def test_truth_values_are_no_whole_numbers() -> None:
+def test_booleans_are_not_whole_numbers() -> None:
     assert is_whole("ppo", "epochs")
     assert not is_whole("ppo", "normalize_rewards")
     assert not is_whole("ppo", "learning_rate")
 
 
-def test_perturbed_serves_ranges_and_choices() -> None:
+def test_perturbed_handles_ranges_and_choices() -> None:
     assert perturbed(Range(0.0, 10.0), 5.0, 2.0, Scripted(UP)) == 10.0
     assert perturbed(Choices((1.0, 2.0)), 1.0, 2.0, Scripted(UP)) == 2.0

@@ -62,7 +62,7 @@ def agents_of(race: Any) -> list[Agent]:
     return [generation.agent for generation in race.generations]
 
 
-def test_the_same_seed_takes_the_same_course_and_another_takes_another(
+def test_the_same_seed_gives_the_same_population_and_another_seed_another(
     make_race: MakeRace, raced: Any, settings: dict[str, Any]
 ) -> None:
     again = make_race(settings, algorithms=MIX, seed=3, noise=2.0).run(AGENTS)
@@ -82,7 +82,7 @@ def test_a_replay_finds_a_decision_that_was_altered(raced: Any) -> None:
     assert [line.partition(":")[0] for line in differences(altered.log())] == [f"agent {last.agent_id}"]
 
 
-def test_decisions_do_not_depend_on_the_order_of_what_is_known(raced: Any) -> None:
+def test_decisions_do_not_depend_on_the_order_of_the_history(raced: Any) -> None:
     number = len(raced.generations)
     unfinished = list(raced.training)
     agents, candidates = list(raced.agents.values()), list(raced.candidates)
@@ -147,7 +147,7 @@ def ended_of(generation: Generation) -> float:
     return math.inf if generation.ended is None else generation.ended
 
 
-def test_no_seat_is_taken_twice_at_a_time(raced: Any) -> None:
+def test_no_seat_has_two_agents_at_a_time(raced: Any) -> None:
     for generation in raced.generations:
         if generation.agent.HasField("seat") and raced.spec.evolution.strategy != "generational":
             taken = [

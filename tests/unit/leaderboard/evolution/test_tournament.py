@@ -39,7 +39,7 @@ def child(answer: Fresh | Child) -> Child:
     return answer
 
 
-def test_the_first_agents_are_fresh_whatever_the_board_says(make_spec: MakeSpec, board: Board) -> None:
+def test_the_first_agents_are_fresh_with_any_board(make_spec: MakeSpec, board: Board) -> None:
     spec = make_spec(evolution=evolution(initial_agents=4))
     answers = [tournament.propose(situation(spec, board, number), Random(0)) for number in range(5)]
     assert [isinstance(answer, Fresh) for answer in answers] == [True] * 4 + [False]
@@ -65,7 +65,7 @@ def test_the_parent_is_the_best_of_those_drawn(make_spec: MakeSpec, board: Board
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_parents_are_as_likely_as_their_rank_makes_them(make_spec: MakeSpec, board: Board, size: int) -> None:
+def test_the_probability_of_a_parent_follows_from_its_rank(make_spec: MakeSpec, board: Board, size: int) -> None:
     spec, random = make_spec(evolution=evolution(tournament_size=size)), Random(1)
     shown = situation(spec, board)
     parents = [child(tournament.propose(shown, random)).parent.agent_number for _ in range(3000)]
@@ -78,7 +78,7 @@ def test_parents_are_as_likely_as_their_rank_makes_them(make_spec: MakeSpec, boa
     assert [parents.count(5 - rank) / 3000 for rank in range(6)] == pytest.approx(expected, abs=0.03)
 
 
-def test_a_parent_with_enough_unfinished_children_is_passed_over(make_spec: MakeSpec, board: Board) -> None:
+def test_a_parent_with_the_maximum_of_unfinished_children_is_skipped(make_spec: MakeSpec, board: Board) -> None:
     spec = make_spec(evolution=evolution(tournament_size=6, maximum_unfinished_children=2))
     best, second = board[0].agent_id, board[1].agent_id
     answer = tournament.propose(situation(spec, board, children={best: 2, second: 1}), Random(0))
@@ -87,7 +87,7 @@ def test_a_parent_with_enough_unfinished_children_is_passed_over(make_spec: Make
     assert isinstance(tournament.propose(situation(spec, board, children=busy), Random(0)), Fresh)
 
 
-def test_fresh_agents_come_as_often_as_the_probability_says(make_spec: MakeSpec, board: Board) -> None:
+def test_fresh_agents_are_drawn_with_the_configured_probability(make_spec: MakeSpec, board: Board) -> None:
     spec, random = make_spec(evolution=evolution(fresh_probability=0.25)), Random(0)
     shown = situation(spec, board)
     fresh = sum(isinstance(tournament.propose(shown, random), Fresh) for _ in range(2000))

@@ -24,7 +24,7 @@ def ten(row: Row, first: float, error: float = 0.0) -> list[Any]:
 
 
 @pytest.mark.parametrize("score", [25.0, 55.0, 95.0])
-def test_who_is_not_among_the_worst_fifth_goes_on_as_it_is(
+def test_an_agent_that_is_not_among_the_worst_fifth_continues_unchanged(
     make_population: MakePopulation, row: Row, score: float
 ) -> None:
     population = make_population(ten(row, score), evolution=TRUNCATION)
@@ -34,7 +34,7 @@ def test_who_is_not_among_the_worst_fifth_goes_on_as_it_is(
     assert answer.seat == 0
 
 
-def test_who_is_among_the_worst_fifth_is_replaced_by_one_of_the_best_fifth(
+def test_an_agent_among_the_worst_fifth_is_replaced_by_one_of_the_best_fifth(
     make_population: MakePopulation, row: Row
 ) -> None:
     for score, place in ((5.0, 10), (15.0, 9)):
@@ -46,7 +46,7 @@ def test_who_is_among_the_worst_fifth_is_replaced_by_one_of_the_best_fifth(
         assert answers[0].reason.startswith(f"seat 0: a0 ({score:g} ± 0) is {place} of 10, replaced by a")
 
 
-def test_a_lead_within_the_error_replaces_nobody(make_population: MakePopulation, row: Row) -> None:
+def test_a_lead_within_the_error_replaces_no_agent(make_population: MakePopulation, row: Row) -> None:
     # Donors have 80 and 90; the error of a difference is 60 * sqrt(2) = 84.9, so that only 90 leads 5 by more.
     situation = make_population(ten(row, 5.0, error=60.0), evolution=TRUNCATION).situation()
     parents = {child(truncation.propose(situation, Random(seed))).parent.agent_number for seed in range(50)}
@@ -57,12 +57,12 @@ def test_a_lead_within_the_error_replaces_nobody(make_population: MakePopulation
     assert "but no donor leads it by more than the error; continues; hyperparameters unchanged" in answer.reason
 
 
-def test_equal_agents_all_go_on(make_population: MakePopulation, row: Row) -> None:
+def test_equal_agents_all_continue(make_population: MakePopulation, row: Row) -> None:
     population = make_population([row(seat, 7.0) for seat in range(10)], evolution=TRUNCATION)
     assert child(truncation.propose(population.situation(), Random(0))).parent == population.newest(0)
 
 
-def test_values_are_multiplied_by_four_fifths_or_six_fifths_or_drawn_anew(
+def test_values_are_multiplied_by_four_fifths_or_six_fifths_or_drawn_again(
     make_population: MakePopulation, row: Row
 ) -> None:
     searched = {

@@ -32,13 +32,13 @@ Make = Callable[..., Candidate]
         (JudgeCandidateResponse(opinion=OPINION_REFUSE, rank_score=-math.inf), "rank_score = -inf: expected a finite"),
     ],
 )
-def test_an_answer_that_cannot_be_is_refused_by_name(answer: JudgeCandidateResponse, words: str) -> None:
+def test_an_invalid_answer_is_refused_by_name(answer: JudgeCandidateResponse, words: str) -> None:
     with pytest.raises(InvalidArgument) as refusal:
         check(answer)
     assert words in refusal.value.message
 
 
-def test_a_candidate_bears_what_was_said_and_keeps_its_score(make_candidate: Make) -> None:
+def test_a_candidate_records_the_opinion_and_keeps_its_score(make_candidate: Make) -> None:
     answer = JudgeCandidateResponse(opinion=OPINION_ACCEPT, rank_score=2.5, reason="why\nnot")
     check(answer)
     told = with_opinion(make_candidate(3, 7.0), "python:mine:judge", answer)
@@ -46,7 +46,7 @@ def test_a_candidate_bears_what_was_said_and_keeps_its_score(make_candidate: Mak
     assert told.opinion_reason == "python:mine:judge: why not (ranked by 2.5)"
 
 
-def test_accepted_is_who_was_worst_and_refused_who_was_best(make_candidate: Make) -> None:
+def test_an_opinion_accepts_the_worst_and_refuses_the_best(make_candidate: Make) -> None:
     board = (make_candidate(0, 5.0), make_candidate(1, 4.0))
     accepted = judge(board, make_candidate(2, 1.0, opinion=OPINION_ACCEPT, opinion_reason="u: yes"), 2)
     assert [candidate.score for candidate in accepted.board] == [5.0, 1.0]
@@ -59,13 +59,13 @@ def test_accepted_is_who_was_worst_and_refused_who_was_best(make_candidate: Make
     assert [standing.reason for standing in refused.standings.values()] == ["u: no; refused"]
 
 
-def test_an_agent_has_one_place_whatever_is_accepted(make_candidate: Make) -> None:
+def test_an_agent_has_one_place_with_any_opinion(make_candidate: Make) -> None:
     board = (make_candidate(0, 5.0), make_candidate(1, 4.0))
     judgement = judge(board, make_candidate(0, 3.0, opinion=OPINION_ACCEPT), 2)
     assert [(one.agent_number, one.score) for one in judgement.board] == [(1, 4.0), (0, 3.0)]
 
 
-def test_by_rank_a_full_board_has_no_mercy_on_noise(make_candidate: Make) -> None:
+def test_with_rank_scores_a_full_board_ignores_the_noise(make_candidate: Make) -> None:
     last = make_candidate(0, 5.0, 3.0, rank_score=1.0)
     candidate = make_candidate(1, 5.1, 3.0, opinion=OPINION_BY_RANK, rank_score=1.1)
     best = make_candidate(2, 9.0, rank_score=9.0)
@@ -77,7 +77,7 @@ def test_by_rank_a_full_board_has_no_mercy_on_noise(make_candidate: Make) -> Non
     assert judge((best, last), candidate, 2).standings[candidate.candidate_id].verdict == VERDICT_REFUSED
 
 
-def test_who_has_no_score_for_the_rank_stands_behind_all_who_have(make_candidate: Make) -> None:
+def test_candidates_without_a_rank_score_rank_behind_those_with_one(make_candidate: Make) -> None:
     keyed, other = make_candidate(0, 5.0, rank_score=-1e9), make_candidate(1, 1e9)
     assert sorted([other, keyed], key=rank_key) == [keyed, other]
     failed = without_opinion(other, "the updater u broke off")
@@ -101,7 +101,7 @@ SUBMISSIONS = st.lists(
 
 
 @given(SUBMISSIONS, st.integers(1, 4))
-def test_whatever_an_updater_says_the_order_is_total_and_the_capacity_kept(
+def test_for_any_opinions_the_order_is_total_and_the_capacity_is_kept(
     submissions: list[tuple[int, float, int, float | None]], capacity: int
 ) -> None:
     candidates = []

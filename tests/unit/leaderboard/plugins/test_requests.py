@@ -46,7 +46,7 @@ def test_in_a_synchronous_tournament_an_updater_sees_earlier_rounds_and_the_agen
     assert shown_board(make_spec(), mine, seen) == tuple(seen)
 
 
-async def test_statistics_are_computed_anew_when_they_have_paid_for_themselves(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_statistics_are_computed_again_when_they_expire(mesh: Any, make_spec: MakeSpec) -> None:
     spec, now = make_spec(), 100.0
     recent = CachedStatistics(mesh.state, lambda: now)
     agent = await mesh.generate(spec, 0)

@@ -15,7 +15,7 @@ def scores(board: Board) -> list[float]:
     return [candidate.score for candidate in board]
 
 
-def test_a_board_with_room_accepts_everybody_and_ranks_by_mean(make_candidate: Make) -> None:
+def test_a_board_with_room_accepts_every_candidate_and_ranks_by_mean(make_candidate: Make) -> None:
     judgement = fold([make_candidate(number, score) for number, score in enumerate([2.0, 9.0, 5.0])], capacity=3)
     assert scores(judgement.board) == [9.0, 5.0, 2.0]
     assert {standing.verdict for standing in judgement.standings.values()} == {VERDICT_ACCEPTED}
@@ -35,7 +35,7 @@ def test_ties_go_to_the_lower_error_then_fewer_steps_then_the_lower_agent_then_t
         assert sorted(permutation, key=rank_key) == ordered
 
 
-def test_a_better_candidate_of_an_agent_takes_the_place_of_its_earlier_one(make_candidate: Make) -> None:
+def test_a_better_candidate_of_an_agent_replaces_its_earlier_one(make_candidate: Make) -> None:
     earlier, later = make_candidate(0, 5.0, 3.0), make_candidate(0, 5.1, 3.0, environment_steps=2000)
     judgement = fold([earlier, later, make_candidate(1, 1.0)], capacity=3)
     assert scores(judgement.board) == [5.1, 1.0]
@@ -56,7 +56,7 @@ def test_an_equal_score_of_an_agent_with_more_steps_is_refused(make_candidate: M
     assert judge(board, make_candidate(0, 500.0, environment_steps=2000, sequence=2), capacity=3).board == board
 
 
-def test_a_full_board_evicts_its_last_for_a_clearly_better_one(make_candidate: Make) -> None:
+def test_a_full_board_evicts_its_last_candidate_for_a_significantly_better_one(make_candidate: Make) -> None:
     first, last = make_candidate(0, 9.0, 1.0), make_candidate(1, 2.0, 1.0)
     entering = make_candidate(2, 5.0, 1.0)
     judgement = judge((first, last), entering, capacity=2)
@@ -68,7 +68,7 @@ def test_a_full_board_evicts_its_last_for_a_clearly_better_one(make_candidate: M
 @pytest.mark.parametrize(
     ("difference", "enters"), [(4.999, False), (5.0, False), (5.001, True)], ids=["below", "equal", "above"]
 )
-def test_the_last_stays_within_one_standard_error_of_the_difference(
+def test_the_last_candidate_stays_within_one_standard_error_of_the_difference(
     make_candidate: Make, difference: float, enters: bool
 ) -> None:
     first, last = make_candidate(0, 100.0), make_candidate(1, 10.0, 3.0)
@@ -79,24 +79,24 @@ def test_the_last_stays_within_one_standard_error_of_the_difference(
         assert "within one standard error of the difference (5)" in judgement.standings[entering.candidate_id].reason
 
 
-def test_whoever_needed_fewer_steps_enters_within_the_error(make_candidate: Make) -> None:
+def test_a_candidate_with_fewer_steps_enters_within_the_error(make_candidate: Make) -> None:
     first, last = make_candidate(0, 100.0), make_candidate(1, 10.0, 3.0, environment_steps=1000)
     entering = make_candidate(2, 10.5, 4.0, environment_steps=999)
     assert judge((first, last), entering, capacity=2).board == (first, entering)
 
 
-def test_whoever_ranks_behind_the_last_is_refused_by_a_full_board(make_candidate: Make) -> None:
+def test_a_full_board_refuses_a_candidate_that_ranks_behind_the_last(make_candidate: Make) -> None:
     board = (make_candidate(0, 9.0), make_candidate(1, 2.0, 1.0))
     for entering in (make_candidate(2, 1.9), make_candidate(2, 2.0, 1.1), make_candidate(2, 2.0, 1.0)):
         assert judge(board, entering, capacity=2).board == board
 
 
-def test_the_first_of_all_enters_even_within_the_error(make_candidate: Make) -> None:
+def test_a_candidate_that_ranks_first_enters_even_within_the_error(make_candidate: Make) -> None:
     incumbent, best = make_candidate(0, 470.0, 8.0), make_candidate(1, 476.0, 7.0, environment_steps=5000)
     assert judge((incumbent,), best, capacity=1).board == (best,)
 
 
-def test_who_was_scored_by_a_stand_in_ranks_after_all_others(make_candidate: Make) -> None:
+def test_candidates_scored_by_the_built_in_evaluator_rank_after_all_others(make_candidate: Make) -> None:
     stand_in = make_candidate(0, 99.0, evaluator_fault="the evaluator python:mine:evaluate crashed")
     proper = make_candidate(1, 1.0, 5.0, environment_steps=stand_in.environment_steps + 1)
     both = judge((stand_in,), proper, capacity=2)
@@ -130,7 +130,7 @@ def test_any_sequence_keeps_the_highest_mean_one_place_an_agent_and_the_capacity
         assert list(board) == sorted(board, key=rank_key)
 
 
-def test_standings_tell_of_everybody_who_was_judged(make_candidate: Make) -> None:
+def test_standings_include_every_judged_candidate(make_candidate: Make) -> None:
     draw = random.Random(0)
     submissions = [make_candidate(draw.randrange(8), draw.gauss(0, 3), 1.0, sequence=n) for n in range(200)]
     judgement = fold(submissions, capacity=4)
@@ -160,7 +160,7 @@ def test_arrival_order_may_matter_when_asynchronous(make_candidate: Make) -> Non
     assert canonical([close, middle, first]) == [first, middle, close]
 
 
-def test_the_answer_tells_rank_verdict_reason_and_the_highest_score(make_candidate: Make) -> None:
+def test_the_answer_has_rank_verdict_reason_and_the_highest_score(make_candidate: Make) -> None:
     board = (make_candidate(0, 9.0), make_candidate(1, 2.0))
     entering = make_candidate(2, 5.0)
     answer = answer_of(judge(board, entering, capacity=3), entering)

@@ -28,12 +28,12 @@ def fresh(candidate: Candidate, score: float, variance: float = 0.0, episodes: i
     return FreshEvaluation(candidate_id=candidate.candidate_id, evaluation=evaluation)
 
 
-def test_without_reevaluation_the_first_of_the_board_is_champion(make_spec: MakeSpec, board: Board) -> None:
+def test_without_reevaluation_the_first_on_the_board_is_champion(make_spec: MakeSpec, board: Board) -> None:
     answer = name_champion(make_spec(), board, [])
     assert answer.champion == board[0]
     assert not answer.contenders
     assert (answer.score, answer.standard_error) == (100.0, 3.0)
-    assert answer.reason == "a0 (100 ± 3) is first of the board"
+    assert answer.reason == "a0 (100 ± 3) is first on the board"
 
 
 def test_an_empty_board_has_no_champion(make_spec: MakeSpec) -> None:
@@ -42,7 +42,7 @@ def test_an_empty_board_has_no_champion(make_spec: MakeSpec) -> None:
     assert not answer.contenders
 
 
-def test_the_top_is_to_be_evaluated_on_the_same_seeds_that_depend_on_the_tournaments(
+def test_contenders_are_evaluated_on_the_same_seed_derived_from_the_tournaments(
     make_spec: MakeSpec, board: Board
 ) -> None:
     contenders = name_champion(spec_of(make_spec, seed=1), board, []).contenders
@@ -64,25 +64,23 @@ def test_only_fresh_scores_count(make_spec: MakeSpec, board: Board) -> None:
         assert answer.reason == "a1 (99 ± 3), evaluated again at 60 ± 0, is best of 3; shrunk: 60"
 
 
-def test_who_is_equal_keeps_the_order_of_the_board(make_spec: MakeSpec, board: Board) -> None:
+def test_equal_candidates_keep_the_order_of_the_board(make_spec: MakeSpec, board: Board) -> None:
     equal = [fresh(candidate, 7.0, variance=9.0) for candidate in board[:3]]
     assert name_champion(spec_of(make_spec), board, equal).champion == board[0]
 
 
-def test_failed_evaluations_are_no_obstacle(make_spec: MakeSpec, board: Board) -> None:
+def test_failed_evaluations_are_ignored(make_spec: MakeSpec, board: Board) -> None:
     failed = [FreshEvaluation(candidate_id=candidate.candidate_id) for candidate in board[:3]]
     answer = name_champion(spec_of(make_spec), board, [failed[0], fresh(board[2], 1.0), failed[1]])
     assert (answer.champion, list(answer.contenders)) == (board[2], [])
     nobody = name_champion(spec_of(make_spec), board, failed)
     assert nobody.champion == board[0]
-    assert nobody.reason == "a0 (100 ± 3) is first of the board; no fresh evaluation of a contender succeeded"
+    assert nobody.reason == "a0 (100 ± 3) is first on the board; no fresh evaluation of a contender succeeded"
     broken = [fresh(candidate, math.nan) for candidate in board[:3]]
     assert name_champion(spec_of(make_spec), board, broken).champion == board[0]
 
 
-def test_what_a_pods_own_evaluator_scored_counts_only_where_no_other_score_is(
-    make_spec: MakeSpec, board: Board
-) -> None:
+def test_scores_of_the_built_in_evaluator_count_only_without_other_scores(make_spec: MakeSpec, board: Board) -> None:
     evaluations = [fresh(board[0], 900.0), fresh(board[1], 60.0), fresh(board[2], 55.0)]
     evaluations[0].evaluation.evaluator_fault = "it hung"
     answer = name_champion(spec_of(make_spec), board, evaluations)
@@ -93,20 +91,20 @@ def test_what_a_pods_own_evaluator_scored_counts_only_where_no_other_score_is(
     assert name_champion(spec_of(make_spec), board, evaluations).champion == board[0]
 
 
-def test_scores_shrink_by_what_of_them_is_noise() -> None:
+def test_scores_are_shrunk_in_proportion_to_their_noise() -> None:
     # Mean 20, variance of the scores 100, noise (64 + 36 + 50) / 3 = 50, so that the true variance is 50.
     scores = [FreshScore(30.0, 8.0), FreshScore(20.0, 6.0), FreshScore(10.0, math.sqrt(50.0))]
     assert shrunken(scores) == pytest.approx([20 + 10 * 50 / 114, 20.0, 20 - 10 * 50 / 100])
 
 
-def test_scores_that_differ_by_noise_alone_are_all_their_mean() -> None:
+def test_scores_that_differ_only_by_noise_are_shrunk_to_their_mean() -> None:
     assert shrunken([FreshScore(11.0, 5.0), FreshScore(9.0, 5.0)]) == [10.0, 10.0]
     assert shrunken([FreshScore(11.0, 0.0), FreshScore(9.0, 0.0)]) == [11.0, 9.0]
     assert shrunken([FreshScore(3.0, 2.0)]) == [3.0]
     assert shrunken([FreshScore(3.0, 0.0), FreshScore(3.0, 0.0)]) == [3.0, 3.0]
 
 
-def test_who_has_more_noise_is_believed_less(make_spec: MakeSpec, board: Board) -> None:
+def test_a_noisier_score_counts_less(make_spec: MakeSpec, board: Board) -> None:
     # 61 from four episodes of variance 6,400 (error 40), against 60 with none; the third makes them differ truly.
     evaluations = [fresh(board[0], 61.0, 6400.0, episodes=4), fresh(board[1], 60.0), fresh(board[2], -100.0)]
     assert name_champion(spec_of(make_spec), board, evaluations).champion == board[1]

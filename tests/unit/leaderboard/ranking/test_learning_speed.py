@@ -33,7 +33,7 @@ def test_a_fresh_agent_gains_from_its_first_submission(make_candidate: MakeCandi
     assert gains_of([agent(first)], [first, last]) == {first.agent_id: Gain(1000, 2000, -3.0)}
 
 
-def test_nothing_is_said_of_who_has_less_than_two_scores(make_candidate: MakeCandidate) -> None:
+def test_an_agent_with_fewer_than_two_scores_has_no_gain(make_candidate: MakeCandidate) -> None:
     only = candidate(make_candidate, 0, 1.0, 1000)
     orphan = candidate(make_candidate, 1, 9.0, 2000)
     unscored = candidate(make_candidate, 2, 0.0, 0)

@@ -7,7 +7,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 MakeCandidate = Callable[..., Candidate]
 
 
-def test_what_an_agent_did_is_summed_up(make_candidate: MakeCandidate) -> None:
+def test_an_agent_is_summarized_by_its_submissions(make_candidate: MakeCandidate) -> None:
     parent = make_candidate(0, 5.0, candidate_id="start", environment_steps=1000, agent_environment_steps=1000)
     good = make_candidate(1, 9.0, environment_steps=1500, agent_environment_steps=500, core_seconds=3.0)
     last = make_candidate(1, 7.0, environment_steps=3000, agent_environment_steps=2000, core_seconds=12.0)

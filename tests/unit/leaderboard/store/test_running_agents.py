@@ -37,7 +37,7 @@ async def open_agents(state: Database, tournament: str) -> set[str]:
     return set(await state.transact(records.numbers_of_unfinished, tournament))
 
 
-async def test_what_was_undone_is_forgotten(mesh: Any) -> None:
+async def test_a_rollback_empties_the_cache(mesh: Any) -> None:
     known, transact = RunningAgents(), mesh.state.transact
     first = await transact(make, known, "one", 0, [])
     with pytest.raises(Undone):
@@ -46,7 +46,7 @@ async def test_what_was_undone_is_forgotten(mesh: Any) -> None:
     assert await open_agents(mesh.state, "one") == {first, second}
 
 
-async def test_what_was_undone_is_forgotten_though_another_tournament_took_its_position(mesh: Any) -> None:
+async def test_a_rollback_empties_the_cache_even_if_another_tournament_took_its_position(mesh: Any) -> None:
     known, transact = RunningAgents(), mesh.state.transact
     first = await transact(make, known, "one", 0, [])
     with pytest.raises(Undone):
@@ -58,7 +58,7 @@ async def test_what_was_undone_is_forgotten_though_another_tournament_took_its_p
     assert generation.ended == 3
 
 
-async def test_what_is_known_is_what_a_new_life_reads(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_equals_what_a_restart_reads(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_TOURNAMENTS", 2)
     draw = random.Random(1)
     known, transact = RunningAgents(), mesh.state.transact
