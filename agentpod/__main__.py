@@ -48,7 +48,7 @@ def _run_fork_server(arguments: list[str]) -> int:
 def _run_evaluation_function(arguments: list[str]) -> int:
     config = config_from_arguments(FunctionConfig, arguments, program="agentpod-function")
     # Before torch is imported, because the reaper is a copy of this process.
-    group_reaper.sweep_after_this_process()
+    group_reaper.reap_group_after_this_process()
     from agentpod.roles import evaluation_function
 
     # Without waiting for threads: a user's function may hang forever.

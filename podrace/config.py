@@ -1,5 +1,4 @@
-"""Service configuration: a frozen dataclass filled from a TOML file, the environment and `--set`; an unknown key is an
-error.
+"""Reads the configuration of a service into a frozen dataclass: from a TOML file, the environment and `--set`.
 
     @dataclass(frozen=True)
     class Config:
@@ -8,9 +7,9 @@ error.
 
     config = config_from_arguments(Config, sys.argv[1:], program="orchestrator")
 
-Later sources win: defaults, file (`--config`), environment, `--set key=value`. A variable is named
-`PODRACE_<PROGRAM>__<KEY>`, with two more underscores before each further part of a nested key
-(`PODRACE_ORCHESTRATOR__SERVER__LISTEN`): names of programs and keys have single ones.
+Later sources override earlier ones: defaults, file (`--config`), environment, `--set key=value`. An unknown key is an
+error. A variable is named `PODRACE_<PROGRAM>__<KEY>`, with two underscores before each further part of a nested key
+(`PODRACE_ORCHESTRATOR__SERVER__LISTEN`), because the names of programs and keys contain single ones.
 """
 
 import argparse
@@ -37,14 +36,14 @@ def config_from_arguments(
     """Builds the configuration of a service from its command line.
 
     Raises:
-        InvalidArgument: An unknown or missing key, or a value of the wrong type; the message names source, key and
-            value.
+        InvalidArgument: A key is unknown or missing, or a value has the wrong type; the message names source, key
+            and value.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}")
     parser.add_argument("--config", type=Path, help="TOML file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key; repeatable")
     parser.add_argument(
-        "--print-config", action="store_true", help="print what would be used, secrets masked, and exit"
+        "--print-config", action="store_true", help="print the resulting configuration, secrets masked, and exit"
     )
     options = parser.parse_args(arguments)
     values: dict[str, Any] = read_toml(options.config) if options.config else {}
@@ -66,7 +65,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Reads a TOML file.
 
     Raises:
-        InvalidArgument: It cannot be read or is not TOML; the message names the file and the line.
+        InvalidArgument: The file cannot be read or is not TOML; the message names the file and the line.
     """
     try:
         return tomllib.loads(path.read_text())
@@ -77,7 +76,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def split_override(text: str) -> tuple[str, Any]:
-    """Splits `a.b=c`; the value is read as TOML if it is valid TOML, else as a string.
+    """Splits `a.b=c`. The value is parsed as TOML if it is valid TOML; otherwise it is a string.
 
     Raises:
         InvalidArgument: There is no `=`, or no key before it.
@@ -92,10 +91,10 @@ def split_override(text: str) -> tuple[str, Any]:
 
 
 def assign(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Sets the dotted `key` in nested dictionaries, making those that are missing.
+    """Sets the dotted `key` in nested dictionaries and creates missing ones.
 
     Raises:
-        InvalidArgument: A part of the key before the last names a value that is not a table.
+        InvalidArgument: A part of the key, except the last, names a value instead of a table.
     """
     *parents, last = key.split(".")
     for depth, parent in enumerate(parents):
@@ -109,7 +108,7 @@ def build(kind: type[Config], values: Mapping[str, Any], *, source: str, path: s
     """Builds the dataclass `kind` from nested `values`.
 
     Raises:
-        InvalidArgument: An unknown key, a value of the wrong type, or a key without default that is missing.
+        InvalidArgument: A key is unknown, a value has the wrong type, or a key without a default is missing.
     """
     hints = typing.get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(typing.cast(Any, kind))}
@@ -130,7 +129,7 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def unknown(where: str, what: str, name: str, known: Iterable[str]) -> str:
-    """The line that refuses an unknown name, with the nearest known one or all of them."""
+    """Returns the error message for an unknown name, with the most similar known name, or with all of them."""
     known = sorted(known)
     nearest = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(known) or 'none'}"
@@ -170,7 +169,7 @@ def _convert(hint: Any, value: Any, *, source: str, where: str) -> Any:
 
 
 def describe(config: object, path: str = "") -> list[str]:
-    """One `key = value` line a field, nested fields dotted, fields marked `secret` masked."""
+    """Returns one line `key = value` per field, with dotted keys for nested fields; masks fields marked `secret`."""
     lines = []
     for field in dataclasses.fields(typing.cast(Any, config)):
         value = getattr(config, field.name)

@@ -1,9 +1,9 @@
-"""Owns the database of a service: one SQLite file, one connection, one thread. Knows nothing of what the rows mean.
+"""Runs the SQLite database of a service: one file, one connection, one thread.
 
-A change is a function that is given a Transaction; all it does happens or nothing of it. Changes run off the event
-loop, one after the other, so that whatever one reads is still true when it writes. What has queued up while the disk
-was busy shares the next commit (group commit): nobody is answered before his change is on the disk, and the disk is
-asked once for all.
+A change is a function that receives a Transaction. It takes effect completely or not at all. Changes run one after the
+other in a separate thread, so that the data a change has read is still current when it writes. Changes that are queued
+while the disk is busy share the next commit (group commit): a caller gets its result only after its change is on disk,
+but several changes need only one write to the disk.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, PodraceError, ResourceExhausted
 
 LOCK_WAIT_SECONDS = 2.0
-"""An instance that was just killed may still hold its lock for a moment."""
+"""Time to wait for the lock: a process that was just killed may still hold it."""
 LARGEST_NUMBER = 2**63 - 1
 LARGEST_BATCH = 256
-"""Changes that share a commit at most, so that the first of them need not wait for long."""
+"""Largest number of changes per commit, so that the first of them does not wait long."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -31,21 +31,21 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Format:
-    """What a service keeps in its database."""
+    """Identification and schema of a service's database."""
 
     owner: str
-    """Whose it is, for a person: `leaderboard`."""
+    """Name of the service for messages, such as `leaderboard`."""
     application_id: int
-    """Marks a file as this owner's."""
+    """Marks a file as a database of this service."""
     version: int
-    """Of the schema; a file of another version is refused."""
+    """Version of the schema; a file with another version is refused."""
     schema: str
-    """The statements that make the tables of a new file."""
+    """Statements that create the tables of a new file."""
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """One change: what it reads and writes."""
+    """Access of one change to the database."""
 
     now: float
     """Wall time, seconds since 1970."""
@@ -55,7 +55,7 @@ class Transaction:
         """Executes one statement and returns its rows.
 
         Raises:
-            InvalidArgument: A number is larger than the database holds: it can only come from a request.
+            InvalidArgument: An integer is too large for the database; such a value can only come from a request.
         """
         try:
             return self.connection.execute(statement, values).fetchall()
@@ -77,7 +77,7 @@ class _Outcome:
 
 
 class Database:
-    """What a service remembers.
+    """The open database of a service.
 
     state = Database.open(path, DATABASE_FORMAT, time.time)
     agent = await state.transact(find_agent, agent_id)
@@ -87,22 +87,22 @@ class Database:
     def __init__(self, path: Path, connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
         self._path, self._connection, self._clock = path, connection, clock
         self._changes: queue.SimpleQueue[_Change | None] = queue.SimpleQueue()
-        # A daemon, so that a process that fails before `close` ends all the same: the file survives worse.
+        # A daemon thread, so that a process that fails before `close` can exit. The file survives that.
         self._thread = threading.Thread(target=self._work, name="sqlite", daemon=True)
         self._thread.start()
 
     @classmethod
     def open(cls, path: Path, format: Format, clock: Callable[[], float]) -> "Database":
-        """Opens the database, or makes it, and locks it until it is closed or the process ends.
+        """Opens or creates the database and locks it until it is closed or the process exits.
 
         Args:
-            path: The file; its folder is made.
-            format: What it holds, or will.
-            clock: Wall time, seconds since 1970.
+            path: The file; its folder is created.
+            format: Identification and schema of the database.
+            clock: Returns wall time, seconds since 1970.
 
         Raises:
-            DataLoss: It is damaged.
-            FailedPrecondition: Another instance has it open, it belongs to another program or version, or it cannot be
+            DataLoss: The database is damaged.
+            FailedPrecondition: Another process has it open, it belongs to another program or version, or it cannot be
                 written.
         """
         return cls(path, _connect(path, format), clock)
@@ -113,23 +113,23 @@ class Database:
         *args: Parameters.args,
         **kwargs: Parameters.kwargs,
     ) -> Result:
-        """Runs `function(transaction, ...)` and returns what it returns, once that is durable.
+        """Runs `function(transaction, ...)` and returns its result once the change is durable.
 
         Raises:
-            PodraceError: What the function raises; nothing is changed then.
+            PodraceError: The error that the function raised; nothing was changed.
             ResourceExhausted: The disk is full.
             DataLoss: The database is damaged.
         """
         return await asyncio.wrap_future(self.submit(lambda transaction: function(transaction, *args, **kwargs)))
 
     def submit(self, function: Callable[[Transaction], Result]) -> Future[Result]:
-        """As transact, for who does not wait here: what hangs on the future is called in the order of the changes."""
+        """As `transact`, without waiting. Callbacks of the futures are called in the order of the changes."""
         done: Future[Result] = Future()
         self._changes.put(_Change(function, done))
         return done
 
     def close(self) -> None:
-        """Finishes what was begun, then closes and unlocks the database."""
+        """Finishes the queued changes, then closes and unlocks the database."""
         self._changes.put(None)
         self._thread.join()
         self._connection.close()
@@ -138,11 +138,11 @@ class Database:
         batch: list[_Change | None] = []
         while None not in batch:
             batch = self._next_batch()
-            # A caller that has gone away meanwhile wants nothing any more.
+            # Changes whose caller was cancelled meanwhile are skipped.
             self._commit([change for change in batch if change and change.done.set_running_or_notify_cancel()])
 
     def _next_batch(self) -> list[_Change | None]:
-        """Waits for a change and takes those that wait behind it; None is the end."""
+        """Waits for a change and takes the queued ones; None in the batch: `close` was called."""
         batch = [self._changes.get()]
         with suppress(queue.Empty):
             while len(batch) < LARGEST_BATCH:
@@ -150,7 +150,7 @@ class Database:
         return batch
 
     def _commit(self, batch: Sequence[_Change]) -> None:
-        """Runs the changes in one transaction and answers them after its commit; if that fails, all have failed."""
+        """Runs changes in one transaction and sets their results after the commit. If the commit fails, all fail."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             outcomes = [self._attempt(change) for change in batch]
@@ -166,13 +166,13 @@ class Database:
                 change.done.set_result(outcome.result)
 
     def _attempt(self, change: _Change) -> _Outcome:
-        """Runs one change; one that fails is undone without its neighbours."""
+        """Runs one change; a failed change is rolled back without the others."""
         self._connection.execute("SAVEPOINT change")
         try:
             result = change.function(Transaction(self._clock(), self._connection))
         except Exception as error:
             if not self._connection.in_transaction:
-                raise  # SQLite has given up the whole transaction: the disk is full, for instance
+                raise  # SQLite has rolled back the whole transaction, for example because the disk is full
             self._connection.execute("ROLLBACK TO change")
             self._connection.execute("RELEASE change")
             return _Outcome(failure=_translated(self._path, error))
@@ -192,14 +192,14 @@ def _connect(path: Path, format: Format) -> sqlite3.Connection:
         return connection
     except OSError as error:
         raise FailedPrecondition(
-            f"database {path}: its folder cannot be made: {error.strerror}; choose another"
+            f"database {path}: its folder cannot be created: {error.strerror}; choose another"
         ) from None
     except sqlite3.Error as error:
         raise _refusal(path, format, error) from None
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, format: Format) -> None:
-    """Locks the file until the connection closes, however the process ends, and makes the tables of a new one."""
+    """Locks the file until the connection closes or the process exits; creates the tables of a new file."""
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -214,7 +214,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, format: Format) -> None
         connection.execute(f"PRAGMA application_id = {format.application_id}")
         connection.execute(f"PRAGMA user_version = {format.version}")
     elif application != format.application_id:
-        raise FailedPrecondition(f"database {path}: is not the {format.owner}'s; choose another file")
+        raise FailedPrecondition(f"database {path}: is not a database of the {format.owner}; choose another file")
     elif version != format.version:
         raise FailedPrecondition(
             f"database {path}: was written by another version (format {version}, this one reads {format.version});"
@@ -230,7 +230,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, format: Format) -> None
 def _refusal(path: Path, format: Format, error: sqlite3.Error) -> PodraceError:
     if "locked" in str(error):
         return FailedPrecondition(
-            f"database {path}: another {format.owner} has it open; stop that one or choose another file"
+            f"database {path}: another {format.owner} has it open; stop it or choose another file"
         )
     translated = _translated(path, error)
     if isinstance(translated, PodraceError):
@@ -239,7 +239,7 @@ def _refusal(path: Path, format: Format, error: sqlite3.Error) -> PodraceError:
 
 
 def _translated(path: Path, error: Exception) -> Exception:
-    """What a failure of SQLite means to a caller; a defect stays what it is."""
+    """Translates errors of SQLite that a caller can handle; returns other errors unchanged."""
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith("SQLITE_FULL"):
         return ResourceExhausted(f"database {path}: {error}; free some space")

@@ -1,18 +1,18 @@
-"""The errors a caller can act on: one class for each gRPC status code, translated once at the edge (podrace.rpc).
+"""Defines the errors that a caller can handle: one class per gRPC status code. podrace.rpc translates them.
 
-Anything that is not a PodraceError is a bug and is logged with its traceback.
+Any other exception is a defect and is logged with its traceback.
 """
 
 from typing import ClassVar
 
 
 class PodraceError(Exception):
-    """One line for a person: what went wrong, where, and what to do.
+    """An error with a one-line message: what went wrong, where, and what to do.
 
     Attributes:
-        code: Name of the canonical gRPC status code this class stands for.
-        message: The line itself.
-        reason: Name of a value of podrace.error.v1.ErrorReason, empty if the code says enough.
+        code: Name of the gRPC status code of this class.
+        message: The message.
+        reason: Name of a value of podrace.error.v1.ErrorReason; empty if the code is specific enough.
     """
 
     code: ClassVar[str] = "UNKNOWN"
@@ -24,7 +24,7 @@ class PodraceError(Exception):
 
 
 class InvalidArgument(PodraceError):
-    """The request can never succeed as it is; the message names the key and the value."""
+    """The request can never succeed as it is. The message names the key and the value."""
 
     code = "INVALID_ARGUMENT"
 
@@ -36,41 +36,41 @@ class NotFound(PodraceError):
 
 
 class AlreadyExists(PodraceError):
-    """The thing to be created exists with different content."""
+    """The thing to create exists already, with different content."""
 
     code = "ALREADY_EXISTS"
 
 
 class FailedPrecondition(PodraceError):
-    """The system is not in the state the request needs; retrying alone does not help."""
+    """The system is not in the state that the request requires. Retrying does not help until the state changes."""
 
     code = "FAILED_PRECONDITION"
 
 
 NOT_OPEN = "ERROR_REASON_NOT_OPEN"
-"""Reason of FailedPrecondition where whoever is called knows nothing of the session, or the group: open it anew."""
+"""Reason of FailedPrecondition if the called process does not have the session or the group: open a new one."""
 
 
 class ResourceExhausted(PodraceError):
-    """A limit was reached: memory, disk, a quota, or a reader that is too slow."""
+    """A limit was reached: memory, disk or a quota, or a reader was too slow."""
 
     code = "RESOURCE_EXHAUSTED"
 
 
 class Unavailable(PodraceError):
-    """The service cannot be reached now; the call may be repeated."""
+    """The service cannot be reached now. The call may be repeated."""
 
     code = "UNAVAILABLE"
 
 
 class DeadlineExceeded(PodraceError):
-    """The deadline passed; the effect of the call is unknown."""
+    """The deadline passed. The effect of the call is unknown."""
 
     code = "DEADLINE_EXCEEDED"
 
 
 class Aborted(PodraceError):
-    """Somebody else was first (a lost compare-and-swap); read again and decide."""
+    """Another caller was first (a lost compare-and-swap). Read again and decide."""
 
     code = "ABORTED"
 
@@ -88,27 +88,28 @@ class PermissionDenied(PodraceError):
 
 
 class Unimplemented(PodraceError):
-    """This build, or this machine, does not offer what was asked for."""
+    """This build, or this machine, does not support the request."""
 
     code = "UNIMPLEMENTED"
 
 
 class Cancelled(PodraceError):
-    """The caller withdrew the request."""
+    """The caller cancelled the request."""
 
     code = "CANCELLED"
 
 
 class Internal(PodraceError):
-    """A defect of the service; its log has the traceback."""
+    """A defect of the service. Its log has the traceback."""
 
     code = "INTERNAL"
 
 
 BY_CODE: dict[str, type[PodraceError]] = {cls.code: cls for cls in PodraceError.__subclasses__()}
-
+"""Classes by the names of their status codes."""
 
 UNSUITABLE_SPACE = "ERROR_REASON_UNSUITABLE_SPACE"
-
+"""Reason if an algorithm cannot use the observation or action space of the environment."""
 
 BAD_SPEC = "ERROR_REASON_BAD_SPEC"
+"""Reason if a tournament specification is invalid."""

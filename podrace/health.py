@@ -1,6 +1,7 @@
-"""`python -m podrace.health ADDRESS`: whether a service says that it serves, by exit code; for container engines.
+"""Checks the health of a service for a container engine: `python -m podrace.health ADDRESS`.
 
-It runs every few seconds beside each service and imports little: nothing of podrace, and of gRPC the client alone.
+The exit code is 0 if the service reports SERVING. Container engines run this program every few seconds, so it imports
+only the gRPC client and nothing else of podrace.
 """
 
 import sys
@@ -14,7 +15,7 @@ POLL_SECONDS = 0.05
 
 
 def main(arguments: list[str]) -> int:
-    """Asks with a deadline, and again while there is anything but the answer."""
+    """Polls the health service until it reports SERVING or the deadline has passed."""
     if len(arguments) != 1:
         print("usage: python -m podrace.health ADDRESS", file=sys.stderr)
         return 2
@@ -25,13 +26,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _serves(address: str, deadline_seconds: float) -> bool:
-    """Whether the server at `address` says SERVING in time; as `podrace.rpc.wait_until_serving`, without a loop."""
+    """Whether the server reports SERVING in time. Like `podrace.rpc.wait_until_serving`, but without asyncio."""
     deadline = time.monotonic() + deadline_seconds
     options = [
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        # Addresses of this mesh are never behind a web proxy.
+        # Services are never reached through a web proxy.
         ("grpc.enable_http_proxy", 0),
     ]
     with grpc.insecure_channel(address, options=options) as channel:

@@ -1,4 +1,4 @@
-"""Owns how a service's process starts and ends: reads the configuration, runs it, tells a failure in one line."""
+"""Runs the process of a service: reads its configuration, serves, and reports errors on one line."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ from podrace.telemetry import TelemetryConfig
 
 
 class ServiceConfig(Protocol):
-    """What the configuration of every service has."""
+    """The part that the configurations of all services have in common."""
 
     @property
     def telemetry(self) -> TelemetryConfig:
@@ -25,16 +25,16 @@ Config = TypeVar("Config", bound=ServiceConfig)
 def run(
     program: str, kind: type[Config], serve: Callable[[Config], Coroutine[Any, Any, None]], arguments: Sequence[str]
 ) -> int:
-    """Runs a service until it ends.
+    """Runs a service until it stops.
 
     Args:
-        program: Its name, as in `python -m <program>`.
-        kind: Its configuration, a frozen dataclass.
-        serve: Serves until it is told to stop; raises a PodraceError where it cannot start.
+        program: Name of the service, as in `python -m <program>`.
+        kind: Type of its configuration, a frozen dataclass.
+        serve: Serves until a stop is requested; raises a PodraceError if it cannot start.
         arguments: The command line.
 
     Returns:
-        The exit code: 0; 2 after a PodraceError, which with the log level `debug` is raised instead.
+        The exit code: 0, or 2 after a PodraceError. With the log level `debug` the error is raised instead.
     """
     debug = False
     try:

@@ -1,14 +1,15 @@
-"""Owns how members of the mesh prove over a network who they are: mutual TLS, certificates of one authority.
+"""Configures mutual TLS between services, with certificates of one authority.
 
-    PODRACE_TLS_CERTIFICATE_FILE    this process's certificate and what it is signed by, PEM
+    PODRACE_TLS_CERTIFICATE_FILE    certificate of this process, with its chain, PEM
     PODRACE_TLS_KEY_FILE            its private key, PEM
-    PODRACE_TLS_AUTHORITY_FILE      certificates of the authority that has signed everybody's, PEM
-    PODRACE_TLS_SERVER_NAME         name that servers are to prove instead of the one that was dialled: behind a
-                                    forwarded port, for instance
+    PODRACE_TLS_AUTHORITY_FILE      certificates of the authority that has signed all certificates, PEM
+    PODRACE_TLS_SERVER_NAME         name that the certificate of a server must have instead of the host name of its
+                                    address; for connections through a forwarded port, for example
 
-With the first three, whoever listens at a network address shows its certificate and wants to see one, and whoever dials
-does the same. Without them everything is plain. Unix sockets always are: the kernel knows who may open them. The files
-are read again for every channel, and by servers when they have changed, so that certificates can be renewed.
+If the first three are set, servers and clients on network addresses present their certificates and verify those of the
+other side. Otherwise connections are unencrypted. Connections over Unix sockets never use TLS: file permissions control
+access to them. Channels read the files when they are opened, and servers read them again when they have changed, so
+that certificates can be renewed.
 """
 
 import os
@@ -27,20 +28,20 @@ SERVER_NAME = "PODRACE_TLS_SERVER_NAME"
 
 
 @dataclass(frozen=True)
-class Identity:
-    """The files by which this process proves who it is, and others do to it."""
+class TlsIdentity:
+    """Certificate and key of this process, and the authority that it trusts."""
 
     certificate: Path
     key: Path
     authority: Path
     server_name: str = ""
-    """What servers are to prove; empty: the name that was dialled."""
+    """Name that the certificates of servers must have; empty: the host name of the address."""
 
     def check(self) -> None:
-        """Refuses files that no handshake would succeed with.
+        """Checks that the files can be used.
 
         Raises:
-            FailedPrecondition: One cannot be read, is no PEM, or the key is another certificate's.
+            FailedPrecondition: A file cannot be read or is not PEM, or the key belongs to another certificate.
         """
         try:
             for path in (self.certificate, self.key, self.authority):
@@ -50,7 +51,7 @@ class Identity:
         except OSError as error:
             named = error.filename or f"{self.certificate}, {self.key} or {self.authority}"
             raise FailedPrecondition(
-                f"TLS: {named}: {error.strerror or error}; look at {CERTIFICATE}, {KEY} and {AUTHORITY}"
+                f"TLS: {named}: {error.strerror or error}; check {CERTIFICATE}, {KEY} and {AUTHORITY}"
             ) from None
 
     def _pair(self) -> tuple[bytes, bytes]:
@@ -60,12 +61,12 @@ class Identity:
         return tuple(path.stat().st_mtime_ns for path in (self.certificate, self.key, self.authority))
 
     def of_server(self) -> grpc.ServerCredentials:
-        """What a server shows and wants to see, from the files as they are at each handshake."""
+        """Returns credentials of a server that reads changed files again at the next handshake."""
         self.check()
         seen = [self._stamp()]
 
         def renewed() -> Any:
-            """A new configuration; None: the last one holds."""
+            """Returns a new configuration; None: keep the present one."""
             try:
                 if self._stamp() == seen[0]:
                     return None
@@ -73,7 +74,7 @@ class Identity:
                 seen[0] = self._stamp()
                 return self._configuration()
             except (OSError, FailedPrecondition):
-                # They are being replaced: what was read last still holds.
+                # The files are being replaced: keep the present configuration.
                 return None
 
         return grpc.dynamic_ssl_server_credentials(self._configuration(), renewed, require_client_authentication=True)
@@ -82,27 +83,29 @@ class Identity:
         return grpc.ssl_server_certificate_configuration([self._pair()], self.authority.read_bytes())
 
     def of_channel(self) -> grpc.ChannelCredentials:
-        """What a channel shows and wants to see."""
+        """Returns credentials of a client."""
         self.check()
         key, certificate = self._pair()
         return grpc.ssl_channel_credentials(self.authority.read_bytes(), key, certificate)
 
     @property
     def options(self) -> list[tuple[str, str]]:
-        """Arguments of channels."""
+        """Channel arguments that are needed with these credentials."""
         return [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
 
 
-def identity_for(address: str, environ: Mapping[str, str] = os.environ) -> Identity | None:
-    """Who this process is to the other end of an address; None: nobody asks there.
+def identity_for(address: str, environ: Mapping[str, str] = os.environ) -> TlsIdentity | None:
+    """Returns the identity to use at an address; None: the connection does not use TLS.
 
     Raises:
-        InvalidArgument: Some of the files are named, and others are not.
+        InvalidArgument: Some of the three files are set, but not all.
     """
     named = {name: environ[name] for name in (CERTIFICATE, KEY, AUTHORITY) if environ.get(name)}
     if not named or address.startswith("unix:"):
         return None
     if missing := [name for name in (CERTIFICATE, KEY, AUTHORITY) if name not in named]:
-        raise InvalidArgument(f"{', '.join(missing)}: missing; set it beside {', '.join(named)}, or none of them")
+        raise InvalidArgument(
+            f"{', '.join(missing)}: missing; set it together with {', '.join(named)}, or set none of them"
+        )
     certificate, key, authority = (Path(named[name]) for name in (CERTIFICATE, KEY, AUTHORITY))
-    return Identity(certificate, key, authority, environ.get(SERVER_NAME, ""))
+    return TlsIdentity(certificate, key, authority, environ.get(SERVER_NAME, ""))

@@ -73,7 +73,7 @@ class ForkServer:
             selector.register(listener, selectors.EVENT_READ, self._accept)
             wakeup = resources.enter_context(_woken_by_signals())
             selector.register(wakeup, selectors.EVENT_READ, _drain)
-            line = lifeline.grasp(self.config.lifeline) if self.config.lifeline else None
+            line = lifeline.attach(self.config.lifeline) if self.config.lifeline else None
             if line is not None:
                 resources.callback(os.close, line)
                 selector.register(line, selectors.EVENT_READ, None)

@@ -68,5 +68,5 @@ async def serve(config: ChildConfig) -> None:
 
 if __name__ == "__main__":
     # A fork of this process, so it comes before any thread is started.
-    group_reaper.sweep_after_this_process()
+    group_reaper.reap_group_after_this_process()
     sys.exit(service.run(PROGRAM, ChildConfig, serve, sys.argv[1:]))

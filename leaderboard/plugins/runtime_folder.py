@@ -55,7 +55,7 @@ class RuntimeFolder:
 def remove_stale(folder: Path) -> None:
     """Deletes the lifelines and sockets of leaderboards that were killed."""
     for path in folder.glob("parts-*.lifeline"):
-        held = lifeline.grasp(path)
+        held = lifeline.attach(path)
         if held is not None:
             os.close(held)
             continue

@@ -1,1 +1,1 @@
-"""Ties processes to each other: lifelines, proof of identity, and cleanup of process groups."""
+"""Handles processes: lifelines, identity beyond the pid, and cleanup of process groups."""

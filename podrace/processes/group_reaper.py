@@ -1,7 +1,7 @@
-"""Owns the end of what a process has started: a sweeper kills it as soon as that process is gone, however it went.
+"""Kills the process group of a process as soon as that process has exited, for any reason.
 
-The head of a pod kills a user's function with all that it has started; but where the head itself is killed, the kernel
-ends the function alone (`podrace.plugins.loader.confine`), and nobody is left who knows of the others.
+The leader of a pod kills the process of a user function together with its children. If the leader itself is killed, the
+kernel kills only the process of the function (`podrace.plugins.loader.confine`). The reaper kills its children.
 """
 
 import os
@@ -11,31 +11,33 @@ import sys
 from contextlib import suppress
 
 
-def sweep_after_this_process() -> None:
-    """Leaves a sweeper behind, which ends when it has killed the process group that this process leads, if it does.
+def reap_group_after_this_process() -> None:
+    """Starts a reaper that waits for the exit of this process, kills the process group that it leads, and exits.
 
-    It is a fork of this process, which must not run other threads yet. What has left the group is out of its reach.
+    The reaper is a fork of this process, which must not have other threads yet. It cannot kill processes that have left
+    the group. On platforms other than Linux, no reaper is started.
     """
     if sys.platform != "linux":
         return
     watched, leader = os.pidfd_open(os.getpid()), os.getpid()
-    between = os.fork()
-    if between:
+    child = os.fork()
+    if child:
         os.close(watched)
-        os.waitpid(between, 0)
+        os.waitpid(child, 0)
         return
     try:
-        # Not of the group that it is to kill; nor a child of a process that may wait for all its children.
+        # A session of its own, so that it is not in the group to kill. A grandchild, because this process may wait for
+        # all its children.
         os.setsid()
         if not os.fork():
-            _sweep(watched, leader)
+            _reap(watched, leader)
     finally:
         os._exit(0)
 
 
-def _sweep(watched: int, leader: int) -> None:
-    ending = select.poll()
-    ending.register(watched, select.POLLIN)
-    ending.poll()
+def _reap(watched: int, leader: int) -> None:
+    exit_poll = select.poll()
+    exit_poll.register(watched, select.POLLIN)
+    exit_poll.poll()
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)

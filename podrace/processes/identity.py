@@ -1,4 +1,4 @@
-"""Owns the identity of processes: a pid alone may have been reused, so it is never signalled without proof."""
+"""Identifies processes by pid and start time, so that a reused pid is never signalled."""
 
 import asyncio
 import contextlib
@@ -9,38 +9,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEAD_STATES = ("Z", "X")
-"""In /proc/PID/stat: a zombie keeps its entry until its parent looks."""
+"""States in /proc/PID/stat of a process that has exited. A zombie keeps its entry until its parent reaps it."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process of this boot of the machine, for ever."""
+    """A process of the present boot of the machine, identified by its pid and its start time."""
 
     pid: int
     start_ticks: int
-    """Field 22 of /proc/PID/stat: clock ticks from boot to its start."""
+    """Clock ticks from boot to the start of the process (field 22 of /proc/PID/stat)."""
 
     @classmethod
     def find(cls, pid: int) -> "Process | None":
-        """The process that has this pid now."""
+        """Returns the process that has this pid now; None if there is none."""
         _, ticks = _status(pid)
         return cls(pid, ticks) if ticks else None
 
     @property
     def lives(self) -> bool:
-        """Whether it runs."""
+        """Whether the process is running."""
         state, ticks = _status(self.pid)
         return ticks == self.start_ticks and state not in DEAD_STATES
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal; nothing happens when it is gone."""
+        """Sends a signal, unless the process has exited."""
         with self.opened() as descriptor:
             if descriptor is not None:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(descriptor, number)
 
     async def ended(self, seconds: float) -> bool:
-        """Waits until it is gone, at most so long, and says whether it is."""
+        """Waits until the process has exited, at most this many seconds; returns whether it has."""
         with self.opened() as descriptor:
             if descriptor is None:
                 return True
@@ -56,7 +56,7 @@ class Process:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int | None]:
-        """As `open`, and closes it after the block."""
+        """As `open`, but closes the descriptor after the block."""
         descriptor = self.open()
         try:
             yield descriptor
@@ -65,12 +65,15 @@ class Process:
                 os.close(descriptor)
 
     def open(self) -> int | None:
-        """A file descriptor that becomes readable when it dies, to be closed by the caller; None when it is gone."""
+        """Returns a descriptor that becomes readable when the process exits; None if it has exited already.
+
+        The caller closes the descriptor.
+        """
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        # Checked after opening: from here on the descriptor cannot come to mean another process.
+        # Checked after opening, because the descriptor now always refers to the same process.
         if self.lives:
             return descriptor
         os.close(descriptor)
@@ -78,14 +81,14 @@ class Process:
 
 
 def boot_id() -> str:
-    """Which boot of the machine this is."""
+    """Returns the identifier of the present boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _status(pid: int) -> tuple[str, int]:
-    """State and start ticks of a process; empty and 0 when there is none."""
+    """Returns state and start ticks of a process; "" and 0 if it does not exist."""
     try:
-        # The name before the parenthesis may contain anything.
+        # The name in parentheses may contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return "", 0

@@ -1,8 +1,8 @@
-"""A lifeline: processes that must not outlive another hold on to it and learn of its death from the kernel.
+"""Notifies processes when the process that they must not outlive has exited, through a named pipe: a lifeline.
 
-The holder makes a named pipe and keeps it open for writing, without ever writing. A peer opens it for reading: nothing
-comes, and end-of-file means that the holder is gone, however it went, `kill -9` included. No heartbeat, no timeout, no
-pid that could have been reused, and no limit to the number of peers.
+The holder creates the pipe and keeps it open for writing, but never writes. A peer opens it for reading. The kernel
+reports end-of-file to the peer when the holder has exited for any reason, `kill -9` included. This needs no heartbeat,
+timeout or pid, and any number of peers can use one lifeline.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ _RETRY_SECONDS = 0.02
 
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Holds a lifeline at `path` until the block or the process ends; one that a dead holder left is replaced."""
-    # Under its name only when it is held: whoever saw it before would take its holder for dead.
+    """Holds a lifeline at `path` until the block or the process ends; replaces the pipe of a dead holder."""
+    # Renamed only when it is held: a peer that opened it earlier would consider the holder dead.
     incoming = path.with_name(f"{path.name}.incoming")
     incoming.unlink(missing_ok=True)
     os.mkfifo(incoming, 0o600)
-    # Reading as well: an end that only writes cannot be opened while nobody reads.
+    # Also for reading: without a reader, a pipe cannot be opened only for writing.
     descriptor = os.open(incoming, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     incoming.replace(path)
     try:
@@ -31,11 +31,11 @@ def hold(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def grasp(path: Path | str) -> int | None:
+def attach(path: Path | str) -> int | None:
     """Opens a lifeline for reading.
 
     Returns:
-        A descriptor that becomes readable when the holder is gone; None if it is gone already.
+        A descriptor that becomes readable when the holder has exited; None if it has exited already.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -47,20 +47,24 @@ def grasp(path: Path | str) -> int | None:
         held = True
     if held:
         return descriptor
-    # End-of-file at once: the pipe of a holder that died.
+    # End-of-file at once: the holder is dead.
     os.close(descriptor)
     return None
 
 
 async def lost(path: Path | str, *, appear_seconds: float = 0.0) -> str:
-    """Waits for the end of a lifeline.
+    """Waits until the holder of a lifeline has exited.
+
+    Args:
+        path: The lifeline.
+        appear_seconds: Time that the lifeline may take to appear.
 
     Returns:
-        The reason in words: the holder at `path` is gone, or has not appeared within `appear_seconds`.
+        The reason as text: the holder has exited, or the lifeline has not appeared in time.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + appear_seconds
-    while (descriptor := grasp(path)) is None:
+    while (descriptor := attach(path)) is None:
         if loop.time() >= deadline:
             return f"lifeline {path} did not appear"
         await asyncio.sleep(_RETRY_SECONDS)

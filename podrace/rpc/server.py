@@ -111,7 +111,7 @@ class _Bound(NamedTuple):
     address: str
 
 
-async def _bound(listen: str, identity: tls.Identity | None) -> _Bound:
+async def _bound(listen: str, identity: tls.TlsIdentity | None) -> _Bound:
     """Creates a server bound to an address; raises as Server.start does."""
     credentials = identity.of_server() if identity else None
     if _has_listener(listen):

@@ -136,7 +136,7 @@ async def test_a_second_instance_on_the_same_database_is_refused(start: Start, c
     await start()
     await (await connect()).channel.close()
     second = await start(server__listen=f"unix:{folder}/second.sock")
-    assert "leaderboard.sqlite: another leaderboard has it open; stop that one" in await refusal(second)
+    assert "leaderboard.sqlite: another leaderboard has it open; stop it" in await refusal(second)
 
 
 async def test_a_corrupted_database_is_refused(start: Start, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Configuration: later sources win, and a mistake is told in one line."""
+"""Tests configurations: later sources override earlier ones, and mistakes are reported on one line."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,11 +43,11 @@ def build(*arguments: str, environ: dict[str, str] | None = None) -> Config:
     return config_from_arguments(Config, arguments, program="test-service", environ=environ or {})
 
 
-def test_defaults_stand_without_a_word():
+def test_defaults_are_used_without_arguments():
     assert build() == Config()
 
 
-def test_later_sources_win(tmp_path):
+def test_later_sources_override_earlier_ones(tmp_path):
     file = tmp_path / "c.toml"
     file.write_text('seconds = 2\nverbose = true\n[inner]\nlisten = "a:1"\nretries = 7\n')
     environ = {"PODRACE_TEST_SERVICE__INNER__LISTEN": "b:2", "PODRACE_TEST_SERVICE__SECONDS": "4.5", "OTHER": "x"}
@@ -57,18 +57,18 @@ def test_later_sources_win(tmp_path):
     assert config.verbose is True
 
 
-def test_a_variable_is_read_by_the_program_it_names_and_by_no_other():
+def test_a_variable_is_read_only_by_the_program_that_it_names():
     environ = {"PODRACE_TEST_SERVICE__SECONDS": "2", "PODRACE_TEST__SECONDS": "3", "PODRACE_TEST_SERVICE_SECONDS": "4"}
     assert config_from_arguments(Config, [], program="test-service", environ=environ).seconds == 2.0
     assert config_from_arguments(Config, [], program="test", environ=environ).seconds == 3.0
 
 
-def test_a_mistake_in_a_variable_is_told():
+def test_a_mistake_in_a_variable_is_reported():
     with pytest.raises(InvalidArgument, match=r"inner\.liste: unknown key 'liste'; did you mean 'listen'"):
         build(environ={"PODRACE_TEST_SERVICE__INNER__LISTE": "b:2"})
 
 
-def test_a_scalar_stands_for_a_tuple_of_one():
+def test_a_scalar_is_accepted_as_a_tuple_of_one():
     assert build("--set", "numbers=3", "--set", "names=a") == Config(numbers=(3,), names=("a",))
 
 
@@ -80,13 +80,13 @@ def test_a_scalar_stands_for_a_tuple_of_one():
         (Outer, ["--set", "required.port=1"], "defaults: missing key 'required.host'"),
     ],
 )
-def test_keys_without_default_that_are_missing_are_named(kind, arguments, line):
+def test_missing_keys_without_a_default_are_named(kind, arguments, line):
     with pytest.raises(InvalidArgument) as caught:
         config_from_arguments(kind, arguments, program="test", environ={})
     assert caught.value.message == line
 
 
-def test_values_take_the_type_of_their_field():
+def test_values_are_converted_to_the_type_of_their_field():
     config = build("--set", "folder=x/y", "--set", "names=a,b", "--set", "numbers=[1,2]", "--set", "verbose=true")
     assert config.folder == Path("x/y")
     assert config.names == ("a", "b")
@@ -111,7 +111,7 @@ def test_values_take_the_type_of_their_field():
         (["--config", "/nonexistent.toml"], "/nonexistent.toml: cannot be read"),
     ],
 )
-def test_a_mistake_names_the_key_and_what_would_be_right(arguments, words):
+def test_a_mistake_names_the_key_and_the_expected_value(arguments, words):
     with pytest.raises(InvalidArgument) as caught:
         build(*arguments) if "seconds.a=3" not in arguments else build("--set", "seconds=3", "--set", "seconds.a=3")
     assert words in caught.value.message
@@ -132,7 +132,7 @@ def test_secrets_are_masked():
     assert "inner.retries = 3" in lines
 
 
-def test_printing_the_configuration_ends_well(capsys):
+def test_printing_the_configuration_exits_with_0(capsys):
     with pytest.raises(SystemExit) as caught:
         build("--print-config", "--set", "seconds=9")
     assert caught.value.code == 0
@@ -142,11 +142,11 @@ def test_printing_the_configuration_ends_well(capsys):
 @pytest.mark.parametrize(
     ("text", "value"), [("a=1", 1), ("a=[1, 2]", [1, 2]), ("a=unix:/x", "unix:/x"), ("a=x=y", "x=y"), ("a=", "")]
 )
-def test_an_override_is_toml_if_it_can_be_and_else_a_string(text, value):
+def test_an_override_is_toml_if_valid_and_otherwise_a_string(text, value):
     assert split_override(text) == ("a", value)
 
 
-def test_an_unknown_name_without_a_near_one_lists_all():
+def test_an_unknown_name_without_a_similar_one_lists_all():
     assert unknown("here", "key", "zzzzzz", ["one", "two"]) == "here: unknown key 'zzzzzz'; known: one, two"
 
 

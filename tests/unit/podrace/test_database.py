@@ -1,3 +1,5 @@
+"""Tests the database of a service: durability, group commit, failed changes, locks, damage."""
+
 import asyncio
 import sqlite3
 import threading
@@ -12,7 +14,7 @@ from podrace.database import LARGEST_NUMBER, Database, Format, Transaction
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
 
 
-def remember(transaction: Transaction, name: str) -> None:
+def insert(transaction: Transaction, name: str) -> None:
     transaction.execute("INSERT INTO tournaments (tournament_id, spec) VALUES (?, ?)", name, b"")
 
 
@@ -55,7 +57,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def count_commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements that end transactions, as SQLite sees them."""
+    """Returns the COMMIT statements that SQLite has executed, as they come."""
     statements: list[str] = []
     connect = sqlite3.connect
 
@@ -68,62 +70,60 @@ def count_commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return statements
 
 
-async def test_what_was_answered_is_there_after_a_restart(path: Path, format: Format) -> None:
+async def test_an_acknowledged_change_survives_a_restart(path: Path, format: Format) -> None:
     state = Database.open(path, format, clock)
-    await state.transact(remember, "a")
+    await state.transact(insert, "a")
     state.close()
     state = Database.open(path, format, clock)
     assert await state.transact(names) == ["a"]
     state.close()
 
 
-async def test_changes_that_wait_share_a_commit(path: Path, format: Format, count_commits: list[str]) -> None:
+async def test_queued_changes_share_a_commit(path: Path, format: Format, count_commits: list[str]) -> None:
     state = Database.open(path, format, clock)
     occupation = Occupation()
     occupying = await occupation.begin(state)
     count_commits.clear()
-    waiting = [asyncio.create_task(state.transact(remember, f"{number:02}")) for number in range(20)]
+    waiting = [asyncio.create_task(state.transact(insert, f"{number:02}")) for number in range(20)]
     await asyncio.sleep(0)
     occupation.released.set()
     await asyncio.gather(occupying, *waiting)
-    assert count_commits == ["COMMIT"] * 2  # the one that was busy, and one for all the others
+    assert count_commits == ["COMMIT"] * 2  # one for the first change and one for all others
     assert len(await state.transact(names)) == 20
     state.close()
 
 
-async def test_a_change_that_fails_is_undone_alone(path: Path, format: Format) -> None:
+async def test_only_the_failed_change_is_rolled_back(path: Path, format: Format) -> None:
     state = Database.open(path, format, clock)
 
     def fail(transaction: Transaction) -> None:
-        remember(transaction, "never")
+        insert(transaction, "never")
         raise NotFound("no")
 
     results = await asyncio.gather(
-        state.transact(remember, "a"), state.transact(fail), state.transact(remember, "b"), return_exceptions=True
+        state.transact(insert, "a"), state.transact(fail), state.transact(insert, "b"), return_exceptions=True
     )
     assert [type(result) for result in results] == [type(None), NotFound, type(None)]
     assert await state.transact(names) == ["a", "b"]
     state.close()
 
 
-async def test_a_change_sees_those_before_it(path: Path, format: Format) -> None:
+async def test_a_change_reads_the_changes_before_it(path: Path, format: Format) -> None:
     state = Database.open(path, format, clock)
     _, seen, _, last = await asyncio.gather(
-        state.transact(remember, "a"), state.transact(names), state.transact(remember, "b"), state.transact(names)
+        state.transact(insert, "a"), state.transact(names), state.transact(insert, "b"), state.transact(names)
     )
     assert (seen, last) == (["a"], ["a", "b"])
     state.close()
 
 
-async def test_a_caller_that_goes_away_while_it_waits_changes_nothing_and_stops_nothing(
-    path: Path, format: Format
-) -> None:
+async def test_a_cancelled_change_is_skipped_and_stops_no_other(path: Path, format: Format) -> None:
     state = Database.open(path, format, clock)
     occupation = Occupation()
     occupying = await occupation.begin(state)
-    leaving = asyncio.create_task(state.transact(remember, "a"))
+    cancelled = asyncio.create_task(state.transact(insert, "a"))
     await asyncio.sleep(0)
-    leaving.cancel()
+    cancelled.cancel()
     await asyncio.sleep(0)
     occupation.released.set()
     await occupying
@@ -131,7 +131,7 @@ async def test_a_caller_that_goes_away_while_it_waits_changes_nothing_and_stops_
     state.close()
 
 
-async def test_a_full_disk_is_told_and_nothing_of_the_commit_stays(path: Path, format: Format) -> None:
+async def test_a_full_disk_is_reported_and_nothing_of_the_commit_is_kept(path: Path, format: Format) -> None:
     state = Database.open(path, format, clock)
     await state.transact(lambda transaction: transaction.execute("PRAGMA max_page_count = 20"))
 
@@ -144,32 +144,32 @@ async def test_a_full_disk_is_told_and_nothing_of_the_commit_stays(path: Path, f
     state.close()
 
 
-async def test_a_number_too_large_for_the_database_is_the_callers_fault(path: Path, format: Format) -> None:
+async def test_a_number_too_large_for_the_database_is_an_invalid_argument(path: Path, format: Format) -> None:
     state = Database.open(path, format, clock)
     with pytest.raises(InvalidArgument, match=rf"18446744073709551615 is too large: at most {LARGEST_NUMBER}"):
         await state.transact(lambda transaction: transaction.execute("SELECT ?", 2**64 - 1))
     state.close()
 
 
-async def test_now_is_the_clocks(path: Path, format: Format) -> None:
+async def test_now_is_the_time_of_the_clock(path: Path, format: Format) -> None:
     state = Database.open(path, format, lambda: 123.5)
     assert await state.transact(lambda transaction: transaction.now) == 123.5
     state.close()
 
 
-def test_a_second_instance_is_refused_while_the_first_lives(
+def test_a_second_instance_is_refused_while_the_first_is_open(
     path: Path, format: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("podrace.database.LOCK_WAIT_SECONDS", 0.0)
     first = Database.open(path, format, clock)
-    with pytest.raises(FailedPrecondition, match=rf"state\.sqlite: another {format.owner} has it open; stop that one"):
+    with pytest.raises(FailedPrecondition, match=rf"state\.sqlite: another {format.owner} has it open; stop it"):
         Database.open(path, format, clock)
     first.close()
     Database.open(path, format, clock).close()
 
 
 def overwrite_all(path: Path) -> None:
-    path.write_bytes(b"this is no database, and never was one" * 200)
+    path.write_bytes(b"these bytes are not a database at all!" * 200)
 
 
 def truncate(path: Path) -> None:
@@ -188,28 +188,30 @@ async def test_a_damaged_database_is_refused_with_one_line(
 ) -> None:
     state = Database.open(path, format, clock)
     for number in range(200):
-        await state.transact(remember, f"tournament with a long name {number}")
+        await state.transact(insert, f"tournament with a long name {number}")
     state.close()
     damage(path)
-    with pytest.raises(DataLoss, match=r"state\.sqlite: is damaged: .*; restore a copy or choose another file") as told:
+    with pytest.raises(
+        DataLoss, match=r"state\.sqlite: is damaged: .*; restore a copy or choose another file"
+    ) as refusal:
         Database.open(path, format, clock)
-    assert "\n" not in told.value.message
+    assert "\n" not in refusal.value.message
 
 
-def test_the_database_of_another_program_is_left_alone(path: Path, format: Format) -> None:
+def test_the_database_of_another_program_is_not_changed(path: Path, format: Format) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE theirs (x)")
     other.close()
     before = path.read_bytes()
-    with pytest.raises(FailedPrecondition, match=f"is not the {format.owner}'s"):
+    with pytest.raises(FailedPrecondition, match=f"is not a database of the {format.owner}"):
         Database.open(path, format, clock)
     assert path.read_bytes()[100:] == before[100:]  # only the header's journal mode may differ
 
 
 def test_the_database_of_another_service_is_refused(path: Path) -> None:
     Database.open(path, leaderboard_state.DATABASE_FORMAT, clock).close()
-    with pytest.raises(FailedPrecondition, match="is not the orchestrator's; choose another file"):
+    with pytest.raises(FailedPrecondition, match="is not a database of the orchestrator; choose another file"):
         Database.open(path, orchestrator_state.DATABASE_FORMAT, clock)
 
 
@@ -218,12 +220,12 @@ def test_the_database_of_another_version_is_refused(path: Path, format: Format) 
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 99")
     other.close()
-    told = rf"was written by another version \(format 99, this one reads {format.version}\)"
-    with pytest.raises(FailedPrecondition, match=told):
+    message = rf"was written by another version \(format 99, this one reads {format.version}\)"
+    with pytest.raises(FailedPrecondition, match=message):
         Database.open(path, format, clock)
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, format: Format) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path, format: Format) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FailedPrecondition, match="its folder cannot be made"):
+    with pytest.raises(FailedPrecondition, match="its folder cannot be created"):
         Database.open(tmp_path / "file" / "state.sqlite", format, clock)

@@ -1,3 +1,5 @@
+"""Tests how a service starts and how it reports errors."""
+
 import asyncio
 from dataclasses import dataclass, field
 
@@ -15,10 +17,10 @@ class Config:
 
 
 async def fail(config: Config) -> None:
-    raise FailedPrecondition(f"folder {config.folder}: is taken; choose another")
+    raise FailedPrecondition(f"folder {config.folder}: is in use; choose another")
 
 
-def test_a_service_is_served_with_its_configuration() -> None:
+def test_a_service_is_run_with_its_configuration() -> None:
     served: list[str] = []
 
     async def serve(config: Config) -> None:
@@ -29,24 +31,24 @@ def test_a_service_is_served_with_its_configuration() -> None:
     assert served == ["there"]
 
 
-def test_what_a_user_can_cause_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_a_service_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert service.run("tower", Config, fail, []) == 2
-    assert capsys.readouterr().err == "error: folder here: is taken; choose another\n"
+    assert capsys.readouterr().err == "error: folder here: is in use; choose another\n"
 
 
-def test_a_configuration_that_cannot_be_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_configuration_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert service.run("tower", Config, fail, ["--set", "folder=7"]) == 2
     assert service.run("tower", Config, fail, ["--set", "floor=7"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.startswith("error: ") for line in lines] == [True, True]
 
 
-def test_a_debugged_service_raises_what_stopped_it() -> None:
+def test_with_log_level_debug_the_error_is_raised() -> None:
     with pytest.raises(FailedPrecondition):
         service.run("tower", Config, fail, ["--set", "telemetry.log_level=debug"])
 
 
-def test_a_defect_is_not_hidden() -> None:
+def test_other_exceptions_are_raised() -> None:
     async def serve(config: Config) -> None:
         raise ZeroDivisionError
 

@@ -1,4 +1,4 @@
-"""Who proves what to whom over a network, with certificates of authorities that are made here."""
+"""Tests mutual TLS with certificates of authorities that the tests create."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ Become = Callable[..., None]
 
 
 def write(folder: Path, authority: trustme.CA, *names: str) -> None:
-    """Files of a member whose certificate is good for these names."""
+    """Writes key, certificate and authority of a service whose certificate is valid for these names."""
     folder.mkdir(exist_ok=True)
     leaf = authority.issue_cert(*names)
     leaf.private_key_pem.write_to_path(folder / "tls.key")
@@ -27,7 +27,7 @@ def write(folder: Path, authority: trustme.CA, *names: str) -> None:
 
 @pytest.fixture
 def become(monkeypatch: pytest.MonkeyPatch) -> Become:
-    """Sets who this process is from now on; nobody without a folder."""
+    """Returns a function that sets the TLS files of this process; without a folder: no TLS."""
 
     def chosen(folder: Path | None, server_name: str = "") -> None:
         for name, file in ((tls.CERTIFICATE, "tls.crt"), (tls.KEY, "tls.key"), (tls.AUTHORITY, "ca.crt")):
@@ -52,8 +52,8 @@ async def server(member: Path, become: Become) -> AsyncIterator[Server]:
     await started.drain()
 
 
-async def asked(address: str) -> Any:
-    """What the server says of its health."""
+async def health_of(address: str) -> Any:
+    """Returns the health that the server reports."""
     channel = rpc.connect(address)
     try:
         check: Any = health_pb2_grpc.HealthStub(channel).Check
@@ -63,68 +63,66 @@ async def asked(address: str) -> Any:
     return answer.status
 
 
-async def test_members_of_one_authority_hear_each_other(server: Server) -> None:
-    assert await asked(server.address) == health_pb2.HealthCheckResponse.SERVING
+async def test_services_of_one_authority_connect(server: Server) -> None:
+    assert await health_of(server.address) == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_who_shows_nothing_is_not_heard(server: Server, become: Become) -> None:
+async def test_a_client_without_a_certificate_is_refused(server: Server, become: Become) -> None:
     become(None)
     with pytest.raises(Unavailable):
-        await asked(server.address)
+        await health_of(server.address)
 
 
-async def test_members_of_another_authority_are_not_heard_and_do_not_listen(
+async def test_a_client_of_another_authority_refuses_the_server_and_is_refused(
     server: Server, become: Become, member: Path, tmp_path: Path
 ) -> None:
-    stranger = tmp_path / "stranger"
-    write(stranger, trustme.CA(), "127.0.0.1")
-    become(stranger)
+    other = tmp_path / "other"
+    write(other, trustme.CA(), "127.0.0.1")
+    become(other)
     with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        await asked(server.address)
-    # Even one who trusts the server: it wants to see a certificate of its own authority.
-    (stranger / "ca.crt").write_bytes((member / "ca.crt").read_bytes())
+        await health_of(server.address)
+    # Refused even if the client trusts the server: its certificate is of another authority.
+    (other / "ca.crt").write_bytes((member / "ca.crt").read_bytes())
     with pytest.raises(Unavailable):
-        await asked(server.address)
+        await health_of(server.address)
 
 
-async def test_a_server_proves_the_name_that_was_dialled_or_the_one_that_is_set(become: Become, tmp_path: Path) -> None:
+async def test_the_certificate_must_have_the_host_name_or_the_name_that_is_set(become: Become, tmp_path: Path) -> None:
     write(tmp_path / "named", trustme.CA(), "podrace-orchestrator")
     become(tmp_path / "named")
     server = await Server.start(ServerConfig(grace_seconds=0.0), [])
     try:
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1"):
-            await asked(server.address)
+            await health_of(server.address)
         become(tmp_path / "named", server_name="podrace-orchestrator")
-        assert await asked(server.address) == health_pb2.HealthCheckResponse.SERVING
+        assert await health_of(server.address) == health_pb2.HealthCheckResponse.SERVING
     finally:
         await server.drain()
 
 
-async def test_sockets_of_this_machine_need_no_certificates(member: Path, become: Become, tmp_path: Path) -> None:
+async def test_unix_sockets_need_no_certificates(member: Path, become: Become, tmp_path: Path) -> None:
     become(member)
     address = f"unix:{tmp_path}/s"
     server = await Server.start(ServerConfig(listen=address, grace_seconds=0.0), [])
     try:
         become(None)
-        assert await asked(address) == health_pb2.HealthCheckResponse.SERVING
+        assert await health_of(address) == health_pb2.HealthCheckResponse.SERVING
     finally:
         await server.drain()
 
 
-async def test_health_is_told_to_probes_that_know_no_certificates(server: Server, become: Become) -> None:
+async def test_health_is_reported_to_probes_without_certificates(server: Server, become: Become) -> None:
     become(None)
-    assert await asked(server.health_address) == health_pb2.HealthCheckResponse.SERVING
+    assert await health_of(server.health_address) == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_certificates_that_were_renewed_are_shown_without_a_restart(
-    server: Server, member: Path, become: Become
-) -> None:
-    assert await asked(server.address) == health_pb2.HealthCheckResponse.SERVING
+async def test_renewed_certificates_are_used_without_a_restart(server: Server, member: Path, become: Become) -> None:
+    assert await health_of(server.address) == health_pb2.HealthCheckResponse.SERVING
     write(member, trustme.CA(), "127.0.0.1")
-    assert await asked(server.address) == health_pb2.HealthCheckResponse.SERVING
+    assert await health_of(server.address) == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_what_was_read_last_holds_while_files_are_being_replaced(server: Server, member: Path) -> None:
+async def test_the_previous_files_are_used_while_files_are_being_replaced(server: Server, member: Path) -> None:
     key = (member / "tls.key").read_bytes()
     channel_side = tls.identity_for("h:1")
     assert channel_side is not None
@@ -139,21 +137,21 @@ async def test_what_was_read_last_holds_while_files_are_being_replaced(server: S
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
-        ("missing", FailedPrecondition, r"TLS: .*tls\.key: No such file or directory; look at PODRACE_TLS_CERTIF"),
-        ("foreign key", FailedPrecondition, r"TLS: .*tls\.crt, .*tls\.key or .*ca\.crt: .*KEY_VALUES_MISMATCH.*; look"),
-        ("no PEM", FailedPrecondition, r"TLS: .*; look at PODRACE_TLS_CERTIFICATE_FILE"),
-        ("unset", InvalidArgument, r"PODRACE_TLS_KEY_FILE: missing; set it beside PODRACE_TLS_CERTIFICATE_FILE, PODRA"),
+        ("missing", FailedPrecondition, r"TLS: .*tls\.key: No such file or directory; check PODRACE_TLS_CERTIF"),
+        ("other key", FailedPrecondition, r"TLS: .*tls\.crt, .*tls\.key or .*ca\.crt: .*KEY_VALUES_MISMATCH.*; check"),
+        ("not PEM", FailedPrecondition, r"TLS: .*; check PODRACE_TLS_CERTIFICATE_FILE"),
+        ("unset", InvalidArgument, r"PODRACE_TLS_KEY_FILE: missing; set it together with PODRACE_TLS_CERTIFICATE_FILE"),
     ],
 )
-async def test_files_that_cannot_work_are_told_before_anybody_is_dialled(
+async def test_unusable_files_are_reported_before_a_connection_is_made(
     member: Path, become: Become, monkeypatch: pytest.MonkeyPatch, damage: str, error: type[PodraceError], message: str
 ) -> None:
     become(member)
     if damage == "missing":
         (member / "tls.key").unlink()
-    elif damage == "foreign key":
+    elif damage == "other key":
         trustme.CA().issue_cert("x").private_key_pem.write_to_path(member / "tls.key")
-    elif damage == "no PEM":
+    elif damage == "not PEM":
         (member / "ca.crt").write_text("no certificate")
     else:
         monkeypatch.delenv(tls.KEY)

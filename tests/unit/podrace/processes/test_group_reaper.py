@@ -1,4 +1,4 @@
-"""What a process has started ends with it, although nobody is left who could see to it."""
+"""Tests that the children of a process are killed when the process exits for any reason."""
 
 import os
 import select
@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import os, signal, subprocess
 from podrace.processes import group_reaper
-group_reaper.sweep_after_this_process()
+group_reaper.reap_group_after_this_process()
 try:
     os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:
@@ -23,7 +23,7 @@ print("there is a child that this process has not started", flush=True)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_process_has_started_goes_with_it_however_it_goes(how: signal.Signals) -> None:
+def test_the_children_of_a_process_are_killed_when_it_exits(how: signal.Signals) -> None:
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
@@ -31,8 +31,8 @@ def test_what_a_process_has_started_goes_with_it_however_it_goes(how: signal.Sig
         try:
             process.send_signal(how)
             process.wait(10.0)
-            assert select.select([child], [], [], 10.0)[0], "it outlives the process that has started it"
-            # And nobody holds what the process had open: the sweeper is gone.
+            assert select.select([child], [], [], 10.0)[0], "the child outlives its parent"
+            # End-of-file: no process holds the pipe any more, so the reaper has exited as well.
             assert process.stdout.read() == ""
         finally:
             if not select.select([child], [], [], 0.0)[0]:

@@ -1,4 +1,4 @@
-"""A lifeline tells of the holder's end, however it comes."""
+"""Tests that a lifeline reports the exit of its holder."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ def path() -> Iterator[Path]:
         yield Path(folder) / "line"
 
 
-async def test_it_is_lost_when_the_block_ends(path):
+async def test_a_lifeline_is_lost_when_the_block_ends(path):
     with lifeline.hold(path):
         waiting = asyncio.create_task(lifeline.lost(path))
         done, _ = await asyncio.wait([waiting], timeout=0.1)
@@ -29,7 +29,7 @@ async def test_it_is_lost_when_the_block_ends(path):
     assert not path.exists()
 
 
-async def test_a_kill_is_noticed_by_all_who_hold_on(path):
+async def test_all_peers_detect_a_killed_holder(path):
     script = f"""
 import pathlib, signal
 from podrace.processes import lifeline
@@ -48,11 +48,11 @@ with lifeline.hold(pathlib.Path({str(path)!r})):
             assert all("was lost" in reason for reason in await asyncio.gather(*waiting))
 
 
-async def test_one_that_never_was_is_lost_at_once(path):
+async def test_a_missing_lifeline_is_lost_at_once(path):
     assert "did not appear" in await lifeline.lost(path)
 
 
-async def test_one_that_appears_in_time_is_waited_for(path):
+async def test_a_lifeline_that_appears_in_time_is_waited_for(path):
     waiting = asyncio.create_task(lifeline.lost(path, appear_seconds=5))
     await asyncio.sleep(0)
     with lifeline.hold(path):
@@ -61,10 +61,10 @@ async def test_one_that_appears_in_time_is_waited_for(path):
     assert "was lost" in await waiting
 
 
-async def test_peers_that_came_and_went_do_not_wear_it_out(path):
+async def test_many_peers_can_attach_and_detach(path):
     with lifeline.hold(path):
         for _ in range(2000):
-            descriptor = lifeline.grasp(path)
+            descriptor = lifeline.attach(path)
             assert descriptor is not None
             os.close(descriptor)
         waiting = asyncio.create_task(lifeline.lost(path))
@@ -73,26 +73,26 @@ async def test_peers_that_came_and_went_do_not_wear_it_out(path):
     assert "was lost" in await waiting
 
 
-async def test_what_a_dead_holder_left_is_no_lifeline_and_can_be_held_anew(path):
+async def test_the_pipe_of_a_dead_holder_is_lost_and_can_be_replaced(path):
     os.mkfifo(path)
     assert "did not appear" in await lifeline.lost(path)
     with lifeline.hold(path):
-        assert lifeline.grasp(path) is not None
+        assert lifeline.attach(path) is not None
 
 
-def test_it_is_held_from_the_moment_it_can_be_seen(path, monkeypatch):
+def test_a_lifeline_is_held_before_it_appears(path, monkeypatch):
     seen = []
 
-    def looked_at_first(*arguments):
+    def recorded(*arguments):
         seen.append(path.exists())
         return opened(*arguments)
 
     opened = os.open
     with monkeypatch.context() as patched:
-        patched.setattr(os, "open", looked_at_first)
+        patched.setattr(os, "open", recorded)
         with lifeline.hold(path):
             assert seen == [False]
-            descriptor = lifeline.grasp(path)
+            descriptor = lifeline.attach(path)
     assert descriptor is not None
     os.close(descriptor)
     assert not list(path.parent.iterdir())
