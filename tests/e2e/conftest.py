@@ -1,4 +1,4 @@
-"""A home of its own for each test."""
+"""Provides a new home for each test and kills the processes that a failed test left."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ def home() -> Iterator[Home]:
             if process.poll() is None:
                 process.kill()
             process.communicate()
-        # After a failed test only; a good one has left nothing.
+        # Only a failed test leaves processes.
         for pid in home.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A home of its own for each test, the `podrace` command as a user runs it, and eyes on every process of its mesh."""
+"""Runs the `podrace` command on a home as a user does, and inspects the processes of its mesh."""
 
 import contextlib
 import json
@@ -41,7 +41,7 @@ initial_agents = 2
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 60.0, *, what: str = "nothing") -> Any:
-    """Looks until a condition gives something."""
+    """Polls a condition until its result is true, and returns the result."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = condition()
@@ -53,7 +53,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60.0, *, what: str =
 
 @dataclass
 class Home:
-    """One home, the commands run on it, and what runs for it."""
+    """A home, the commands that were run on it, and the processes of its mesh."""
 
     path: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -63,14 +63,14 @@ class Home:
         return Folders.of(self.path)
 
     def spec(self, objective: str, **sections: str) -> Path:
-        """Writes a specification: the small one with an objective and further sections."""
+        """Writes the small specification with an objective and further sections."""
         path = self.path.parent / f"{self.path.name}.toml"
         more = "".join(f"\n[{name.replace('__', '.')}]\n{body}\n" for name, body in sections.items())
         path.write_text(SPEC + objective + "\n" + more)
         return path
 
     def start(self, *arguments: str, with_home: bool = True) -> subprocess.Popen[str]:
-        """Starts a command in a session of its own."""
+        """Starts a command in a new session."""
         home = ["--home", str(self.path)] if with_home else []
         process = subprocess.Popen(
             [sys.executable, "-m", "podrace.cli", *arguments, *home],
@@ -84,21 +84,21 @@ class Home:
         return process
 
     def run(self, *arguments: str, seconds: float = 100.0, with_home: bool = True) -> tuple[int, str, str]:
-        """Runs a command to its end: exit code, stdout, stderr."""
+        """Runs a command and returns its exit code, stdout and stderr."""
         process = self.start(*arguments, with_home=with_home)
         out, err = process.communicate(timeout=seconds)
         return process.returncode, out, err
 
     def json(self, *arguments: str, seconds: float = 100.0, with_home: bool = True) -> Any:
-        """Runs a command that must succeed and returns its one JSON value."""
+        """Runs a command that must succeed and returns its JSON output."""
         code, out, err = self.run(*arguments, "--json", seconds=seconds, with_home=with_home)
         assert code == 0, err
         return json.loads(out)
 
     def processes(self) -> dict[int, str]:
-        """Pids and command lines of everything that runs for this home, the commands themselves left out.
+        """Returns pids and command lines of all processes of this home except the commands.
 
-        Forked roles keep the command line of their nursery, which names the runtime folder as well.
+        Forked roles keep the command line of their fork server, which contains the runtime folder.
         """
         own = {process.pid for process in self.started}
         found = {}
@@ -111,14 +111,14 @@ class Home:
         return found
 
     def service(self, name: str) -> int:
-        """Pid of the orchestrator, the leaderboard or the nursery."""
-        wanted = "agentpod forkserver" if name == "nursery" else f"-m {name} "
+        """Returns the pid of the orchestrator, the leaderboard or the fork server."""
+        wanted = "agentpod forkserver" if name == "fork server" else f"-m {name} "
         roles = {pid for pods in self.roles().values() for pid in pods.values()}
         (pid,) = (pid for pid, line in self.processes().items() if wanted in line and pid not in roles)
         return pid
 
     def roles(self) -> dict[str, dict[str, int]]:
-        """Pids of the roles of each pod that lives, by pod id and role."""
+        """Returns the pids of the roles of each running pod, by pod id and role."""
         pods = {}
         for path in self.folders.pods.glob("*/pod.json"):
             with contextlib.suppress(OSError, ValueError):
@@ -129,7 +129,7 @@ class Home:
         return pods
 
     def candidates(self, tournament_id: str) -> list[leaderboard_pb2.Candidate]:
-        """Every submission that the live leaderboard acknowledges, in order of arrival; empty while it is away."""
+        """Returns all submissions in order of arrival; empty while the leaderboard does not answer."""
         with grpc.insecure_channel(f"unix:{self.folders.leaderboard_socket}") as channel:
             stub = leaderboard_pb2_grpc.LeaderboardServiceStub(channel)
             request = leaderboard_pb2.ListCandidatesRequest(
@@ -140,12 +140,12 @@ class Home:
         return []
 
     def tournament_id(self) -> str:
-        """Id of the only tournament, once there is one; read from the names of its logs."""
+        """Returns the id of the only tournament, read from the names of its logs; empty if there is none yet."""
         names = {path.name.rpartition("-p")[0] for path in self.folders.logs.glob("*-p*.log")}
         return next(iter(names), "")
 
     def left_behind(self) -> list[str]:
-        """What should not be there when no command runs."""
+        """Returns processes and files that should not exist while no command runs."""
         memory = [path.name for path in Path("/dev/shm").glob(f"podrace-{self.tournament_id()}-p*")]
         runtime = [str(self.folders.runtime)] if self.folders.runtime.exists() else []
         return [*self.processes().values(), *memory, *runtime]

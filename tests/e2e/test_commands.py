@@ -1,4 +1,4 @@
-"""A user's day: train, look at the results, ask for an evaluation; every answer in the promised shape."""
+"""The commands of a user: train, show results, evaluate. Every JSON output has the documented keys."""
 
 import json
 
@@ -31,7 +31,7 @@ STANDINGS_KEYS = {
 }
 
 
-def test_one_command_trains_and_the_others_tell_of_it(home):
+def test_one_command_trains_and_the_others_show_its_results(home):
     spec = home.spec("environment_steps = 50000", pool="maximum_pods = 2")
     trained = home.json("train", str(spec))
     assert set(trained) >= TRAIN_KEYS
@@ -67,7 +67,7 @@ def test_one_command_trains_and_the_others_tell_of_it(home):
         ("python:nowhere:nothing", "nowhere"),
     ],
 )
-def test_an_environment_that_cannot_work_ends_the_tournament_with_one_line(home, environment, words):
+def test_an_environment_that_does_not_work_fails_the_tournament_with_one_line(home, environment, words):
     spec = home.spec("environment_steps = 50000")
     code, _, err = home.run("train", str(spec), "--set", f'environment.id="{environment}"')
     assert code != 0
@@ -86,7 +86,7 @@ def test_a_home_that_is_a_file_is_refused_in_one_line(home):
     assert str(home.path) in line
 
 
-def test_a_corrupted_champion_is_told_in_one_line(home):
+def test_a_corrupted_champion_is_reported_in_one_line(home):
     trained = home.json("train", str(home.spec("environment_steps = 20000")))
     manifest = trained["champion_checkpoint"]
     (path,) = home.folders.store.glob(f"**/{manifest}*")

@@ -1,4 +1,4 @@
-"""Kill any process at any time: the tournament goes on, and no accepted candidate is lost."""
+"""After a kill of any process at any time the tournament continues, and no accepted candidate is lost."""
 
 import os
 import signal
@@ -11,20 +11,20 @@ pytestmark = pytest.mark.e2e
 
 
 def kill_and_wait(home, tournament: str, name: str) -> None:
-    """Kills one process, then waits until agents are scored that were not before."""
+    """Kills one process, then waits until there are new candidates."""
     before = wait_for(lambda: home.candidates(tournament))
     os.kill(pid_of(home, name), signal.SIGKILL)
 
-    def goes_on() -> bool:
+    def continues() -> bool:
         now = home.candidates(tournament)
         lost = {candidate.candidate_id for candidate in before} - {candidate.candidate_id for candidate in now}
         return bool(now) and not lost and len(now) >= len(before) + 3
 
-    wait_for(goes_on, what=f"further candidates after the {name} was killed")
+    wait_for(continues, what=f"further candidates after the {name} was killed")
 
 
 def pid_of(home, name: str) -> int:
-    if name in ("orchestrator", "leaderboard", "nursery"):
+    if name in ("orchestrator", "leaderboard", "fork server"):
         return home.service(name)
     return wait_for(lambda: next((roles[name] for roles in home.roles().values() if name in roles), 0))
 
@@ -32,11 +32,11 @@ def pid_of(home, name: str) -> int:
 @pytest.mark.parametrize(
     ("layout", "cores", "victims"),
     [
-        ("separate", 2, ["worker-0", "evaluator", "learner", "orchestrator", "leaderboard", "nursery", "worker-0"]),
-        ("fused", 1, ["learner", "orchestrator", "leaderboard", "nursery", "learner"]),
+        ("separate", 2, ["worker-0", "evaluator", "learner", "orchestrator", "leaderboard", "fork server", "worker-0"]),
+        ("fused", 1, ["learner", "orchestrator", "leaderboard", "fork server", "learner"]),
     ],
 )
-def test_killing_any_process_stops_nothing_and_loses_nothing(home, layout, cores, victims):
+def test_killing_any_process_neither_stops_the_tournament_nor_loses_candidates(home, layout, cores, victims):
     spec = home.spec(
         'wall_clock_duration = "100s"', pod=f'layout = "{layout}"\ncores = {cores}', pool="maximum_pods = 1"
     )
@@ -57,7 +57,7 @@ def test_killing_any_process_stops_nothing_and_loses_nothing(home, layout, cores
     assert len(acknowledged) >= 2 + 3 * len(victims)
 
 
-def test_ctrl_c_keeps_everything_and_resume_goes_on(home):
+def test_ctrl_c_keeps_the_results_and_resume_continues(home):
     spec = home.spec("environment_steps = 400000")
     training = home.start("train", str(spec))
     tournament = wait_for(home.tournament_id)
@@ -81,7 +81,7 @@ def test_ctrl_c_keeps_everything_and_resume_goes_on(home):
     assert "objective" in err or "complete" in err.lower()
 
 
-def test_a_killed_command_ends_its_mesh_and_can_be_resumed(home):
+def test_the_mesh_of_a_killed_command_stops_and_its_tournament_can_be_resumed(home):
     spec = home.spec("environment_steps = 200000")
     training = home.start("train", str(spec))
     tournament = wait_for(home.tournament_id)
@@ -101,7 +101,7 @@ def test_a_second_training_on_the_same_home_is_refused_in_one_line(home):
     assert code != 0
     assert "--home" in err
     assert "Traceback" not in err
-    # Queries join the mesh that is there.
+    # Queries join the running mesh.
     assert home.json("ls")[0]["state"] == "RUNNING"
     training.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""A grid on a real mesh: cells side by side, a command that is killed, and the same command again."""
+"""A grid on a real mesh: parallel cells, a killed command, and the same command again."""
 
 import json
 
@@ -8,7 +8,7 @@ from homes import wait_for
 pytestmark = pytest.mark.e2e
 
 
-def test_a_grid_goes_on_where_a_killed_command_left_it(home):
+def test_a_grid_resumes_after_its_command_was_killed(home):
     spec = home.spec("environment_steps = 8000", pool="maximum_pods = 1")
     arguments = "grid", str(spec), "--axes", "seed=0..1", "--parallel", "2"
     killed = home.start(*arguments)
@@ -24,6 +24,6 @@ def test_a_grid_goes_on_where_a_killed_command_left_it(home):
     (folder,) = (home.path / "grids").iterdir()
     assert (folder / "grid.png").stat().st_size > 10_000
     assert json.loads((folder / "results.json").read_text()) == grid
-    # What the killed command had begun was gone on with: there is one tournament a cell.
+    # The tournaments of the killed command were resumed: there is one tournament per cell.
     assert {row["tournament_id"] for row in home.json("ls")} == {cell["tournament_id"] for cell in grid["cells"]}
     assert not home.left_behind()

@@ -1,4 +1,4 @@
-"""A tournament whose checkpoints lie on an S3 server."""
+"""A tournament with its checkpoints on an S3 server."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import weed
 pytestmark = pytest.mark.e2e
 
 
-def test_a_tournament_keeps_its_checkpoints_on_an_s3_server_and_goes_on_from_there(home, monkeypatch):
+def test_a_tournament_keeps_its_checkpoints_on_an_s3_server(home, monkeypatch):
     if weed.binary() is None:
         pytest.skip(weed.MISSING)
     with weed.running_server() as server:
@@ -21,7 +21,7 @@ def test_a_tournament_keeps_its_checkpoints_on_an_s3_server_and_goes_on_from_the
         trained = home.json("train", str(spec), "--store", uri)
         assert trained["state"] == "COMPLETED"
         assert not home.folders.store.exists()
-        # The home remembers its store.
+        # The home has recorded its store.
         assert home.json("evaluate", "latest", "--episodes", "2")["episodes"] == 2
         assert not home.left_behind()
 

@@ -1,4 +1,4 @@
-"""A tournament whose generator and updater are a user's own functions."""
+"""A tournament with Python functions as generator and updater plugins."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ SMALL = {
 }
 
 
-def test_a_users_own_generator_and_updater_run_a_tournament(home):
+def test_a_tournament_runs_with_a_generator_and_an_updater_plugin(home):
     overrides = [argument for key, value in SMALL.items() for argument in ("--set", f"{key}={value}")]
     trained = home.json("train", str(EXAMPLE), *overrides)
     assert trained["state"] == "COMPLETED"

@@ -1,4 +1,4 @@
-"""The same specification and seed give the same tournament, bit for bit, however fast each pod was."""
+"""The same specification and seed produce the same tournament, bit by bit, regardless of the speed of pods."""
 
 import json
 import sqlite3
@@ -10,8 +10,8 @@ from homes import Home
 pytestmark = pytest.mark.e2e
 
 
-def story(home: Home) -> dict[str, object]:
-    """Everything of a tournament that must not depend on timing, by agent."""
+def timeless_results(home: Home) -> dict[str, object]:
+    """Returns the results of a tournament that must not depend on timing, by agent."""
     trained = home.json(
         "train",
         str(home.spec("environment_steps = 60000", pool="maximum_pods = 2")),
@@ -47,9 +47,9 @@ def story(home: Home) -> dict[str, object]:
     return {"curves": {agent: sorted(points) for agent, points in curves.items()}, "agents": sorted(agents)}
 
 
-def test_a_synchronous_tournament_is_the_same_again(home, tmp_path):
-    first = story(home)
-    second = story(Home(home.path.parent / "again"))
+def test_a_synchronous_tournament_is_reproducible(home, tmp_path):
+    first = timeless_results(home)
+    second = timeless_results(Home(home.path.parent / "again"))
     assert len(first["curves"]) >= 6
     assert any(parents for _, parents in first["agents"])
     assert first == second
@@ -72,7 +72,7 @@ def test_an_agent_is_trained_again_from_its_manifest_bit_for_bit(home):
     assert all(file["recorded"] == file["again"] for file in again["files"])
 
 
-def test_the_leaderboards_log_replays_without_a_difference(home):
+def test_replaying_the_leaderboards_decisions_finds_no_differences(home):
     trained = home.json("train", str(home.spec("environment_steps = 60000", pool="maximum_pods = 2")))
     replayed = home.json("lineage", trained["tournament_id"], "--replay")
     assert replayed["differences"] == []
@@ -80,10 +80,10 @@ def test_the_leaderboards_log_replays_without_a_difference(home):
     assert replayed["submissions"] >= 12
 
 
-def test_an_altered_log_is_found(home):
+def test_an_altered_decision_is_found(home):
     trained = home.json("train", str(home.spec("environment_steps = 40000")))
     with closing(sqlite3.connect(home.folders.leaderboard_database, isolation_level=None)) as database:
-        # An accepted candidate is called refused: what was said at its arrival no longer follows from the log.
+        # Marks an accepted candidate as refused, which no longer follows from the recorded history.
         changed = database.execute("update submissions set verdict = 2 where sequence = 1 and verdict != 2")
         assert changed.rowcount == 1
     code, out, err = home.run("lineage", trained["tournament_id"], "--replay")

@@ -1,4 +1,4 @@
-"""A mesh whose pods come by themselves, as processes: two tournaments one after the other, one pod, then a signal."""
+"""A mesh with an external pod: the pod trains for two tournaments in a row, then stops after a signal."""
 
 import asyncio
 import json
@@ -21,11 +21,11 @@ from podrace.specification.resolve import parse
 from podrace.tournament.v1 import tournament_pb2
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-PATIENCE_SECONDS = 60.0
+DEADLINE_SECONDS = 60.0
 
 
 class Processes:
-    """The processes of one mesh, in a folder of its own."""
+    """The processes of one mesh in a temporary folder."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
@@ -33,15 +33,15 @@ class Processes:
         self.shared = {"telemetry.log_format": "json", "store": f"folder://{folder}/store"}
 
     def start(self, *command: str, **settings: Any) -> "subprocess.Popen[bytes]":
-        told = [f"{key.replace('__', '.')}={value}" for key, value in (self.shared | settings).items()]
-        arguments = [argument for pair in told for argument in ("--set", pair)]
+        pairs = [f"{key.replace('__', '.')}={value}" for key, value in (self.shared | settings).items()]
+        arguments = [argument for pair in pairs for argument in ("--set", pair)]
         log = self._stack.enter_context((self.folder / f"{command[0]}.log").open("wb"))
         process = subprocess.Popen([sys.executable, "-m", *command, *arguments], stderr=log)
-        self._stack.callback(process.wait, PATIENCE_SECONDS)
+        self._stack.callback(process.wait, DEADLINE_SECONDS)
         self._stack.callback(process.terminate)
         return process
 
-    def said(self, program: str, event: str) -> dict[str, Any]:
+    def log_entry(self, program: str, event: str) -> dict[str, Any]:
         lines = map(json.loads, (self.folder / f"{program}.log").read_text().splitlines())
         return next(line for line in lines if line["event"] == event)
 
@@ -68,7 +68,7 @@ def mesh() -> Iterator[Processes]:
 
 
 async def trained(stub: Any, number: int) -> pb.WatchTournamentResponse:
-    """A short tournament at its end."""
+    """Runs a short tournament and returns its last update."""
     values = {
         "environment": {"id": "cartpole", "count": 16},
         "algorithms": {"ppo": {}},
@@ -77,12 +77,12 @@ async def trained(stub: Any, number: int) -> pb.WatchTournamentResponse:
     }
     request = pb.CreateTournamentRequest(request_id=f"r{number}", spec=parse(values, source="test"))
     name = (await rpc.call(stub.CreateTournament, request, deadline_seconds=10)).tournament.tournament_id
-    watch = stub.WatchTournament(pb.WatchTournamentRequest(tournament_id=name), timeout=PATIENCE_SECONDS)
+    watch = stub.WatchTournament(pb.WatchTournamentRequest(tournament_id=name), timeout=DEADLINE_SECONDS)
     return [message async for message in watch][-1]
 
 
-async def test_one_pod_outlives_tournaments_and_goes_by_a_signal(mesh: Processes) -> None:
-    await rpc.wait_until_serving(mesh.orchestrator, deadline_seconds=PATIENCE_SECONDS)
+async def test_an_external_pod_serves_several_tournaments_and_stops_after_a_signal(mesh: Processes) -> None:
+    await rpc.wait_until_serving(mesh.orchestrator, deadline_seconds=DEADLINE_SECONDS)
     pod = mesh.start(
         "agentpod",
         "learner",
@@ -99,9 +99,9 @@ async def test_one_pod_outlives_tournaments_and_goes_by_a_signal(mesh: Processes
             assert ended.tournament.state == tournament_pb2.TOURNAMENT_STATE_COMPLETED, ended.tournament.reason
             assert ended.tournament.environment_steps >= 20_000
         assert pod.poll() is None
-    page = f"http://{mesh.said('orchestrator', 'serving')['metrics']}/pods"
+    page = f"http://{mesh.log_entry('orchestrator', 'serving')['metrics']}/pods"
     answer = await asyncio.to_thread(lambda: urllib.request.urlopen(page, timeout=5).read())
-    # Whether the pod is listed still depends on the moment.
+    # Whether the pod is still listed depends on timing.
     assert all(group["labels"]["role"] == "learner" for group in json.loads(answer))
     pod.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(pod.wait, PATIENCE_SECONDS) == 0
+    assert await asyncio.to_thread(pod.wait, DEADLINE_SECONDS) == 0
