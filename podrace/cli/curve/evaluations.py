@@ -102,13 +102,8 @@ async def evaluate_snapshots(
     slots = asyncio.Semaphore(QUEUED_AT_ONCE)
 
     async def evaluate(checkpoint: Checkpoint) -> None:
-        digest = checkpoint.manifest_digest
-        queued = before[digest].work.evaluation_id if digest in before else ""
         async with slots:
-            try:
-                results.evaluations[digest] = await _evaluated(client, tournament, checkpoint, how, queued)
-            except FailedPrecondition as error:
-                results.failures[digest] = error.message
+            await _evaluate(client, tournament, checkpoint, how, before, results)
         messages.one_more()
 
     async with _cancelling([asyncio.create_task(evaluate(checkpoint)) for checkpoint in missing]) as tasks:
@@ -130,20 +125,32 @@ def _is_done(entries: Mapping[str, EvaluationEntry], digest: str) -> bool:
     return digest in entries and entries[digest].done
 
 
-async def _evaluated(
-    client: Client, tournament: Tournament, checkpoint: Checkpoint, how: EvaluationSettings, queued: str
-) -> Evaluation:
-    if queued:
-        return await scoring.awaited(client, tournament, queued)
-    return await scoring.evaluated(
-        client,
-        tournament,
-        checkpoint,
-        episodes=how.episodes,
-        options=how.options,
-        seed=how.seed,
-        stochastic=how.stochastic,
-    )
+async def _evaluate(
+    client: Client,
+    tournament: Tournament,
+    checkpoint: Checkpoint,
+    how: EvaluationSettings,
+    before: Mapping[str, EvaluationEntry],
+    results: SnapshotEvaluations,
+) -> None:
+    """Evaluates a checkpoint, or waits for its queued evaluation, and adds the result or the error to `results`."""
+    digest = checkpoint.manifest_digest
+    try:
+        if digest in before:
+            queued = before[digest].work.evaluation_id
+            results.evaluations[digest] = await scoring.awaited(client, tournament, queued)
+            return
+        results.evaluations[digest] = await scoring.evaluated(
+            client,
+            tournament,
+            checkpoint,
+            episodes=how.episodes,
+            options=how.options,
+            seed=how.seed,
+            stochastic=how.stochastic,
+        )
+    except FailedPrecondition as error:
+        results.failures[digest] = error.message
 
 
 class _ProgressMessages:

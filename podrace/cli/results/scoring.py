@@ -33,17 +33,8 @@ async def evaluated(
 ) -> Evaluation:
     """Has a pod evaluate a checkpoint, or an ensemble, and returns the result.
 
-    Args:
-        client: Client of the mesh.
-        tournament: Tournament of the checkpoint.
-        checkpoint: The checkpoint.
-        episodes: Number of episodes to finish.
-        options: Environment options, merged over those of the tournament.
-        seed: Seed of the environments.
-        stochastic: Whether to sample actions instead of taking the most likely one.
-        members: Other members of the ensemble; empty evaluates the checkpoint alone.
-        request_id: Makes the request idempotent: within a day, a second call waits for the same evaluation.
-        deadline_seconds: Time limit for the result.
+    The arguments are those of `Client.create_evaluation`, with a time limit for the result. With a request id, a second
+    call within a day waits for the same evaluation.
 
     Raises:
         FailedPrecondition: The evaluation failed; the message contains the error of the pod.
