@@ -90,7 +90,7 @@ class ExternalPods:
     # --- assignment -------------------------------------------------------------------------------------------
 
     async def assign_work(self, requester: Holder) -> AssignedWork | dispatch.Wait:
-        """Assigns work of the tournament that has the fewest pods relative to its share."""
+        """Assigns work of the tournament with the fewest pods, among those that have fewer than their share."""
         async with self._lock:
             if requester.pod_id in self._runtime.cache.pods and await self._state.transact(
                 close_stale_record, requester
@@ -168,7 +168,7 @@ def decide_external(
         capacity: As many cores as there are external pods.
         demands: The results of `as_external_demand`.
         views: External pods that work for a tournament.
-        limits: Ignored, except for fields that do not apply to starting or killing pods.
+        limits: Ignored, because no pod is started or killed.
 
     Returns:
         The actions, and a summary in one line.

@@ -118,9 +118,9 @@ def _work_item(transaction: Transaction, record: WorkRecord, inputs: DispatchInp
     if not record.pod_id:
         return dispatch.WorkItem(record.work_id, None)
     pod = records.find(transaction, PodRecord, record.pod_id)
-    lives = pod is not None and pod.phase != PodPhase.GONE
+    alive = pod is not None and pod.phase != PodPhase.GONE
     expired = (record.work_id, record.lease_epoch) in inputs.expired
-    return dispatch.WorkItem(record.work_id, Holder(record.pod_id, record.incarnation), lives, not expired)
+    return dispatch.WorkItem(record.work_id, Holder(record.pod_id, record.incarnation), alive, not expired)
 
 
 def _rounds(

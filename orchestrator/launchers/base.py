@@ -87,7 +87,7 @@ class Launcher(Protocol):
 
 @runtime_checkable
 class EventSink(Protocol):
-    """A launcher whose platform has its own place for events.
+    """A launcher that also records events on its platform.
 
     state.on_event(launcher.record_event)
     """

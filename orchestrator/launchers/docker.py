@@ -195,7 +195,7 @@ class DockerLauncher:
         if any(leader.status == "running" for leader in self._containers(pod=pod.pod_id, role=LEADER)):
             return
         self._remove(pod.pod_id)
-        # The image is never pulled here: an image that was not built could be another owner's image on the registry.
+        # The image is never pulled: if it was not built, a registry could have another image of that name.
         self._client.images.get(self._options.image)
         gpus = self._free_gpus(pod.spec.gpus)
         try:

@@ -48,7 +48,7 @@ class RuntimeState:
         counters: Environment steps and failed agents.
         running_time: How long each tournament has been running.
         best: Best candidate of each tournament.
-        connected_pods: Pods that have asked for work.
+        connected_pods: Pods that have requested work.
         judged_rounds: By synchronous tournament, the number of rounds after which its objective was checked and not
             met.
         cache: Rows of the database that are kept in memory as well.

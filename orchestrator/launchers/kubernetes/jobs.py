@@ -1,4 +1,4 @@
-"""Builds the Job of a pod from the PodTemplate, and reads back which pod a Job is. Pure functions.
+"""Builds the Job of a pod from the PodTemplate, and reads back which pod a Job runs. Pure functions.
 
 The template has everything that does not depend on the pod: image, security, volumes, nodes, credentials. This module
 adds the pod's roles, their resources and configuration, and the memory they share.

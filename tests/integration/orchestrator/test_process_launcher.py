@@ -140,8 +140,8 @@ async def test_a_stopped_pod_is_noticed_at_once_and_leaves_nothing(harness: Laun
     await harness.launcher.start(pod())
     await harness.launcher.list()
     left = harness.processes()
-    mine, other = "podrace-race-aaaaaa-p0-policy", "podrace-race-aaaaaa-p0-x-policy"
-    for name in (mine, other):
+    own, other = "podrace-race-aaaaaa-p0-policy", "podrace-race-aaaaaa-p0-x-policy"
+    for name in (own, other):
         (harness.shared_memory / name).touch()
     await harness.launcher.stop("race-aaaaaa-p0", kill=False)
     await harness.death()

@@ -92,7 +92,7 @@ class FakeCluster:
     """Objects by kind and name, the requests that were received, and the requests that must fail."""
 
     objects: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    asked: list[tuple[str, str, Mapping[str, str], Any]] = field(default_factory=list)
+    requests: list[tuple[str, str, Mapping[str, str], Any]] = field(default_factory=list)
     failures: dict[tuple[str, str], ApiResponse | OSError] = field(default_factory=dict)
     """Failures by method and kind."""
     logs: dict[str, str] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class FakeCluster:
         self.jobs()[job]["status"] = {"conditions": [{"type": condition, "status": "True"}]}
 
     def __call__(self, method: str, path: str, query: Mapping[str, str], body: Any) -> ApiResponse:
-        self.asked.append((method, path, query, body))
+        self.requests.append((method, path, query, body))
         match = PATH.fullmatch(path)
         assert match, path
         kind, name = match["kind"], match["name"]

@@ -30,8 +30,8 @@ def state(**changes: object) -> DispatchState:
     return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def held_by(holder: Holder | None, work_id: str = "a0", *, lives: bool = True, valid: bool = True) -> WorkItem:
-    return WorkItem(work_id, holder, lives, valid)
+def held_by(holder: Holder | None, work_id: str = "a0", *, alive: bool = True, valid: bool = True) -> WorkItem:
+    return WorkItem(work_id, holder, alive, valid)
 
 
 def test_a_repeated_request_gets_the_held_work_under_the_same_epoch() -> None:
@@ -49,7 +49,7 @@ def test_evaluations_come_before_agents() -> None:
     "work",
     [
         held_by(None),
-        held_by(OTHER, lives=False),
+        held_by(OTHER, alive=False),
         held_by(OTHER, valid=False),
         held_by(Holder("p0", "first-run")),
     ],
@@ -134,7 +134,7 @@ def test_three_failures_in_a_row_per_algorithm_fail_the_tournament() -> None:
 
 
 def test_an_evaluation_fails_after_three_lost_pods() -> None:
-    lost = held_by(OTHER, "e0", lives=False)
+    lost = held_by(OTHER, "e0", alive=False)
     assert lost_too_often(2, lost, ME) == ""
     assert lost_too_often(3, lost, ME)
     assert lost_too_often(3, held_by(OTHER, "e0"), ME) == "", "its third pod is running it"

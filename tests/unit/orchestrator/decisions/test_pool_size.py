@@ -255,12 +255,14 @@ def test_the_decision_is_summarized_in_one_line() -> None:
     )
 
 
-def cluster(*free_cores: float, ours: tuple[float, ...] = (), memory_gib: int = 16, closed: str = "") -> Capacity:
-    """A cluster of nodes with `free_cores` left, on which agent pods have reserved the cores in `ours`."""
+def cluster(
+    *free_cores: float, agent_pod_cores: tuple[float, ...] = (), memory_gib: int = 16, closed: str = ""
+) -> Capacity:
+    """A cluster of nodes with `free_cores` left, on which agent pods have reserved `agent_pod_cores`."""
     free = tuple(Resources(cores, memory_gib * GIB, 0) for cores in free_cores)
     nodes = tuple(
         Resources(node.cores + cores, 2 * memory_gib * GIB, 0)
-        for node, cores in zip(free, ours or (0.0,) * len(free), strict=True)
+        for node, cores in zip(free, agent_pod_cores or (0.0,) * len(free), strict=True)
     )
     return Capacity(
         sum(nodes, Resources(0, 0, 0)),
@@ -308,7 +310,7 @@ def test_a_quota_limits_pods_in_addition_to_the_nodes() -> None:
 
 def test_free_resources_of_a_cluster_are_taken_as_reported() -> None:
     """One of two nodes with four cores has its cores reserved, and the reported free resources say which one."""
-    capacity = cluster(4.0, 0.0, ours=(0.0, 4.0))
+    capacity = cluster(4.0, 0.0, agent_pod_cores=(0.0, 4.0))
     pods = [pod("t-p0", reserved=Resources(4.0, GIB, 0))]
     started = act(capacity, [wants(pod=Resources(4.0, GIB, 0))], pods)
     assert started == [StartPod("t", "free cores: 4; a pod needs 4")]

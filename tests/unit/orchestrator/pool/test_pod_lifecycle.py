@@ -50,11 +50,11 @@ def test_a_pod_appears_once() -> None:
 
 
 def new_tournament(transaction: Transaction) -> TournamentRecord:
-    given = TournamentSpec(name="race", objective=ObjectiveSpec(environment_steps=10))
-    given.environment.id = "CartPole-v1"
-    given.algorithms["ppo"].SetInParent()
-    request = pb.CreateTournamentRequest(request_id="r", spec=given)
-    return lifecycle.create(transaction, request, resolve(given), "", lambda count: b"\x00" * count)
+    spec = TournamentSpec(name="race", objective=ObjectiveSpec(environment_steps=10))
+    spec.environment.id = "CartPole-v1"
+    spec.algorithms["ppo"].SetInParent()
+    request = pb.CreateTournamentRequest(request_id="r", spec=spec)
+    return lifecycle.create(transaction, request, resolve(spec), "", lambda count: b"\x00" * count)
 
 
 async def die(state: StateDatabase, tournament_id: str, last_log_line: str = "boom") -> int:

@@ -114,8 +114,8 @@ async def test_unsaved_changes_are_those_since_the_last_save(runtime: RuntimeSta
     runtime.renew_lease("t-a0", 1, steps(5), 1.0)
     runtime.running_time.add(["t"], 0.5)
     runtime.best.update("t", Candidate(score=1.0))
-    notes = runtime.take_unsaved_changes()
-    assert (notes.agent_steps, notes.running_seconds, notes.best["t"].score) == ({"t-a0": 5}, {"t": 0.5}, 1.0)
+    changes = runtime.take_unsaved_changes()
+    assert (changes.agent_steps, changes.running_seconds, changes.best["t"].score) == ({"t-a0": 5}, {"t": 0.5}, 1.0)
     assert runtime.take_unsaved_changes().agent_steps == {}
 
 
@@ -134,8 +134,8 @@ async def test_changes_that_could_not_be_saved_are_in_the_next_ones(
         with pytest.raises(ResourceExhausted):
             await save_changes(state, runtime)
     runtime.renew_lease("t-a0", 1, steps(7), 1.0)
-    notes = runtime.take_unsaved_changes()
-    assert (notes.agent_steps, notes.running_seconds, notes.best["t"].score) == ({"t-a0": 7}, {"t": 0.5}, 1.0)
+    changes = runtime.take_unsaved_changes()
+    assert (changes.agent_steps, changes.running_seconds, changes.best["t"].score) == ({"t-a0": 7}, {"t": 0.5}, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ async def test_a_pause_that_the_server_requests_is_kept(cluster: FakeCluster, mo
     cluster.failures.clear()
     with pytest.raises(Unavailable, match="requested a pause"):
         client.list("batch/v1", "jobs")
-    assert len(cluster.asked) == 1
+    assert len(cluster.requests) == 1
     monotonic.now += 7.0
     assert client.list("batch/v1", "jobs") == []
 

@@ -162,10 +162,10 @@ async def test_a_job_without_a_pod_reports_the_exhausted_quota(
     await launcher.list()
     assert (await launcher.capacity()).closed == ""
     monotonic.now += 4.0
-    cluster.asked.clear()
+    cluster.requests.clear()
     await launcher.list()
     assert (await launcher.capacity()).closed == f"race-p0 waits: its pod cannot be created: Error creating: {quota}"
-    assert [path for _, path, _, _ in cluster.asked].count(f"/api/v1/namespaces/{NAMESPACE}/events") == 1
+    assert [path for _, path, _, _ in cluster.requests].count(f"/api/v1/namespaces/{NAMESPACE}/events") == 1
 
 
 async def test_a_suspended_job_waits_for_its_queue(launcher: KubernetesLauncher, cluster: FakeCluster) -> None:
@@ -183,11 +183,11 @@ async def test_stopping_deletes_the_job_which_is_listed_until_its_pod_is_deleted
     cluster.give_pod("race-p0")
     await launcher.stop("race-p0", kill=False)
     assert [pod.pod_id for pod in await launcher.list()] == ["race-p0"]
-    assert all("gracePeriodSeconds" not in body for method, _, _, body in cluster.asked if method == "DELETE")
+    assert all("gracePeriodSeconds" not in body for method, _, _, body in cluster.requests if method == "DELETE")
     await launcher.stop("race-p0", kill=True)
     assert not cluster.jobs()
     assert not cluster.objects["pods"]
-    deleted = [body for method, path, _, body in cluster.asked if method == "DELETE" and "/pods/" in path]
+    deleted = [body for method, path, _, body in cluster.requests if method == "DELETE" and "/pods/" in path]
     assert [body.get("gracePeriodSeconds") for body in deleted] == [None, 0]
     await launcher.stop("race-p0", kill=False)
 
@@ -242,7 +242,7 @@ async def test_a_pod_that_lost_a_role_is_stopped_once(launcher: KubernetesLaunch
     assert launcher.last_log_line("race-p0") == "worker-0 exited: killed: out of memory"
     deleted = [
         (path.split("/")[-2], body.get("propagationPolicy"))
-        for method, path, _, body in cluster.asked
+        for method, path, _, body in cluster.requests
         if method == "DELETE"
     ]
     assert deleted == [("jobs", "Foreground"), ("pods", None)]

@@ -11,9 +11,9 @@ from orchestrator.launchers.kubernetes.nodes import ClusterObjects, capacity_of,
 GPU = "nvidia.com/gpu"
 
 
-def pod(at: str, cpu: str = "1", memory: str = "1Gi", *, ours: bool = False, **more: Any) -> dict[str, Any]:
+def pod(at: str, cpu: str = "1", memory: str = "1Gi", *, agent_pod: bool = False, **more: Any) -> dict[str, Any]:
     return {
-        "metadata": {"name": "p", "namespace": "mesh", "labels": {"ours": "yes"} if ours else {}},
+        "metadata": {"name": "p", "namespace": "mesh", "labels": {"agent": "yes"} if agent_pod else {}},
         "spec": {
             "nodeName": at,
             "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu, "memory": memory}}}],
@@ -30,8 +30,8 @@ def template(**spec: Any) -> dict[str, Any]:
 def sense(
     nodes: list[Any], pods: list[Any] | None = None, quotas: list[Any] | None = None, gpu: str = GPU, **spec: Any
 ) -> Capacity:
-    seen = ClusterObjects(nodes, pods or [], quotas or [], template(**spec))
-    return capacity_of(seen, lambda each: each["metadata"]["labels"].get("ours") == "yes", [], gpu)
+    objects = ClusterObjects(nodes, pods or [], quotas or [], template(**spec))
+    return capacity_of(objects, lambda each: each["metadata"]["labels"].get("agent") == "yes", [], gpu)
 
 
 def quota(hard: dict[str, str], used: dict[str, str], **spec: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_kubernetes_quantities_are_parsed(text: str | float, value: float) -> No
 
 
 def test_requests_of_other_pods_reduce_the_capacity_and_those_of_agent_pods_do_not() -> None:
-    capacity = sense([node("a"), node("b")], [pod("a", "500m"), pod("a", "2", "4Gi", ours=True), pod("gone")])
+    capacity = sense([node("a"), node("b")], [pod("a", "500m"), pod("a", "2", "4Gi", agent_pod=True), pod("gone")])
     assert capacity.free is not None
     assert capacity.free.nodes == (Resources(5.5, 11 * GIB, 0), Resources(8.0, 16 * GIB, 0))
     assert capacity.nodes == (Resources(7.5, 15 * GIB, 0), Resources(8.0, 16 * GIB, 0))
@@ -63,7 +63,7 @@ def test_pods_that_have_ended_reserve_nothing() -> None:
 
 
 def test_a_cordoned_node_keeps_its_pods_and_accepts_no_new_ones() -> None:
-    capacity = sense([node("a", unschedulable=True), node("b")], [pod("a", "3", ours=True)])
+    capacity = sense([node("a", unschedulable=True), node("b")], [pod("a", "3", agent_pod=True)])
     assert capacity.free is not None
     assert capacity.free.total.cores == 8.0
     assert capacity.nodes == (Resources(3.0, GIB, 0), Resources(8.0, 16 * GIB, 0))
@@ -140,7 +140,7 @@ def test_quotas_limit_the_capacity_of_the_nodes(hard: dict[str, str], used: dict
 
 
 def test_a_quota_includes_what_agent_pods_already_use() -> None:
-    running = [pod("n1", "2", ours=True), pod("n1", "1")]
+    running = [pod("n1", "2", agent_pod=True), pod("n1", "1")]
     capacity = sense([node()], running, [quota({"requests.cpu": "4"}, {"requests.cpu": "3"})])
     assert capacity.total.cores == 3.0
     assert capacity.free is not None
@@ -153,8 +153,8 @@ def test_a_quota_with_scopes_is_left_to_the_server() -> None:
 
 
 def test_unscheduled_pods_occupy_capacity() -> None:
-    seen = ClusterObjects([node("a", "2"), node("b", "3")], [], [], template())
-    capacity = capacity_of(seen, lambda each: False, [Resources(3.0, GIB, 0)], GPU)
+    objects = ClusterObjects([node("a", "2"), node("b", "3")], [], [], template())
+    capacity = capacity_of(objects, lambda each: False, [Resources(3.0, GIB, 0)], GPU)
     assert capacity.free is not None
     assert capacity.free.nodes == (Resources(2.0, 16 * GIB, 0), Resources(0.0, 15 * GIB, 0))
 
