@@ -1,10 +1,10 @@
-"""Learning curves of long training: return against environment steps and wall clock, one agent in one process.
+"""Records learning curves of long training: return against environment steps and seconds, one agent in one process.
 
     python benchmarks/curves.py ppo/Ant-v5 --steps 5000000 --folder curves
 
-Every evaluation is a JSON object a line, on stdout and in a file of the case. State is saved with it: started again, a
-case goes on where it was, the seconds of earlier runs included (a replay memory begins empty and warms up again).
-Settings are those of CASES, found by hand; `--set name=value` (JSON) changes one.
+Every evaluation is printed as a JSON object on one line, and appended to a file of the case. The state is saved with
+it: when started again, a case resumes, and its seconds include earlier runs (a replay buffer starts empty and warms up
+again). The settings of CASES were found by hand; `--set name=value` (JSON) changes one.
 """
 
 import argparse
@@ -37,16 +37,18 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "sac/Ant-v5": (8, MUJOCO_SAC),
     "sac/Humanoid-v5": (8, MUJOCO_SAC),
 }
-"""Environments side by side, and hyperparameters."""
+"""Number of parallel environments, and hyperparameters."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case", choices=CASES)
-    parser.add_argument("--steps", type=int, default=1_000_000, help="environment steps, earlier runs included")
+    parser.add_argument(
+        "--steps", type=int, default=1_000_000, help="environment steps, including those of earlier runs"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--every-steps", type=int, default=100_000, help="from one evaluation to the next")
-    parser.add_argument("--folder", type=Path, default=Path("curves"), help="where curves and states are kept")
+    parser.add_argument("--every-steps", type=int, default=100_000, help="environment steps between two evaluations")
+    parser.add_argument("--folder", type=Path, default=Path("curves"), help="folder for curves and states")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     options = parser.parse_args()
@@ -61,7 +63,7 @@ def main() -> None:
 
 
 def train(request: Request, steps: int, every_steps: int, path: Path) -> None:
-    """Trains up to `steps`, scored every so many, with everything that is known beside `path`."""
+    """Trains up to `steps`, evaluating every `every_steps`; writes curve and state to files beside `path`."""
     with torch.no_grad():
         loop = Loop(request)
         seconds = _resume(loop, path)
@@ -73,12 +75,12 @@ def train(request: Request, steps: int, every_steps: int, path: Path) -> None:
                 due += every_steps
                 trained = seconds + time.monotonic() - began
                 paused = time.monotonic()
-                _tell(loop, request, trained, path)
+                _record(loop, request, trained, path)
                 began += time.monotonic() - paused
         loop.close()
 
 
-def _tell(loop: Loop, request: Request, seconds: float, path: Path) -> None:
+def _record(loop: Loop, request: Request, seconds: float, path: Path) -> None:
     line = {
         "benchmark": "curves",
         "case": f"{request.algorithm}/{request.environment.removeprefix('mujoco:')}",
@@ -99,7 +101,7 @@ def _tell(loop: Loop, request: Request, seconds: float, path: Path) -> None:
 
 
 def _resume(loop: Loop, path: Path) -> float:
-    """Goes on from a saved state; returns the seconds behind it."""
+    """Restores a saved state, if there is one; returns its seconds of training."""
     saved = path.with_suffix(".state")
     if not saved.exists():
         return 0.0

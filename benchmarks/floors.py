@@ -1,7 +1,7 @@
-"""Owns the floors that training is held against: its matrix products alone and its simulator alone.
+"""Measures lower bounds on the time of training: its matrix products alone, and its simulator alone.
 
-The products are those of one update, forward and backward, one by one and in the shapes of a minibatch, by plain
-torch.mm into memory that is there already: no activations, losses, optimizer, sampling, acting or copies.
+The products are those of one update, forward and backward, one after the other and in the shapes of a minibatch,
+computed by torch.mm into preallocated memory: without activations, losses, optimizer, sampling, acting or copies.
 """
 
 import time
@@ -14,19 +14,19 @@ from torch import Tensor
 from simulators import Simulator, make
 
 Product = tuple[Tensor, Tensor, Tensor]
-"""Left and right factor, and where the result goes."""
+"""Left factor, right factor, and the result."""
 
 
 class Perceptron:
-    """Products of linear layers; each result is the next one's factor, as warm in the caches as in training."""
+    """Products of linear layers; each result is a factor of the next product, so caches are as warm as in training."""
 
     def __init__(self, sizes: Sequence[int], rows: int, weights: Sequence[Tensor] | None = None) -> None:
-        """Draws factors whose products stay of one size.
+        """Draws factors scaled so that their products keep the same magnitude.
 
         Args:
-            sizes: Of its layers, input and output included.
-            rows: Of a batch.
-            weights: Of another of the same sizes, to be shared; None: its own.
+            sizes: Sizes of the layers, including input and output.
+            rows: Rows of a batch.
+            weights: Weights shared with another perceptron of the same sizes; None: its own.
         """
         self.weights = weights or [torch.randn(outputs, inputs) / inputs**0.5 for inputs, outputs in pairwise(sizes)]
         self._activations = [torch.randn(rows, size) for size in sizes]
@@ -34,12 +34,12 @@ class Perceptron:
         self._weight_gradients = [torch.empty_like(weight) for weight in self.weights]
 
     def forward(self) -> list[Product]:
-        """One a layer."""
+        """Returns the products of the forward pass, one per layer."""
         outputs = self._activations[1:]
         return [(x, weight.T, y) for x, weight, y in zip(self._activations, self.weights, outputs, strict=False)]
 
     def backward(self) -> list[Product]:
-        """Two a layer: the gradient of the weights and, except at the first layer, that of its inputs."""
+        """Returns two products per layer: the gradient of the weights and, except in the first layer, of the inputs."""
         products: list[Product] = []
         for layer in reversed(range(len(self.weights))):
             gradient = self._gradients[layer + 1]
@@ -49,7 +49,7 @@ class Perceptron:
         return products
 
     def input_gradient(self, columns: int) -> list[Product]:
-        """One a layer: what a loss passes on to the last `columns` of the inputs, and nothing for the weights."""
+        """Returns one product per layer: the gradient of the last `columns` inputs, without gradients of weights."""
         later = [
             (self._gradients[layer + 1], self.weights[layer], self._gradients[layer])
             for layer in reversed(range(1, len(self.weights)))
@@ -61,12 +61,12 @@ class Perceptron:
 def ppo_update(
     observations: int, outputs: int, hidden_sizes: Sequence[int], rollout: int, minibatch: int, epochs: int
 ) -> list[Product]:
-    """Products of one update of PPO: actor and critic, forward and backward, on every minibatch of every epoch.
+    """Returns the products of one PPO update: actor and critic, forward and backward, on every minibatch and epoch.
 
     Args:
-        observations: Numbers in an observation.
-        outputs: Of the actor.
-        hidden_sizes: Of the actor, and of the critic.
+        observations: Size of an observation.
+        outputs: Outputs of the actor.
+        hidden_sizes: Hidden layers of the actor and of the critic.
         rollout: Steps of a rollout, over all environments; a multiple of `minibatch`.
         minibatch: Steps of a minibatch.
         epochs: Passes over the rollout.
@@ -78,15 +78,16 @@ def ppo_update(
 
 
 def sac_update(observations: int, actions: int, hidden_sizes: Sequence[int], batch: int) -> list[Product]:
-    """Products of one gradient step of SAC with two critics (Haarnoja et al. 2018, arXiv 1812.05905, section 5).
+    """Returns the products of one SAC gradient step with two critics (Haarnoja et al. 2018, arXiv 1812.05905, sec. 5).
 
-    Critics: the actor on s' for a', both targets on (s', a'), both critics on (s, a) and back. Actor: the actor on s
-    for a, both critics on (s, a), their gradient with respect to a, and the actor back. The temperature has none.
+    Critics: the actor on s' for a', both targets on (s', a'), both critics on (s, a), and their backward passes. Actor:
+    the actor on s for a, both critics on (s, a), their gradient with respect to a, and the actor's backward pass. The
+    temperature needs no products.
 
     Args:
-        observations: Numbers in an observation.
-        actions: Numbers in an action; the actor has two outputs for each.
-        hidden_sizes: Of the actor, and of each critic.
+        observations: Size of an observation.
+        actions: Size of an action; the actor has two outputs per element.
+        hidden_sizes: Hidden layers of the actor and of each critic.
         batch: Steps replayed.
     """
     actor_sizes = (observations, *hidden_sizes, 2 * actions)
@@ -94,21 +95,21 @@ def sac_update(observations: int, actions: int, hidden_sizes: Sequence[int], bat
     actor = Perceptron(actor_sizes, batch)
     critics = [Perceptron(critic_sizes, batch) for _ in range(2)]
     targets = [Perceptron(critic_sizes, batch) for _ in range(2)]
-    # Of the same weights, on other actions.
-    judges = [Perceptron(critic_sizes, batch, critic.weights) for critic in critics]
+    # With the weights of the critics, on other actions.
+    policy_critics = [Perceptron(critic_sizes, batch, critic.weights) for critic in critics]
     products = actor.forward()
     for target in targets:
         products += target.forward()
     for critic in critics:
         products += critic.forward() + critic.backward()
     products += actor.forward()
-    for judge in judges:
-        products += judge.forward() + judge.input_gradient(actions)
+    for critic in policy_critics:
+        products += critic.forward() + critic.input_gradient(actions)
     return products + actor.backward()
 
 
 def updates_per_second(products: Sequence[Product], seconds: float) -> float:
-    """How often a second the products of one update can be computed."""
+    """Measures how many times per second the products of one update can be computed."""
     with torch.inference_mode():
         return _repeats_per_second(lambda: _multiply(products), seconds)
 
@@ -119,13 +120,13 @@ def _multiply(products: Sequence[Product]) -> None:
 
 
 def simulator_steps_per_second(environment: str, count: int, seconds: float, horizon: int = 128) -> float:
-    """Environment steps a second of the simulator alone, with random actions drawn beforehand.
+    """Measures the environment steps per second of the simulator alone, with random actions drawn in advance.
 
     Args:
-        environment: Id, as simulators.make takes it.
-        count: Environments side by side.
-        seconds: How long it is measured.
-        horizon: Sets of actions drawn; then they repeat.
+        environment: Id of the simulator.
+        count: Number of parallel environments.
+        seconds: Duration of the measurement.
+        horizon: Number of batches of actions, which are repeated.
     """
     simulator = make(environment, count)
     simulator.reset(0)

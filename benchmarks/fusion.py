@@ -1,10 +1,10 @@
-"""What a second learner is worth: return at equal samples and at equal wall clock, for one learner and for two by each
-mode of fusion.
+"""Measures what a second learner gains: return after equal samples and after equal seconds, for one learner and for two
+with each mode of fusion.
 
-Real pods on the same processors, one after the other, alternating over seeds. Samples are those of all learners
-together; the wall clock begins before the environments are made. With as many cores as processes a second learner
-nearly doubles the samples a second; with fewer it shows what fusion costs and what it does to learning. One JSON object
-a line; the value is the median over seeds.
+Real pods run on the same cores, one after the other, alternating over seeds. Samples are counted over all learners; the
+seconds include making the environments. With as many cores as processes, a second learner nearly doubles the samples
+per second; with fewer, the benchmark shows the cost of fusion and its effect on learning. Prints one JSON object per
+line; the value is the median over seeds.
 """
 
 import argparse
@@ -22,23 +22,23 @@ SECONDS_OF_A_RUN = 300.0
 
 
 @dataclass(frozen=True)
-class Case:
-    """One way to train."""
+class FusionCase:
+    """One learner, or several with a mode of fusion."""
 
     learners: int
     mode: str = ""
 
     @property
     def name(self) -> str:
-        """As it is printed."""
+        """The name that is printed."""
         return f"{self.learners} learners, {self.mode}" if self.mode else "1 learner"
 
 
-CASES = [Case(1), *(Case(2, mode) for mode in MODES)]
+CASES = [FusionCase(1), *(FusionCase(2, mode) for mode in MODES)]
 
 
-def work(case: Case, environment: str, seed: int, steps: int) -> Work:
-    """What a pod is given."""
+def work(case: FusionCase, environment: str, seed: int, steps: int) -> Work:
+    """Returns the work of a pod."""
     fusion = {"mode": case.mode, "every_updates": EVERY_UPDATES} if case.mode else {}
     return Work(
         "ppo",
@@ -55,7 +55,7 @@ def work(case: Case, environment: str, seed: int, steps: int) -> Work:
 
 
 def score_at(curve: list[Score], seconds: float) -> float:
-    """The return of the newest policy there was by then; of the first, if there was none yet."""
+    """Returns the return of the newest policy after so many seconds, or of the first one if there was none yet."""
     known = [score for score in curve if score.seconds <= seconds]
     return (known or curve)[-1 if known else 0].mean_return
 
@@ -63,19 +63,19 @@ def score_at(curve: list[Score], seconds: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--environment", default="Pendulum-v1")
-    parser.add_argument("--steps", type=int, default=100_000, help="environment steps of an agent")
+    parser.add_argument("--steps", type=int, default=100_000, help="environment steps per agent")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one seed and few steps: under a minute")
     options = parser.parse_args()
     seeds, steps = (1, 20_000) if options.quick else (options.seeds, options.steps)
     cpus = sorted(os.sched_getaffinity(0))
-    curves: dict[Case, list[list[Score]]] = {case: [] for case in CASES}
+    curves: dict[FusionCase, list[list[Score]]] = {case: [] for case in CASES}
     with Pods() as pods:
         for seed in range(1, seeds + 1):
             for case in CASES:
                 given = work(case, options.environment, seed, steps)
                 curves[case].append(pods.curve(given, "separate", cpus, SECONDS_OF_A_RUN))
-    # The clock of the fastest: by then all have something to show.
+    # The duration of the fastest run: by then every run has a score.
     seconds = min(curve[-1].seconds for of_case in curves.values() for curve in of_case)
     for case, of_case in curves.items():
         measured = {
@@ -87,8 +87,8 @@ def main() -> None:
             print_line(options.environment, case, metric, values)
 
 
-def print_line(environment: str, case: Case, metric: str, values: list[float]) -> None:
-    """One finding."""
+def print_line(environment: str, case: FusionCase, metric: str, values: list[float]) -> None:
+    """Prints one result."""
     line = {
         "benchmark": "fusion",
         "case": f"ppo/{environment}/{case.name}",

@@ -1,11 +1,11 @@
-"""Measures a leaderboard of its own process on a Unix socket; prints one JSON object a line.
+"""Measures a leaderboard in its own process over a Unix socket; prints one JSON object per line.
 
-Cases, at some number of calls in flight:
-    submit      candidates judged and durable, against unary calls that do nothing: the floor that gRPC sets
-    generate    agents made and durable, likewise
-    watch       submissions sent to a watcher that comes late
-The other floor is the disk: `commit` is what one SQLite transaction a submission would allow, one after the other, on
-the same file system. Whatever `submit` is above that, group commit has earned.
+Cases, each at several numbers of calls in flight:
+    submit      candidates evaluated and durably recorded, against empty unary calls: the lower bound set by gRPC
+    generate    agents generated and durably recorded, against the same bound
+    watch       submissions received by a watcher that connects late
+The other bound is the disk: `commit` is the rate of one SQLite transaction per submission, one after the other, on the
+same file system. What `submit` achieves above that is the gain of group commit.
 
     python benchmarks/leaderboard.py [--quick] [--folder FOLDER]
 """
@@ -44,7 +44,7 @@ Call = Callable[[], Awaitable[object]]
 
 
 def report(case: str, metric: str, value: float, against: str = "", against_value: float = 0.0) -> None:
-    """Prints one line."""
+    """Prints one result."""
     line: dict[str, object] = {
         "benchmark": "leaderboard",
         "case": case,
@@ -62,7 +62,7 @@ def report(case: str, metric: str, value: float, against: str = "", against_valu
 
 
 def commits_per_second(folder: Path, count: int) -> float:
-    """What the disk allows: small durable transactions, one after the other, set up as the leaderboard's are."""
+    """Measures small durable transactions one after the other, with the leaderboard's settings of SQLite."""
     connection = sqlite3.connect(folder / "floor.sqlite", isolation_level=None)
     for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL"):
         connection.execute(f"PRAGMA {pragma}")
@@ -76,7 +76,7 @@ def commits_per_second(folder: Path, count: int) -> float:
 
 
 async def calls_per_second(calls: Sequence[Call], in_flight: int) -> float:
-    """Makes the calls, so many at a time."""
+    """Makes the calls, `in_flight` at a time; returns their rate."""
     waiting = iter(calls)
 
     async def work() -> None:
@@ -90,7 +90,7 @@ async def calls_per_second(calls: Sequence[Call], in_flight: int) -> float:
 
 @contextlib.asynccontextmanager
 async def leaderboard(folder: Path) -> AsyncIterator[str]:
-    """Runs a leaderboard in a process of its own; gives its address."""
+    """Runs a leaderboard in its own process; yields its address."""
     address = f"unix:{folder}/leaderboard.sock"
     settings = {
         "server.listen": address,
@@ -109,7 +109,7 @@ async def leaderboard(folder: Path) -> AsyncIterator[str]:
 
 
 def small_spec() -> TournamentSpec:
-    """A tournament with a board of 16 places."""
+    """Returns a tournament with a board of 16 places."""
     values = {
         "environment": {"id": "CartPole-v1"},
         "algorithms": {"ppo": {}},
@@ -120,7 +120,7 @@ def small_spec() -> TournamentSpec:
 
 
 def stored_manifests(store: FolderStore, count: int) -> list[Checkpoint]:
-    """Puts manifests into the store whose scores rise with noise, agent by agent in turn; the policies are left out."""
+    """Stores manifests whose scores rise with noise, of each agent in turn; their policies are not stored."""
     for number in range(AGENTS):
         claim(store, f"{TOURNAMENT}-a{number}", 1)
     policy = digest(b"policy")
@@ -145,7 +145,7 @@ def stored_manifests(store: FolderStore, count: int) -> list[Checkpoint]:
 
 
 async def measure(folder: Path, count: int) -> None:
-    """Reports every case; `count` calls each."""
+    """Reports every case, with `count` calls each."""
     report("commit", "commits_per_second", commits_per_second(folder, count))
     store = FolderStore(folder / "store")
     checkpoints = stored_manifests(store, count * len(IN_FLIGHT))
@@ -183,7 +183,7 @@ async def measure(folder: Path, count: int) -> None:
 
 
 async def watched_per_second(channel: Any, count: int) -> float:
-    """How fast a watcher that comes late catches up."""
+    """Measures how fast a watcher that connects late receives all submissions."""
     request = pb.WatchCandidatesRequest(tournament_id=TOURNAMENT)
     responses = pb_grpc.LeaderboardServiceStub(channel).WatchCandidates(request, timeout=DEADLINE_SECONDS)
     begin = time.perf_counter()
@@ -196,10 +196,10 @@ async def watched_per_second(channel: Any, count: int) -> float:
 
 
 def main() -> None:
-    """Measures in a temporary folder, which is removed."""
+    """Measures in a temporary folder, which is removed afterwards."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the calls; under a minute")
-    parser.add_argument("--folder", type=Path, help="where to work: its disk is what is measured")
+    parser.add_argument("--folder", type=Path, help="folder to work in, on the disk that is measured")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="podrace-", dir=options.folder) as folder:
         asyncio.run(measure(Path(folder), 300 if options.quick else 3000))

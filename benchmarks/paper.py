@@ -1,14 +1,15 @@
-"""The papers' experiments at this machine's size, beside Stable-Baselines3, RLlib and the market.
+"""Runs the papers' experiments at the size of this machine, with Stable-Baselines3, RLlib and the market for
+comparison.
 
-    stocks          five-minute prices: a vanilla agent, PPO, SAC and TD3 alone, their tournament 1:1:1, the peers, the
-                    index fund and the equal-weight pool. Equal environment steps for all. Selection on validation
-                    windows; the best policy of each run trades the backtest once
-    ant, humanoid   MuJoCo: a vanilla agent and a tournament beside the peers, equal seconds of training on two cores
+    stocks          five-minute prices: a single agent, PPO, SAC and TD3 alone, their 1:1:1 tournament, the peers, the
+                    index fund and the equal-weight pool. Equal environment steps for all. Policies are selected on
+                    validation windows; the best policy of each run trades the backtest once
+    ant, humanoid   MuJoCo: a single agent and a tournament, and the peers, with equal seconds of training on two cores
     pods            time to a return of Ant with 1 and 2 real pods, and predicted for 8 to 80 (benchmarks/scale.py)
 
-examples/paper-*.toml hold the papers' own setting; benchmarks/papers/cases.py says what is cut down. Peers get the
-network, the hyperparameters and the batches of our vanilla agent, and as many scores on the way, of which the best is
-kept. Stable-Baselines3 is the extra `bench`; RLlib wants an interpreter of its own, with what it steps:
+examples/paper-*.toml have the papers' own setting; benchmarks/papers/cases.py lists what is reduced. Peers get the
+network, the hyperparameters and the batches of the single agent, and the same number of evaluations during training, of
+which the best is kept. Stable-Baselines3 is the extra `bench`; RLlib needs its own interpreter, with the simulators:
 
     python3 -m venv DIR
     DIR/bin/pip install --constraint <(grep -v ^gymnasium= constraints.txt) torch '.[mujoco,stocks,bench-rllib]'
@@ -18,8 +19,8 @@ kept. Stable-Baselines3 is the extra `bench`; RLlib wants an interpreter of its 
     python benchmarks/paper.py --quick
 
 PRICES is an array file (`podrace data build`) or an archive of five-minute bars (benchmarks/papers/data.py). Every
-finished run is a line of FOLDER/runs.jsonl: the same command goes on where it was stopped. A quick run trades synthetic
-prices. Prints one JSON object a line: medians over seeds with 90 % bootstrap intervals.
+finished run is a line of FOLDER/runs.jsonl: the same command continues where it was stopped. A quick run trades
+synthetic prices. Prints one JSON object per line: medians over seeds with 90 % bootstrap intervals.
 """
 
 import argparse
@@ -48,7 +49,7 @@ from papers.cases import (
     race,
     resolved_toml,
 )
-from races import Run, Summary, line, of, summarise
+from races import Run, Summary, line, of, summarize
 
 HERE = Path(__file__).parent
 PODS_CASE = "pods"
@@ -72,12 +73,12 @@ QUICK_STEPS = 16_384
 
 
 def tell(text: str) -> None:
-    """Says something beside the findings."""
+    """Prints a message to standard error, separate from the results."""
     print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    """Runs what was not run yet, then says what all of it shows."""
+    """Runs what has not been run yet, then prints the results of all runs."""
     options = arguments()
     if options.quick:
         with tempfile.TemporaryDirectory(prefix="pr-") as folder:
@@ -88,17 +89,17 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for, checked before anything runs."""
+    """Parses and checks the arguments before anything runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed of two contenders on synthetic prices")
-    parser.add_argument("--folder", type=Path, help="where runs are kept; a temporary one if quick")
+    parser.add_argument("--folder", type=Path, help="folder for the runs; a temporary one if --quick")
     parser.add_argument("--cases", type=names, default=list(MUJOCO), help=f"of {', '.join(CASES)}")
     parser.add_argument("--data", type=Path, help="prices, for the case stocks")
     parser.add_argument("--seeds", type=int, default=5)
-    wanted = f"environment steps of a run of stocks, a multiple of {STEPS_UNIT}"
+    wanted = f"environment steps per run of stocks, a multiple of {STEPS_UNIT}"
     parser.add_argument("--steps", type=int, default=5 * STEPS_UNIT, help=wanted)
-    parser.add_argument("--seconds", type=float, default=300.0, help="of training of a run of ant and humanoid")
-    parser.add_argument("--contenders", type=names, default=[], help="only these, comma by comma; all by default")
+    parser.add_argument("--seconds", type=float, default=300.0, help="training seconds per run of ant and humanoid")
+    parser.add_argument("--contenders", type=names, default=[], help="only these, separated by commas; all by default")
     parser.add_argument("--rllib-python", default=sys.executable, help="interpreter that has RLlib")
     options = parser.parse_args()
     known = {name for case in options.cases if case in OWN_CONTENDERS for name in (*OWN_CONTENDERS[case], *PEERS)}
@@ -108,19 +109,19 @@ def arguments() -> argparse.Namespace:
     if options.steps <= 0 or options.steps % STEPS_UNIT:
         parser.error(f"--steps {options.steps}: expected a multiple of {STEPS_UNIT}")
     if not options.quick and options.folder is None:
-        parser.error("--folder: name where the runs are kept, so that the same command goes on after a stop")
+        parser.error("--folder: required: the runs are kept there, and the same command continues after a stop")
     if not options.quick and STOCKS in options.cases and options.data is None:
         parser.error("--data: the case stocks needs prices; --help says which")
     return options
 
 
 def names(text: str) -> list[str]:
-    """Names, comma by comma."""
+    """Splits names separated by commas."""
     return [name for name in text.split(",") if name]
 
 
 def run_cases(cases: Sequence[str], options: argparse.Namespace) -> None:
-    """Each case in order."""
+    """Runs each case in order."""
     budget = Budget(options.steps, options.seconds)
     pythons = {SB3: sys.executable, RLLIB: options.rllib_python}
     for case in cases:
@@ -133,7 +134,7 @@ def run_cases(cases: Sequence[str], options: argparse.Namespace) -> None:
 
 
 def prices(source: Path, folder: Path) -> str:
-    """The array file that pods read, made if it must be."""
+    """Returns the array file that pods read; builds it if it does not exist."""
     from papers.data import prepare
 
     return str(prepare(source.resolve(), folder.resolve() / f"{source.stem}-bars.npz"))
@@ -148,7 +149,7 @@ def compare(
     wanted: Sequence[str],
     pythons: dict[str, str],
 ) -> None:
-    """All runs of a case, and what they show."""
+    """Runs all contenders of a case and prints the results."""
     own = [name for name in OWN_CONTENDERS[case] if name in wanted]
     peers = [name for name in PEERS if name in wanted]
     numbers = range(1, seeds + 1)
@@ -158,18 +159,18 @@ def compare(
     have = peer_runs.available({name: pythons[name] for name in peers if name in pythons}, tell=tell)
     jobs = [peer_job(case, name, seed, budget, data) for seed in numbers for name in have]
     found += peer_runs.run(jobs, have, folder, tell=tell)
-    tell_findings(case, found, [*own, *have])
+    print_findings(case, found, [*own, *have])
 
 
-def tell_findings(case: str, runs: Sequence[Run], contenders: Sequence[str]) -> None:
-    """Prints every line."""
+def print_findings(case: str, runs: Sequence[Run], contenders: Sequence[str]) -> None:
+    """Prints every result."""
     make = trading_lines if case == STOCKS else curve_lines
     for finding in [*make(case, runs, contenders), *failures(runs)]:
         print(json.dumps(finding), flush=True)
 
 
 def failures(runs: Sequence[Run]) -> Iterator[dict[str, object]]:
-    """The runs that do not count, and why."""
+    """Yields a line with the reason for each run that is excluded."""
     for run in runs:
         if not run["good"]:
             case = f"{run['case']}/{run['contender']}/seed-{run['seed']}"
@@ -187,7 +188,7 @@ def failures(runs: Sequence[Run]) -> Iterator[dict[str, object]]:
 
 
 def trading_lines(case: str, runs: Sequence[Run], contenders: Sequence[str]) -> Iterator[dict[str, object]]:
-    """The table of measures on the backtest, and what was seen on validation before it."""
+    """Yields the measures on the backtest, and those on validation before it."""
     for report in ("backtest", "validation"):
         for measure, unit in MEASURES.items():
             metric = f"{report}_{measure}"
@@ -197,23 +198,23 @@ def trading_lines(case: str, runs: Sequence[Run], contenders: Sequence[str]) -> 
                     other = found.get(MIXED) if name != MIXED else None
                     yield line("paper", f"{case}/{name}", metric, unit, own, MIXED, other)
             for prefix, name in MARKET.items():
-                # The same in every run: what nobody trades has no seeds.
+                # Equal in every run: the market does not depend on the seed.
                 market = measured([run for run in runs if run["good"]][:1], report, prefix + measure)
                 if market is not None:
                     yield line("paper", f"{case}/{name}", metric, unit, market)
 
 
 def measured(runs: Sequence[Run], report: str, measure: str) -> Summary | None:
-    """A measure over seeds."""
+    """Summarizes a measure over seeds."""
     metrics = [run["reports"].get(report, {}).get("metrics", {}) for run in runs]
-    return summarise([values[measure] for values in metrics if measure in values])
+    return summarize([values[measure] for values in metrics if measure in values])
 
 
 # --- Ant and Humanoid --------------------------------------------------------------------------------------------
 
 
 def curve_lines(case: str, runs: Sequence[Run], contenders: Sequence[str]) -> Iterator[dict[str, object]]:
-    """Return against seconds and against environment steps, and that of the best policy on fresh episodes."""
+    """Yields returns against seconds and against environment steps, and those of the best policy on new episodes."""
     good = [run for run in runs if run["good"] and run["curve"]]
     if not good:
         return
@@ -223,12 +224,12 @@ def curve_lines(case: str, runs: Sequence[Run], contenders: Sequence[str]) -> It
         for quarter in QUARTERS:
             for name in contenders:
                 values = [best_by(run, position, quarter * span) for run in of(good, case, name)]
-                own = summarise([value for value in values if value is not None])
+                own = summarize([value for value in values if value is not None])
                 if own is not None:
                     at = f"return_after_{races.rounded(quarter * span):g}_{metric}"
                     yield line("paper", f"{case}/{name}", at, "1", own) | {"at": quarter * span, "at_unit": unit}
-    totals = {name: summarise([run["environment_steps"] for run in of(good, case, name)]) for name in contenders}
-    final = {name: summarise(fresh_returns(of(good, case, name))) for name in contenders}
+    totals = {name: summarize([run["environment_steps"] for run in of(good, case, name)]) for name in contenders}
+    final = {name: summarize(fresh_returns(of(good, case, name))) for name in contenders}
     for metric, found in (("environment_steps", totals), ("fresh_return", final)):
         for name, own in found.items():
             other = found.get(TOURNAMENT) if name != TOURNAMENT else None
@@ -237,13 +238,13 @@ def curve_lines(case: str, runs: Sequence[Run], contenders: Sequence[str]) -> It
 
 
 def best_by(run: Run, position: int, limit: float) -> float | None:
-    """The best score that a run had by then; None before the first."""
+    """Returns the best score of a run up to a limit; None if there was none yet."""
     scores = [point[2] for point in run["curve"] if point[position] <= limit]
     return max(scores, default=None)
 
 
 def fresh_returns(runs: Sequence[Run]) -> list[float]:
-    """What the best policy of each run does on episodes that it was not chosen by."""
+    """Returns the score of each run's best policy on episodes that were not used to select it."""
     return [run["reports"][FRESH]["mean_return"] for run in runs if FRESH in run["reports"]]
 
 
@@ -251,7 +252,7 @@ def fresh_returns(runs: Sequence[Run]) -> list[float]:
 
 
 def pods(folder: Path, repetitions: int) -> None:
-    """Has benchmarks/scale.py record, validate and predict; it prints its own lines."""
+    """Runs benchmarks/scale.py to record, validate and predict; it prints its own lines."""
     folder.mkdir(parents=True, exist_ok=True)
     values = mujoco("ant", TOURNAMENT, 200.0)
     values["objective"] = {"target_return": PODS_TARGET, "wall_clock_duration": "20m"}

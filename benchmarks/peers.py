@@ -1,25 +1,25 @@
-"""This project, Stable-Baselines3 and RLlib: same task, same network, same update work, same cores, alternating.
+"""Compares podrace, Stable-Baselines3 and RLlib: same task, network, update work and cores, in alternation.
 
-Beside each of them stands the floor: the matrix products of the updates alone and the simulator alone, on the same
-cores; by turns on one core, side by side on two. Prints one JSON object a line.
+Each is also compared with a lower bound on the same cores: the matrix products of the updates alone and the simulator
+alone; one after the other on one core, in parallel on two. Prints one JSON object per line.
 
     steps_per_second     16 environments; PPO: 128 steps of each, then 4 epochs of minibatches of 512; SAC: one step of
-                         each, then 16 gradient steps on 256 replayed ones
-    seconds_to_target    of training to the first policy whose 32 greedy episodes have the mean return asked for, from
-                         before the environments were made; null: not within the steps allowed. Evaluations are not
-                         counted, except for our pods, whose evaluator works beside the training on the same cores.
-                         environment_steps_to_target says how many steps that was
+                         each, then 16 gradient steps on 256 replayed steps each
+    seconds_to_target    training time until the first policy whose 32 greedy episodes have the target mean return,
+                         including making the environments; null: not within the allowed steps. Evaluations are not
+                         counted, except for podrace's pods, whose evaluator runs during training on the same cores.
+                         environment_steps_to_target is the number of steps until then
 
-We are measured thrice: a real pod (processes, gRPC, planes, checkpoints) in the layout `separate` on two cores and
-`fused` on one, and `in-process`, a loop of collecting and updating on one core. On one core a peer has one thread; on
-two it has the better of that and of two (SB3: two torch threads; RLlib: two processes that sample), in a quick run only
-the former. The ratio is always value / against_value: of rates more is better, of seconds less.
+podrace is measured three times: a real pod (processes, gRPC, planes, checkpoints) in the layout `separate` on two cores
+and `fused` on one, and `in-process`, a loop of collecting and updating on one core. On one core a peer has one thread;
+on two it has the better of one thread and two (SB3: two torch threads; RLlib: two sampling processes), in a quick run
+only one. The ratio is always value / against_value: for rates more is better, for seconds less.
 
 SB3 runs in this interpreter, with the same torch, Gymnasium and MuJoCo:
 
     .venv/bin/pip install --constraint constraints.txt --editable '.[bench]'
 
-RLlib 2.60 insists on Gymnasium 1.2.2, where we have 1.4.0: it lives in an environment of its own, all else alike.
+RLlib 2.60 requires Gymnasium 1.2.2, podrace uses 1.4.0, so it needs its own environment, otherwise equal:
 
     python3 -m venv DIR
     DIR/bin/pip install --constraint <(grep -v ^gymnasium= constraints.txt) torch '.[mujoco,bench-rllib]'
@@ -60,12 +60,12 @@ RATE_DEADLINE_SECONDS = 600.0
 TARGET_DEADLINE_SECONDS = 3600.0
 
 Samples = dict[str, list[float]]
-"""What was measured, by who or what it is of; `name@cores` where that makes a difference."""
+"""Measurements by name of what was measured; `name@cores` where the number of cores matters."""
 Medians = Mapping[str, float]
 
 
 class Bench:
-    """Everybody who is measured, ready and waiting.
+    """All contenders, started and ready.
 
     with Bench(pythons) as bench:
         for name, steps_per_second in bench.rates(case, seconds=4.0, seed=1):
@@ -73,11 +73,11 @@ class Bench:
     """
 
     def __init__(self, pythons: Mapping[str, str], threads: Sequence[int] = (1, 2)) -> None:
-        """Starts nobody yet.
+        """Creates the bench; `__enter__` starts the contenders.
 
         Args:
             pythons: Interpreter of each peer.
-            threads: Numbers of threads that a peer is tried with, on as many cores.
+            threads: Numbers of threads that a peer is measured with, each on as many cores.
         """
         self._pythons, self._threads, self._resources = pythons, threads, ExitStack()
         self._cpus = sorted(os.sched_getaffinity(0))[:2]
@@ -103,7 +103,7 @@ class Bench:
         return resources.enter_context(Contender(module, self._cpus[:cores], threads=cores, python=python))
 
     def rates(self, case: Case, seconds: float, seed: int) -> Iterator[tuple[str, float]]:
-        """One turn of everybody: steps a second by name."""
+        """Measures every contender once; yields names and steps per second."""
 
         def ask(contender: Contender, request: Request) -> float:
             answer = contender.ask(replace(request, seconds=seconds, seed=seed), RATE_DEADLINE_SECONDS)
@@ -121,7 +121,7 @@ class Bench:
                 yield f"{peer}@{cores}", ask(contender, case.peers[peer])
 
     def times(self, case: Case, seed: int) -> Iterator[tuple[str, float, float]]:
-        """One turn of everybody: seconds and steps to the target, infinite where it was not reached."""
+        """Measures every contender once; yields names, seconds and steps to the target (infinite if not reached)."""
 
         def ask(contender: Contender, request: Request) -> tuple[float, float]:
             answer = contender.ask(replace(request, seed=seed), TARGET_DEADLINE_SECONDS)
@@ -138,7 +138,7 @@ class Bench:
 
 
 def work_of(request: Request) -> Work:
-    """What a pod is asked for."""
+    """Translates a request to the work of a pod."""
     work = Work(request.algorithm, request.environment, request.count, request.settings, request.seed)
     if request.measure == "rate":
         return replace(work, seconds=request.seconds, warm_steps=request.warm_steps)
@@ -147,11 +147,11 @@ def work_of(request: Request) -> Work:
     )
 
 
-# --- what is said of it -----------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------
 
 
 def lines(case: Case, metric: str, medians: Medians) -> Iterator[dict[str, object]]:
-    """Each of ours against each peer."""
+    """Compares each variant of podrace with each peer."""
     best = max if metric == "steps_per_second" else min
     for variant, cores in VARIANT_CORES.items():
         if variant not in medians:
@@ -163,7 +163,7 @@ def lines(case: Case, metric: str, medians: Medians) -> Iterator[dict[str, objec
 
 
 def floor_lines(case: Case, medians: Medians) -> Iterator[dict[str, object]]:
-    """Each of ours against the floor, and what the floor consists of."""
+    """Compares each variant of podrace with its lower bound, and reports the parts of that bound."""
     products, simulator, metric = medians["products@1"], medians["simulator"], "steps_per_second"
     floors = {
         1: ("floor: matrix products and simulator by turns, one core", 1 / (1 / products + 1 / simulator)),
@@ -178,7 +178,7 @@ def floor_lines(case: Case, medians: Medians) -> Iterator[dict[str, object]]:
 
 
 def line(case: str, metric: str, value: float, against: str, against_value: float) -> dict[str, object]:
-    """One line; what is infinite was never reached, and is null."""
+    """Returns one line; infinite values (never reached) become null."""
     return {
         "benchmark": "peers",
         "case": case,
@@ -192,7 +192,7 @@ def line(case: str, metric: str, value: float, against: str, against_value: floa
 
 
 def rounded(value: float) -> float | None:
-    """Four digits."""
+    """Rounds to four digits; None if infinite."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
@@ -200,7 +200,7 @@ def rounded(value: float) -> float | None:
 
 
 def measure(bench: Bench, case: Case, repetitions: int, seconds: float) -> Iterator[dict[str, object]]:
-    """All lines of a case: everybody by turns, `repetitions` times, then medians."""
+    """Yields all lines of a case: measures all contenders in turn, `repetitions` times, and takes medians."""
     samples: Samples = defaultdict(list)
     steps: Samples = defaultdict(list)
     for seed in range(1, repetitions + 1):
@@ -222,13 +222,13 @@ def measure(bench: Bench, case: Case, repetitions: int, seconds: float) -> Itera
 
 
 def installed(peer: str, python: str) -> bool:
-    """Whether an interpreter has a peer."""
+    """Whether a peer is installed in an interpreter."""
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({PACKAGES[peer]!r}) is None)"
     return subprocess.run([python, "-c", code], check=False).returncode == 0
 
 
 def chosen_peers(options: argparse.Namespace) -> dict[str, str]:
-    """The interpreter of each peer; without a choice, of those that are installed (RLlib not in a quick run)."""
+    """Returns the interpreter of each peer; by default of those that are installed (without RLlib in a quick run)."""
     pythons = {SB3: sys.executable, RLLIB: options.rllib_python}
     if options.against is None:
         wanted = [SB3] if options.quick else list(pythons)
@@ -247,15 +247,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short repetition of the smallest cases")
     parser.add_argument(
-        "--long", action="store_true", help="also what takes many minutes: Ant-v5 to 2,000, and RLlib's SAC to a target"
+        "--long", action="store_true", help="also cases of many minutes: Ant-v5 to 2,000, and RLlib's SAC to a target"
     )
     parser.add_argument("--cases", metavar="REGEX", help="only cases whose name has a match")
     parser.add_argument("--against", metavar="NAMES", help="peers: sb3, rllib, both, or '' for none")
     parser.add_argument("--repetitions", type=int, help="3, or 1 if quick")
-    parser.add_argument("--seconds", type=float, help="of one measurement of a rate: 4, or 1 if quick")
+    parser.add_argument("--seconds", type=float, help="seconds per measurement of a rate: 4, or 1 if quick")
     parser.add_argument("--rllib-python", metavar="PATH", default=sys.executable, help="interpreter that has RLlib")
     options = parser.parse_args()
-    # Unwinds: nobody who was started stays behind.
+    # Raises SystemExit, so that all started processes are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     pattern = options.cases or (QUICK_CASES if options.quick else "")
     known = cases(ALGORITHMS, long=options.long)
@@ -263,7 +263,7 @@ def main() -> None:
     if not chosen:
         raise SystemExit(f"no case matches {pattern!r}: {', '.join(case.name for case in known)}")
     if os.getloadavg()[0] > BUSY_LOAD:
-        print(f"others work on this machine (load {os.getloadavg()[0]:.1f}): expect noise", file=sys.stderr)
+        print(f"the machine is busy (load {os.getloadavg()[0]:.1f}): expect noise", file=sys.stderr)
     repetitions = options.repetitions or (1 if options.quick else 3)
     seconds = options.seconds or (1.0 if options.quick else 4.0)
     with Bench(chosen_peers(options), threads=(1,) if options.quick else (1, 2)) as bench:

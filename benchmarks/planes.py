@@ -1,15 +1,15 @@
-"""Measures the planes between two processes, beside memcpy and plain gRPC bytes in the same run; JSON lines.
+"""Measures the planes between two processes, and memcpy and plain gRPC in the same run; prints JSON lines.
 
-Ways to hand a tensor over, all timed from the first byte written to the peer's answer:
-    write_in_place           the owner fills the tensor where it lies and sends a token; the peer opens it and answers
+Ways to pass a tensor to the peer, all timed from the first byte written to the peer's answer:
+    write_in_place           the owner writes the tensor in the plane and sends a token; the peer opens it and answers
     copy_in_read_in_place    the owner copies a tensor in and sends a token; the peer opens it, reads it all and answers
     pull_and_read            the same over `grpc` (with digests) and `group`: the peer pulls a copy and reads it
-    grpc_bytes               no plane: the bytes in messages of 1 MiB, the peer reads each
-    grpc_unary               no plane: all bytes in one message, its limit raised, the peer reads it
-The floor of the first two is the round trip of a bare pipe (case `shared/token`) plus the memory's own speed: memcpy,
-and memcpy with one reading of what was copied, in one process.
+    grpc_bytes               without a plane: the bytes in messages of 1 MiB, the peer reads each
+    grpc_unary               without a plane: all bytes in one message, with a raised limit; the peer reads it
+The lower bound of the first two is the round trip of a pipe (case `shared/token`) plus the speed of the memory: memcpy,
+and memcpy followed by reading the copy once, in one process.
 
-Where there is a GPU, the plane `cuda` beside a copy on the device.
+If there is a GPU, the plane `cuda` is compared with a copy on the device.
 
     python benchmarks/planes.py [--quick]
 """
@@ -47,12 +47,12 @@ from podrace.tensor_transport.transfer import GroupPlane, TransferServicer
 
 SIZES_BYTES = {"64kB": 2**16, "1MB": 2**20, "64MB": 2**26, "1GB": 2**30}
 BUDGET_BYTES = 2**35
-"""Of one way and size, all rounds together."""
+"""Bytes per way and size, over all rounds."""
 GIGABYTE = 1e9
 ECHO, OPEN, READ, PULL = b"echo", b"open", b"read", b"pull"
 BYTES_METHOD, UNARY_METHOD = "/bench/Bytes", "/bench/Unary"
 UNARY_BYTES = 2**26
-"""Larger ones take seconds each."""
+"""Larger messages take seconds each."""
 NO_LIMIT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
@@ -60,7 +60,7 @@ NO_LIMIT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 
 
 def answer(connection: Connection, folder: str) -> None:
-    """Does what each token says to the tensor named with it, until an empty one comes."""
+    """Executes the verb of each token on its tensor, until an empty token arrives."""
     torch.set_num_threads(1)
     loop = asyncio.new_event_loop()
     prefix = f"podrace-bench_{os.getpid()}-"
@@ -83,7 +83,7 @@ def answer(connection: Connection, folder: str) -> None:
 
 
 def bytes_server(address: str) -> grpc.Server:
-    """Takes messages of bytes and reads them."""
+    """Starts a server that receives messages of bytes and reads them."""
 
     def read(messages: Iterator[bytes], context: object) -> bytes:
         total = 0.0
@@ -130,7 +130,7 @@ def serving(copied: GrpcPlane, grouped: GroupPlane, address: str) -> Iterator[No
 
 
 def chunks(tensor: Tensor) -> Iterator[bytes]:
-    """A tensor as messages of bytes."""
+    """Yields a tensor as messages of bytes."""
     data = memoryview(tensor.numpy()).cast("B")
     for begin in range(0, len(data), CHUNK_BYTES):
         yield bytes(data[begin : begin + CHUNK_BYTES])
@@ -143,7 +143,7 @@ def exchange(connection: Connection, token: bytes) -> None:
 
 
 def median_seconds(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Times some actions in alternation, so that a busy spell of the machine hits all of them; returns the medians."""
+    """Times several actions in alternation, so that other load affects all of them equally; returns the medians."""
     times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():
@@ -154,7 +154,7 @@ def median_seconds(actions: Mapping[str, Callable[[], object]], rounds: int) -> 
 
 
 def report(case: str, metric: str, value: float, unit: str, against: str, against_value: float) -> None:
-    """Prints one line."""
+    """Prints one result."""
     line = {
         "benchmark": "planes",
         "case": case,
@@ -169,7 +169,7 @@ def report(case: str, metric: str, value: float, unit: str, against: str, agains
 
 
 def measure_token(connection: Connection, name: str, region: Region, rounds: int) -> None:
-    """Reports what handing over costs when nothing is written: the token, and the generation check at the peer."""
+    """Reports the cost of a hand-over without writing: the token, and the generation check at the peer."""
     token = OPEN + region.refs()[0].SerializeToString()
     actions = {
         "hand_over": lambda: exchange(connection, token),
@@ -182,7 +182,7 @@ def measure_token(connection: Connection, name: str, region: Region, rounds: int
 def measure_size(
     connection: Connection, channel: grpc.Channel, regions: Mapping[str, Region], name: str, rounds: int
 ) -> None:
-    """Reports all ways of handing over one tensor, as bytes of the tensor a second."""
+    """Reports all ways of passing one tensor, in bytes of the tensor per second."""
     payload = regions["shared"]["payload"]
     source, target = torch.randn_like(payload), torch.empty_like(payload)
     refs = {scheme: region.refs()[0].SerializeToString() for scheme, region in regions.items()}
@@ -228,7 +228,7 @@ def measure_size(
 
 
 def measure_cuda(connection: Connection, region: Region, name: str, rounds: int) -> None:
-    """Reports a hand-over on the GPU, and a copy that the peer reads, beside a copy on the device."""
+    """Reports a hand-over on the GPU, and a copy that the peer reads, compared with a copy on the device."""
     payload = region["payload"]
     source, target = torch.randn_like(payload), torch.empty_like(payload)
 
@@ -253,12 +253,12 @@ def measure_cuda(connection: Connection, region: Region, name: str, rounds: int)
 
 
 def payload_of(size_bytes: int) -> Tensor:
-    """Returns a float32 tensor of that many bytes that takes no memory."""
+    """Returns a float32 tensor of that many bytes that uses no memory."""
     return torch.empty(size_bytes // 4, dtype=torch.float32, device="meta")
 
 
 def measure(connection: Connection, planes: Sequence[Plane], channel: grpc.Channel, most_rounds: int) -> None:
-    """Measures one size after the other."""
+    """Measures every size."""
     token = planes[0].create("token", [spec_of("payload", payload_of(4))])
     measure_token(connection, "shared/token", token, most_rounds)
     for name, size_bytes in SIZES_BYTES.items():
@@ -274,16 +274,18 @@ def measure(connection: Connection, planes: Sequence[Plane], channel: grpc.Chann
 
 def main() -> None:
     """Starts the peer and measures."""
-    parser = argparse.ArgumentParser(description="Bandwidth of the planes beside memcpy, as JSON lines.")
+    parser = argparse.ArgumentParser(
+        description="Measures the bandwidth of the planes and of memcpy; prints JSON lines."
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of the rounds")
     most_rounds = 300 if parser.parse_args().quick else 3000
     torch.set_num_threads(1)
     context = multiprocessing.get_context("spawn")
-    connection, far_end = context.Pipe()
+    connection, peer_connection = context.Pipe()
     prefix = f"podrace-bench_{os.getpid()}-"
     with ExitStack() as resources:
         folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="pr"))
-        peer = context.Process(target=answer, args=(far_end, folder), daemon=True)
+        peer = context.Process(target=answer, args=(peer_connection, folder), daemon=True)
         peer.start()
         resources.callback(peer.join, 10)
         resources.callback(connection.send_bytes, b"")

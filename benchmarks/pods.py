@@ -1,6 +1,7 @@
-"""Owns real pods for benchmarks: processes forked by a nursery, an assignment over gRPC, tensors through the plane.
+"""Runs real pods for benchmarks: processes of a fork server, an assignment over gRPC, tensors through a plane.
 
-The orchestrator and the leaderboard that a pod talks to hand out one agent and take notes.
+The orchestrator and the leaderboard that a pod talks to are test doubles that hand out one agent and record its
+reports.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ END_SECONDS = 30.0
 POLL_SECONDS = 0.02
 LEASE_SECONDS = 0.4
 MEMORY_BYTES = 2**30
-"""Of a pod, as a specification that says nothing of it has it."""
+"""Memory of a pod: the default of a specification."""
 LOG_TAIL_BYTES = 2000
 ENDLESS_STEPS = 10**12
 ORCHESTRATOR = pb.DESCRIPTOR.services_by_name["OrchestratorService"]
@@ -54,21 +55,21 @@ class Work:
     hyperparameters: Mapping[str, Any]
     seed: int = 1
     seconds: float = 0.0
-    """How long a rate is measured; 0: until the target is reached."""
+    """Duration over which a rate is measured; 0: train until the target is reached."""
     warm_steps: int = 0
-    """Environment steps before a rate is measured: they warm caches and allocators."""
+    """Environment steps before a rate is measured, to warm caches and allocators."""
     target_return: float = 0.0
     every_steps: int = ENDLESS_STEPS
-    """Environment steps from one evaluation to the next."""
+    """Environment steps between two evaluations."""
     limit_steps: int = ENDLESS_STEPS
-    """Environment steps after which it ends."""
+    """Environment steps after which the training ends."""
     learners: int = 1
-    """That train it together."""
+    """Number of learners that train the agent together."""
     fusion: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """How they are fused."""
+    """The specification's `fusion`."""
 
     def assignment(self, lease_seconds: float) -> pb.Assignment:
-        """The one assignment of the pod."""
+        """Returns the assignment of the pod."""
         steps = self.limit_steps
         spec = resolve(
             parse(
@@ -77,7 +78,7 @@ class Work:
                     "algorithms": {self.algorithm: {"hyperparameters": dict(self.hyperparameters)}},
                     "objective": {"environment_steps": steps},
                     "assignment": {"environment_steps": steps},
-                    # Every evaluation that is due takes place, unless the one before is still going on.
+                    # Every evaluation that is due takes place, unless the previous one is still running.
                     "evaluation": {"every_environment_steps": self.every_steps, "share": 1.0},
                     "fusion": dict(self.fusion),
                 },
@@ -100,7 +101,7 @@ class Work:
 
 
 def duration(seconds: float) -> Duration:
-    """As messages carry it."""
+    """Converts seconds to a protobuf Duration."""
     message = Duration()
     message.FromNanoseconds(round(seconds * 1e9))
     return message
@@ -111,31 +112,31 @@ class Reached:
     """The first policy whose score reached the target."""
 
     seconds: float
-    """Of training until there was this policy, from before the environments were made."""
+    """Training time until this policy, including making the environments."""
     steps: int
-    """Environment steps until then."""
+    """Environment steps until this policy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """What one policy of a learning curve was worth."""
+    """The score of one policy of a learning curve."""
 
     steps: int
-    """Environment steps, of all learners, until there was this policy."""
+    """Environment steps of all learners until this policy."""
     seconds: float
-    """Of training until then, from before the environments were made."""
+    """Training time until this policy, including making the environments."""
     mean_return: float
 
 
 class PodFailed(Exception):
-    """A pod did not train."""
+    """A pod failed to train."""
 
 
-class Notes(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grpc.UpdaterServiceServicer):
-    """Both services of a pod's world: hands out one agent, and ends it when enough is known."""
+class RecordingServicer(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grpc.UpdaterServiceServicer):
+    """Orchestrator and leaderboard of one pod: hands out one agent, and cancels it when enough was measured."""
 
     def __init__(self, work: Work, store: str) -> None:
-        # A pod reports three times a lease: often enough to time its updates by, too seldom to slow them down.
+        # A pod reports three times per lease: often enough to time its updates, too rarely to slow them down.
         self._lease_seconds = LEASE_SECONDS
         self._work, self._store = work, open_store(store)
         self._assignment: pb.Assignment | None = work.assignment(self._lease_seconds)
@@ -177,21 +178,21 @@ class Notes(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grpc.UpdaterSer
         return len(self._samples) > 1 and self._samples[-1][0] - self._samples[0][0] >= self._work.seconds
 
     def check(self) -> None:
-        """Raises PodFailed if too little was seen to tell what was asked for."""
+        """Raises PodFailed if the reports do not suffice for the requested measurement."""
         measured = (
             len(self._samples) > 1 if self._work.seconds else self.reached or self._outcome == pb.OUTCOME_FINISHED
         )
         if not measured:
-            raise PodFailed(self._message or "it ended too early")
+            raise PodFailed(self._message or "the pod exited too early")
 
     def steps_per_second(self) -> float:
-        """Between the first and the last report of an update."""
+        """Returns the rate between the first and the last report of an update."""
         (began, first), (ended, last) = self._samples[0], self._samples[-1]
         return (last - first) / (ended - began)
 
 
 class Pods:
-    """Starts one pod after the other, all forked by the same nursery, and ends with the last of them gone.
+    """Runs one pod after the other, all forked by the same fork server, and stops them all on exit.
 
     with Pods() as pods:
         rate = pods.steps_per_second(Work(..., seconds=4.0), layout="fused", cpus=[0])
@@ -210,9 +211,9 @@ class Pods:
             line.enter_context(lifeline.hold(self._line))
             arguments = ["forkserver", "--set", f"socket={self._folder}/n", "--set", f"lifeline={self._line}"]
             with self._log.open("wb") as log:
-                nursery = subprocess.Popen([sys.executable, "-m", "agentpod", *arguments], stdout=log, stderr=log)
-            resources.callback(_end, line, nursery)
-            self._socket = resources.enter_context(self._connect(nursery))
+                forkserver = subprocess.Popen([sys.executable, "-m", "agentpod", *arguments], stdout=log, stderr=log)
+            resources.callback(_end, line, forkserver)
+            self._socket = resources.enter_context(self._connect(forkserver))
             self._resources = resources.pop_all()
         return self
 
@@ -221,11 +222,11 @@ class Pods:
     ) -> None:
         self._resources.close()
 
-    def _connect(self, nursery: "subprocess.Popen[bytes]") -> socket.socket:
+    def _connect(self, forkserver: "subprocess.Popen[bytes]") -> socket.socket:
         path, deadline = self._folder / "n", time.monotonic() + START_SECONDS
         while not path.exists():
-            if nursery.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the nursery did not start; the end of its log:\n{self._tail()}")
+            if forkserver.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"the fork server did not start; the end of its log:\n{self._tail()}")
             time.sleep(POLL_SECONDS)
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(path))
@@ -235,32 +236,36 @@ class Pods:
         return self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
     def steps_per_second(self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float = 120.0) -> float:
-        """Environment steps a second of one pod on these processors; raises SystemExit if it does not train."""
+        """Measures the environment steps per second of one pod on these CPUs.
+
+        Raises:
+            SystemExit: The pod failed to train.
+        """
         return self._run(work, layout, cpus, deadline_seconds).steps_per_second()
 
     def time_to_target(
         self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float = 600.0
     ) -> Reached | None:
-        """How long one pod takes to the target; None if it has not reached it at the end of its steps."""
+        """Measures how long one pod takes to reach the target; None if its steps end before."""
         return self._run(work, layout, cpus, deadline_seconds).reached
 
     def curve(self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float = 600.0) -> list[Score]:
-        """The scores of one pod, in the order of its steps, the last of them that of the trained agent."""
+        """Returns the scores of one pod in the order of its steps; the last one is that of the trained agent."""
         return self._run(work, layout, cpus, deadline_seconds).scores
 
-    def _run(self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float) -> Notes:
+    def _run(self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float) -> RecordingServicer:
         try:
             notes = asyncio.run(self._train(work, layout, cpus, deadline_seconds))
             notes.check()
         except (PodFailed, TimeoutError) as error:
-            reason = str(error) or f"it did not end within {deadline_seconds:g} s"
+            reason = str(error) or f"it did not exit within {deadline_seconds:g} s"
             raise SystemExit(f"the pod failed: {reason}; the end of its log:\n{self._tail()}") from None
         return notes
 
-    async def _train(self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float) -> Notes:
+    async def _train(self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float) -> RecordingServicer:
         folder = self._folder / str(next(self._numbers))
         folder.mkdir()
-        notes = Notes(work, f"folder://{folder}/store")
+        notes = RecordingServicer(work, f"folder://{folder}/store")
         services = [
             Service(ORCHESTRATOR, pb_grpc.add_OrchestratorServiceServicer_to_server, notes),
             Service(UPDATER, leaderboard_pb2_grpc.add_UpdaterServiceServicer_to_server, notes),
@@ -287,7 +292,7 @@ class Pods:
         return notes
 
     def _start(self, pod: PodConfig) -> list[int]:
-        """Has the nursery fork a pod; returns the pids of its roles."""
+        """Makes the fork server fork a pod; returns the process ids of its roles."""
         self._socket.sendall(json.dumps({"pod": dataclasses.asdict(pod)}, default=str).encode() + b"\n")
         answer = json.loads(self._socket.makefile("rb").readline())
         if "error" in answer:
@@ -297,16 +302,16 @@ class Pods:
 
 
 async def _gone(pids: list[int], deadline_seconds: float) -> None:
-    """Waits until there is none of these processes any more."""
+    """Waits until none of these processes exists."""
     async with asyncio.timeout(deadline_seconds):
         while any(Path(f"/proc/{pid}").exists() for pid in pids):
             await asyncio.sleep(POLL_SECONDS)
 
 
-def _end(line: ExitStack, nursery: "subprocess.Popen[bytes]") -> None:
-    """Without its lifeline a nursery ends, and its pods before it."""
+def _end(line: ExitStack, forkserver: "subprocess.Popen[bytes]") -> None:
+    """Releases the lifeline of the fork server, which then stops its pods and exits; kills it after a timeout."""
     line.close()
     with suppress(subprocess.TimeoutExpired):
-        nursery.wait(END_SECONDS)
-    nursery.kill()
-    nursery.wait()
+        forkserver.wait(END_SECONDS)
+    forkserver.kill()
+    forkserver.wait()

@@ -1,10 +1,10 @@
-"""Owns how many tournaments run one after another on one embedded mesh; each that has ended is a line in a file.
+"""Runs tournaments one after another on one embedded mesh, and appends a line to a file for each that has ended.
 
     races = [Race("docking", "truncation", seed, values), ...]
-    found = run(races, folder, tell=print)                     # goes on where an earlier run of the same was ended
+    found = run(races, folder, tell=print)                     # continues an earlier, interrupted call
 
-What came of a race is kept in FOLDER/runs.jsonl under a digest of its specification: a race that has changed is another
-one. The mesh's home is FOLDER/home; a tournament that was stopped in the middle goes on with its agents.
+The result of a race is stored in FOLDER/runs.jsonl under a digest of its specification: a changed race is a new race.
+The mesh's home is FOLDER/home; a tournament that was interrupted continues with its agents.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ RUNS = "runs.jsonl"
 ROOT = Path(__file__).parents[1]
 
 Run = Mapping[str, Any]
-"""What came of a race: see `record`."""
+"""The result of a race; see `record`."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class Race:
     """One tournament of a comparison."""
 
     case: str
-    """What it is about; races are compared within a case."""
+    """The subject; races are compared within a case."""
     contender: str
-    """What is compared."""
+    """What is compared with other contenders of the case."""
     seed: int
     values: Mapping[str, Any]
     """The specification as read from TOML, without name and seed."""
 
     def cell(self) -> Cell:
-        """The tournament, named after its own digest, so that it is found again.
+        """Returns the tournament, named after its digest so that a later call finds it.
 
         Raises:
-            InvalidArgument: It is no valid specification; the line names the race.
+            InvalidArgument: The specification is invalid; the message names the race.
         """
         name = re.sub(r"[^A-Za-z0-9-]", "-", f"{self.case}-{self.contender}")[:NAME_CHARACTERS]
         values = {"name": name, "seed": self.seed}
@@ -67,15 +67,15 @@ class Race:
 
 
 def run(races: Sequence[Race], folder: Path, *, tell: Callable[[str], None]) -> list[Run]:
-    """Runs what was not run yet, in order; Ctrl-C stops, and the same call goes on.
+    """Runs the races without a result, in order; after Ctrl-C, the same call continues.
 
     Args:
-        races: All of the comparison.
-        folder: Where everything is kept.
-        tell: Takes lines for a person.
+        races: All races of the comparison.
+        folder: Folder of the results and the mesh.
+        tell: Receives progress messages.
 
     Returns:
-        What came of the races that have ended, failures included; of each its last attempt.
+        The results of the races that have ended, including failures; for each race its last attempt.
     """
     cells = [race.cell() for race in races]
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def run(races: Sequence[Race], folder: Path, *, tell: Callable[[str], None]) -> 
 
 
 def _run(cells: Sequence[Cell], folder: Path, tell: Callable[[str], None]) -> int:
-    # Pods find the tasks of benchmarks as a user's own simulator is found.
+    # Pods find the tasks of the benchmarks in the same way as a user's simulator.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     settings = Settings((folder / "home").resolve(), orchestrator="", debug=False, as_json=False)
     grid = Grid("races", (), tuple(cells), folder / "grid")
@@ -107,21 +107,21 @@ def _run(cells: Sequence[Cell], folder: Path, tell: Callable[[str], None]) -> in
 
 
 class Lines(GridLines):
-    """Says how races go, and writes a line for each that has ended."""
+    """Reports the progress of races, and writes a line for each that has ended."""
 
     def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
-        """Appends to `path`."""
+        """Writes lines to the end of `path`."""
         super().__init__(tell)
         self._path = path
 
     def ended(self, cell: Cell, outcome: Outcome) -> None:
-        """Writes the line at once: whatever happens to the next race, this one is kept."""
+        """Writes the line at once, so that it is kept whatever happens to the next race."""
         super().ended(cell, outcome)
         append(self._path, finite(record(cell, outcome)))
 
 
 def record(cell: Cell, outcome: Outcome) -> dict[str, Any]:
-    """The line of a race."""
+    """Builds the line of a race."""
     return {
         **cell.labels,
         "seed": int(cell.labels["seed"]),
@@ -142,13 +142,13 @@ def record(cell: Cell, outcome: Outcome) -> dict[str, Any]:
 
 
 def append(path: Path, run: Run) -> None:
-    """Adds a line; the line break comes first, so that one that a crash has torn stays alone."""
+    """Appends a line; the line break comes first, to separate it from one that a crash has truncated."""
     with path.open("a", encoding="utf-8") as file:
         file.write("\n" + json.dumps(run, allow_nan=False))
 
 
 def read(path: Path) -> list[Run]:
-    """The lines of a file, by time; what was torn by a crash is left out."""
+    """Reads the lines of a file, in order; skips lines that a crash has truncated."""
     found = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         with contextlib.suppress(json.JSONDecodeError):
@@ -156,16 +156,16 @@ def read(path: Path) -> list[Run]:
     return found
 
 
-# --- what they say together --------------------------------------------------------------------------------------
+# --- statistics --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a contender's seeds say together."""
+    """Statistics of a contender over its seeds."""
 
     median: float
     low: float
-    """Of the bootstrap interval of the median: of five seeds or fewer it reaches from the least to the greatest."""
+    """Lower end of the bootstrap interval of the median; with five seeds or fewer, the interval is the whole range."""
     high: float
     mean: float
     mean_low: float
@@ -173,8 +173,8 @@ class Summary:
     seeds: int
 
 
-def summarise(values: Sequence[float]) -> Summary | None:
-    """Median and mean with their percentile bootstrap intervals over seeds; None without a value."""
+def summarize(values: Sequence[float]) -> Summary | None:
+    """Computes median and mean with percentile bootstrap intervals over seeds; None without values."""
     if not values:
         return None
     low, high = bootstrap_interval(values, statistics.median, confidence=CONFIDENCE)
@@ -183,14 +183,14 @@ def summarise(values: Sequence[float]) -> Summary | None:
 
 
 def of(runs: Iterable[Run], case: str, contender: str) -> list[Run]:
-    """The good runs of a contender."""
+    """Returns the successful runs of a contender."""
     return [run for run in runs if run["case"] == case and run["contender"] == contender and run["good"]]
 
 
 def line(
     benchmark: str, case: str, metric: str, unit: str, own: Summary, against: str = "", other: Summary | None = None
 ) -> dict[str, object]:
-    """One finding, of one contender alone or beside another."""
+    """Builds one result line, of a contender alone or compared with another."""
     found: dict[str, object] = {
         "benchmark": benchmark,
         "case": case,
@@ -218,5 +218,5 @@ def line(
 
 
 def rounded(value: float) -> float:
-    """Four digits."""
+    """Rounds to four digits."""
     return float(f"{value:.4g}")

@@ -1,22 +1,22 @@
-"""How many pods one orchestrator and one leaderboard carry: both real, with real databases; the pods are simulated.
+"""Measures how many pods one orchestrator and one leaderboard can serve, with real databases and simulated pods.
 
-Pods speak the real contracts (pools/pods.py) at these rates of simulated time: assignments of 600 s, a score every
-120 s, renewals every third of a lease of 60 s or more. Time is compressed for small pools, so that every pool makes as
-many calls a second as 10,000 pods do by the clock (at most 60 times): what then differs is what the size of the pool
-costs. Processor seconds are those of the services; `without_processor` is how long their threads stood in line for a
-processor, a second: latencies are the services' own only where that is about 0.
+Pods use the real contracts (pools/pods.py) at these rates of simulated time: assignments of 600 s, an evaluation every
+120 s, renewals every third of a lease of at least 60 s. For small pools simulated time runs faster (at most 60 times),
+so that every pool makes as many calls per second as 10,000 pods in real time; the remaining differences are the cost of
+the pool's size. CPU seconds are those of the services. `without_processor` is the time per second that their threads
+waited for a CPU: latencies are due to the services only where it is about 0.
 
     python benchmarks/scale.py [--quick] [--pods 10 100 1000 10000] [--seconds 30] [--folder FOLDER]
     python benchmarks/scale.py --record CURVES [--spec examples/cartpole.toml]
     python benchmarks/scale.py --curves CURVES [--pods 1 2 8 16 32 80 1000]
     python benchmarks/scale.py --validate CURVES [--spec SPEC] [--repetitions 3] [--pods 8 16 32 80]
 
-With --curves, simulated pods learn as real ones did, and the time to a return is told against the number of pods; the
-ideal beside it is the time that the pod that got there spent training. --record makes the curves: two short
-tournaments by the normal command, of one pod and of two, which the predictions are then held against. --validate does
-both, a seed at a time, and says how far predictions were off: of each run from the curves of its seed, and of two pods
-from the curves that one pod recorded, at the rate that pods had two at a time. Recordings are kept beside CURVES, so
-that the same command goes on.
+With --curves, simulated pods learn as real ones did, and the time to a target return is reported by number of pods; the
+ideal to compare with is the training time of the pod that reached the target. --record records the curves: two short
+tournaments by the normal command, with one pod and with two, with which predictions can be compared. --validate does
+both, one seed at a time, and reports the errors of the predictions: of each run from the curves of its seed, and of two
+pods from the curves recorded with one pod, at the step rate of two concurrent pods. Recordings are stored beside
+CURVES, so that the same command continues.
 """
 
 import argparse
@@ -57,7 +57,7 @@ Usage = Mapping[str, tuple[float, float, int]]
 
 
 def report(case: str, metric: str, value: float, unit: str, against: str = "", against_value: float = 0.0) -> None:
-    """Prints one line."""
+    """Prints one result."""
     line: dict[str, object] = {
         "benchmark": "scale",
         "case": case,
@@ -75,7 +75,7 @@ def report(case: str, metric: str, value: float, unit: str, against: str = "", a
 
 
 def spec_of(pods: int, assignment_steps: int, evaluation_steps: int, **sections: Mapping[str, Any]) -> TournamentSpec:
-    """A tournament of so many pods, which a machine of any size holds."""
+    """Returns a tournament of `pods` pods, with resource requests that any machine satisfies."""
     values = {
         "environment": {"id": "CartPole-v1"},
         "algorithms": {"ppo": {}},
@@ -90,7 +90,7 @@ def spec_of(pods: int, assignment_steps: int, evaluation_steps: int, **sections:
 
 
 def jobs_of(mesh: Mesh, tournament_id: str, pods: int, **settings: object) -> list[dict[str, object]]:
-    """What each process of simulated pods is told; see pools.pods.Job."""
+    """Returns the job of each process of simulated pods; see pools.pods.Job."""
     return [
         {
             "orchestrator": mesh.orchestrator.address,
@@ -109,7 +109,7 @@ def jobs_of(mesh: Mesh, tournament_id: str, pods: int, **settings: object) -> li
     ]
 
 
-# --- what a pool of some size costs ------------------------------------------------------------------------------
+# --- cost by size of the pool ------------------------------------------------------------------------------------
 
 
 async def measure(folder: Path, pods: int, seconds: float, connections: int) -> None:
@@ -144,14 +144,14 @@ async def measure(folder: Path, pods: int, seconds: float, connections: int) -> 
     report_usage(case, pods * speed, seconds, before, after)
     acquired = sum(len(notes[kind]["AcquireAssignment"]) for kind in ("seconds", "ramp_seconds"))
     for name, service in mesh.services.items():
-        # It is closed: nothing is left in the log beside it.
+        # The database is closed, so its write-ahead log is empty.
         size = service.database.stat().st_size
         report(case, f"{name}_database", size, "B")
         report(case, f"{name}_database_per_assignment", size / max(acquired, 1), "B")
 
 
 async def usage_at(mesh: Mesh, moment: float) -> Usage:
-    """What the services have used at a monotonic moment: processor seconds, seconds without one, bytes of memory."""
+    """Returns the resource usage of the services at a monotonic time: CPU seconds, seconds waiting for one, bytes."""
     await asyncio.sleep(moment - time.monotonic())
     return {
         name: (service.cpu_seconds, service.waited_seconds, service.memory_bytes)
@@ -160,14 +160,14 @@ async def usage_at(mesh: Mesh, moment: float) -> Usage:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which a share of all values lies."""
+    """Returns the value below which a share of all values lies."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def report_calls(
     case: str, notes: Mapping[str, Any], generated: Sequence[tuple[float, float]], window: tuple[float, float]
 ) -> None:
-    """How often each method was called in the window, and how long the answers took."""
+    """Reports the rate and latencies of each method in the window."""
     seconds: dict[str, list[float]] = dict(notes["seconds"])
     seconds["GenerateAgent"] = [taken for begin, taken in generated if window[0] <= begin < window[1]]
     decisions = 0
@@ -183,7 +183,7 @@ def report_calls(
 
 
 def report_usage(case: str, pods: float, seconds: float, before: Usage, after: Usage) -> None:
-    """What it cost; `pods` at the speed of the clock."""
+    """Reports the resource usage per pod; `pods` is the equivalent number in real time."""
     for name in before:
         cpu, waited = (after[name][index] - before[name][index] for index in range(2))
         report(case, f"{name}_cores", cpu / seconds, "1")
@@ -192,13 +192,13 @@ def report_usage(case: str, pods: float, seconds: float, before: Usage, after: U
         report(case, f"{name}_memory", after[name][2], "B")
 
 
-# --- how long a pool of some size takes --------------------------------------------------------------------------
+# --- time to a target by size of the pool ------------------------------------------------------------------------
 
 
 async def predict(
     folder: Path, pods: int, recorded: Recorded, connections: int, speed: float, label: str = "curves"
 ) -> float:
-    """Tells how long a pool takes to the target, and how much of that is the mesh; returns the seconds."""
+    """Predicts the time of a pool to the target, and the mesh's share of it; returns the seconds."""
     run = recorded.run_of(pods)
     best = max(score for curve in recorded.curves for _, score in curve)
     if best < recorded.target_return:
@@ -220,7 +220,7 @@ async def predict(
             pods,
             connections=connections,
             begin=begin,
-            # Not all at once, as they would not start all at once either.
+            # Pods do not start all at the same time, and do not in reality.
             ramp_seconds=pods / RAMP_PODS_PER_SECOND,
             measured_from=begin,
             until=begin + ENDLESS_SECONDS,
@@ -244,7 +244,7 @@ async def predict(
 
 
 def validate(options: argparse.Namespace) -> None:
-    """Holds predictions against real runs with one pod and with two, then predicts larger pools."""
+    """Compares predictions with real runs of one pod and of two, then predicts larger pools."""
     kept: list[Recorded] = []
     errors: dict[str, list[float]] = {}
     for seed in range(1, options.repetitions + 1):
@@ -270,27 +270,27 @@ def validate(options: argparse.Namespace) -> None:
 
 
 def predicted(options: argparse.Namespace, pods: int, recorded: Recorded, label: str) -> float:
-    """One prediction in a temporary folder."""
+    """Makes one prediction in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="pr-", dir=options.folder) as folder:
         return asyncio.run(predict(Path(folder), pods, recorded, options.connections, options.speed, label))
 
 
 def main() -> None:
-    """Measures in temporary folders, which are removed."""
+    """Measures in temporary folders, which are removed afterwards."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="10 and 100 pods, under a minute")
     parser.add_argument("--pods", type=int, nargs="+", help="sizes of the pool")
-    parser.add_argument("--seconds", type=float, default=30.0, help="measured of each size")
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds to measure per size")
     parser.add_argument("--connections", type=int, default=64, help="channels that the pods of a process share")
-    parser.add_argument("--speed", type=float, default=10.0, help="of simulated time, with --curves")
+    parser.add_argument("--speed", type=float, default=10.0, help="speed of simulated time, with --curves")
     parser.add_argument("--curves", type=Path, help="predict from these learning curves")
     parser.add_argument("--record", type=Path, help="record learning curves to this file")
-    parser.add_argument("--validate", type=Path, help="record to this file, and hold predictions against real runs")
-    parser.add_argument("--repetitions", type=int, default=3, help="seeds of --validate")
-    parser.add_argument("--spec", type=Path, default=Path("examples/cartpole.toml"), help="what is recorded")
-    parser.add_argument("--folder", type=Path, help="where to work: its disk is what is measured")
+    parser.add_argument("--validate", type=Path, help="record to this file, and compare predictions with real runs")
+    parser.add_argument("--repetitions", type=int, default=3, help="number of seeds of --validate")
+    parser.add_argument("--spec", type=Path, default=Path("examples/cartpole.toml"), help="specification to record")
+    parser.add_argument("--folder", type=Path, help="folder to work in, on the disk that is measured")
     options = parser.parse_args()
-    # Unwinds: no service that was started stays behind.
+    # Raises SystemExit, so that all started services are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if options.validate:
         validate(options)

@@ -1,18 +1,18 @@
-"""Environment steps a second of every simulator, beside Gymnasium's SyncVectorEnv and EnvPool's own interface.
+"""Measures environment steps per second of every simulator, and of Gymnasium's SyncVectorEnv and EnvPool's interface.
 
-All of one task take turns in one run, with random actions drawn beforehand; the value is the median of the rounds.
-Prints one JSON object a line. What needs a package that is not there is left out, and said so on stderr.
+All cases of a task alternate in one run, with random actions drawn in advance; the value is the median of the rounds.
+Prints one JSON object per line. Cases that need a missing package are skipped, with a message on stderr.
 
     python benchmarks/simulators.py [--quick] [--device cuda:0] [--only ant,cartpole]
 
-On a GPU only simulators that step there are measured, with 4,096 to 65,536 environments.
+On a GPU, only simulators that run there are measured, with 4,096 to 65,536 environments.
 """
 
 import sys
 from importlib import import_module
 from pathlib import Path
 
-# This file has the name of a package of ours, which benchmarks are looking for and may find this instead.
+# This file has the name of the package simulators, and would be imported instead of it.
 _before = list(sys.path)
 sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
 if __name__ != "__main__":
@@ -42,19 +42,19 @@ BASELINE_LANES = 8
 HORIZON = 16
 REFERENCE = "gymnasium.SyncVectorEnv"
 Play = Callable[[], None]
-"""Steps HORIZON times."""
+"""Makes HORIZON steps."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to learn, by whoever simulates it."""
+    """A task with all the cases that simulate it."""
 
     gymnasium_id: str
-    """What SyncVectorEnv and EnvPool call it; empty: they have none."""
+    """Id for SyncVectorEnv and EnvPool; empty: they do not have it."""
     ours: Mapping[str, tuple[str, int, Mapping[str, Any]]]
-    """Name of a case to id, number of environments, and options."""
+    """Id, number of environments and options of podrace's simulators, by name of the case."""
     envpool_lanes: int = 0
-    """0: EnvPool has none."""
+    """Number of environments of EnvPool's interface; 0: EnvPool does not have the task."""
 
 
 def mujoco(task: str) -> Task:
@@ -104,11 +104,11 @@ GPU_TASKS = {
 }
 
 
-# --- who steps -----------------------------------------------------------------------------------------------------
+# --- simulators ----------------------------------------------------------------------------------------------------
 
 
 def simulator(resources: ExitStack, id: str, count: int, options: Mapping[str, Any], device: str) -> Play:
-    """One of ours."""
+    """Makes one of podrace's simulators."""
     made = make(id, count, options, device, seed=0)
     resources.callback(made.close)
     space = made.action_space
@@ -127,7 +127,7 @@ def simulator(resources: ExitStack, id: str, count: int, options: Mapping[str, A
 
 
 def sync_vector_env(resources: ExitStack, id: str) -> Play:
-    """Gymnasium's own, as its documentation makes it."""
+    """Makes Gymnasium's vector environment, as in its documentation."""
     made = gymnasium.make_vec(id, num_envs=BASELINE_LANES, vectorization_mode="sync")
     resources.callback(made.close)
     made.reset(seed=0)
@@ -136,7 +136,7 @@ def sync_vector_env(resources: ExitStack, id: str) -> Play:
 
 
 def envpool(resources: ExitStack, id: str, lanes: int) -> Play:
-    """EnvPool's own synchronous interface, two threads, as it resets by itself."""
+    """Makes EnvPool's synchronous interface with two threads and its own automatic resets."""
     import envpool as package
 
     made = package.make(id, env_type="gymnasium", num_envs=lanes, num_threads=2, seed=0)
@@ -151,11 +151,11 @@ def _step_all(environment: Any, actions: list[Any]) -> None:
         environment.step(action)
 
 
-# --- turns ---------------------------------------------------------------------------------------------------------
+# --- measurement ---------------------------------------------------------------------------------------------------
 
 
 def measure(task: Task, seconds: float, rounds: int, device: str) -> dict[str, float]:
-    """Environment steps a second by name, all in turns of `seconds`."""
+    """Returns environment steps per second by name, measured in turns of `seconds`."""
     with ExitStack() as resources:
         players: dict[str, tuple[Play, int]] = {}
         makers: dict[str, tuple[Callable[[], Play], int]] = {
@@ -171,7 +171,7 @@ def measure(task: Task, seconds: float, rounds: int, device: str) -> dict[str, f
             try:
                 players[name] = maker(), lanes
             except (PodraceError, ImportError) as error:
-                print(f"left out: {name}: {error}", file=sys.stderr)
+                print(f"skipped: {name}: {error}", file=sys.stderr)
         rates: dict[str, list[float]] = {name: [] for name in players}
         for play, _ in players.values():
             play()
@@ -192,7 +192,7 @@ def _repeats_per_second(play: Play, seconds: float) -> float:
 
 
 def report(task: str, rates: Mapping[str, float]) -> None:
-    """One line for each of ours and each that it is held against."""
+    """Prints a line for each pair of a simulator and a reference."""
     references = [name for name in rates if name == REFERENCE or name.startswith("envpool/")]
     for name, rate in rates.items():
         for against in references or [""]:
@@ -216,19 +216,19 @@ def report(task: str, rates: Mapping[str, float]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="ant, cartpole and stocks, for seconds")
+    parser.add_argument("--quick", action="store_true", help="ant, cartpole and stocks, in a few seconds")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", default="", help="tasks, separated by commas")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", module="gymnasium")
-    # More threads bring stalls and no speed to batches of this size.
+    # For batches of this size, more threads cause stalls without a gain in speed.
     torch.set_num_threads(1)
     tasks = TASKS if options.device == "cpu" else GPU_TASKS
     chosen = options.only.split(",") if options.only else ["ant", "cartpole", "stocks"] if options.quick else tasks
     seconds, rounds = (0.3, 3) if options.quick else (1.0, 7)
     for name in chosen:
         if name not in tasks:
-            raise SystemExit(f"error: --only: there is no task {name!r} (there are: {', '.join(tasks)})")
+            raise SystemExit(f"error: --only: unknown task {name!r} (tasks: {', '.join(tasks)})")
         report(name, measure(tasks[name], seconds, rounds, options.device))
 
 

@@ -1,19 +1,19 @@
-"""Measures how long a mesh takes from a wish to a pod that trains; prints one JSON object a line.
+"""Measures how fast a mesh reacts, from a request to a pod that trains; prints one JSON object per line.
 
 Cases:
     create   CreateTournament to the first environment step of the first pod
-    grow     a higher limit of the pool to the first environment step of the pod that comes
-    move     the death of a pod (kill -9) to its agent training in the one that takes its place, as it is told
+    grow     a raised limit of the pool to the first environment step of the new pod
+    move     the kill of a pod (kill -9) to the first report that its agent trains in the pod that replaces it
 
-By default a mesh of processes is started in a folder of its own. `--orchestrator` names one that runs, whatever starts
-its pods; it needs room for two pods of one core and 1 GiB. A pod tells of its steps every third of its lease: the
-moment of the first is what it told, less what its steps took at the speed it told. `--kill` is a shell command that
-kills the pod {pod} of such a mesh; without it nothing is moved there.
+By default a mesh of processes is started in its own folder. `--orchestrator` names one that is already running, with
+any launcher; it needs room for two pods of one core and 1 GiB. A pod reports its steps every third of its lease: the
+time of its first step is the time of the report, minus the duration of the reported steps at the reported rate.
+`--kill` is a shell command that kills the pod {pod} of such a mesh; without it the case `move` is skipped.
 
     python benchmarks/startup.py [--quick]
     python benchmarks/startup.py --orchestrator ADDRESS --mesh compose --kill COMMAND
 
-where COMMAND may be 'docker kill $(docker ps --quiet --filter label=podrace.pod={pod})'.
+COMMAND may be 'docker kill $(docker ps --quiet --filter label=podrace.pod={pod})'.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from podrace.specification.resolve import parse
 from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, PoolSpec
 
 CALL_SECONDS = 10.0
-PATIENCE_SECONDS = 120.0
+WAIT_SECONDS = 120.0
 START_SECONDS = 30.0
 LEASE_SECONDS = 0.9
 SPECIFICATION = {
@@ -53,7 +53,7 @@ SPECIFICATION = {
 
 
 def report(mesh: str, case: str, values: list[float]) -> None:
-    """Prints one line: the median of the repetitions, and the extremes."""
+    """Prints one result: the median of the repetitions, and the extremes."""
     middle = sorted(values)[len(values) // 2]
     line = {"benchmark": "startup", "case": f"{mesh}/{case}", "metric": "seconds", "value": round(middle, 2)}
     print(json.dumps(line | {"unit": "s", "least": round(min(values), 2), "most": round(max(values), 2)}), flush=True)
@@ -61,7 +61,7 @@ def report(mesh: str, case: str, values: list[float]) -> None:
 
 @contextlib.contextmanager
 def processes(folder: Path) -> Iterator[str]:
-    """A standing mesh of processes; gives the address of its orchestrator."""
+    """Runs a mesh of processes; yields the address of its orchestrator."""
     shared = {"store": f"folder://{folder}/store", "runtime_folder": folder, "telemetry.metrics_listen": ""}
     services = {
         "leaderboard": {"server.listen": f"unix:{folder}/l.sock", "database": folder / "l.sqlite"},
@@ -76,8 +76,8 @@ def processes(folder: Path) -> Iterator[str]:
     started = []
     with (folder / "services.log").open("w") as log:
         for name, settings in services.items():
-            told = [word for key, value in (shared | settings).items() for word in ("--set", f"{key}={value}")]
-            started.append(subprocess.Popen([sys.executable, "-m", name, *told], stderr=log))
+            arguments = [word for key, value in (shared | settings).items() for word in ("--set", f"{key}={value}")]
+            started.append(subprocess.Popen([sys.executable, "-m", name, *arguments], stderr=log))
         try:
             yield f"unix:{folder}/o.sock"
         finally:
@@ -86,33 +86,33 @@ def processes(folder: Path) -> Iterator[str]:
                 process.wait(START_SECONDS)
 
 
-class Mesh:
-    """A running mesh, seen from outside."""
+class RunningMesh:
+    """A client of a running mesh."""
 
     def __init__(self, channel: Any) -> None:
         self._stub: Any = pb_grpc.OrchestratorServiceStub(channel)
 
     async def create(self) -> str:
-        """Begins a tournament of one pod."""
+        """Creates a tournament of one pod."""
         spec = parse(SPECIFICATION, source="startup")
         request = pb.CreateTournamentRequest(request_id=uuid.uuid4().hex, spec=spec)
         answer = await rpc.call(self._stub.CreateTournament, request, deadline_seconds=CALL_SECONDS)
         return str(answer.tournament.tournament_id)
 
     async def limit(self, name: str, pods: int) -> None:
-        """Sets how many pods it has."""
+        """Sets the number of pods."""
         pool = PoolSpec(minimum_pods=pods, maximum_pods=pods)
         request = pb.UpdateTournamentRequest(request_id=uuid.uuid4().hex, tournament_id=name, pool=pool)
         await rpc.call(self._stub.UpdateTournament, request, deadline_seconds=CALL_SECONDS)
 
     async def agent_of(self, name: str, pod_id: str) -> str:
-        """The agent that a pod trains."""
+        """Returns the agent that a pod trains."""
         answer = await rpc.call(self._stub.ListPods, pb.ListPodsRequest(tournament_id=name), deadline_seconds=5.0)
         return next(str(pod.agent_id) for pod in answer.pods if pod.pod_id == pod_id)
 
     async def trained_elsewhere(self, name: str, agent_id: str, before: str) -> float:
-        """When another pod than before told that it trains an agent; raises as first_step."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        """Returns when another pod first reported that it trains an agent; raises the errors of first_step."""
+        async with asyncio.timeout(WAIT_SECONDS):
             request = pb.WatchTournamentRequest(tournament_id=name)
             async for message in rpc.stream(self._stub.WatchTournament, request, deadline_seconds=None):
                 for pod in message.pods:
@@ -121,7 +121,7 @@ class Mesh:
         raise TimeoutError
 
     async def end(self, name: str) -> None:
-        """Ends it, and waits until its pods have gone."""
+        """Ends a tournament, and waits until its pods are gone."""
         objective = ObjectiveSpec(environment_steps=1)
         request = pb.UpdateTournamentRequest(request_id=uuid.uuid4().hex, tournament_id=name, objective=objective)
         await rpc.call(self._stub.UpdateTournament, request, deadline_seconds=CALL_SECONDS)
@@ -129,39 +129,39 @@ class Mesh:
             await asyncio.sleep(0.2)
 
     async def first_step(self, name: str, known: frozenset[str]) -> tuple[float, str]:
-        """When a pod that is not known took its first step, by this process' clock, and which it was.
+        """Returns when an unknown pod took its first step, by this process' clock, and its id.
 
         Raises:
-            TimeoutError: None has within two minutes.
+            TimeoutError: No new pod took a step within two minutes.
         """
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(WAIT_SECONDS):
             request = pb.WatchTournamentRequest(tournament_id=name)
             async for message in rpc.stream(self._stub.WatchTournament, request, deadline_seconds=None):
                 for pod in message.pods:
-                    told = pod.progress
-                    if pod.pod_id not in known and told.environment_steps and told.steps_per_second:
-                        return time.monotonic() - told.environment_steps / told.steps_per_second, pod.pod_id
+                    progress = pod.progress
+                    if pod.pod_id not in known and progress.environment_steps and progress.steps_per_second:
+                        return time.monotonic() - progress.environment_steps / progress.steps_per_second, pod.pod_id
         raise TimeoutError
 
 
 def kill_by(command: str, pod_id: str) -> None:
-    """Kills a pod as a command says."""
+    """Kills a pod by a shell command."""
     subprocess.run(command.replace("{pod}", pod_id), shell=True, check=True, stdout=subprocess.DEVNULL)
 
 
 def kill_processes(folder: Path, pod_id: str) -> None:
-    """Kills all processes of a pod at once."""
+    """Kills all processes of a pod."""
     (file,) = folder.glob(f"**/{pod_id}/pod.json")
     for role in json.loads(file.read_text())["roles"].values():
         os.kill(role["pid"], signal.SIGKILL)
 
 
 async def measure(address: str, mesh_name: str, repetitions: int, kill: Callable[[str], object] | None) -> None:
-    """Prints all cases."""
+    """Measures and prints all cases."""
     created, grown, moved = [], [], []
     await rpc.wait_until_serving(address, deadline_seconds=START_SECONDS)
     async with rpc.connect(address, pb.DESCRIPTOR) as channel:
-        mesh = Mesh(channel)
+        mesh = RunningMesh(channel)
         for _ in range(repetitions):
             begin = time.monotonic()
             name = await mesh.create()
@@ -176,7 +176,7 @@ async def measure(address: str, mesh_name: str, repetitions: int, kill: Callable
                 await asyncio.to_thread(kill, first)
                 moved.append(await mesh.trained_elsewhere(name, agent_id, first) - begin)
             await mesh.end(name)
-    # The first waits for what later ones find there: with processes, a parent that has imported torch.
+    # The first run includes work that later ones reuse: with processes, starting a fork server that imports torch.
     report(mesh_name, "create, the first", created[:1])
     if created[1:]:
         report(mesh_name, "create", created[1:])
@@ -186,21 +186,21 @@ async def measure(address: str, mesh_name: str, repetitions: int, kill: Callable
 
 
 def main() -> None:
-    """Measures what the arguments say."""
+    """Measures as the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="once instead of five times")
-    parser.add_argument("--orchestrator", default="", help="of a mesh that runs")
-    parser.add_argument("--mesh", default="process", help="what it is called in the lines")
+    parser.add_argument("--orchestrator", default="", help="address of the orchestrator of a running mesh")
+    parser.add_argument("--mesh", default="process", help="name of the mesh in the results")
     parser.add_argument("--kill", default="", help="command that kills the pod {pod} of that mesh")
-    told = parser.parse_args()
-    repetitions = 1 if told.quick else 5
+    options = parser.parse_args()
+    repetitions = 1 if options.quick else 5
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pr", dir="/tmp")))
         kill: Callable[[str], object] | None = partial(kill_processes, folder)
-        if told.orchestrator:
-            kill = partial(kill_by, told.kill) if told.kill else None
-        address = told.orchestrator or stack.enter_context(processes(folder))
-        asyncio.run(measure(address, told.mesh, repetitions, kill))
+        if options.orchestrator:
+            kill = partial(kill_by, options.kill) if options.kill else None
+        address = options.orchestrator or stack.enter_context(processes(folder))
+        asyncio.run(measure(address, options.mesh, repetitions, kill))
 
 
 if __name__ == "__main__":

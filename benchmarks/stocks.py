@@ -1,8 +1,8 @@
-"""Environment steps a second of stock trading, all accounts in one tensor program, beside one account in a numpy loop.
+"""Measures environment steps per second of stock trading: all accounts as one tensor program, and one in a numpy loop.
 
-The same task on both sides: FinRL's state, orders, fees and rewards, and random actions drawn beforehand; the loop goes
-stock by stock, as the published environment does, without its tables. The two alternate; the value is the median.
-Prints one JSON object a line.
+Both simulate the same task: FinRL's state, orders, fees and rewards, with random actions drawn in advance. The loop
+goes from stock to stock as the published environment does, but without its tables. The two alternate; the value is the
+median. Prints one JSON object per line.
 
     python benchmarks/stocks.py [--quick] [--device cuda:0]
 """
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from simulators import Simulator
-from simulators.cuda_graph import Captured
+from simulators.cuda_graph import CudaGraphSimulator
 from simulators.stocks import with_defaults
 from simulators.stocks.environment import StockSimulator
 from simulators.stocks.market import Market, load_market
@@ -77,7 +77,7 @@ class OneAccount:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--count", type=int, default=2048, help="accounts side by side")
+    parser.add_argument("--count", type=int, default=2048, help="number of accounts")
     parser.add_argument("--quick", action="store_true", help="three short repetitions")
     options = parser.parse_args()
     repetitions, seconds = (3, 0.3) if options.quick else (9, 1.0)
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def loop_play(market: Market, options: StockOptions) -> Callable[[], None]:
-    """One account, HORIZON steps."""
+    """Makes HORIZON steps of one account."""
     account = OneAccount(market, options)
     actions = np.random.default_rng(1).uniform(-1, 1, (HORIZON, market.close.shape[1])).astype(np.float32)
 
@@ -109,10 +109,10 @@ def loop_play(market: Market, options: StockOptions) -> Callable[[], None]:
 
 
 def batch_play(market: Market, options: StockOptions, count: int, device: str) -> Callable[[], None]:
-    """All accounts, HORIZON steps; on a GPU captured."""
+    """Makes HORIZON steps of all accounts; on a GPU as a CUDA graph."""
     stocks = StockSimulator(market, options, count)
     on_gpu = torch.device(device).type == "cuda"
-    simulator: Simulator = Captured(stocks, [stocks.generator]) if on_gpu else stocks
+    simulator: Simulator = CudaGraphSimulator(stocks, [stocks.generator]) if on_gpu else stocks
     actions = 2 * torch.rand(HORIZON, count, market.close.shape[1], device=device) - 1
 
     def play() -> None:
@@ -125,7 +125,7 @@ def batch_play(market: Market, options: StockOptions, count: int, device: str) -
 
 
 def rate(play: Callable[[], None], steps: int, seconds: float) -> float:
-    """Environment steps a second."""
+    """Measures environment steps per second."""
     play()
     plays, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -135,7 +135,7 @@ def rate(play: Callable[[], None], steps: int, seconds: float) -> float:
 
 
 def print_line(case: str, pairs: list[tuple[float, float]]) -> None:
-    """One finding."""
+    """Prints one result."""
     line = {
         "benchmark": "stocks",
         "case": case,

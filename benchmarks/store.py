@@ -1,13 +1,14 @@
-"""Measures the checkpoint store `minio` on a real S3 server of this machine, beside the S3 client's own put_object and
-get_object of the same objects; prints one JSON object a line.
+"""Measures the checkpoint store `minio` on a real S3 server of this machine, and the S3 client's own calls.
 
-    store and read     one part: put with its digest taken, get with its digest verified
-    publish and fetch  a whole checkpoint: policy (a quarter) and learner, manifest, and the agent's pointer swapped;
-                       beside it the client puts the same four objects, or gets the three of them, one after the other
+The client's put_object and get_object transfer the same objects. Prints one JSON object per line.
 
-What is measured alternates in one run, on fresh bytes each time; medians. A small checkpoint is a matter of round trips
-(a publication is five), a large one of bytes. The floors come first: what SHA-256 makes here,
-and what a round trip takes.
+    store and read     one part: put, computing its digest; get, verifying its digest
+    publish and fetch  a whole checkpoint: policy (a quarter) and learner, manifest, and a swap of the agent's pointer;
+                       for comparison, the client puts the same four objects, or gets three of them, one after the other
+
+The measured calls alternate in one run, with new bytes each time; values are medians. The time of a small checkpoint is
+dominated by round trips (a publication is five), that of a large one by bytes. First come two lower bounds: the speed
+of SHA-256, and the duration of a round trip.
 
     python benchmarks/store.py [--quick] [--sizes 64kB 1MB 16MB 256MB]
 """
@@ -44,7 +45,7 @@ AGENT = "measured"
 
 
 def report(name: str, metric: str, size_bytes: int, seconds: float, against: str, plain_seconds: float) -> None:
-    """Prints one line."""
+    """Prints one result."""
     line = {
         "benchmark": "store",
         "case": f"minio/{name}",
@@ -61,14 +62,14 @@ def report(name: str, metric: str, size_bytes: int, seconds: float, against: str
 def median_seconds(
     actions: Sequence[Callable[[], object]], rounds: int, prepare: Callable[[int, int], None] = lambda _, __: None
 ) -> list[float]:
-    """Times some actions in alternation, so that a busy spell of the machine hits all of them; returns the medians.
+    """Times several actions in alternation, so that other load affects all of them equally; returns the medians.
 
-    The order changes from round to round: what comes after another may find its traces in the server.
+    The order changes from round to round, because an action may find data of the previous one in the server's caches.
 
     Args:
-        actions: What is timed.
-        rounds: How often; one more comes first and does not count.
-        prepare: Called with round and action beforehand; not timed.
+        actions: Actions to time.
+        rounds: Number of rounds; an additional first round is not counted.
+        prepare: Called with round and action before each action; not timed.
     """
     times: list[list[float]] = [[] for _ in actions]
     for turn in range(rounds + 1):
@@ -82,8 +83,8 @@ def median_seconds(
 
 
 @dataclass
-class Subject:
-    """The bytes of a size and the things that are done with them."""
+class Checkpoints:
+    """The bytes of one size, and the measured operations on them."""
 
     store: CheckpointStore
     client: Minio
@@ -92,10 +93,10 @@ class Subject:
     part: Part = field(default_factory=Part)
     manifest_digest: str = ""
     beside: dict[str, bytes] = field(default_factory=dict)
-    """What the client puts beside the parts: manifest and pointer."""
+    """The other objects that the client puts: manifest and pointer."""
 
     def prepare(self, turn: int, index: int) -> None:
-        """Makes bytes that were never stored."""
+        """Makes bytes that have not been stored yet."""
         fresh = bytearray(self.data or os.urandom(self.size_bytes))
         for begin in (0, self.size_bytes // 4):
             fresh[begin : begin + 4] = bytes((turn // 256, turn % 256, index, 0))
@@ -103,7 +104,7 @@ class Subject:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The parts of a checkpoint of the size."""
+        """The parts of a checkpoint of this size."""
         policy = self.size_bytes // 4
         return {"policy": self.data[:policy], "learner": self.data[policy:]}
 
@@ -142,7 +143,7 @@ class Subject:
 
 def measure(store: CheckpointStore, client: Minio, name: str, rounds: int) -> None:
     """Reports one size."""
-    subject = Subject(store, client, SIZES_BYTES[name])
+    subject = Checkpoints(store, client, SIZES_BYTES[name])
     subject.prepare(0, 9)
     subject.publish()
     pointer, _ = store.read_pointer(AGENT) or (Pointer(), "")
@@ -159,7 +160,7 @@ def measure(store: CheckpointStore, client: Minio, name: str, rounds: int) -> No
 
 
 def measure_floors(store: CheckpointStore) -> None:
-    """Reports how fast a digest and a round trip are."""
+    """Reports the speed of SHA-256 and the duration of a round trip."""
     data = os.urandom(16 * 2**20)
     hashing, round_trip = median_seconds([lambda: digest(data), lambda: store.read_pointer(AGENT)], 20)
     for metric, value, unit in (
@@ -171,10 +172,12 @@ def measure_floors(store: CheckpointStore) -> None:
 
 
 def main() -> None:
-    """Starts a server and measures one size after the other."""
-    parser = argparse.ArgumentParser(description="Throughput of the store minio beside its client's, as JSON lines.")
+    """Starts a server and measures every size."""
+    parser = argparse.ArgumentParser(
+        description="Measures the throughput of the store minio and of its client; prints JSON lines."
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and no large checkpoint")
-    parser.add_argument("--sizes", nargs="+", choices=SIZES_BYTES, help="only these")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES_BYTES, help="only these sizes")
     options = parser.parse_args()
     configure_logging(TelemetryConfig(log_level="error"))
     rounds = QUICK if options.quick else ROUNDS

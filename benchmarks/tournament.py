@@ -1,22 +1,23 @@
-"""Does evolution help? Each strategy beside random search and one vanilla agent, at equal total environment steps.
+"""Compares evolution strategies with random search and a single vanilla agent, at equal total environment steps.
 
 Every run is a tournament on the embedded mesh: two fused pods of one core, synchronous, so that the same seed gives the
-same champion however busy the machine is. What is compared is the return of the final champion over fresh episodes
-that nothing was selected on, never the score that it was selected by; the champion itself is named after fresh
-evaluations of the best four candidates, for all alike.
+same champion under any load. Compared is the return of the final champion over new episodes that were not used for any
+selection, never the score by which it was selected. The champion is selected after new evaluations of the best four
+candidates, for all contenders alike.
 
-    random-search        as many agents as the strategies have assignments, all fresh
-    random-search-long   the same steps in eight fresh agents: as long as a member of a population of eight trains
-    vanilla              one agent with the algorithm's defaults and all of the steps; every score of it is a candidate
+    random-search        as many agents as the strategies have assignments, all new
+    random-search-long   the same steps in eight new agents: each trains as long as a member of a population of eight
+    vanilla              one agent with the algorithm's defaults and all of the steps; each of its scores is a candidate
 
-Tasks: `docking` and `swing` deceive (benchmarks/tournament_tasks.py says how); `stocks` is examples/stocks.toml, its
-champions told on fresh windows of the validation split and, as a second metric, of the backtest split.
+The tasks `docking` and `swing` are deceptive (see benchmarks/tournament_tasks.py). `stocks` is examples/stocks.toml;
+its champions are evaluated on new windows of the validation split and, as a second metric, of the backtest split.
 
     python benchmarks/tournament.py --folder FOLDER [--tasks docking,swing,stocks] [--contenders NAMES] [--seeds 5]
     python benchmarks/tournament.py --quick
 
-Every finished run is a line of FOLDER/runs.jsonl; the same command goes on where it was stopped. Prints one JSON object
-a line: medians over seeds with 90 % bootstrap intervals, each contender alone, beside random search and beside vanilla.
+Every finished run is a line of FOLDER/runs.jsonl; the same command continues where it was stopped. Prints one JSON
+object per line: medians over seeds with 90 % bootstrap intervals, of each contender alone, and compared with random
+search and with vanilla.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from races import Race, Run, Summary, line, of, run, summarise
+from races import Race, Run, Summary, line, of, run, summarize
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 STRATEGIES = ("tournament", "softmax", "truncation", "dexpbt", "pb2", "generational")
@@ -40,7 +41,7 @@ PODS, POPULATION, ASSIGNMENTS = 2, 8, 48
 FRESH = "fresh"
 FRESH_EPISODES = 256
 QUICK_SHARE = 4
-"""A quick run has this share of the assignments."""
+"""A quick run has the assignments divided by this number."""
 
 SEARCHED: Mapping[str, Any] = {
     "learning_rate": {"low": 3e-5, "high": 2e-2},
@@ -49,11 +50,11 @@ SEARCHED: Mapping[str, Any] = {
     "entropy_coefficient": {"low": 1e-6, "high": 3e-2},
     "clip_range": {"low": 0.1, "high": 0.3},
 }
-"""What every contender but vanilla searches; the first agent of each has the algorithm's defaults."""
+"""What every contender except vanilla searches; the first agent of each has the algorithm's defaults."""
 
 
 def cheap_task(name: str, minibatch_size: int) -> dict[str, Any]:
-    """A deceptive task; the larger the minibatch, the fewer gradient steps there are."""
+    """Returns a deceptive task; a larger minibatch means fewer gradient steps."""
     fixed = {"hidden_sizes": [32, 32], "horizon": 64, "epochs": 4, "minibatch_size": minibatch_size}
     return {
         "environment": {"id": f"python:benchmarks.tournament_tasks:{name}", "count": 32},
@@ -65,7 +66,7 @@ def cheap_task(name: str, minibatch_size: int) -> dict[str, Any]:
 
 
 def stocks_task() -> dict[str, Any]:
-    """The example's task and search, in fewer steps."""
+    """Returns the example's task and search space, with fewer steps."""
     values = tomllib.loads((EXAMPLES / "stocks.toml").read_text())
     kept = {name: values[name] for name in ("environment", "algorithms", "evaluation")}
     windows = {"episodes": FRESH_EPISODES}
@@ -88,12 +89,12 @@ METRICS = {"docking": (FRESH,), "swing": (FRESH,), "stocks": (FRESH, "backtest")
 
 
 def specification(task: str, contender: str, assignments: int) -> dict[str, Any]:
-    """One contender's tournament on a task."""
+    """Returns the specification of one contender's tournament on a task."""
     values = copy.deepcopy(TASKS[task]())
     assignment = values["assignment"]["environment_steps"]
     total = assignment * assignments
     strategy = contender if contender in STRATEGIES else RANDOM
-    # All have as many scores to choose from, each after as many steps.
+    # All contenders have the same number of scores to select from, after the same steps.
     values["evaluation"]["every_environment_steps"] = assignment
     values["evaluation"]["share"] = 0.5
     values["evolution"] = {"strategy": strategy}
@@ -112,7 +113,7 @@ def specification(task: str, contender: str, assignments: int) -> dict[str, Any]
 
 
 def races(tasks: Sequence[str], contenders: Sequence[str], seeds: int, assignments: int) -> list[Race]:
-    """All runs, seed by seed: what there is after any of them compares everybody."""
+    """Returns all runs, seed by seed, so that an interrupted comparison covers all contenders."""
     return [
         Race(task, contender, seed, specification(task, contender, assignments))
         for seed in range(1, seeds + 1)
@@ -121,11 +122,11 @@ def races(tasks: Sequence[str], contenders: Sequence[str], seeds: int, assignmen
     ]
 
 
-# --- what is said of it ------------------------------------------------------------------------------------------
+# --- results -----------------------------------------------------------------------------------------------------
 
 
 def findings(runs: Sequence[Run], tasks: Sequence[str], contenders: Sequence[str]) -> Iterator[dict[str, object]]:
-    """Every contender alone and beside the controls, and the best strategy by name."""
+    """Yields each contender alone and compared with the controls, and the best strategy by name."""
     for task in tasks:
         for report in METRICS[task]:
             metric = "champion_return" if report == FRESH else f"champion_return_{report}"
@@ -149,14 +150,14 @@ def findings(runs: Sequence[Run], tasks: Sequence[str], contenders: Sequence[str
 
 
 def summary(runs: Sequence[Run], report: str) -> Summary | None:
-    """What the champions of some runs make on fresh episodes."""
-    return summarise([run["reports"][report]["mean_return"] for run in runs if report in run["reports"]])
+    """Summarizes the returns of the champions of some runs on new episodes."""
+    return summarize([run["reports"][report]["mean_return"] for run in runs if report in run["reports"]])
 
 
 def lines(
     case: str, metric: str, name: str, own: Summary, summaries: Mapping[str, Summary | None]
 ) -> Iterator[dict[str, object]]:
-    """A contender beside each control but itself."""
+    """Yields a contender alone and, if it is a strategy, compared with each control."""
     yield line("tournament", case, metric, "1", own)
     for control in CONTROLS:
         other = summaries.get(control)
@@ -165,7 +166,7 @@ def lines(
 
 
 def best_line(task: str, summaries: Mapping[str, Summary | None]) -> Iterator[dict[str, object]]:
-    """Whether the interval of the strategy with the highest median lies above those of all controls."""
+    """Yields whether the interval of the strategy with the highest median is above those of all controls."""
     known = {name: own for name, own in summaries.items() if own is not None}
     evolving = {name: own for name, own in known.items() if name in STRATEGIES}
     controls = {name: own for name, own in known.items() if name in CONTROLS}
@@ -177,10 +178,10 @@ def best_line(task: str, summaries: Mapping[str, Summary | None]) -> Iterator[di
 
 
 def main() -> None:
-    """Runs what was not run yet, then says what all of it shows."""
+    """Runs what has not been run yet, then prints the results of all runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one task, three contenders, one seed: under a minute")
-    parser.add_argument("--folder", type=Path, help="where runs are kept; a temporary one if quick")
+    parser.add_argument("--folder", type=Path, help="folder for the runs; a temporary one if --quick")
     parser.add_argument("--tasks", type=names_of(TASKS), default=list(TASKS))
     parser.add_argument("--contenders", type=names_of(CONTENDERS), default=list(CONTENDERS))
     parser.add_argument("--seeds", type=int, default=5)
@@ -190,12 +191,12 @@ def main() -> None:
             compare(Path(folder), ["docking"], ["truncation", RANDOM, VANILLA], 1, ASSIGNMENTS // QUICK_SHARE)
         return
     if options.folder is None:
-        parser.error("--folder: name where the runs are kept, so that the same command goes on after a stop")
+        parser.error("--folder: required: the runs are kept there, and the same command continues after a stop")
     compare(options.folder, options.tasks, options.contenders, options.seeds, ASSIGNMENTS)
 
 
 def names_of(known: Sequence[str] | Mapping[str, Any]):
-    """A parser of names of `known`, comma by comma."""
+    """Returns a parser of names of `known`, separated by commas."""
 
     def parse(text: str) -> list[str]:
         names = [name for name in text.split(",") if name]
@@ -207,7 +208,7 @@ def names_of(known: Sequence[str] | Mapping[str, Any]):
 
 
 def compare(folder: Path, tasks: Sequence[str], contenders: Sequence[str], seeds: int, assignments: int) -> None:
-    """Runs and tells."""
+    """Runs the races and prints the results."""
     found = run(races(tasks, contenders, seeds, assignments), folder, tell=lambda text: print(text, file=sys.stderr))
     for finding in findings(found, tasks, contenders):
         print(json.dumps(finding), flush=True)

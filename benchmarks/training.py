@@ -1,7 +1,7 @@
-"""End-to-end PPO steps a second of a pod beside the simulator alone: random actions, the same cores, alternating.
+"""Measures end-to-end PPO steps per second of a pod, and the simulator alone with random actions on the same cores.
 
-A pod is a real pod: a process (or three) forked by a nursery, assignments over gRPC, rollouts through the plane.
-Settings of every case: 16 environments, horizon 128, 4 epochs, minibatch 512. Prints one JSON object a line.
+A pod is real: a process (or three) forked by a fork server, assignments over gRPC, rollouts through a plane. All cases
+have 16 environments, horizon 128, 4 epochs, minibatch 512. Measurements alternate. Prints one JSON object per line.
 
     python benchmarks/training.py [--quick]
 """
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def measure(pods: Pods, environment: str, sizes: list[int], repetitions: int, seconds: float) -> None:
-    """Prints the lines of one case."""
+    """Prints the results of one case."""
     hyperparameters = {"horizon": HORIZON, "epochs": 4, "minibatch_size": 512, "hidden_sizes": sizes}
     work = Work("ppo", environment, COUNT, hyperparameters, seconds=seconds)
     cpus = sorted(os.sched_getaffinity(0))

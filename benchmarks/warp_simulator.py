@@ -1,6 +1,6 @@
-"""The bodies on MuJoCo Warp by number of lanes: environment steps a second, the physics' share of them, memory.
+"""Measures the bodies on MuJoCo Warp by number of lanes: environment steps per second, the physics alone, memory.
 
-Random actions, drawn beforehand. Prints one JSON object a line; `against` is the physics alone, the same kernels.
+Random actions are drawn in advance. Prints one JSON object per line; `against` is the same physics kernels alone.
 
     python benchmarks/warp_simulator.py [--quick] [--device cuda] [--lanes 4096 65536]
 """
@@ -19,7 +19,7 @@ from simulators.warp.simulator import WarpSimulator
 CASES = [("ant", "gymnasium"), ("ant", "isaac"), ("humanoid", "gymnasium"), ("humanoid", "isaac")]
 LANES = {"cpu": [16, 128, 512], "cuda": [4096, 16384, 65536]}
 ACTIONS = 16
-"""Sets of actions drawn; then they repeat."""
+"""Number of batches of actions, which are repeated."""
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def measure(body: str, style: str, count: int, device: str, repetitions: int, seconds: float) -> None:
-    """Prints the lines of one case."""
+    """Prints the results of one case."""
     before = used_bytes(device)
     simulator = make(f"warp:{body}", count, {"style": style}, device)
     assert isinstance(simulator, WarpSimulator)
@@ -45,24 +45,24 @@ def measure(body: str, style: str, count: int, device: str, repetitions: int, se
     (high, *_) = simulator.action_space.high or ()
     actions = ((torch.rand(ACTIONS, count, *simulator.action_space.shape) * 2 - 1) * high).to(device)
 
-    def play(number: int) -> None:
+    def step_environment(number: int) -> None:
         simulator.step(actions[number % ACTIONS])
 
     state = [getattr(simulator.physics.fields, name) for name in ("qpos", "qvel", "qacc_warmstart")]
     kept = [values.clone() for values in state]
 
-    def fall(number: int) -> None:
-        # From the states that play has reached: without resets bodies would lie down and touch more.
-        for values, before_fall in zip(state, kept, strict=True):
-            values.copy_(before_fall)
+    def step_physics(number: int) -> None:
+        # From states of a normal run: without resets the bodies would lie down, with more contacts.
+        for values, kept_values in zip(state, kept, strict=True):
+            values.copy_(kept_values)
         simulator.physics.step()
 
     steps: list[float] = []
     physics: list[float] = []
     for _ in range(repetitions):
-        steps.append(count * repeats_per_second(play, device, seconds))
+        steps.append(count * repeats_per_second(step_environment, device, seconds))
         kept = [values.clone() for values in state]
-        physics.append(count * repeats_per_second(fall, device, seconds))
+        physics.append(count * repeats_per_second(step_physics, device, seconds))
     value, alone = statistics.median(steps), statistics.median(physics)
     case = f"warp:{body}/{style}/{count}/{device}"
     line = {"value": round(value), "unit": "1/s", "against": "its physics alone", "against_value": round(alone)}
@@ -76,7 +76,7 @@ def report(case: str, metric: str, **rest: object) -> None:
 
 
 def used_bytes(device: str) -> int:
-    """On the whole GPU, or of this process."""
+    """Returns the used memory of the whole GPU, or of this process."""
     if torch.device(device).type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return total - free

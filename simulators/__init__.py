@@ -1,19 +1,19 @@
-"""Batched environments by id: what an id means is decided here, and each kind is imported only when it is asked for.
+"""Makes batched environments by id: decides which module an id names, and imports that module only when it is needed.
 
 | id | simulator |
 |---|---|
 | `cartpole`, `pendulum`, `acrobot`, `mountaincar` | Gymnasium's equations over all lanes, on a GPU too |
 | `stocks` | stock trading, written as a tensor program |
 | `mujoco:<task>` (`mujoco:Ant-v5`) | Gymnasium's task of that name, all lanes stepped by one call of MuJoCo |
-| `warp:ant`, `warp:humanoid` | the same bodies on MuJoCo Warp, for thousands of lanes on a GPU |
-| `envpool:<task>` (`envpool:Ant-v5`) | EnvPool's C++ environments on a pool of threads |
+| `warp:ant`, `warp:humanoid` | Ant and Humanoid on MuJoCo Warp, for thousands of lanes on a GPU |
+| `envpool:<task>` (`envpool:Ant-v5`) | EnvPool's C++ environments on a thread pool |
 | `atari:<game>` (`atari:Breakout`) | the Arcade Learning Environment with the usual preprocessing |
-| `isaacgym:<task>`, `isaaclab:<id>` | NVIDIA's simulators, in a process and an interpreter of their own |
+| `isaacgym:<task>`, `isaaclab:<id>` | NVIDIA's simulators, in a separate process with its own Python interpreter |
 | `grpc://host:port` | a SimulatorService, in any language |
-| `python:module:factory` | a user's own (see `simulators.user_simulator`) |
-| `gym:<id>`, or the id alone (`CartPole-v1`) | a Gymnasium id |
+| `python:module:factory` | a user's simulator (see `simulators.user_simulator`) |
+| `gym:<id>`, or only the id (`CartPole-v1`) | a Gymnasium id |
 
-Around each of them go the wrappers that its option `wrappers` names (see `simulators.wrappers`).
+Every simulator can be surrounded by the wrappers listed in its option `wrappers` (see `simulators.wrappers`).
 """
 
 import importlib
@@ -34,15 +34,15 @@ Options = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Family:
-    """Simulators that one module makes; what it imports is paid for by whoever asks for one of them."""
+    """Simulators made by one module, which is imported when the first of them is made."""
 
     module: str
-    """Its `make(id, count, options, device)` makes them, of the whole id."""
+    """Module with a function `make(id, count, options, device)`, which receives the whole id."""
     packages: str = ""
-    """What to install when one of its imports is missing."""
+    """Command that installs the packages the module imports; shown when one of them is missing."""
 
     def make(self, id: str, count: int, options: Options, device: str) -> Simulator:
-        """Makes one; arguments and errors as of `simulators.make`."""
+        """Makes a simulator; arguments and errors are those of `simulators.make`."""
         try:
             module = importlib.import_module(self.module)
             simulator: Simulator = module.make(id, count, options, device)
@@ -63,7 +63,7 @@ SIMULATORS: dict[str, Family] = {
     "warp:ant": _WARP,
     "warp:humanoid": _WARP,
 }
-"""By id, where the ids can be listed."""
+"""Families of the ids that can be listed, by id."""
 
 FAMILIES: dict[str, Family] = {
     "mujoco:": _MUJOCO,
@@ -76,7 +76,7 @@ FAMILIES: dict[str, Family] = {
     "python:": Family("simulators.user_simulator"),
     "gym:": _GYM,
 }
-"""By what the id begins with."""
+"""Families by the prefix of the id."""
 
 
 def make(
@@ -85,24 +85,24 @@ def make(
     """Makes a simulator.
 
     Args:
-        id: A key of `SIMULATORS`, one that begins with a key of `FAMILIES`, or a Gymnasium id.
+        id: A key of `SIMULATORS`, an id that begins with a key of `FAMILIES`, or a Gymnasium id.
         num_environments: Number of lanes, at least 1.
-        options: The simulator's own options; for a Gymnasium id the keyword arguments of `gymnasium.make`. And, for
-            every simulator, `wrappers` (see `simulators.wrappers`).
-        device: Where observations are returned and actions expected, in torch's words ("cpu", "cuda:0").
-        seed: Begins an episode in every lane, as `reset(seed)` would; whoever wants the first observations calls
-            that.
+        options: The simulator's own options; for a Gymnasium id the keyword arguments of `gymnasium.make`. Every
+            simulator also takes `wrappers` (see `simulators.wrappers`).
+        device: Where observations are returned and actions expected, as a torch device string ("cpu", "cuda:0").
+        seed: If given, starts an episode in every lane, as `reset(seed)` does. A caller that needs the first
+            observations calls `reset` itself.
 
     Raises:
-        InvalidArgument: The id or an option is unknown, or a value cannot be used; the line says which.
-        Unimplemented: A package that this simulator needs is not installed (the line says what to install), or the
-            device is not there.
+        InvalidArgument: The id or an option is unknown, or a value cannot be used; the message says which.
+        Unimplemented: A package that this simulator needs is not installed (the message says what to install), or the
+            device is not available.
     """
     if num_environments < 1:
         raise InvalidArgument(f"{id}: the number of environments must be at least 1, not {num_environments}")
     _check_device(id, device)
     own = dict(options or {})
-    # Checked before anything is built.
+    # Wrappers are checked before anything is built.
     parsed = wrappers.parse(id, own.pop(wrappers.OPTION, []))
     simulator = wrappers.wrap(_family(id).make(id, num_environments, own, device), parsed, device)
     if seed is not None:
@@ -116,12 +116,12 @@ def _family(id: str) -> Family:
     for prefix, family in FAMILIES.items():
         if id.startswith(prefix):
             return family
-    from simulators.gym import simulator as gym  # Gymnasium costs a quarter of a second
+    from simulators.gym import simulator as gym  # importing Gymnasium takes a quarter of a second
 
     if not gym.is_registered(id):
         hint = closest(id, [*SIMULATORS, *gym.registered_ids()])
         raise InvalidArgument(
-            f"there is no simulator {id!r}{hint or ': name one of ours (' + ', '.join(SIMULATORS) + ')'}, "
+            f"there is no simulator {id!r}{hint or ': use a built-in one (' + ', '.join(SIMULATORS) + ')'}, "
             "a Gymnasium id, or python:module:factory"
         )
     return _GYM

@@ -1,4 +1,4 @@
-"""`python -m simulators`: serves simulators until it is told to go."""
+"""Runs the simulator service: `python -m simulators`."""
 
 import sys
 
@@ -14,17 +14,17 @@ _log = structlog.get_logger(__name__)
 
 
 async def serve(config: Config) -> None:
-    """Serves until a signal comes or the lifeline is lost.
+    """Serves until the process receives a signal or the lifeline is lost.
 
     Raises:
-        PodraceError: It cannot start.
+        PodraceError: The service cannot start.
     """
     telemetry.start(config.telemetry, service="simulators")
     servicer = SimulatorServicer(config.limits, config.device, config.threads)
     server = await Server.start(config.server, services(servicer))
-    _log.info("simulators serve", address=server.address, device=config.device)
+    _log.info("simulator service started", address=server.address, device=config.device)
     reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
-    _log.info("simulators go", reason=reason)
+    _log.info("simulator service stops", reason=reason)
     await server.drain()
 
 

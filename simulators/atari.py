@@ -1,23 +1,23 @@
-"""The Arcade Learning Environment with the usual preprocessing, on its own C++ threads: `atari:Breakout`.
+"""Steps games of the Arcade Learning Environment on its C++ threads, with the usual preprocessing: `atari:Breakout`.
 
-An observation is the last 4 of the frames that are 4 emulator frames apart, each the maximum of two, in grey, resized
-to 84 x 84 by area: [N, 4, 84, 84] uint8 (Mnih et al. 2015; Machado et al. 2018 for the sticky actions). Frames are
-those of gymnasium.wrappers.AtariPreprocessing bit for bit; a new episode begins with black frames below its first
-one, as FrameStackObservation has it with padding_type "zero".
+An observation is the last 4 frames, [N, 4, 84, 84] uint8. Frames are 4 emulator frames apart; each is the maximum of
+two emulator frames, in gray, resized to 84 x 84 by area (Mnih et al. 2015; Machado et al. 2018 for the sticky actions).
+They equal those of gymnasium.wrappers.AtariPreprocessing bit for bit. In a new episode, the frames before the first
+one are black, as in FrameStackObservation with padding_type "zero".
 
 | option | default | meaning |
 |---|---|---|
-| `frame_skip` | 4 | emulator frames a step; the action is repeated, rewards are summed |
-| `frame_stack` | 4 | frames an observation |
+| `frame_skip` | 4 | emulator frames per step; the action is repeated, rewards are summed |
+| `frame_stack` | 4 | frames per observation |
 | `frame_size` | 84 | height and width of a frame, in pixels |
-| `maximum_noops` | 30 | an episode begins after a random number of steps of doing nothing, below this |
-| `fire_on_reset` | false | begins an episode with FIRE where the game has it |
-| `repeat_action_probability` | 0.25 | a frame repeats the last action: 0.25 as of ALE's `-v5`, 0 as of `-v4` |
-| `clip_rewards` | false | the sign of a reward in its place |
-| `terminal_on_life_loss` | false | the loss of a life ends the episode, and the next one goes on where it was |
-| `full_action_space` | false | all 18 actions, also those that do nothing in the game |
-| `max_episode_steps` | 27000 | steps after which an episode is cut off: half an hour at 60 frames a second |
-| `threads` | 0 | 0 = one for each core that this process may use, at most one a lane |
+| `maximum_noops` | 30 | an episode starts after a random number of no-op steps below this one |
+| `fire_on_reset` | false | starts an episode with FIRE if the game has that action |
+| `repeat_action_probability` | 0.25 | probability of repeating the last action in a frame; ALE's `-v5` 0.25, `-v4` 0 |
+| `clip_rewards` | false | replaces a reward by its sign |
+| `terminal_on_life_loss` | false | the loss of a life ends the episode; the next one continues from the same position |
+| `full_action_space` | false | all 18 actions, including those without an effect in the game |
+| `max_episode_steps` | 27000 | steps after which an episode is truncated: half an hour at 60 frames per second |
+| `threads` | 0 | 0 = one per core that this process may use, but no more than lanes |
 """
 
 import os
@@ -43,7 +43,7 @@ Information = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class AtariOptions:
-    """What a specification can set; see the table above."""
+    """Options of a specification; see the table above."""
 
     frame_skip: int = 4
     frame_stack: int = 4
@@ -62,14 +62,14 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "At
     """Makes `count` lanes of a game.
 
     Args:
-        id: "atari:" and the name of a game, `MsPacman` or `ms_pacman`.
+        id: "atari:" and the name of a game, as `MsPacman` or `ms_pacman`.
         count: Number of lanes.
         options: Fields of AtariOptions.
         device: Where observations are returned.
 
     Raises:
         InvalidArgument: The game or an option is unknown, or a value cannot be used.
-        Unimplemented: The file of the game is not installed.
+        Unimplemented: The game's ROM file is not installed.
         ModuleNotFoundError: ALE is not installed.
     """
     name = id.removeprefix(PREFIX)
@@ -83,7 +83,7 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "At
     try:
         return AtariSimulator(game, count, settings, device)
     except OSError as error:
-        raise Unimplemented(f"{id}: the file of the game is not there: {error}") from error
+        raise Unimplemented(f"{id}: the ROM file of the game is missing: {error}") from error
 
 
 def _check(id: str, options: AtariOptions) -> None:
@@ -105,26 +105,26 @@ def _check(id: str, options: AtariOptions) -> None:
 
 
 class AtariSimulator:
-    """N lanes of one game. See simulators.base.Simulator for the verbs.
+    """N lanes of one game. See simulators.base.Simulator for the methods.
 
     Attributes:
         observation_space: See simulators.base.Space.
         action_space: See simulators.base.Space.
         count: Number of lanes, N.
-        action_meanings: What each action is called.
+        action_meanings: ALE's name of each action.
     """
 
     def __init__(self, game: str, count: int, options: AtariOptions, device: str = "cpu") -> None:
-        """Loads the games; `reset` begins them.
+        """Loads the game for every lane; `reset` starts the episodes.
 
         Args:
-            game: What ALE calls it.
+            game: ALE's name of the game.
             count: Number of lanes.
-            options: The settings.
+            options: Options of the game and its preprocessing.
             device: Where observations are returned.
 
         Raises:
-            OSError: The file of the game is not there.
+            OSError: The ROM file of the game is missing.
         """
         self.count = count
         self._terminal_on_life_loss = options.terminal_on_life_loss
@@ -155,7 +155,7 @@ class AtariSimulator:
         self._final_observation = torch.zeros((count, *shape), dtype=torch.uint8)
 
     def reset(self, seed: int) -> Tensor:
-        """See simulators.base.Simulator; with its seed ALE loads the game anew, a tenth of a second a lane."""
+        """See simulators.base.Simulator; ALE loads the game again with its seed, which takes 0.1 s per lane."""
         seeds = np.array([lane_seed % 2**31 for lane_seed in lane_seeds(seed, self.count)])
         observation, information = self._environments.reset(seed=seeds)
         self._remember(information)
@@ -167,11 +167,11 @@ class AtariSimulator:
         truncated &= ~terminated
         ended = terminated | truncated
         if ended.any():
-            goes_on = terminated & self._goes_on(information)
+            continues = terminated & self._continues(information)
             final = self._final_observation.numpy()
             final[ended] = information["final_obs"][ended]
-            # Where the game goes on after a life, ALE keeps no final observation: it is the one that comes next.
-            final[goes_on] = observation[goes_on]
+            # Where a game continues after the loss of a life, ALE keeps no final observation: it is the next one.
+            final[continues] = observation[continues]
         self._remember(information)
         return Step(
             observation=torch.from_numpy(observation).to(self._device),
@@ -184,13 +184,13 @@ class AtariSimulator:
     def _remember(self, information: Information) -> None:
         self._lives, self._frames = information["lives"].copy(), information["episode_frame_number"].copy()
 
-    def _goes_on(self, information: Information) -> NDArray[np.bool_]:
-        """Which games were not begun anew: those that have a life less, and more frames."""
+    def _continues(self, information: Information) -> NDArray[np.bool_]:
+        """Which games were not restarted: those with fewer lives and more frames than before."""
         has_less: NDArray[np.bool_] = information["lives"] < self._lives
         return has_less & (information["episode_frame_number"] > self._frames) & self._terminal_on_life_loss
 
     def report(self) -> Report:
-        """Empty: there is the score and nothing else."""
+        """Returns an empty report: these games have no measure except the return."""
         return Report()
 
     def close(self) -> None:

@@ -1,49 +1,51 @@
-"""The interface every batched environment satisfies; knows no engine and no domain.
+"""Defines the interface that every batched environment satisfies; depends on no engine and no domain.
 
-A *simulator* is the batched thing, an *environment* one lane of it. Whoever acts (a worker, an evaluator) sees only
-what is named here.
+A *simulator* is the batch; an *environment* is one lane of it. Workers and evaluators use only what is defined here.
 """
 
+import math
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Space:
-    """What one environment observes, or what it accepts as one action."""
+    """What one environment observes, or what it accepts as an action."""
 
     kind: Literal["continuous", "discrete"]
     shape: tuple[int, ...]
     """Shape of one lane's element, without the batch dimension; () for discrete actions."""
     dtype: torch.dtype
     low: tuple[float, ...] | None = None
-    """Lower bound of every element, flattened in C order (-inf where open); None when no element is bounded."""
+    """Lower bound of every element, flattened in C order (-inf where unbounded); None when no element is bounded."""
     high: tuple[float, ...] | None = None
-    """Upper bound of every element, flattened in C order (inf where open); None when no element is bounded."""
+    """Upper bound of every element, flattened in C order (inf where unbounded); None when no element is bounded."""
     n: int = 0
     """Number of discrete choices; 0 when continuous."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step of N lanes brought.
+    """The results of one step of N lanes.
 
-    The tensors may alias the simulator's live buffers: they are valid until its next `step` or `reset`, so copy what
-    has to outlive that, and write to none of them. *shape is `observation_space.shape`.
+    The tensors may alias the simulator's live buffers. They are valid until its next `step` or `reset`: copy what is
+    needed longer, and never write to them. *shape is `observation_space.shape`.
     """
 
     observation: Tensor
-    """[N, *shape]. A lane whose episode has just ended is reset in the same step: this is then the first
-    observation of its next episode."""
+    """[N, *shape]. A lane whose episode has just ended is reset in the same step; its row is then the first
+    observation of the next episode."""
     reward: Tensor
     """[N] float32."""
     terminated: Tensor
-    """[N] bool. The episode reached an end of its own: there is no future return to bootstrap."""
+    """[N] bool. The episode reached a terminal state: there is no future return to bootstrap."""
     truncated: Tensor
-    """[N] bool. The episode was cut off (a time limit, the end of the data): bootstrap from `final_observation`.
+    """[N] bool. The episode was cut off (by a time limit or the end of the data): bootstrap from `final_observation`.
     False wherever `terminated` is True."""
     final_observation: Tensor
     """[N, *shape]. The last observation of the episode; rows are meaningful only where terminated | truncated."""
@@ -51,13 +53,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Report:
-    """The domain's own measures over finished episodes; empty where a domain has none."""
+    """Domain-specific measures over finished episodes; empty where a domain has none."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     traces: dict[str, list[float]] = field(default_factory=dict)
-    """Series over one episode, all of one length."""
+    """Series over one episode, all of the same length."""
     labels: dict[str, list[str]] = field(default_factory=dict)
-    """What the positions of the traces are called (dates, for example)."""
+    """Names of the positions in the traces (dates, for example)."""
 
 
 @runtime_checkable
@@ -70,11 +72,11 @@ class Simulator(Protocol):
         observation = simulator.reset(seed=7)
         for t in range(horizon):
             action = policy(observation)
-            observations[t] = observation  # copy before the step: it may overwrite what it handed out
+            observations[t] = observation  # copy before the step: the step may overwrite this tensor
             step = simulator.step(action)
             rewards[t] = step.reward
             if (step.terminated | step.truncated).any():
-                ...  # values of step.final_observation bootstrap the truncated lanes
+                ...  # bootstrap truncated lanes from the values of step.final_observation
             observation = step.observation
         simulator.close()
 
@@ -89,11 +91,11 @@ class Simulator(Protocol):
     count: int
 
     def reset(self, seed: int) -> Tensor:
-        """Begins a new episode in every lane.
+        """Starts a new episode in every lane.
 
         Args:
             seed: At least 0. The same seed and actions give the same steps, whatever was stepped before; lanes
-                differ among each other.
+                differ from each other.
 
         Returns:
             The first observations, [N, *shape]; valid until the next `step` or `reset`.
@@ -110,9 +112,21 @@ class Simulator(Protocol):
         ...
 
     def report(self) -> Report:
-        """The domain's measures over the episodes finished since the last reset."""
+        """Returns the domain's measures over the episodes finished since the last reset."""
         ...
 
     def close(self) -> None:
-        """Frees what the environments hold; the simulator is not used afterwards."""
+        """Frees the resources of the environments; the simulator must not be used afterwards."""
         ...
+
+
+def all_finite(numbers: NDArray[Any]) -> bool:
+    """Whether all elements of an array [N] are finite.
+
+    The fast path sums their squares, which is finite unless an element is not or exceeds 1e19 (1e154 in float64);
+    only then is each element checked.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        if math.isfinite(numbers.dot(numbers)):
+            return True
+    return bool(np.isfinite(numbers).all())

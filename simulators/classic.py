@@ -1,7 +1,7 @@
-"""The classic control tasks as one batch: a step is a few operations over all lanes, on processors or on a GPU.
+"""Steps the classic control tasks as one batch: a step is a few operations over all lanes, on the CPU or a GPU.
 
-On processors numpy does them, which takes a quarter of torch's time for a handful of lanes and no more for thousands;
-elsewhere torch, without making the device wait.
+The CPU version uses numpy, which takes a quarter of torch's time for a few lanes and no more for thousands. The other
+uses torch and never waits for the device.
 """
 
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ from torch import Tensor
 
 from podrace.errors import InvalidArgument
 from simulators.base import Report, Step
-from simulators.classic_tasks import TASKS, Task
+from simulators.classic_tasks import TASKS, ClassicTask
 from simulators.noise import EpisodeNoise
 from simulators.options import parse_options
 
 Lanes = NDArray[np.int64]
 Numbers = NDArray[np.float32]
 FIRST_STATES = 64
-"""Episodes whose beginnings are drawn at a time, for each lane."""
+"""Number of first states drawn at a time for each lane."""
 
 
 @dataclass(frozen=True)
 class ClassicOptions:
-    """What a specification can set."""
+    """Options of a specification."""
 
     max_episode_steps: int = 0
-    """Steps after which an episode is cut off; 0 = as many as Gymnasium's."""
+    """Steps after which an episode is truncated; 0 = Gymnasium's limit."""
 
 
 def make(id: str, count: int, options: Mapping[str, object], device: str) -> "ClassicOnProcessors | ClassicOnDevice":
@@ -39,14 +39,16 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Cl
         id: Key of `simulators.classic_tasks.TASKS`.
         count: Number of lanes.
         options: Fields of ClassicOptions.
-        device: Where they are stepped.
+        device: Where the lanes are stepped.
 
     Raises:
         InvalidArgument: An option is unknown, or its value cannot be used.
     """
     steps = parse_options(id, options, ClassicOptions).max_episode_steps
     if steps < 0:
-        raise InvalidArgument(f"{id}: option 'max_episode_steps' must be at least 1, or 0 for Gymnasium's, not {steps}")
+        raise InvalidArgument(
+            f"{id}: option 'max_episode_steps' must be at least 1, or 0 for Gymnasium's limit, not {steps}"
+        )
     task = TASKS[id]()
     if torch.device(device).type == "cpu":
         return ClassicOnProcessors(task, count, steps or task.maximum_steps)
@@ -54,7 +56,7 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Cl
 
 
 class ClassicOnProcessors:
-    """N lanes by numpy. See simulators.base.Simulator for the verbs.
+    """N lanes stepped by numpy. See simulators.base.Simulator for the methods.
 
     Attributes:
         observation_space: See simulators.base.Space.
@@ -62,12 +64,12 @@ class ClassicOnProcessors:
         count: Number of lanes, N.
     """
 
-    def __init__(self, task: Task, count: int, maximum_steps: int) -> None:
-        """Begins episodes with seed 0; `reset` chooses another."""
+    def __init__(self, task: ClassicTask, count: int, maximum_steps: int) -> None:
+        """Starts episodes with seed 0; `reset` chooses another seed."""
         self.observation_space, self.action_space, self.count = task.observation_space, task.action_space, count
         self._task, self._maximum_steps = task, maximum_steps
         self._live = _empty_step(task, count, "cpu")
-        # Element by element, as the equations give them.
+        # Transposed views: the equations return one array per element of an observation.
         self._observed = self._live.observation.numpy().T
         self._final_observed = self._live.final_observation.numpy().T
         self._reward = self._live.reward.numpy()
@@ -78,7 +80,7 @@ class ClassicOnProcessors:
         self.reset(0)
 
     def reset(self, seed: int) -> Tensor:
-        """See simulators.base.Simulator; the seed draws the states in which episodes begin."""
+        """See simulators.base.Simulator; the seed determines the states in which episodes start."""
         self._noise = EpisodeNoise(seed)
         self._episode.fill(0)
         self._begin_episodes(np.arange(self.count))
@@ -102,12 +104,12 @@ class ClassicOnProcessors:
 
     def _begin_episodes(self, lanes: Lanes) -> None:
         place = self._episode[lanes] % FIRST_STATES
-        # Drawn many at a time: one by one they would cost more than the step.
+        # Many are drawn at a time: drawn one by one they would cost more than the step.
         self._draw(lanes[place == 0])
         self.set_state(lanes, self._first_states[lanes, place].T)
 
     def _draw(self, lanes: Lanes) -> None:
-        """First states of the episodes that come next."""
+        """Draws the first states of the next FIRST_STATES episodes."""
         if len(lanes):
             episodes = self._episode[lanes, None] + np.arange(FIRST_STATES)
             which = np.broadcast_to(lanes[:, None], episodes.shape)
@@ -116,33 +118,33 @@ class ClassicOnProcessors:
             self._first_states[lanes] = states.reshape(*episodes.shape, -1)
 
     def set_state(self, lanes: Lanes, state: Numbers) -> None:
-        """Begins episodes in chosen states.
+        """Starts episodes in given states.
 
         Args:
             lanes: [K].
-            state: [S, K], as the task orders them.
+            state: [S, K], its elements in the task's order.
         """
         self._state[:, lanes] = state
         self._steps[lanes] = 0
         self._observed[:, lanes] = self._task.observe(np, tuple(self._state[:, lanes]))
 
     def report(self) -> Report:
-        """Empty: there is the return and nothing else."""
+        """Returns an empty report: the classic tasks have no measure except the return."""
         return Report()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Has no resources to free."""
 
 
 class ClassicOnDevice:
-    """N lanes by torch on an accelerator: lanes that end are begun anew by a mask, so that nothing is waited for.
+    """N lanes stepped by torch on an accelerator; a mask resets the lanes that ended, so the host never waits.
 
-    See ClassicOnProcessors for the attributes. First states come from one generator of the device: they depend on the
-    number of lanes and on when episodes end.
+    See ClassicOnProcessors for the attributes. First states come from a single generator on the device: they depend on
+    the number of lanes and on when episodes end.
     """
 
-    def __init__(self, task: Task, count: int, maximum_steps: int, device: str) -> None:
-        """Begins episodes with seed 0; `reset` chooses another."""
+    def __init__(self, task: ClassicTask, count: int, maximum_steps: int, device: str) -> None:
+        """Starts episodes with seed 0; `reset` chooses another seed."""
         self.observation_space, self.action_space, self.count = task.observation_space, task.action_space, count
         self._task, self._maximum_steps, self._device = task, maximum_steps, torch.device(device)
         self._live = _empty_step(task, count, device)
@@ -152,7 +154,7 @@ class ClassicOnDevice:
         self.reset(0)
 
     def reset(self, seed: int) -> Tensor:
-        """See simulators.base.Simulator; the seed draws the states in which episodes begin."""
+        """See simulators.base.Simulator; the seed determines the states in which episodes start."""
         self._generator.manual_seed(seed)
         self._state.copy_(self._first_states())
         self._steps.zero_()
@@ -183,11 +185,11 @@ class ClassicOnDevice:
         torch.stack(self._task.observe(torch, self._state.unbind()), dim=1, out=observation)
 
     def report(self) -> Report:
-        """Empty: there is the return and nothing else."""
+        """Returns an empty report: the classic tasks have no measure except the return."""
         return Report()
 
     def close(self) -> None:
-        """Nothing is held that does not go with the simulator."""
+        """Has no resources to free: the tensors are freed with the simulator."""
 
 
 def _put(destination: Tensor, value: Tensor | float | bool) -> None:
@@ -197,7 +199,7 @@ def _put(destination: Tensor, value: Tensor | float | bool) -> None:
         destination.fill_(value)
 
 
-def _empty_step(task: Task, count: int, device: str) -> Step:
+def _empty_step(task: ClassicTask, count: int, device: str) -> Step:
     shape = (count, *task.observation_space.shape)
     return Step(
         observation=torch.zeros(shape, device=device),

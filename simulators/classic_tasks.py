@@ -1,6 +1,6 @@
-"""Equations of the classic control tasks as Gymnasium states them, written once for numpy and torch.
+"""Defines the equations of Gymnasium's classic control tasks, written once for both numpy and torch.
 
-An *array* here is either library's: [N] float32, one number a lane. A state is a tuple of arrays.
+An *array* is of either library: [N] float32, one number per lane. A state is a tuple of arrays.
 """
 
 import math
@@ -19,22 +19,22 @@ _TURN = 2.0 * math.pi
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one step brought to every lane."""
+class ClassicOutcome:
+    """The results of one step for every lane."""
 
     state: State
     reward: Array | float
     terminated: Array | bool
 
 
-class Task(Protocol):
-    """A task: pure equations, no memory.
+class ClassicTask(Protocol):
+    """A task: pure equations without memory.
 
     Attributes:
         observation_space: What each lane observes.
         action_space: What each lane accepts.
-        state_size: Arrays of a state.
-        maximum_steps: Steps after which an episode is cut off.
+        state_size: Number of arrays in a state.
+        maximum_steps: Steps after which an episode is truncated.
     """
 
     observation_space: Space
@@ -43,15 +43,15 @@ class Task(Protocol):
     maximum_steps: int
 
     def begin(self, noise: State) -> State:
-        """First states from `state_size` arrays of numbers uniform in [0, 1)."""
+        """Computes first states from `state_size` arrays of numbers uniform in [0, 1)."""
         ...
 
-    def advance(self, library: ModuleType, state: State, action: Array) -> Outcome:
-        """One step; `action` is [N] float32, of a choice its number."""
+    def advance(self, library: ModuleType, state: State, action: Array) -> ClassicOutcome:
+        """Computes one step; `action` is [N] float32, the index of the choice for discrete actions."""
         ...
 
     def observe(self, library: ModuleType, state: State) -> State:
-        """What is seen of a state: one array an element of an observation."""
+        """Computes the observation of a state: one array per element of the observation."""
         ...
 
 
@@ -64,7 +64,7 @@ def _choices(n: int) -> Space:
 
 
 def _wrapped(angle: Array) -> Array:
-    """The same angle in [-pi, pi)."""
+    """Returns the same angle in [-pi, pi)."""
     return (angle + math.pi) % _TURN - math.pi
 
 
@@ -72,7 +72,7 @@ class CartPole:
     """CartPole-v1 (Barto, Sutton and Anderson 1983; equations: Florian 2007): two pushes keep a pole upright."""
 
     _gravity, _half_length, _seconds = 9.8, 0.5, 0.02
-    # A force of 10 on a cart of 1 with a pole of 0.1: both as shares of the mass.
+    # A force of 10 on a cart of mass 1 with a pole of mass 0.1; both as shares of the total mass.
     _push, _pole_share = 10.0 / 1.1, 0.1 / 1.1
     _moment = _pole_share * _half_length
     _angle_limit, _position_limit = 12 * _TURN / 360, 2.4
@@ -82,25 +82,25 @@ class CartPole:
     state_size, maximum_steps = 4, 500
 
     def begin(self, noise: State) -> State:
-        """See Task."""
+        """See ClassicTask."""
         return tuple(number * 0.1 - 0.05 for number in noise)
 
-    def advance(self, library: ModuleType, state: State, action: Array) -> Outcome:
-        """See Task."""
+    def advance(self, library: ModuleType, state: State, action: Array) -> ClassicOutcome:
+        """See ClassicTask."""
         position, velocity, angle, turn = state
         sine, cosine = library.sin(angle), library.cos(angle)
         push = action * (2.0 * self._push) - self._push + self._moment * turn * turn * sine
         weight = self._half_length * 4.0 / 3.0 - self._moment * cosine * cosine
         turn_rate = (self._gravity * sine - cosine * push) / weight
         rate = push - self._moment * turn_rate * cosine
-        # Euler, positions by the velocities before the step.
+        # Euler: positions use the velocities before the step.
         position, angle = position + self._seconds * velocity, angle + self._seconds * turn
         velocity, turn = velocity + self._seconds * rate, turn + self._seconds * turn_rate
         fallen = (abs(position) > self._position_limit) | (abs(angle) > self._angle_limit)
-        return Outcome((position, velocity, angle, turn), 1.0, fallen)
+        return ClassicOutcome((position, velocity, angle, turn), 1.0, fallen)
 
     def observe(self, library: ModuleType, state: State) -> State:
-        """See Task."""
+        """See ClassicTask."""
         return state
 
 
@@ -114,22 +114,22 @@ class Pendulum:
     state_size, maximum_steps = 2, 200
 
     def begin(self, noise: State) -> State:
-        """See Task."""
+        """See ClassicTask."""
         angle, speed = noise
         return angle * _TURN - math.pi, speed * 2.0 - 1.0
 
-    def advance(self, library: ModuleType, state: State, action: Array) -> Outcome:
-        """See Task."""
+    def advance(self, library: ModuleType, state: State, action: Array) -> ClassicOutcome:
+        """See ClassicTask."""
         angle, speed = state
         torque = library.clip(action, -self._torque_limit, self._torque_limit)
         off = _wrapped(angle)
         cost = off * off + 0.1 * speed * speed + 0.001 * torque * torque
         speed = speed + (1.5 * self._gravity * library.sin(angle) + 3.0 * torque) * self._seconds
         speed = library.clip(speed, -self._speed_limit, self._speed_limit)
-        return Outcome((angle + speed * self._seconds, speed), -cost, False)
+        return ClassicOutcome((angle + speed * self._seconds, speed), -cost, False)
 
     def observe(self, library: ModuleType, state: State) -> State:
-        """See Task."""
+        """See ClassicTask."""
         angle, speed = state
         return library.cos(angle), library.sin(angle), speed
 
@@ -145,20 +145,20 @@ class Acrobot:
     state_size, maximum_steps = 4, 500
 
     def begin(self, noise: State) -> State:
-        """See Task."""
+        """See ClassicTask."""
         return tuple(number * 0.2 - 0.1 for number in noise)
 
-    def advance(self, library: ModuleType, state: State, action: Array) -> Outcome:
-        """See Task."""
+    def advance(self, library: ModuleType, state: State, action: Array) -> ClassicOutcome:
+        """See ClassicTask."""
         first, second, first_speed, second_speed = self._integrate(library, state, action - 1.0)
         first_speed = library.clip(first_speed, -self._first_limit, self._first_limit)
         second_speed = library.clip(second_speed, -self._second_limit, self._second_limit)
         first, second = _wrapped(first), _wrapped(second)
         above = -library.cos(first) - library.cos(first + second) > 1.0
-        return Outcome((first, second, first_speed, second_speed), library.where(above, 0.0, -1.0), above)
+        return ClassicOutcome((first, second, first_speed, second_speed), library.where(above, 0.0, -1.0), above)
 
     def _integrate(self, library: ModuleType, state: State, torque: Array) -> State:
-        """One step of Runge and Kutta's fourth order."""
+        """Integrates one step by the fourth-order Runge-Kutta method."""
 
         def moved(rates: State, seconds: float) -> State:
             return tuple(number + seconds * rate for number, rate in zip(state, rates, strict=True))
@@ -171,7 +171,7 @@ class Acrobot:
         return moved(mean, self._seconds)
 
     def _rates(self, library: ModuleType, state: State, torque: Array) -> State:
-        """Links of length, mass and inertia 1, centres of mass in their middles."""
+        """Computes the rates of a state; links have length, mass and inertia 1, and centers of mass in the middle."""
         first, second, first_speed, second_speed = state
         sine, cosine = library.sin(second), library.cos(second)
         inertia, coupling = 3.5 + cosine, 1.25 + 0.5 * cosine
@@ -185,7 +185,7 @@ class Acrobot:
         return first_speed, second_speed, -(coupling * second_rate + swing) / inertia, second_rate
 
     def observe(self, library: ModuleType, state: State) -> State:
-        """See Task."""
+        """See ClassicTask."""
         first, second, *speeds = state
         return library.cos(first), library.sin(first), library.cos(second), library.sin(second), *speeds
 
@@ -200,29 +200,29 @@ class MountainCar:
     state_size, maximum_steps = 2, 200
 
     def begin(self, noise: State) -> State:
-        """See Task."""
+        """See ClassicTask."""
         place, _ = noise
         return place * 0.2 - 0.6, place * 0.0
 
-    def advance(self, library: ModuleType, state: State, action: Array) -> Outcome:
-        """See Task."""
+    def advance(self, library: ModuleType, state: State, action: Array) -> ClassicOutcome:
+        """See ClassicTask."""
         position, speed = state
         speed = speed + (action - 1.0) * 0.001 - 0.0025 * library.cos(3.0 * position)
         speed = library.clip(speed, -self._speed_limit, self._speed_limit)
         position = library.clip(position + speed, self._lowest, self._highest)
-        # The wall on the left stops it.
+        # The wall on the left stops the car.
         speed = library.where((position <= self._lowest) & (speed < 0.0), 0.0 * speed, speed)
-        return Outcome((position, speed), -1.0, position >= self._goal)
+        return ClassicOutcome((position, speed), -1.0, position >= self._goal)
 
     def observe(self, library: ModuleType, state: State) -> State:
-        """See Task."""
+        """See ClassicTask."""
         return state
 
 
-TASKS: dict[str, type[Task]] = {
+TASKS: dict[str, type[ClassicTask]] = {
     "cartpole": CartPole,
     "pendulum": Pendulum,
     "acrobot": Acrobot,
     "mountaincar": MountainCar,
 }
-"""By the id of their simulator."""
+"""Tasks by the id of their simulator."""

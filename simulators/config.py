@@ -1,4 +1,4 @@
-"""Configuration of the simulator service."""
+"""Defines the configuration of the simulator service."""
 
 from dataclasses import dataclass, field
 
@@ -8,36 +8,37 @@ from podrace.telemetry import TelemetryConfig
 
 @dataclass(frozen=True)
 class Limits:
-    """What one service does for its callers, whom it does not trust with sizes or names."""
+    """Limits on what callers may use: the service does not trust their ids or sizes."""
 
     serves: tuple[str, ...] = ()
-    """Ids that are served, those that begin alike with a final `*`; empty: all but those that import a module or reach
-    another process (`python:`, `isaacgym:`, `isaaclab:`, `grpc://`, `module:Name-v0`), which have to be named."""
+    """Ids that may be requested; a final `*` matches every id with that prefix. Empty: all ids except those that import
+    a module or reach another process (`python:`, `isaacgym:`, `isaaclab:`, `grpc://`, `module:Name-v0`), which must be
+    listed explicitly."""
     maximum_streams: int = 16
-    """Batches that are open at a time."""
+    """Batches that may be open at the same time."""
     maximum_environments: int = 4096
-    """Environments of one batch."""
+    """Environments in one batch."""
     maximum_threads: int = 16
-    """Threads, or processes, that a caller's options may ask for."""
+    """Threads, or processes, that a caller may request by an option."""
     maximum_step_bytes: int = 2**28
-    """Elements of one step of a batch, all its tensors together."""
+    """Bytes of all tensors of one step of a batch."""
     idle_seconds: float = 1800.0
-    """A stream without a request for this long is ended: its caller is gone."""
+    """A stream without a request for this many seconds is closed; its caller is assumed to be gone."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """One service."""
+    """Configuration of one service process."""
 
     server: ServerConfig = field(default_factory=lambda: ServerConfig(listen="127.0.0.1:50053"))
-    """Where it listens."""
+    """The address it listens on."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs and metrics."""
     limits: Limits = field(default_factory=Limits)
-    """What it serves."""
+    """What callers may use."""
     device: str = "cpu"
-    """Where the simulators compute, in torch's words."""
+    """Where the simulators compute, as a torch device string."""
     threads: int = 1
-    """torch threads of each batch."""
+    """torch threads per batch."""
     lifeline: str = ""
-    """Lifeline of whoever this service must not outlive; empty: nobody."""
+    """Lifeline of the process that this service must not outlive; empty: none."""

@@ -1,11 +1,12 @@
-"""Steps recorded once and played back: a CUDA graph around a simulator that is written in torch.
+"""Records a simulator's step as a CUDA graph and replays it.
 
-On a GPU a step of a small simulator is a hundred kernels of a few microseconds each, and launching them takes longer
-than they do. A graph launches them as one. What can be captured is a step that is the same kernels on the same memory
-every time, asks the device nothing, and draws random numbers from generators that the graph knows: that of
-simulators.classic.ClassicOnDevice and of simulators.stocks on an accelerator.
+On a GPU a step of a small simulator launches about a hundred kernels of a few microseconds each, and launching them
+takes longer than running them. A graph launches all of them at once. A step can be captured if it runs the same kernels
+on the same memory every time, never synchronizes with the device, and draws random numbers only from generators
+registered with the graph. The steps of simulators.classic.ClassicOnDevice and of simulators.stocks on an accelerator
+can.
 
-    simulator = Captured(StockSimulator(market, options, 65536), [simulator.generator])
+    simulator = CudaGraphSimulator(StockSimulator(market, options, 65536), [simulator.generator])
 """
 
 from collections.abc import Callable, Sequence
@@ -17,17 +18,17 @@ from podrace.errors import FailedPrecondition
 from simulators.base import Report, Simulator, Space, Step
 
 WARM_UP_STEPS = 3
-"""Before a capture: libraries allocate and choose kernels when they are first used, which a graph must not hold."""
+"""Steps before a capture: libraries allocate memory and choose kernels on first use, which a graph must not contain."""
 
 Record = Callable[[Callable[[], Step], Sequence[torch.Generator]], tuple[Callable[[], None], Step]]
-"""Records what a function does on the device: gives how it is played back, and what it returned."""
+"""Records what a function does on the device; returns a function that replays it, and the recorded result."""
 
 
-class Captured:
-    """A simulator whose steps are played back; the same Simulator to whoever uses it.
+class CudaGraphSimulator:
+    """A simulator whose steps are replayed from a CUDA graph; it satisfies the same Simulator interface.
 
-    An action is copied to where the recorded step reads it. What a step hands out are the recorded step's own tensors,
-    which each playback writes anew.
+    Actions are copied to the memory that the recorded step reads. Every step returns the tensors of the recorded step,
+    which each replay overwrites.
 
     Attributes:
         observation_space: See simulators.base.Space.
@@ -38,17 +39,17 @@ class Captured:
     def __init__(
         self, simulator: Simulator, generators: Sequence[torch.Generator], record: Record | None = None
     ) -> None:
-        """Records a step, and begins episodes with seed 0 as a new simulator does.
+        """Records a step, and starts episodes with seed 0 as every new simulator does.
 
         Args:
-            simulator: On a CUDA device. Its `reset` writes into the tensors that its steps use, and it is not used
-                by anybody else from now on.
-            generators: All that its steps draw from.
-            record: How; by a CUDA graph unless said otherwise.
+            simulator: On a CUDA device. Its `reset` must write into the tensors that its steps use. It must not be used
+                by others from now on.
+            generators: All generators that its steps draw from.
+            record: How a step is recorded; None: as a CUDA graph.
 
         Raises:
-            FailedPrecondition: The step cannot be captured: it asks the device something, or allocates in a way that a
-                graph cannot repeat.
+            FailedPrecondition: The step cannot be captured: it synchronizes with the device, or allocates memory in a
+                way that a graph cannot repeat.
         """
         self.observation_space: Space = simulator.observation_space
         self.action_space: Space = simulator.action_space
@@ -84,10 +85,10 @@ class Captured:
 def record_graph(
     function: Callable[[], Step], generators: Sequence[torch.Generator]
 ) -> tuple[Callable[[], None], Step]:
-    """Captures a function as a CUDA graph; it is run a few times before.
+    """Captures a function as a CUDA graph, after a few runs to warm up.
 
     Raises:
-        FailedPrecondition: It cannot be captured.
+        FailedPrecondition: The function cannot be captured.
     """
     graph = torch.cuda.CUDAGraph()
     for generator in generators:

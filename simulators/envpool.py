@@ -1,14 +1,15 @@
-"""EnvPool's C++ environments behind the Simulator interface: `envpool:Ant-v5`, `envpool:CartPole-v1`.
+"""Steps EnvPool's C++ environments behind the Simulator interface: `envpool:Ant-v5`, `envpool:CartPole-v1`.
 
-EnvPool begins the next episode of a lane in the step after its last one, whose action it ignores; ours begins in the
-same step. So the lanes that ended are reset by a second call, of those lanes alone, before the step returns: one more
-handover to the pool in every step in which an episode ends, and no step of a lane is lost on it.
+EnvPool starts the next episode of a lane in the step after the last one of an episode, and ignores that step's action.
+The Simulator interface starts it in the same step. So the lanes that ended are reset by a second call, for those lanes
+alone, before `step` returns. Each step in which an episode ends takes one more round trip to the pool, and no step of
+a lane is lost.
 
 | option | default | meaning |
 |---|---|---|
-| `threads` | 0 | threads of the pool; 0 = one for each core that this process may use, at most one a lane |
-| `max_episode_steps` | EnvPool's | steps after which an episode is cut off |
-| any other | EnvPool's | what `envpool.make_spec(task)` lists: `frame_skip`, `ctrl_cost_weight`, `stack_num`, ... |
+| `threads` | 0 | threads of the pool; 0 = one per core that this process may use, but no more than lanes |
+| `max_episode_steps` | EnvPool's | steps after which an episode is truncated |
+| any other | EnvPool's | any option that `envpool.make_spec(task)` lists: `frame_skip`, `ctrl_cost_weight`, ... |
 """
 
 import os
@@ -24,8 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from podrace.errors import DataLoss, InvalidArgument
-from simulators.base import Report, Step
-from simulators.finite import all_finite
+from simulators.base import Report, Step, all_finite
 from simulators.gym.simulator import action_space_of, lane_seeds, observation_space_of
 from simulators.options import check_names, closest
 
@@ -36,7 +36,7 @@ _OURS = {
     "num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset", "base_path", "seed",
     "env_seed", "gym_reset_return_info", "reward_threshold",
 }  # fmt: skip
-"""Settings of a pool that the interface decides, or that change nothing in a simulator."""
+"""Settings of a pool that the Simulator interface determines, or that have no effect in a simulator."""
 _NO_LIMIT = 2**31 - 1
 
 
@@ -71,7 +71,7 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "En
 
 def _check_value(id: str, name: str, value: object, default: object) -> None:
     kind = type(default)
-    # The pool itself answers with the types of all its settings.
+    # For settings of any other type, the pool's own error lists the expected types.
     if kind in (bool, int, float, str) and type(value) is not kind and not (kind is float and type(value) is int):
         raise InvalidArgument(f"{id}: option {name!r} must be {kind.__name__}, not {value!r}")
     minimum = {THREADS: 0, LIMIT: 1}.get(name)
@@ -82,8 +82,8 @@ def _check_value(id: str, name: str, value: object, default: object) -> None:
 class EnvPoolSimulator:
     """N lanes of one pool.
 
-    EnvPool takes its seeds when it is built, so `reset` builds a pool anew; lane i has the same episodes whatever N.
-    It tells a death in the last step of the time limit as a truncation, so the limit is counted here.
+    EnvPool takes its seeds when a pool is built, so `reset` builds a new pool; lane i has the same episodes for every
+    N. EnvPool reports a termination in the last step of the time limit as a truncation, so the limit is counted here.
 
     Attributes:
         observation_space: See simulators.base.Space.
@@ -92,13 +92,13 @@ class EnvPoolSimulator:
     """
 
     def __init__(self, id: str, task: str, count: int, config: Mapping[str, Any], device: str = "cpu") -> None:
-        """Begins episodes with seed 0; `reset` chooses another.
+        """Starts episodes with seed 0; `reset` chooses another seed.
 
         Args:
-            id: What the user wrote, for error lines.
-            task: What EnvPool calls it.
+            id: The simulator's id as the user wrote it, for error messages.
+            task: EnvPool's name of the task.
             count: Number of lanes.
-            config: Keyword arguments of `envpool.make_gymnasium`, `max_episode_steps` among them.
+            config: Keyword arguments of `envpool.make_gymnasium`, including `max_episode_steps`.
             device: Where observations are returned.
 
         Raises:
@@ -129,14 +129,14 @@ class EnvPoolSimulator:
     def _build(self, seed: int) -> Any:
         seeds = [lane_seed % 2**31 for lane_seed in lane_seeds(seed, self.count)]
         with warnings.catch_warnings():
-            # Of the bounds of spaces, which lose digits on the way to float32.
+            # Warnings about bounds of spaces that lose digits in the conversion to float32.
             warnings.simplefilter("ignore")
             pool = envpool.make_gymnasium(self._task, num_envs=self.count, env_seed=seeds, **self._config)
             _ = pool.observation_space, pool.action_space
         return pool
 
     def reset(self, seed: int) -> Tensor:
-        """See simulators.base.Simulator; takes as long as building the pool."""
+        """See simulators.base.Simulator; builds a new pool, and takes as long."""
         self._pool.close()
         self._pool = self._build(seed)
         self._steps.fill(0)
@@ -169,7 +169,7 @@ class EnvPoolSimulator:
         )
 
     def _observed(self, received: Array, reward: Array | None = None, lanes: NDArray[np.int32] | None = None) -> Array:
-        """What lanes (all, if they are not named) observe, in the type of the space."""
+        """Returns the observations of `lanes` (None: all of them), in the type of the observation space."""
         if self._one_hot is not None:
             rows: Array = self._one_hot[received - self._first_observation]
             return rows
@@ -190,7 +190,7 @@ class EnvPoolSimulator:
         return observation
 
     def report(self) -> Report:
-        """Empty: there is the return and nothing else."""
+        """Returns an empty report: EnvPool has no measure except the return."""
         return Report()
 
     def close(self) -> None:

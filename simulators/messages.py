@@ -1,4 +1,4 @@
-"""Translates between simulators and the messages of SimulatorService: spaces, options, and tensors in pieces."""
+"""Translates between simulators and the messages of SimulatorService: spaces, options, and tensors cut into parts."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ from simulators import Simulator, make
 from simulators.base import Space
 
 MESSAGE_BYTES = 2**20
-"""Elements that one message holds at most."""
+"""Maximum bytes of tensor elements in one message."""
 ROW_FIELDS = ("observation", "reward", "terminated", "truncated")
-"""What every step has of every lane, in the order of the message."""
+"""The fields with one row per lane in every step, in the order of the message."""
 SHARED_PREFIX = "podrace-steps-"
-"""Begins the names of the files that a service may be asked to step in."""
+"""Prefix of the names of the shared-memory files in which a service may be asked to step."""
 
 _KINDS: Mapping[str, agentpod_pb2.Space.Kind.ValueType] = {
     "continuous": agentpod_pb2.Space.KIND_CONTINUOUS,
@@ -33,7 +33,7 @@ _KINDS: Mapping[str, agentpod_pb2.Space.Kind.ValueType] = {
 
 
 def space_message(space: Space) -> agentpod_pb2.Space:
-    """A space as it travels."""
+    """Translates a space to its message."""
     return agentpod_pb2.Space(
         kind=_KINDS[space.kind],
         shape=space.shape,
@@ -45,19 +45,19 @@ def space_message(space: Space) -> agentpod_pb2.Space:
 
 
 def _bounds_message(bounds: tuple[float, ...] | None) -> tuple[float, ...]:
-    """One number where all elements share it: those of a picture's elements would not fit a message."""
+    """Returns one number if all elements share it: one bound per pixel of a picture would not fit in a message."""
     return bounds[:1] if bounds and bounds.count(bounds[0]) == len(bounds) else bounds or ()
 
 
 def space_of(message: agentpod_pb2.Space) -> Space:
-    """A space as it arrived.
+    """Translates a message to a space.
 
     Raises:
-        InvalidArgument: Its kind or element type is unknown, or it has another number of bounds than elements.
+        InvalidArgument: The kind or element type is unknown, or the number of bounds does not match the elements.
     """
     if message.kind not in _KINDS.values() or message.data_type not in ELEMENT_TYPES:
         raise InvalidArgument(
-            f"space of kind {message.kind} and data type {message.data_type}: not one this build knows"
+            f"space of kind {message.kind} and data type {message.data_type}: not known to this build"
         )
     elements = math.prod(message.shape)
     return Space(
@@ -72,12 +72,15 @@ def space_of(message: agentpod_pb2.Space) -> Space:
 
 def _bounds_of(bounds: Sequence[float], elements: int) -> tuple[float, ...] | None:
     if len(bounds) not in (0, 1, elements):
-        raise InvalidArgument(f"a space of {elements} elements has {len(bounds)} bounds: expected one for each, or one")
+        raise InvalidArgument(f"a space of {elements} elements has {len(bounds)} bounds: expected {elements} or 1")
     return tuple(bounds) * (elements if len(bounds) == 1 else 1) or None
 
 
 def options_of(message: Struct) -> dict[str, object]:
-    """Options as they arrived; whole numbers as int: a Struct turned them into floats, and many factories insist."""
+    """Translates a message to options.
+
+    Whole numbers become int again: a Struct holds only floats, and many factories require int.
+    """
     options: dict[str, object] = _plain(json_format.MessageToDict(message))
     return options
 
@@ -91,7 +94,7 @@ def _plain(value: Any) -> Any:
 
 
 def step_specs(observation_space: Space, action_space: Space, count: int) -> dict[str, TensorSpec]:
-    """The tensors of one step of `count` lanes, by name, and the probe."""
+    """Returns the specs of the tensors of one step of `count` lanes, and of the probe, by name."""
     observed = (count, *observation_space.shape)
     shapes = {
         "action": ((count, *action_space.shape), action_space.dtype),
@@ -108,18 +111,18 @@ def step_specs(observation_space: Space, action_space: Space, count: int) -> dic
     return {**specs, PROBE_SPEC.name: PROBE_SPEC}
 
 
-# --- tensors in pieces ---------------------------------------------------------------------------------------------
+# --- tensors in parts ----------------------------------------------------------------------------------------------
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    """The elements of a tensor [N, ...] of any device in C order."""
+    """Returns the elements of a tensor [N, ...] on any device, in C order."""
     plain = tensor.cpu().contiguous()
-    # numpy knows every element type that travels but this one.
+    # numpy has no bfloat16; it knows every other element type that is sent.
     return (plain.view(torch.uint8) if plain.dtype is torch.bfloat16 else plain).numpy().tobytes()
 
 
 def pieces(fields: Mapping[str, bytes], most_bytes: int = MESSAGE_BYTES) -> Iterator[dict[str, bytes]]:
-    """Cuts fields into what messages hold, in order; at least one piece, even of nothing."""
+    """Cuts fields into parts that fit in messages, in order; yields at least one part, even if all fields are empty."""
     if sum(map(len, fields.values())) <= most_bytes:
         yield dict(fields)
         return
@@ -139,43 +142,47 @@ def pieces(fields: Mapping[str, bytes], most_bytes: int = MESSAGE_BYTES) -> Iter
 
 
 class Inbox:
-    """Joins the pieces of one field into a tensor."""
+    """Joins the parts of one field into a tensor."""
 
     def __init__(self, name: str, tensor: Tensor, error: type[PodraceError]) -> None:
-        """Begins empty.
+        """Creates an empty inbox.
 
         Args:
-            name: Of the field, for error lines.
+            name: Name of the field, for error messages.
             tensor: Contiguous, on the CPU; written in place.
-            error: Raised where the sizes do not agree.
+            error: Raised when the sizes do not match.
         """
         self._name, self._error = name, error
         self._elements = tensor.view(-1).view(torch.uint8).numpy()
         self._filled_bytes = 0
 
     def put(self, piece: bytes) -> None:
-        """Appends a piece; refuses what is more than the tensor holds."""
+        """Appends a part; raises if it exceeds the size of the tensor."""
         end = self._filled_bytes + len(piece)
         if end > len(self._elements):
-            raise self._error(f"{self._name} has {end} bytes or more, {len(self._elements)} at most belong there")
+            raise self._error(f"{self._name} has at least {end} bytes, expected at most {len(self._elements)}")
         self._elements[self._filled_bytes : end] = np.frombuffer(piece, np.uint8)
         self._filled_bytes = end
 
     def finish(self, expected_bytes: int | None = None) -> None:
-        """Ends the field and begins the next one; refuses less than the whole tensor, or than what is expected."""
+        """Completes the field, so that the next one can start; raises if its size is not as expected.
+
+        Args:
+            expected_bytes: Size of the field; None: that of the whole tensor.
+        """
         expected = len(self._elements) if expected_bytes is None else expected_bytes
         if self._filled_bytes != expected:
-            raise self._error(f"{self._name} has {self._filled_bytes} bytes, {expected} belong there")
+            raise self._error(f"{self._name} has {self._filled_bytes} bytes, expected {expected}")
         self._filled_bytes = 0
 
 
 def make_simulator(environment: EnvironmentSpec, device: torch.device) -> Simulator:
-    """Makes what an EnvironmentSpec names; raises as simulators.make does."""
+    """Makes the simulator of an EnvironmentSpec; raises the errors of simulators.make."""
     return make(environment.id, environment.count, options_of(environment.options), str(device))
 
 
 def with_options(environment: EnvironmentSpec, options: Struct, count: int) -> EnvironmentSpec:
-    """The same environment with some options laid over its own, and another number of lanes."""
+    """Returns a copy of an environment with `options` laid over its own, and another number of lanes."""
     changed = EnvironmentSpec()
     changed.CopyFrom(environment)
     changed.options.update(json_format.MessageToDict(options))

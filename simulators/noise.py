@@ -1,4 +1,4 @@
-"""Randomness that is a function of what it is for: first states depend on the seed, the lane and the episode alone."""
+"""Draws random numbers that depend only on their purpose: first states are a function of seed, lane and episode."""
 
 from typing import Any
 
@@ -12,24 +12,24 @@ STRIDE = np.uint64(0x9E3779B97F4A7C15)
 
 
 class EpisodeNoise:
-    """Numbers for (seed, lane, episode), drawn for any lanes at once, in any order.
+    """Random numbers for (seed, lane, episode), drawn for any lanes at once and in any order.
 
-    A lane's numbers are the same however many lanes there are and whenever the others' episodes end. They are the
-    SplitMix64 sequence (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators") from a state that
-    hashes the three with the same function.
+    A lane's numbers do not depend on how many lanes there are or on when other episodes end. They are the SplitMix64
+    sequence (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators"), started from a hash of the
+    three by the same function.
     """
 
     def __init__(self, seed: int) -> None:
-        # Of any size, where a word has 64 bits.
+        # A seed may be of any size; a word has 64 bits.
         self._root = np.random.SeedSequence(seed).generate_state(1, np.uint64).astype(np.uint64)
 
     def uniform(self, lanes: NDArray[np.integer[Any]], episodes: NDArray[np.integer[Any]], size: int) -> Numbers:
-        """Uniform in [0, 1).
+        """Draws numbers uniform in [0, 1).
 
         Args:
             lanes: [K], below 2^32.
             episodes: [K], counted from 0, below 2^32.
-            size: Numbers for each; the first ones are the same whatever the size.
+            size: Numbers per (lane, episode); a smaller size gives a prefix of a larger one.
 
         Returns:
             [K, size].
@@ -42,14 +42,14 @@ class EpisodeNoise:
 
 
 def normal(uniform: Numbers) -> Numbers:
-    """Standard normal numbers, [K, size] from uniform ones, [K, 2 size] (Box & Muller 1958)."""
+    """Turns uniform numbers [K, 2 size] into standard normal ones, [K, size] (Box & Muller 1958)."""
     radius, angle = np.split(uniform, 2, axis=1)
     result: Numbers = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
     return result
 
 
 def mixed(words: Words) -> Words:
-    """The output function of SplitMix64: a bijection in which every bit depends on every other."""
+    """Applies the output function of SplitMix64: a bijection in which every bit depends on every other."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""The options of a simulator as a user writes them: names and types are checked before anything is built."""
+"""Parses the options of a simulator: names and types are checked before anything is built."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -12,21 +12,21 @@ OptionsClass = TypeVar("OptionsClass")
 
 
 def closest(name: str, names: Collection[str]) -> str:
-    """The hint to append to a line about an unknown name: '; did you mean ...?', or '' if nothing is near."""
+    """Returns a hint for an error about an unknown name: '; did you mean ...?', or '' if no name is similar."""
     matches = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def check_names(owner: str, options: Mapping[str, object], allowed: Collection[str]) -> None:
-    """Refuses options that nobody would read.
+    """Refuses unknown options.
 
     Args:
-        owner: Whose options these are, as the user wrote it: the simulator's id.
-        options: What the user wrote.
-        allowed: Every name that `owner` reads.
+        owner: Id of the simulator, as the user wrote it.
+        options: The user's options.
+        allowed: Every name that `owner` accepts.
 
     Raises:
-        InvalidArgument: A name is unknown; the line lists the allowed ones.
+        InvalidArgument: A name is unknown; the message lists the allowed names.
     """
     for name in options:
         if name not in allowed:
@@ -35,11 +35,11 @@ def check_names(owner: str, options: Mapping[str, object], allowed: Collection[s
 
 
 def parse_options(owner: str, options: Mapping[str, object], options_class: type[OptionsClass]) -> OptionsClass:
-    """Builds a frozen dataclass of options from what a user wrote.
+    """Builds a frozen dataclass of options from a user's options.
 
     Args:
-        owner: Whose options these are, as the user wrote it: the simulator's id.
-        options: Names and values. A whole number passes as float, a list as a tuple, a date as its ISO text.
+        owner: Id of the simulator, as the user wrote it.
+        options: Names and values. An int is accepted as float, a list as a tuple, a date as its ISO text.
         options_class: A dataclass whose fields are annotated str, int, float or tuple[str, ...].
 
     Raises:

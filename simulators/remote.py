@@ -1,7 +1,8 @@
-"""A simulator behind a SimulatorService: `grpc://host:port`, whose option `id` names the simulator there.
+"""Steps a simulator behind a SimulatorService: `grpc://host:port`.
 
-One request is under way at a time. Steps travel in the messages, or, where the service sees memory of this host, in
-that: the messages then only say whose turn it is.
+The option `id` names the simulator at the service. One request is in flight at a time. Tensors travel in the messages.
+If the service can map memory of this host, they lie in that memory instead, and the messages only say that a request or
+an answer is ready.
 """
 
 import queue
@@ -46,14 +47,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long a caller waits."""
+    """How long a caller waits, in seconds."""
 
     connect_seconds: float = 10.0
-    """For the service to be there."""
+    """For the service to accept the connection."""
     open_seconds: float = 110.0
-    """For the environments to be made; less than a learner waits for its worker, so that this line is the one read."""
+    """For the environments to be made; less than a learner waits for its worker, so that the user sees this error."""
     step_seconds: float = 60.0
-    """For anything else."""
+    """For any other answer."""
 
 
 def make(
@@ -64,27 +65,29 @@ def make(
     Args:
         id: `grpc://host:port`, or `grpc://unix:/path`.
         count: Number of lanes.
-        options: `id`, the simulator's name there; `plane`, `grpc` (messages), `shared` (memory of this host) or `auto`,
-            the default (memory where the service sees it); what remains are the simulator's own.
+        options: `id`: the simulator's name at the service. `plane`: `grpc` (messages), `shared` (memory of this host)
+            or `auto`, the default (shared memory if the service can map it). All others go to the simulator.
         device: Where observations are returned.
-        deadlines: Other than the usual ones.
+        deadlines: Replaces the default deadlines.
 
     Raises:
         InvalidArgument: The address or `id` is missing, or the service refuses the simulator or an option.
-        Unavailable: Nothing serves there; the line names the address.
-        PodraceError: What else the service answered.
+        Unavailable: No service answers there; the message names the address.
+        PodraceError: Any other error that the service returned.
     """
     address = id.removeprefix(PREFIX)
     own = dict(options)
     name, plane = own.pop("id", None), own.pop("plane", "auto")
     if not address or not isinstance(name, str) or not name:
-        raise InvalidArgument(f"{id}: expected {PREFIX}host:port, and the simulator's name there as the option 'id'")
+        raise InvalidArgument(
+            f"{id}: expected {PREFIX}host:port, and the option 'id' with the simulator's name at that service"
+        )
     if plane not in PLANES:
         raise InvalidArgument(f"{id}: option 'plane' must be one of {', '.join(PLANES)}, not {plane!r}")
     try:
         struct = json_format.ParseDict(own, Struct())
     except json_format.ParseError as error:
-        raise InvalidArgument(f"{id}: options {own} cannot travel: {error}") from error
+        raise InvalidArgument(f"{id}: options {own} cannot be sent: {error}") from error
     conversation = Conversation(address, deadlines or Deadlines())
     try:
         return RemoteSimulator(conversation, Request.Open(id=name, options=struct, count=count), str(plane), device)
@@ -102,17 +105,17 @@ def _channel(address: str) -> grpc.Channel:
 
 
 class Conversation:
-    """One stream of requests and responses with deadlines, by the blocking API.
+    """One stream of requests and responses with deadlines, using gRPC's blocking API.
 
-    As fast as the asynchronous one here, and it needs no second event loop in the process of a worker.
+    The blocking API is as fast as the asynchronous one here, and needs no second event loop in the worker's process.
     """
 
     def __init__(self, address: str, deadlines: Deadlines) -> None:
         """Connects and opens a stream.
 
         Raises:
-            Unavailable: Nothing serves at the address.
-            InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used.
+            Unavailable: No service answers at the address.
+            InvalidArgument, FailedPrecondition: The TLS files of podrace.tls cannot be used.
         """
         self.address, self.deadlines = address, deadlines
         self._channel = _channel(address)
@@ -133,10 +136,11 @@ class Conversation:
         threading.Thread(target=self._watch, name="simulator-deadline", daemon=True).start()
 
     def ask(self, *requests: Request, deadline_seconds: float | None = None) -> Iterator[Response]:
-        """Sends the pieces of one request and yields responses until nobody reads on.
+        """Sends the parts of one request and yields responses until the caller stops iterating.
 
         Raises:
-            PodraceError: What the service answered, Unavailable if it is gone, DeadlineExceeded if it is silent.
+            PodraceError: The error that the service returned; Unavailable if it is gone, DeadlineExceeded if it did not
+                answer in time.
         """
         seconds = self.deadlines.step_seconds if deadline_seconds is None else deadline_seconds
         self._due_time = time.monotonic() + seconds
@@ -146,19 +150,19 @@ class Conversation:
             while True:
                 yield next(self._responses)
         except StopIteration:
-            raise Unavailable(f"the simulator service at {self.address} ended the stream: open it anew") from None
+            raise Unavailable(f"the simulator service at {self.address} ended the stream: open a new one") from None
         except grpc.RpcError as error:
             raise self._translated(error, seconds) from None
         finally:
             self._due_time = float("inf")
 
     def answer(self, request: Request, kind: str, deadline_seconds: float | None = None) -> Any:
-        """Asks what has one response and returns it."""
+        """Sends a request that has exactly one response, and returns that response's field `kind`."""
         response = next(self.ask(request, deadline_seconds=deadline_seconds))
         if response.WhichOneof("response") != kind:
             raise Internal(
                 f"the simulator service at {self.address} answered {response.WhichOneof('response')} to"
-                f" {request.WhichOneof('request')}, the contract wants {kind}"
+                f" {request.WhichOneof('request')}, expected {kind}"
             )
         return getattr(response, kind)
 
@@ -171,7 +175,7 @@ class Conversation:
         return type(translated)(f"{PREFIX}{self.address}: {translated.message}", reason=translated.reason)
 
     def _watch(self) -> None:
-        """Ends the stream when a response is overdue: the blocking API waits without a limit."""
+        """Cancels the stream when a response is overdue: the blocking API has no timeout per response."""
         period_seconds = min(self.deadlines.step_seconds, self.deadlines.open_seconds) / 8
         while not self._closed.wait(period_seconds):
             if time.monotonic() > self._due_time:
@@ -180,28 +184,28 @@ class Conversation:
                 return
 
     def close(self) -> None:
-        """Ends the stream, and with it the environments there; repeating is harmless."""
+        """Ends the stream, which closes the environments at the service; may be called repeatedly."""
         self._closed.set()
         self._requests.put(None)
         self._channel.close()
 
 
 class RemoteSimulator:
-    """N lanes at a service. See simulators.base.Simulator for the verbs.
+    """N lanes at a service. See simulators.base.Simulator for the methods.
 
     Attributes:
-        observation_space: As the service states it.
-        action_space: As the service states it.
+        observation_space: As reported by the service.
+        action_space: As reported by the service.
         count: Number of lanes, N.
-        plane: What steps travel on: `grpc` or `shared`.
+        plane: How tensors travel: `grpc` or `shared`.
     """
 
     def __init__(self, conversation: Conversation, opening: Request.Open, plane: str, device: str) -> None:
         """Opens the environments.
 
         Args:
-            conversation: Its own; closed by `close`, or when this object goes.
-            opening: What to open.
+            conversation: Used by this object alone; closed by `close`, or when this object is garbage-collected.
+            opening: The request that opens the environments.
             plane: One of PLANES.
             device: Where observations are returned.
         """
@@ -218,11 +222,11 @@ class RemoteSimulator:
             self._share(opened, plane)
         self.plane = SharedPlane.scheme if self._shared else "grpc"
         self._live = self._allocate()
-        _log.info("steps travel", service=conversation.address, plane=self.plane)
+        _log.info("remote simulator opened", service=conversation.address, plane=self.plane)
 
     def _share(self, opened: Response.Opened, plane: str) -> None:
-        """Moves steps into memory of this host where the service sees it; where it must, insists."""
-        reason = "the service does not offer it"
+        """Moves steps into shared memory if the service can map it; raises if the plane `shared` requires it."""
+        reason = "the service does not offer shared memory"
         if SharedPlane.scheme in opened.planes:
             specs = step_specs(self.observation_space, self.action_space, self.count)
             memory = SharedPlane(f"{SHARED_PREFIX}{secrets.token_hex(8)}-")
@@ -235,11 +239,11 @@ class RemoteSimulator:
                     check_probe(SharedPlane.scheme, sent, shared.probe_sum)
                     self._shared = dict(region)
                     return
-                reason = "the service does not see it"
+                reason = "the service cannot map memory of this host"
             except ResourceExhausted as error:
                 reason = error.message
             finally:
-                # Both ends have it mapped: nothing is left behind, however they end.
+                # Both processes have mapped the file by now: nothing is left behind, however they end.
                 memory.close()
         if plane == SharedPlane.scheme:
             raise FailedPrecondition(f"plane 'shared' is required for {PREFIX}{self._conversation.address}: {reason}")
@@ -254,7 +258,7 @@ class RemoteSimulator:
             for name in (*ROW_FIELDS, "final_observation")
         }
         if not self._shared:
-            # Flags arrive as bytes of any value, which a bool must not have.
+            # Flags arrive as bytes of any value; a bool tensor may hold only 0 and 1.
             self._flags = {name: torch.zeros(self.count, dtype=torch.uint8) for name in ("terminated", "truncated")}
             self._finals = torch.zeros_like(tensors["final_observation"])
             rows = {**tensors, **self._flags, "final_observation": self._finals}
@@ -268,7 +272,7 @@ class RemoteSimulator:
         return self._live.observation.to(self._device)
 
     def step(self, action: Tensor) -> Step:
-        """See simulators.base.Simulator; raises what Conversation.ask does."""
+        """See simulators.base.Simulator; raises the errors of Conversation.ask."""
         self._step += 1
         wanted = action.reshape(self.count, *self.action_space.shape).to("cpu", self.action_space.dtype)
         if self._shared:
@@ -285,7 +289,7 @@ class RemoteSimulator:
         return self._live if self._device.type == "cpu" else self._copy_to_device()
 
     def _receive(self, *requests: Request) -> None:
-        """Sends the pieces of one request and takes in the pieces of what it brings."""
+        """Sends the parts of one request and assembles the parts of its response."""
         final_lanes: list[int] = []
         for response in self._conversation.ask(*requests):
             stepped = response.stepped
@@ -337,5 +341,5 @@ class RemoteSimulator:
         )
 
     def close(self) -> None:
-        """Ends the stream; the service closes the environments."""
+        """Ends the stream; the service then closes the environments."""
         self._end()

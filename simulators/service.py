@@ -1,4 +1,4 @@
-"""Serves simulators to whoever does not have them; see the contract. Computes on a thread of each stream's own."""
+"""Implements SimulatorService; each stream computes on its own thread."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -25,15 +25,15 @@ _log = structlog.get_logger(__name__)
 
 
 class SimulatorServicer(pb_grpc.SimulatorServiceServicer):
-    """Serves streams within limits."""
+    """Serves streams of environment batches within limits."""
 
     def __init__(self, limits: Limits, device: str = "cpu", threads: int = 1) -> None:
-        """Opens nothing yet.
+        """Creates the servicer; simulators are made when a stream opens them.
 
         Args:
-            limits: What callers may have.
+            limits: What callers may use.
             device: Where simulators compute.
-            threads: torch threads of each stream.
+            threads: torch threads per stream.
         """
         self._limits, self._device, self._threads = limits, device, threads
         self._open_streams = 0
@@ -41,7 +41,7 @@ class SimulatorServicer(pb_grpc.SimulatorServiceServicer):
     async def GetSimulator(
         self, request: pb.GetSimulatorRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetSimulatorResponse:
-        """Describes; see the contract."""
+        """Describes a simulator; see the proto."""
         return await asyncio.to_thread(describe, request, self._limits, self._device)
 
     async def StreamSteps(
@@ -49,7 +49,7 @@ class SimulatorServicer(pb_grpc.SimulatorServiceServicer):
         requests: AsyncIterator[pb.StreamStepsRequest],
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[pb.StreamStepsResponse]:
-        """Steps; see the contract."""
+        """Steps one batch of environments; see the proto."""
         loop = asyncio.get_running_loop()
         with self._admitted():
             thread = ThreadPoolExecutor(1, "stepping", torch.set_num_threads, (self._threads,))
@@ -60,7 +60,7 @@ class SimulatorServicer(pb_grpc.SimulatorServiceServicer):
                         yield response
                     REQUESTS.inc()
             finally:
-                # After the step that may still run, whoever went away meanwhile.
+                # Queued behind a step that may still be running, however the stream ended.
                 thread.submit(stepping.close).add_done_callback(_log_failure)
                 thread.shutdown(wait=False)
 
@@ -68,7 +68,7 @@ class SimulatorServicer(pb_grpc.SimulatorServiceServicer):
     def _admitted(self) -> Iterator[None]:
         if self._open_streams >= self._limits.maximum_streams:
             raise ResourceExhausted(
-                f"{self._open_streams} streams are open, as many as this service takes (limits.maximum_streams)"
+                f"{self._open_streams} streams are open, the maximum of this service (limits.maximum_streams)"
             )
         self._open_streams += 1
         STREAMS.inc()
@@ -84,7 +84,7 @@ class SimulatorServicer(pb_grpc.SimulatorServiceServicer):
                 return await anext(requests, None)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"no request came for {self._limits.idle_seconds:g} s: open another stream (limits.idle_seconds)"
+                f"no request arrived for {self._limits.idle_seconds:g} s: open a new stream (limits.idle_seconds)"
             ) from None
 
 
@@ -95,6 +95,6 @@ def _log_failure(closed: Future[None]) -> None:
 
 
 def services(servicer: SimulatorServicer) -> list[rpc.Service]:
-    """What a server of simulators serves."""
+    """Returns the gRPC services that a simulator server registers."""
     descriptor = pb.DESCRIPTOR.services_by_name["SimulatorService"]
     return [rpc.Service(descriptor, pb_grpc.add_SimulatorServiceServicer_to_server, servicer)]

@@ -1,6 +1,6 @@
-"""Owns what a simulator service does for one stream, request by request; knows messages, and nothing of calls.
+"""Answers the requests of one stream of a simulator service; knows the messages, but not gRPC.
 
-Computes on the thread of whoever calls.
+Computes on the caller's thread.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,22 +30,22 @@ from simulators.messages import (
 )
 
 HARMLESS_PREFIXES = ("mujoco:", "warp:", "envpool:", "atari:", "gym:")
-"""Of ids that make nothing but what this package, or Gymnasium, has of its own."""
+"""Prefixes of ids that only make environments of this package or of Gymnasium, and run no code that a caller names."""
 INTERPRETER = "interpreter"
-"""The option that says which program to start: whoever runs the service chooses that, by the environment."""
+"""The option that says which program to start: only the operator of the service sets it, by environment variables."""
 
 COSTLY = ("threads", "processes")
-"""Options of simulators that say how much of the machine they take."""
+"""Options by which a simulator takes more threads or processes of the machine."""
 
 _log = structlog.get_logger(__name__)
 
 
 def check_served(id: str, options: Mapping[str, object], limits: Limits) -> None:
-    """Refuses an environment that callers may not have.
+    """Refuses environments that callers may not use.
 
     Raises:
-        InvalidArgument: The id is not served, or an option is not theirs to set.
-        ResourceExhausted: An option asks for more threads or processes than they may have.
+        InvalidArgument: The id is not served, or callers may not set an option.
+        ResourceExhausted: An option asks for more threads or processes than the limit.
     """
     serves = limits.serves
     if serves:
@@ -55,20 +55,20 @@ def check_served(id: str, options: Mapping[str, object], limits: Limits) -> None
         served = id in SIMULATORS or ":" not in id.removeprefix(own)
     if not served:
         listed = f"serves {', '.join(serves)}" if serves else "serves no ids that import a module or start a process"
-        raise InvalidArgument(f"{id}: this service {listed}; whoever runs it can add --set limits.serves={id}")
+        raise InvalidArgument(f"{id}: this service {listed}; its operator can add --set limits.serves={id}")
     if INTERPRETER in options:
-        raise InvalidArgument(f"{id}: option {INTERPRETER!r} is set where the service runs, not by its callers")
+        raise InvalidArgument(f"{id}: option {INTERPRETER!r} can be set only where the service runs, not by callers")
     for name in COSTLY:
         wanted = options.get(name, 0)
         if isinstance(wanted, int) and wanted > limits.maximum_threads:
             raise ResourceExhausted(
-                f"{id}: option {name!r} asks for {wanted}, this service gives {limits.maximum_threads}"
+                f"{id}: option {name!r} asks for {wanted}, this service allows {limits.maximum_threads}"
                 " (limits.maximum_threads)"
             )
 
 
 def describe(request: GetSimulatorRequest, limits: Limits, device: str) -> GetSimulatorResponse:
-    """Answers GetSimulator; raises as check_served and simulators.make do."""
+    """Answers GetSimulator; raises the errors of check_served and simulators.make."""
     options = options_of(request.options)
     check_served(request.id, options, limits)
     simulator = make(request.id, 1, options, device)
@@ -85,7 +85,7 @@ def describe(request: GetSimulatorRequest, limits: Limits, device: str) -> GetSi
 
 
 class Stepping:
-    """One batch of environments and where its caller stands with it.
+    """One batch of environments, and the state of its stream.
 
     stepping = Stepping(limits, "cpu")
     for request in stream:
@@ -95,22 +95,22 @@ class Stepping:
     """
 
     def __init__(self, limits: Limits, device: str) -> None:
-        """Opens nothing yet."""
+        """Creates the state of a stream on which nothing is open yet."""
         self._limits, self._device = limits, device
         self._simulator: Simulator | None = None
         self._step: int | None = None
-        """Steps since the reset; None before it."""
+        """Steps since the last reset; None before the first one."""
         self._shared: dict[str, Tensor] = {}
 
     def answer(self, request: Request) -> list[Response]:
-        """Does what a request asks for.
+        """Executes a request.
 
         Returns:
-            The responses, in order; none for a piece that others follow.
+            The responses, in order; none for a part that others follow.
 
         Raises:
-            InvalidArgument: The request is out of order, of the wrong size, or asks for what cannot be made.
-            ResourceExhausted: It asks for more than the limits allow.
+            InvalidArgument: The request is out of order, has the wrong size, or names what cannot be made.
+            ResourceExhausted: The request exceeds the limits.
             Unimplemented: A package is missing.
         """
         kind = request.WhichOneof("request")
@@ -118,7 +118,7 @@ class Stepping:
             return [self._open(request.open)]
         simulator = self._simulator
         if simulator is None:
-            raise InvalidArgument(f"a stream begins with open, not with {kind or 'a request this build does not know'}")
+            raise InvalidArgument(f"a stream starts with open, not with {kind or 'a request unknown to this build'}")
         if kind == "share":
             return [self._share(request.share)]
         if kind == "reset":
@@ -129,24 +129,24 @@ class Stepping:
             return self._act(simulator, request.act)
         if kind == "report":
             return [_reported(simulator)]
-        raise InvalidArgument("a request of a kind this build does not know")
+        raise InvalidArgument("a request of a kind unknown to this build")
 
     def _open(self, request: Request.Open) -> Response:
         if self._simulator is not None:
-            raise InvalidArgument("a stream opens once: open another stream for other environments")
+            raise InvalidArgument("a stream opens once: use another stream for other environments")
         limits, options = self._limits, options_of(request.options)
         check_served(request.id, options, limits)
         if request.count > limits.maximum_environments:
             raise ResourceExhausted(
-                f"{request.id}: {request.count} environments are more than the {limits.maximum_environments} that a"
-                " stream may open here (limits.maximum_environments)"
+                f"{request.id}: {request.count} environments exceed the {limits.maximum_environments} that a stream may"
+                " open at this service (limits.maximum_environments)"
             )
         simulator = self._simulator = make(request.id, request.count, options, self._device)
         self._specs = step_specs(simulator.observation_space, simulator.action_space, simulator.count)
         taken = sum(map(size_bytes, self._specs.values()))
         if taken > limits.maximum_step_bytes:
             raise ResourceExhausted(
-                f"{request.id}: a step of {request.count} environments has {taken} bytes, this service takes"
+                f"{request.id}: a step of {request.count} environments has {taken} bytes, this service allows"
                 f" {limits.maximum_step_bytes} (limits.maximum_step_bytes)"
             )
         self._action = torch.zeros((simulator.count, *simulator.action_space.shape), dtype=simulator.action_space.dtype)
@@ -160,20 +160,20 @@ class Stepping:
 
     def _share(self, request: Request.Share) -> Response:
         if self._shared or self._step is not None:
-            raise InvalidArgument("memory is shared once, before the first reset")
+            raise InvalidArgument("memory can be shared only once, before the first reset")
         if len(request.tensors) != len(self._specs) or any(
             ref.spec != self._specs.get(ref.spec.name)
             or not ref.plane_uri.startswith(f"{SharedPlane.scheme}:{SHARED_PREFIX}")
             for ref in request.tensors
         ):
             raise InvalidArgument(
-                f"memory to step in holds {', '.join(self._specs)} of this batch, in files named {SHARED_PREFIX}*"
+                f"memory to step in must hold {', '.join(self._specs)} of this batch, in files named {SHARED_PREFIX}*"
             )
         plane = SharedPlane(SHARED_PREFIX)
         try:
             tensors = plane.open(request.tensors)
         except FailedPrecondition as error:
-            _log.info("memory cannot be shared, steps travel by messages", reason=error.message)
+            _log.info("memory cannot be shared, tensors travel in messages", reason=error.message)
             return Response(shared=Response.Shared())
         finally:
             plane.close()
@@ -182,11 +182,11 @@ class Stepping:
 
     def _act(self, simulator: Simulator, request: Request.Act) -> list[Response]:
         if self._step is None:
-            raise InvalidArgument("the first action comes after a reset")
+            raise InvalidArgument("an action must follow a reset")
         if request.step != self._step + 1:
-            raise InvalidArgument(f"step {request.step} cannot follow step {self._step}: one comes after the other")
+            raise InvalidArgument(f"step {request.step} cannot follow step {self._step}: steps are consecutive")
         if self._shared:
-            # Copied, as a message would be: what lies there belongs to the caller.
+            # Copied, as from a message: the caller may overwrite the shared memory at any time.
             self._action.copy_(self._shared["action"])
         else:
             self._inbox.put(request.action)
@@ -214,13 +214,13 @@ class Stepping:
         parts = list(pieces(fields))
         for number, part in enumerate(parts):
             more = number < len(parts) - 1
-            # Each piece continues the fields of the one before: the lanes come once.
+            # Each part continues the fields of the one before; the lanes are sent once, with the last part.
             final_lanes = [] if more else lanes
             stepped = Response.Stepped(step=step, final_lanes=final_lanes, more=more, **part)
             yield Response(stepped=stepped)
 
     def close(self) -> None:
-        """Closes the environments; repeating is harmless."""
+        """Closes the environments; may be called repeatedly."""
         if self._simulator is not None:
             simulator, self._simulator = self._simulator, None
             simulator.close()
@@ -231,11 +231,11 @@ def _fields(step: Step) -> dict[str, Tensor]:
 
 
 def _check_choices(simulator: Simulator, action: Tensor) -> None:
-    """Refuses choices that are none: what a simulator would do with them is anybody's guess."""
+    """Refuses choices out of range, for which the behavior of a simulator is undefined."""
     space = simulator.action_space
     if space.kind == "discrete" and not 0 <= int(action.min()) <= int(action.max()) < space.n:
         raise InvalidArgument(
-            f"actions go from {int(action.min())} to {int(action.max())}, choices from 0 to {space.n - 1}"
+            f"actions range from {int(action.min())} to {int(action.max())}, choices from 0 to {space.n - 1}"
         )
 
 

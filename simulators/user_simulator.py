@@ -1,9 +1,9 @@
-"""A user's own simulator, by import path: `python:module:factory`.
+"""Makes a user's simulator from an import path: `python:module:factory`.
 
 The signature of the factory decides what it makes:
 
-* with a parameter named `count`, it makes the whole batch: `factory(count=N, **options)` returns a Simulator (and is
-  given `device` too if it names such a parameter);
+* with a parameter named `count`, it makes the whole batch: `factory(count=N, **options)` returns a Simulator. It also
+  receives `device` if it has such a parameter.
 * without one, it makes one lane: `factory(**options)` returns a gymnasium.Env, and is called N times.
 """
 
@@ -21,7 +21,7 @@ from simulators.options import check_names, closest
 
 
 def make(id: str, count: int, options: Mapping[str, object], device: str) -> Simulator:
-    """Calls the factory that an id names.
+    """Calls the factory named by an id.
 
     Args:
         id: `python:module:factory`.
@@ -30,7 +30,7 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> Sim
         device: Where observations are returned.
 
     Raises:
-        InvalidArgument: The path leads nowhere, an option is unknown, or the factory returned something else.
+        InvalidArgument: The path cannot be imported, an option is unknown, or the factory returned something else.
     """
     factory = _find(id)
     parameters = inspect.signature(factory).parameters
@@ -46,7 +46,7 @@ def _find(id: str) -> Callable[..., Any]:
     scheme, _, path = id.partition(":")
     module_name, separator, name = path.partition(":")
     if not (module_name and separator and name):
-        raise InvalidArgument(f"{id}: an import path reads {scheme}:module:factory")
+        raise InvalidArgument(f"{id}: expected {scheme}:module:factory")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
@@ -62,7 +62,7 @@ def _find(id: str) -> Callable[..., Any]:
 def _checked_simulator(id: str, made: object, count: int) -> Simulator:
     if not isinstance(made, Simulator):
         raise InvalidArgument(
-            f"{id}: a factory that takes count returns a simulators.Simulator, not {type(made).__name__}"
+            f"{id}: a factory with a parameter 'count' must return a simulators.Simulator, not {type(made).__name__}"
         )
     if made.count != count:
         raise InvalidArgument(f"{id}: the factory was asked for {count} lanes and made {made.count}")
@@ -72,6 +72,6 @@ def _checked_simulator(id: str, made: object, count: int) -> Simulator:
 def _checked_environment(id: str, made: object) -> gymnasium.Env[Any, Any]:
     if not isinstance(made, gymnasium.Env):
         raise InvalidArgument(
-            f"{id}: a factory that takes no count returns one gymnasium.Env, not {type(made).__name__}"
+            f"{id}: a factory without a parameter 'count' must return one gymnasium.Env, not {type(made).__name__}"
         )
     return made

@@ -1,1 +1,1 @@
-"""Any Gymnasium environment as a batch: simulator.py is what callers see, lanes.py steps, in processes.py elsewhere."""
+"""Steps any Gymnasium environments as a batch: simulator.py has the interface, lanes.py and processes.py step."""

@@ -1,7 +1,7 @@
-"""N Gymnasium environments stepped one after the other, into arrays that may be shared; knows no torch.
+"""Steps N Gymnasium environments one after the other, into arrays that may be shared; does not import torch.
 
-Run as a program this is one process of `simulators.gym.processes`. It imports nothing else of its package, which would
-bring torch into every process: two seconds and hundreds of megabytes.
+Run as a program, this module is one process of `simulators.gym.processes`. It imports no other module of this package,
+which would load torch in every process: two seconds and hundreds of megabytes.
 """
 
 import mmap
@@ -33,7 +33,7 @@ DONE, FAILED = b"\0", b"\1"
 
 @dataclass(frozen=True)
 class Arrays:
-    """What N lanes write, and what they are told.
+    """The arrays that N lanes write, and those that they read: seeds and actions.
 
     Attributes:
         observation: [N, *shape] float32 or uint8.
@@ -41,9 +41,9 @@ class Arrays:
         reward: [N] float32.
         terminated: [N] bool.
         truncated: [N] bool.
-        began: [N] int64, steps since `reset` after which the running episode of a lane began.
-        length: [N] int64, steps of the episode of a lane that ended last.
-        seed: [N] int64, for the next reset.
+        began: [N] int64, the step, counted since `reset`, after which the current episode of each lane started.
+        length: [N] int64, the number of steps of the last finished episode of each lane.
+        seed: [N] int64, used by the next reset.
         action: [N, *action shape] in the type of the action space; int64 where it is discrete.
     """
 
@@ -59,23 +59,23 @@ class Arrays:
 
     @classmethod
     def over(cls, memory: Any, layout: Mapping[str, tuple[int, tuple[int, ...], str]]) -> "Arrays":
-        """Arrays that lie in `memory` (any writable buffer) as `layout_of` says."""
+        """Creates arrays in `memory` (any writable buffer), at the offsets of `layout_of`."""
         return cls(
             **{name: np.ndarray(shape, dtype, memory, offset) for name, (offset, shape, dtype) in layout.items()}
         )
 
     def lanes(self, first: int, count: int) -> "Arrays":
-        """The rows of some lanes, in the same memory."""
+        """Returns the rows of some lanes, in the same memory."""
         return Arrays(**{name: array[first : first + count] for name, array in vars(self).items()})
 
 
 def layout_of(
     count: int, observation: spaces.Space[Any], action: spaces.Space[Any]
 ) -> tuple[int, dict[str, tuple[int, tuple[int, ...], str]]]:
-    """Where the arrays of `count` lanes lie in one piece of memory.
+    """Computes where the arrays of `count` lanes lie in one block of memory.
 
     Returns:
-        Its size in bytes, and for each field of Arrays its offset in bytes, its shape and its type.
+        The size of the block in bytes, and for each field of Arrays its offset in bytes, shape and type.
     """
     shape, dtype = observed(observation)
     action_shape, action_type = (
@@ -102,7 +102,7 @@ def layout_of(
 
 
 def observed(space: spaces.Space[Any]) -> tuple[tuple[int, ...], str]:
-    """Shape and type of one lane's observation, as it is handed on."""
+    """Returns the shape and type of one lane's observation, as a simulator returns it."""
     if isinstance(space, spaces.Discrete):
         return (int(space.n),), "float32"
     return space.shape or (), "uint8" if space.dtype == np.uint8 else "float32"
@@ -112,17 +112,17 @@ def make_environments(id: str, name: str, options: Mapping[str, Any], count: int
     """Makes environments of a registered name.
 
     Args:
-        id: What the user wrote, for error lines.
-        name: What Gymnasium calls it.
+        id: The simulator's id as the user wrote it, for error messages.
+        name: Gymnasium's name of the environment.
         options: Keyword arguments of `gymnasium.make`.
-        count: How many.
+        count: Number of environments.
 
     Raises:
         InvalidArgument: The environment refuses its options.
-        Unimplemented: It needs a package that is not installed.
+        Unimplemented: The environment needs a package that is not installed.
     """
     try:
-        # The checker looks at every step of every environment for mistakes of the environment's author.
+        # Gymnasium's checker validates every step for mistakes of the environment's author, which costs time.
         return [gymnasium.make(name, disable_env_checker=True, **options) for _ in range(count)]
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise Unimplemented(f"{id}: {one_line(error)}") from error
@@ -131,27 +131,27 @@ def make_environments(id: str, name: str, options: Mapping[str, Any], count: int
 
 
 def one_line(thing: object) -> str:
-    """Its text without line breaks."""
+    """Returns the text of an object without line breaks."""
     return " ".join(str(thing).split())
 
 
 class Lanes:
-    """Environments that are all alike, stepped in this process.
+    """Environments with equal spaces, stepped in this process.
 
     Attributes:
         count: Number of lanes, N.
-        observation_space: Gymnasium's, of one lane.
-        action_space: Gymnasium's, of one lane.
-        arrays: What they write.
+        observation_space: Gymnasium's space of one lane.
+        action_space: Gymnasium's space of one lane.
+        arrays: The arrays that the lanes write.
     """
 
     def __init__(self, id: str, environments: Sequence[Environment], first_lane: int = 0) -> None:
-        """Takes over the environments; `allocate` or `place` says where they write.
+        """Takes ownership of the environments; `allocate` or `place` determines where they write.
 
         Args:
-            id: What the user calls them, for error lines.
+            id: The simulator's id as the user wrote it, for error messages.
             environments: At least one; closed by `close`.
-            first_lane: What the first one is called in error lines.
+            first_lane: Number of the first lane in error messages.
         """
         self.count = len(environments)
         self.observation_space, self.action_space = environments[0].observation_space, environments[0].action_space
@@ -165,22 +165,22 @@ class Lanes:
         self._steps = 0
 
     def allocate(self) -> NDArray[np.uint8]:
-        """Makes the arrays, and returns the memory they lie in as `layout_of` says, zero at first."""
+        """Allocates the arrays, and returns their memory: zeros, laid out by `layout_of`."""
         size, layout = layout_of(self.count, self.observation_space, self.action_space)
         memory = np.zeros(size, np.uint8)
         self.place(Arrays.over(memory, layout))
         return memory
 
     def place(self, arrays: Arrays) -> None:
-        """From now on the lanes write into `arrays`."""
+        """Makes the lanes write into `arrays` from now on."""
         self.arrays = arrays
 
     def reset(self, seeds: Sequence[int]) -> None:
-        """Begins an episode in every lane, with a seed each.
+        """Starts an episode in every lane, with one seed per lane.
 
         Raises:
-            InvalidArgument: An environment observes something else than its space says.
-            Internal: One raised an exception.
+            InvalidArgument: An observation does not match the observation space.
+            Internal: An environment raised an exception.
         """
         self.arrays.began.fill(0)
         self._steps, lane = 0, 0
@@ -192,11 +192,11 @@ class Lanes:
             raise self._fault(lane, error) from error
 
     def step(self, actions: Array) -> None:
-        """Steps every lane once; one whose episode ends is reset.
+        """Steps every lane once; resets the lanes whose episode ends.
 
         Raises:
-            InvalidArgument: An environment observes something else than its space says.
-            Internal: One raised an exception.
+            InvalidArgument: An observation does not match the observation space.
+            Internal: An environment raised an exception.
         """
         arrays, shape, lane = self.arrays, self._shape, 0
         observations, rewards, is_encoded = arrays.observation, arrays.reward, self._encode is not None
@@ -216,7 +216,7 @@ class Lanes:
             raise self._fault(lane, error) from error
 
     def _end_episode(self, lane: int, observation: Any, terminated: bool) -> Any:
-        """Keeps the final observation of a lane and returns the first one of its next episode."""
+        """Stores the final observation of a lane and returns the first one of its next episode."""
         arrays = self.arrays
         arrays.final_observation[lane] = self._row(observation)
         arrays.terminated[lane], arrays.truncated[lane] = terminated, not terminated
@@ -226,14 +226,14 @@ class Lanes:
         return observation
 
     def _row(self, observation: Any) -> Array:
-        """One observation as a row of the array, whose assignment would stretch one of another shape."""
+        """Returns an observation as a row; checks the shape, because assignment would broadcast a wrong one."""
         row: Array = self._encode(observation) if self._encode else np.asarray(observation)
         if row.shape != self._shape:
             raise _WrongShapeError(row.shape)
         return row
 
     def _fault(self, lane: int, error: Exception) -> PodraceError:
-        """What a user is told of an environment that failed."""
+        """Returns the error to raise for an environment that failed."""
         if isinstance(error, PodraceError):
             return error
         steps = self._steps - int(self.arrays.began[lane])
@@ -247,7 +247,7 @@ class Lanes:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{type(error).__name__}: {one_line(error)}"
         if frame.filename == __file__:
-            return Internal(f"{subject} does not keep to Gymnasium's interface {where}: {what}")
+            return Internal(f"{subject} violates Gymnasium's interface {where}: {what}")
         return Internal(f"{subject} raised {what} ({os.path.basename(frame.filename)}:{frame.lineno}) {where}")  # noqa: PTH119
 
     def close(self) -> None:
@@ -263,7 +263,7 @@ class _WrongShapeError(Exception):
 
 
 def _observation_encoder(space: spaces.Space[Any]) -> Callable[[Any], Array] | None:
-    """How a lane's observation becomes a row of the buffer; None when plain assignment does it."""
+    """Returns a function from a lane's observation to a row of the buffer; None if plain assignment suffices."""
     if not isinstance(space, spaces.Discrete):
         return None
     one_hot, start = np.eye(int(space.n), dtype=np.float32), int(space.start)
@@ -271,7 +271,7 @@ def _observation_encoder(space: spaces.Space[Any]) -> Callable[[Any], Array] | N
 
 
 def _action_decoder(space: spaces.Space[Any]) -> Callable[[Array], Any]:
-    """How a batch of actions becomes one action a lane, in the environment's own type."""
+    """Returns a function from a batch of actions to one action per lane, in the environment's own type."""
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         return lambda action: (action + start).tolist() if start else action.tolist()
@@ -279,17 +279,17 @@ def _action_decoder(space: spaces.Space[Any]) -> Callable[[Array], Any]:
     return lambda action: action.astype(dtype, copy=False)
 
 
-# --- as a process of its own ---------------------------------------------------------------------------------------
+# --- run as a separate process -------------------------------------------------------------------------------------
 
 
 def send_object(connection: socket.socket, thing: object) -> None:
-    """Sends one object to a process of one's own."""
+    """Sends one object to a process of this program."""
     data = pickle.dumps(thing)
     connection.sendall(len(data).to_bytes(8, "little") + data)
 
 
 def receive_object(connection: socket.socket) -> Any:
-    """Receives what `send_object` sent.
+    """Receives an object sent by `send_object`.
 
     Raises:
         EOFError: The other process is gone.
@@ -309,15 +309,15 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def serve(connection: socket.socket, memory_file: int) -> None:
-    """Makes lanes, and steps and resets them when told, until the other end closes.
+    """Makes lanes, then steps and resets them on command, until the connection closes.
 
     Every answer is one byte; FAILED is followed by the code and the message of the error.
 
     Args:
-        connection: To the parent.
-        memory_file: Descriptor of the file that holds the arrays.
+            connection: Connection to the parent.
+            memory_file: Descriptor of the file that holds the arrays.
     """
-    # Ctrl-C reaches the whole process group, and it is the parent who closes.
+    # Ctrl-C reaches the whole process group; the parent decides when this process stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=[connection.fileno()], daemon=True).start()
     first_lane, count, id, made_of = receive_object(connection)
@@ -329,12 +329,12 @@ def serve(connection: socket.socket, memory_file: int) -> None:
     size, layout = receive_object(connection)
     own.place(Arrays.over(mmap.mmap(memory_file, size), layout).lanes(first_lane, count))
     calls = {
-        # Copied: an environment may keep its action, and the next one will be written over it.
+        # Copied: an environment may keep its action, and the next one overwrites the array.
         STEP: lambda: own.step(own.arrays.action.copy()),
         RESET: lambda: own.reset(own.arrays.seed.tolist()),
     }
-    while (told := connection.recv(1)) in calls:
-        _answered(connection, calls[told])
+    while (command := connection.recv(1)) in calls:
+        _answered(connection, calls[command])
     own.close()
 
 
@@ -342,9 +342,12 @@ def _made(id: str, made_of: bytes, count: int, first_lane: int) -> Lanes:
     try:
         name, specification, options = pickle.loads(made_of)
     except (AttributeError, ImportError) as error:
-        raise InvalidArgument(f"{id}: what it is made of is not found in another process: {one_line(error)}") from error
+        raise InvalidArgument(
+            f"{id}: the environment's class cannot be loaded in another process: {one_line(error)}"
+        ) from error
     if ":" not in name:
-        # Registered by the parent, perhaps by hand; a module that is named is imported and registers its own.
+        # Registered in the parent, possibly by its own code; a module named in the id is imported and registers its
+        # own.
         gymnasium.registry.setdefault(name, specification)
     return Lanes(id, make_environments(id, name, options, count), first_lane)
 
@@ -361,9 +364,9 @@ def _answered(connection: socket.socket, call: Callable[[], None]) -> bool:
 
 
 def _end_with(connection: int) -> None:
-    """Ends this process when the parent does, also in the middle of a step that would never end."""
+    """Ends this process when the parent ends, even in the middle of a step that never returns."""
     poll = select.poll()
-    poll.register(connection, 0)  # a hang-up is always told
+    poll.register(connection, 0)  # a hang-up is reported without being requested
     poll.poll()
     os._exit(1)
 

@@ -1,10 +1,10 @@
-"""Gymnasium environments in processes of their own, which write into memory that this one reads.
+"""Runs Gymnasium environments in separate processes that write into memory shared with this process.
 
-A step is one byte to each process and one back; observations, rewards and actions are never sent. Worth it where a
-step of one environment takes longer than the two bytes and the waking of a process: MuJoCo's, not CartPole's.
+A step is one byte to each process and one byte back; observations, rewards and actions are never sent. This pays off
+where a step of one environment takes longer than exchanging two bytes and waking a process: for MuJoCo, not CartPole.
 
-The processes are new interpreters, not forks of this one, where gRPC runs. They end when this process does, however
-it ends, because their sockets close.
+The processes are new interpreters, not forks of this process, which runs gRPC. They end when this process ends, for
+whatever reason, because their sockets close.
 """
 
 import itertools
@@ -33,21 +33,21 @@ CLOSE_DEADLINE_SECONDS = 5
 
 
 class Child:
-    """One process, and the lanes it steps."""
+    """A process and the lanes it steps."""
 
     def __init__(self, id: str, made_of: bytes, lanes: range, memory_file: int) -> None:
-        """Starts it; `expect` waits until its environments are made.
+        """Starts the process; `expect` waits until its environments are made.
 
         Args:
-            id: What the user wrote, for error lines.
+            id: The simulator's id as the user wrote it, for error messages.
             made_of: Name, specification and options of the environment, pickled.
-            lanes: Those it steps.
+            lanes: The lanes it steps.
             memory_file: Descriptor of the file that holds the arrays.
         """
         self._id, self._lanes = id, lanes
         self._connection, other = socket.socketpair()
         self.set_deadline(STEP_DEADLINE_SECONDS)
-        # Modules are found where this process finds them, except beside the program: `gym.py` is no package there.
+        # Modules are found where this process finds them, except beside the program: there, `gym.py` is not a package.
         search_path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
         with other:
             self.process = subprocess.Popen(
@@ -56,34 +56,34 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(other.fileno(), memory_file),
             )
-        self.tell_object((lanes.start, len(lanes), id, made_of))
+        self.send_object((lanes.start, len(lanes), id, made_of))
 
     def __str__(self) -> str:
         return f"the process of lanes {self._lanes.start} to {self._lanes.stop - 1}"
 
     def set_deadline(self, seconds: float) -> None:
-        """Sets how long an answer may take; by the kernel, as Python's own way is another system call a step."""
+        """Sets how long an answer may take; a socket option, because Python's timeout costs a system call per step."""
         self._deadline_seconds = seconds
         whole, rest = divmod(seconds, 1)
         deadline = struct.pack("ll", int(whole), int(rest * 1e6))
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, deadline)
 
-    def tell(self, what: bytes) -> None:
-        """Tells one byte; who is gone is found out by `expect`."""
+    def send(self, command: bytes) -> None:
+        """Sends a command of one byte; if the process is gone, `expect` reports it."""
         try:
-            self._connection.send(what)
+            self._connection.send(command)
         except ConnectionError:
             return
 
-    def tell_object(self, thing: object) -> None:
-        """Tells an object; as `tell`."""
+    def send_object(self, thing: object) -> None:
+        """Sends an object; if the process is gone, `expect` reports it."""
         try:
             send_object(self._connection, thing)
         except ConnectionError:
             return
 
     def expect(self) -> PodraceError | None:
-        """Waits for the answer to what was told; what went wrong, or None."""
+        """Waits for the answer to a command; returns its error, or None."""
         try:
             answer = self._connection.recv(1)
             if answer == DONE:
@@ -92,13 +92,13 @@ class Child:
                 code, message = receive_object(self._connection)
                 return BY_CODE[code](message)
         except BlockingIOError:
-            return DeadlineExceeded(f"{self._id}: {self} has not answered for {self._deadline_seconds:g} s")
+            return DeadlineExceeded(f"{self._id}: {self} did not answer within {self._deadline_seconds:g} s")
         except (ConnectionError, EOFError):
             pass
-        return Unavailable(f"{self._id}: {self} ended{self._ending()}; make the simulator anew")
+        return Unavailable(f"{self._id}: {self} ended{self._ending()}; make a new simulator")
 
     def receive_object(self) -> Any:
-        """What `expect` was followed by."""
+        """Receives an object that follows an answer."""
         return receive_object(self._connection)
 
     def _ending(self) -> str:
@@ -106,10 +106,10 @@ class Child:
             code = self.process.wait(CLOSE_DEADLINE_SECONDS)
         except subprocess.TimeoutExpired:
             return ""
-        return f" by signal {-code} (9: killed, perhaps for want of memory)" if code < 0 else f" with code {code}"
+        return f" by signal {-code} (9: killed, possibly out of memory)" if code < 0 else f" with code {code}"
 
     def close(self) -> None:
-        """Waits for its end, which `tell(CLOSE)` has asked for, and kills it if it takes long."""
+        """Waits for the process to end after `send(CLOSE)`; kills it if it takes too long."""
         try:
             self.process.wait(CLOSE_DEADLINE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -119,20 +119,20 @@ class Child:
 
 
 class ProcessLanes:
-    """Lanes of one registered name, divided among processes; the same numbers as in one.
+    """Lanes of one registered environment, divided among processes; the results equal those of a single process.
 
-    See simulators.gym.lanes.Lanes for the attributes and the verbs.
+    See simulators.gym.lanes.Lanes for the attributes and methods.
     """
 
     def __init__(self, id: str, name: str, options: Mapping[str, object], count: int, processes: int) -> None:
         """Starts the processes and waits until all environments are made.
 
         Args:
-            id: What the user wrote, for error lines.
-            name: What Gymnasium calls it.
+            id: The simulator's id as the user wrote it, for error messages.
+            name: Gymnasium's name of the environment.
             options: Keyword arguments of `gymnasium.make`.
             count: Number of lanes.
-            processes: At most this many processes, and none without a lane.
+            processes: Maximum number of processes; each has at least one lane.
 
         Raises:
             InvalidArgument: The environment refuses its options, or they cannot be sent.
@@ -160,40 +160,40 @@ class ProcessLanes:
         os.ftruncate(self._memory_file, size)
         memory = mmap.mmap(self._memory_file, size)
         for child in self._children:
-            child.tell_object((size, layout))
+            child.send_object((size, layout))
         self.arrays = Arrays.over(memory, layout)
         return np.frombuffer(memory, np.uint8)
 
     def reset(self, seeds: Sequence[int]) -> None:
         """See Lanes."""
         self.arrays.seed[:] = seeds
-        self._tell_all(RESET)
+        self._send_all(RESET)
 
     def step(self, actions: NDArray[Any]) -> None:
         """See Lanes.
 
         Raises:
-            Unavailable: A process was ended by somebody else.
+            Unavailable: A process was killed, or crashed.
             DeadlineExceeded: A process does not answer.
         """
         self.arrays.action[:] = actions
-        self._tell_all(STEP)
+        self._send_all(STEP)
 
-    def _tell_all(self, what: bytes) -> None:
+    def _send_all(self, command: bytes) -> None:
         for child in self._children:
-            child.tell(what)
+            child.send(command)
         self._await_all()
 
     def _await_all(self) -> None:
-        # Everybody's answer is taken before one error is told, or the next answers would be those of this call.
+        # Every answer is read before an error is raised; otherwise the next call would read the answers to this one.
         errors = [error for child in self._children if (error := child.expect())]
         if errors:
             raise errors[0]
 
     def close(self) -> None:
-        """Ends the processes; may be called again."""
+        """Ends the processes; may be called repeatedly."""
         for child in self._children:
-            child.tell(CLOSE)
+            child.send(CLOSE)
         for child in self._children:
             child.close()
         self._children = []
@@ -207,6 +207,5 @@ def _pickled(id: str, made_of: tuple[object, ...]) -> bytes:
         return pickle.dumps(made_of)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise InvalidArgument(
-            f"{id}: what it is made of cannot be sent to another process ({one_line(error)}): step it in this one, "
-            "processes = 0"
+            f"{id}: the environment cannot be sent to another process ({one_line(error)}): use processes = 0"
         ) from error

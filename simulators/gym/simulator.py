@@ -1,11 +1,11 @@
-"""Any Gymnasium environment as a batch: N single environments stepped in one loop, or in a few processes.
+"""Steps any Gymnasium environment as a batch: N single environments stepped in one loop, or in a few processes.
 
-The floor is N times the environment's own `step`; this module adds a row copy a lane. Gymnasium's own SyncVectorEnv
-also gathers infos and copies observations, which small environments feel.
+The cost of a step is N times the environment's own `step`, plus one row copy per lane. Gymnasium's own SyncVectorEnv
+also gathers infos and copies observations, which is noticeable for small environments.
 
-An environment that goes wrong ends the step with one line that names the id, the lane and the step of its episode:
-one that raises (Internal), that observes another shape than its space (InvalidArgument), or whose observation or
-reward is not a finite number (DataLoss), which would otherwise be found in the weights of a network.
+A faulty environment ends the step with an error message that names the id, the lane and the step of its episode: if it
+raises (Internal), if an observation does not have the shape of the space (InvalidArgument), or if an observation or a
+reward is not finite (DataLoss), which would otherwise be noticed only in the weights of a network.
 """
 
 import importlib
@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from podrace.errors import DataLoss, InvalidArgument, Unimplemented
-from simulators.base import Report, Space, Step
-from simulators.finite import all_finite
+from simulators.base import Report, Space, Step, all_finite
 from simulators.gym.lanes import Environment, Lanes, layout_of, make_environments, one_line
 from simulators.options import check_names, closest
 
@@ -33,17 +32,17 @@ if TYPE_CHECKING:
 
 PREFIX = "gym:"
 PROCESSES = "processes"
-"""The option that is ours and not the environment's."""
+"""The option of this module; all others are the environment's."""
 _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def registered_ids() -> list[str]:
-    """Every id known to Gymnasium and its installed plugins."""
+    """Returns every id known to Gymnasium and its installed plugins."""
     return list(gymnasium.registry)
 
 
 def is_registered(id: str) -> bool:
-    """Whether Gymnasium can make `id`; `module:Name-v0` imports the module first, which registers its own.
+    """Whether Gymnasium can make `id`; for `module:Name-v0` the module is imported first, and registers its ids.
 
     Raises:
         Unimplemented: The module of `module:Name-v0` is not installed.
@@ -61,10 +60,10 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Gy
     """Makes `count` environments of a registered id.
 
     Args:
-        id: A registered Gymnasium id, `module:Name-v0` where a module registers it; "gym:" may stand before it.
+        id: A registered Gymnasium id, or `module:Name-v0` if a module registers it; may be prefixed by "gym:".
         count: Number of lanes.
         options: Keyword arguments of `gymnasium.make`: `max_episode_steps` and those of the environment's constructor.
-            And `processes`: over how many processes the lanes are divided; 0, the default, steps them in this one.
+            Also `processes`: over how many processes the lanes are divided; 0, the default, steps them in this process.
         device: Where observations are returned.
 
     Raises:
@@ -86,13 +85,13 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Gy
         check_names(id, own, allowed | {PROCESSES})
     if not processes:
         return GymSimulator(id, make_environments(id, name, own, count), device)
-    from simulators.gym.processes import ProcessLanes  # for the few who ask for them
+    from simulators.gym.processes import ProcessLanes  # imported only where it is needed
 
     return GymSimulator(id, ProcessLanes(id, name, own, count, processes), device)
 
 
 def _allowed_options(id: str) -> set[str] | None:
-    """Names `gymnasium.make` takes for an id, or None when its constructor swallows anything."""
+    """Returns the names that `gymnasium.make` accepts for an id, or None if its constructor accepts any name."""
     entry_point = gymnasium.registry[id].entry_point
     creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     allowed = {"max_episode_steps"}
@@ -105,14 +104,14 @@ def _allowed_options(id: str) -> set[str] | None:
 
 
 def _constructors(creator: object) -> list[Callable[..., Any]]:
-    """The functions that see a creator's keywords: each hands what it does not name to the next one."""
+    """Returns the functions that receive a creator's keywords; each passes those it does not name to the next."""
     if isinstance(creator, type):
         return [vars(ancestor)["__init__"] for ancestor in creator.__mro__ if "__init__" in vars(ancestor)]
     return [creator] if callable(creator) else []
 
 
 def lane_seeds(seed: int, count: int) -> list[int]:
-    """One seed a lane, derived from (seed, lane): lane i has the same one whatever `count` is.
+    """Derives one seed per lane from (seed, lane): lane i has the same seed for every `count`.
 
     Args:
         seed: At least 0.
@@ -134,10 +133,10 @@ class GymSimulator:
     """
 
     def __init__(self, id: str, environments: "Sequence[Environment] | ProcessLanes", device: str = "cpu") -> None:
-        """Takes over environments that are all alike.
+        """Takes ownership of environments with equal spaces.
 
         Args:
-            id: What the user calls them, for error lines.
+            id: The simulator's id as the user wrote it, for error messages.
             environments: At least one; closed by `close`.
             device: Where observations are returned.
 
@@ -159,7 +158,7 @@ class GymSimulator:
         self._steps = 0
 
     def reset(self, seed: int) -> Tensor:
-        """See simulators.base.Simulator; raises as `step`."""
+        """See simulators.base.Simulator; raises the errors of `step`."""
         self._steps = 0
         self._live.final_observation.zero_()
         self._live.reward.zero_()
@@ -172,7 +171,7 @@ class GymSimulator:
 
         Raises:
             DataLoss: An environment returned a number that is not finite.
-            InvalidArgument: An environment observed something else than its space says.
+            InvalidArgument: An observation does not match the observation space.
             Internal: An environment raised an exception.
             Unavailable: One of the processes ended.
         """
@@ -182,7 +181,7 @@ class GymSimulator:
         return self._live if self._device.type == "cpu" else self._copy_to_device()
 
     def _check_finite(self) -> None:
-        """Looks at all numbers at once; where an episode did not end, the final observation is an earlier one."""
+        """Checks all numbers at once; where no episode ended, the final observation is that of an earlier episode."""
         if not all_finite(self._numbers):
             self._find_what_is_not_finite()
 
@@ -209,16 +208,16 @@ class GymSimulator:
         return Step(**{field.name: getattr(self._live, field.name).to(self._device) for field in fields(Step)})
 
     def report(self) -> Report:
-        """Empty: Gymnasium environments have returns and nothing else in common."""
+        """Returns an empty report: Gymnasium environments have no measure in common except the return."""
         return Report()
 
     def close(self) -> None:
-        """Closes every environment, and ends their processes."""
+        """Closes every environment, and ends the processes."""
         self._lanes.close()
 
 
 def _numbers(memory: NDArray[np.uint8], lanes: "Lanes | ProcessLanes") -> NDArray[np.float32]:
-    """All numbers that lanes write, in one view; nothing but zeros lies between them."""
+    """Returns all numbers that lanes write as one view; the padding between the arrays is zero."""
     _, layout = layout_of(lanes.count, lanes.observation_space, lanes.action_space)
     is_bytes = lanes.arrays.observation.dtype == np.uint8
     first, end = layout["reward" if is_bytes else "observation"][0], layout["terminated"][0]
@@ -226,10 +225,10 @@ def _numbers(memory: NDArray[np.uint8], lanes: "Lanes | ProcessLanes") -> NDArra
 
 
 def observation_space_of(id: str, space: spaces.Space[Any]) -> Space:
-    """One of Gymnasium's spaces, as it is observed here.
+    """Translates an observation space of Gymnasium.
 
     Raises:
-        InvalidArgument: It is neither Box nor Discrete.
+        InvalidArgument: The space is neither Box nor Discrete.
     """
     if isinstance(space, spaces.Box):
         dtype = torch.uint8 if space.dtype == np.uint8 else torch.float32
@@ -244,7 +243,7 @@ def observation_space_of(id: str, space: spaces.Space[Any]) -> Space:
 
 
 def action_space_of(id: str, space: spaces.Space[Any]) -> Space:
-    """One of Gymnasium's spaces, as actions are chosen from it here; raises as `observation_space_of`."""
+    """Translates an action space of Gymnasium; raises the errors of `observation_space_of`."""
     if isinstance(space, spaces.Box):
         return Space("continuous", space.shape, torch.float32, *_bounds(space))
     if isinstance(space, spaces.Discrete):

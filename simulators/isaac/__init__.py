@@ -1,1 +1,1 @@
-"""NVIDIA's simulators: client.py steps a simulator that server/ runs in NVIDIA's own Python interpreter."""
+"""Steps NVIDIA's simulators: client.py controls a simulator that server/ runs in NVIDIA's own Python interpreter."""

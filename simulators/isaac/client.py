@@ -1,8 +1,9 @@
-"""NVIDIA's simulators, `isaacgym:<task>` and `isaaclab:<id>`, in a process and an interpreter of their own.
+"""Steps NVIDIA's simulators, `isaacgym:<task>` and `isaaclab:<id>`, in a separate process with its own interpreter.
 
-Isaac Gym wants Python 3.8, and to be imported before torch; either takes a whole process for one simulation. So the far
-side (`simulators.isaac.server`) runs where the user has installed them, and knows nothing of podrace. Tensors lie in a
-file that both map; a word on a pipe says whose turn it is. Either side learns of the other's end by the end of a pipe.
+Isaac Gym requires Python 3.8, and must be imported before torch; both simulators need a whole process for one
+simulation. So the server (`simulators.isaac.server`) runs in the Python environment where the user has installed them,
+and does not import podrace. Tensors lie in a file that both processes map; a line on a pipe asks for a step, a line on
+another answers. Each process notices the end of the other when its pipe closes.
 """
 
 import json
@@ -30,12 +31,12 @@ from simulators.base import Report, Space, Step
 from simulators.messages import step_specs
 from simulators.options import parse_options
 
-FAR_SIDE = Path(__file__).parent / "server" / "__main__.py"
+SERVER_PROGRAM = Path(__file__).parent / "server" / "__main__.py"
 VARIABLES = {"isaacgym": "PODRACE_ISAACGYM_PYTHON", "isaaclab": "PODRACE_ISAACLAB_PYTHON"}
 NAMES = {"isaacgym": "Isaac Gym", "isaaclab": "Isaac Lab"}
 STEP_SECONDS = 60.0
 END_SECONDS = 10.0
-"""The far side has this long to go by itself."""
+"""The server may take this many seconds to exit before it is killed."""
 LINES_KEPT = 20
 
 _log = structlog.get_logger(__name__)
@@ -43,19 +44,19 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class IsaacOptions:
-    """What a specification can set."""
+    """Options of a specification."""
 
     interpreter: str = ""
-    """Python of the environment that has the simulator, or a script that runs it; empty: the one that
-    PODRACE_ISAACGYM_PYTHON, or PODRACE_ISAACLAB_PYTHON, names."""
+    """Python of the environment that has the simulator, or a script that runs it. Empty: the one named by the
+    environment variable PODRACE_ISAACGYM_PYTHON or PODRACE_ISAACLAB_PYTHON."""
     simulation_device: str = ""
-    """Where it computes, in torch's words; empty: where observations are wanted if that is a GPU, else cuda:0."""
+    """Where it computes, as a torch device string. Empty: the observations' device if that is a GPU, else cuda:0."""
     start_seconds: float = 110.0
-    """The simulator may take this long to be there; a learner waits 120 s for a worker."""
+    """The simulator may take this many seconds to start; a learner waits 120 s for a worker."""
 
 
 def make(id: str, count: int, options: Mapping[str, object], device: str) -> "IsaacSimulator":
-    """Starts the far side and makes a task there.
+    """Starts the server and makes a task there.
 
     Args:
         id: `isaacgym:` and a task of IsaacGymEnvs, or `isaaclab:` and a registered id.
@@ -67,7 +68,7 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Is
         Unimplemented: No interpreter is named, or it does not have the simulator.
         InvalidArgument: An option is unknown, or the task cannot be made.
         DeadlineExceeded: It took longer than `start_seconds`.
-        Unavailable: The far side died.
+        Unavailable: The server process died.
     """
     family, _, task = id.partition(":")
     settings = parse_options(id, options, IsaacOptions)
@@ -79,31 +80,31 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Is
             f"{id}: set {VARIABLES[family]} (or the option 'interpreter') to the Python that has {NAMES[family]}"
         )
     simulation_device = settings.simulation_device or (device if device.startswith("cuda") else "cuda:0")
-    far = FarSide(id, interpreter)
+    server = IsaacServer(id, interpreter)
     try:
         opening = {"family": family, "task": task, "count": count, "device": simulation_device}
-        opened = json.loads(far.ask(json.dumps(opening), settings.start_seconds))
-        return IsaacSimulator(id, far, opened, count, device)
+        opened = json.loads(server.ask(json.dumps(opening), settings.start_seconds))
+        return IsaacSimulator(id, server, opened, count, device)
     except BaseException:
-        # Whatever it still does, nobody waits for it.
-        far.close(end_seconds=0.0)
+        # The server may still be starting the simulator: kill it without waiting.
+        server.close(end_seconds=0.0)
         raise
 
 
-class FarSide:
-    """The process that has the simulator: a line there, a line back.
+class IsaacServer:
+    """The server process that runs the simulator; it answers every line with a line.
 
-    far = FarSide("isaacgym:Ant", "/path/of/python")
-    answer = far.ask("step", deadline_seconds=60.0)
-    far.close()
+    server = IsaacServer("isaacgym:Ant", "/path/of/python")
+    answer = server.ask("step", deadline_seconds=60.0)
+    server.close()
     """
 
     def __init__(self, id: str, interpreter: str) -> None:
-        """Starts it.
+        """Starts the process.
 
         Args:
-            id: What the user calls the simulator, for error lines.
-            interpreter: Runs it.
+            id: The simulator's id as the user wrote it, for error messages.
+            interpreter: The Python interpreter that runs it.
 
         Raises:
             InvalidArgument: The interpreter cannot be started.
@@ -113,13 +114,13 @@ class FarSide:
         self._responses, responses_there = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [interpreter, str(FAR_SIDE), str(requests_there), str(responses_there)],
+                [interpreter, str(SERVER_PROGRAM), str(requests_there), str(responses_there)],
                 pass_fds=(requests_there, responses_there),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env=_environment(),
-                # Not of the terminal's group: it goes when this process does, and not before.
+                # Its own session: signals of the terminal do not reach it. It exits when this process does.
                 start_new_session=True,
             )
         except OSError as error:
@@ -135,12 +136,12 @@ class FarSide:
         self._reader.start()
 
     def ask(self, line: str, deadline_seconds: float) -> str:
-        """Sends a line and waits for the one that answers it.
+        """Sends a line and waits for the answer.
 
         Raises:
-            DeadlineExceeded: It did not come in time.
-            Unavailable: The far side is gone.
-            Unimplemented, InvalidArgument, Internal: It failed.
+            DeadlineExceeded: The answer did not arrive in time.
+            Unavailable: The server process is gone.
+            Unimplemented, InvalidArgument, Internal: The server reported a failure.
         """
         try:
             os.write(self._requests, line.encode() + b"\n")
@@ -170,7 +171,7 @@ class FarSide:
             return Unimplemented(f"{self._id}: {self._interpreter} has no package {reason['missing']!r}: {said}")
         if self._opened:
             return Internal(f"{self._id}: the simulator failed: {said}")
-        return InvalidArgument(f"{self._id}: it cannot be made: {said}")
+        return InvalidArgument(f"{self._id}: the task cannot be made: {said}")
 
     def _gone(self) -> Unavailable:
         try:
@@ -178,23 +179,23 @@ class FarSide:
             self._reader.join(END_SECONDS)
         except subprocess.TimeoutExpired:
             code = "none yet"
-        return Unavailable(f"{self._id}: its process is gone (exit code {code}){self._last_line()}")
+        return Unavailable(f"{self._id}: its server process is gone (exit code {code}){self._last_line()}")
 
     def _last_line(self) -> str:
         return f"; its last line: {self._lines[-1]}" if self._lines else ""
 
     def _read_lines(self) -> None:
-        """Keeps the last lines of what it prints: a full pipe would stop it."""
+        """Keeps the last lines that the server prints; a pipe that is not read would fill up and block it."""
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
                 text = line.decode(errors="replace").strip()
                 if text:
                     self._lines.append(text)
-                    _log.debug("isaac prints", id=self._id, line=text)
+                    _log.debug("isaac server output", id=self._id, line=text)
 
     def close(self, end_seconds: float = END_SECONDS) -> None:
-        """Ends it: by the end of its requests, by force if it has not gone in time. Repeating is harmless."""
+        """Ends the process: closes its requests, and kills it if it does not exit in time. May be called repeatedly."""
         if self._requests < 0:
             return
         os.close(self._requests)
@@ -203,45 +204,45 @@ class FarSide:
         try:
             self._process.wait(end_seconds)
         except subprocess.TimeoutExpired:
-            # With whatever it has started: it leads a session of its own.
+            # Kills its children too: it leads its own session.
             os.killpg(self._process.pid, 9)
             self._process.wait(END_SECONDS)
         self._reader.join(END_SECONDS)
 
 
 def _environment() -> dict[str, str]:
-    """This process's, without what would make another Python look for packages of this one."""
+    """Returns this process's environment without variables that make another Python use this one's packages."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
 
 
 class IsaacSimulator:
-    """N lanes in another process. See simulators.base.Simulator for the verbs.
+    """N lanes in a server process. See simulators.base.Simulator for the methods.
 
-    A seed draws the states in which episodes begin. Physics on a GPU is not reproducible to the last bit.
+    The seed determines the states in which episodes start. Physics on a GPU is not reproducible to the last bit.
 
     Attributes:
-        observation_space: Of float32, without bounds.
-        action_space: Of float32; where the simulator states no bounds, within [-1, 1].
+        observation_space: float32, without bounds.
+        action_space: float32; within [-1, 1] where the simulator states no bounds.
         count: Number of lanes, N.
     """
 
-    def __init__(self, id: str, far: FarSide, opened: Mapping[str, Any], count: int, device: str) -> None:
-        """Shares memory with the far side and begins episodes with seed 0.
+    def __init__(self, id: str, server: IsaacServer, opened: Mapping[str, Any], count: int, device: str) -> None:
+        """Shares memory with the server and starts episodes with seed 0.
 
         Args:
-            id: What the user calls it.
-            far: Where it is stepped; closed by `close`, or when this object goes.
-            opened: What the far side said of it.
+            id: The simulator's id as the user wrote it.
+            server: The process that steps it; closed by `close`, or when this object is garbage-collected.
+            opened: The server's answer to the opening request.
             count: Number of lanes.
             device: Where observations are returned.
         """
-        self._far, self.count, self._device = far, count, torch.device(device)
-        self._end: Callable[[], object] = weakref.finalize(self, far.close)
+        self._server, self.count, self._device = server, count, torch.device(device)
+        self._end: Callable[[], object] = weakref.finalize(self, server.close)
         low, high = tuple(opened["low"]), tuple(opened["high"])
         self.observation_space = Space("continuous", tuple(opened["observation"]), torch.float32)
         self.action_space = Space("continuous", tuple(opened["action"]), torch.float32, low, high)
         if opened["note"]:
-            _log.warning("a simulator differs from the interface", id=id, how=opened["note"])
+            _log.warning("the simulator deviates from the interface", id=id, how=opened["note"])
         self._memory = self._share()
         self._live = Step(**{field.name: self._memory[field.name] for field in fields(Step)})
         self.reset(0)
@@ -254,31 +255,31 @@ class IsaacSimulator:
             sent = write_probe(region, seed=secrets.randbits(32))
             offsets = {ref.spec.name: ref.offset_bytes for ref in region.refs()}
             path = str(FOLDER / region.plane_uri.partition(":")[2])
-            answer = json.loads(self._far.ask(json.dumps({"memory": path, "offsets": offsets}), STEP_SECONDS))
+            answer = json.loads(self._server.ask(json.dumps({"memory": path, "offsets": offsets}), STEP_SECONDS))
             check_probe(plane.scheme, sent, answer["probe_sum"])
             return dict(region)
         finally:
-            # Both sides have it mapped: no file is left behind, however they end.
+            # Both processes have mapped the file by now: it does not outlive them, however they end.
             plane.close()
 
     def reset(self, seed: int) -> Tensor:
         """See simulators.base.Simulator."""
-        self._far.ask(f"reset {seed}", STEP_SECONDS)
+        self._server.ask(f"reset {seed}", STEP_SECONDS)
         return self._live.observation.to(self._device)
 
     def step(self, action: Tensor) -> Step:
-        """See simulators.base.Simulator; raises as FarSide.ask does."""
+        """See simulators.base.Simulator; raises the errors of IsaacServer.ask."""
         self._memory["action"].copy_(action.reshape(self.count, *self.action_space.shape))
-        self._far.ask("step", STEP_SECONDS)
+        self._server.ask("step", STEP_SECONDS)
         return self._live if self._device.type == "cpu" else self._copy_to_device()
 
     def _copy_to_device(self) -> Step:
         return Step(**{field.name: getattr(self._live, field.name).to(self._device) for field in fields(Step)})
 
     def report(self) -> Report:
-        """Empty: there is the return and nothing else."""
+        """Returns an empty report: these simulators have no measure except the return."""
         return Report()
 
     def close(self) -> None:
-        """Ends the far side."""
+        """Ends the server process."""
         self._end()

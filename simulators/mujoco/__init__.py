@@ -1,1 +1,1 @@
-"""Gymnasium's MuJoCo tasks: simulator.py is what callers see, batch.py steps all lanes, tasks.py has the formulas."""
+"""Steps Gymnasium's MuJoCo tasks: simulator.py has the interface, batch.py steps the lanes, tasks.py has formulas."""

@@ -1,8 +1,8 @@
-"""Many simulations of one MuJoCo model, stepped together on a pool of threads; knows no task.
+"""Steps many simulations of one MuJoCo model together on a thread pool; independent of the task.
 
-MuJoCo's own Python class (`mujoco.batch.Batch`) wraps the same C functions (mujoco/mjbatch.h), but not `mjb_apply`,
-which alone can compute contact forces as Gymnasium sees them. So this module calls the C functions through ctypes,
-which releases the interpreter's lock while they run.
+MuJoCo's own Python class (`mujoco.batch.Batch`) wraps the same C functions (mujoco/mjbatch.h) except `mjb_apply`, which
+is the only way to compute contact forces as Gymnasium does. So this module calls the C functions through ctypes, which
+releases the global interpreter lock while they run.
 """
 
 import ctypes
@@ -41,22 +41,22 @@ _EVERYTHING = int(mujoco.mjtStage.mjSTAGE_ACC)
 
 
 class _Config(ctypes.Structure):
-    """mjBatchConfig."""
+    """The C struct mjBatchConfig."""
 
     _fields_ = (("nthread", ctypes.c_int), ("persistent", ctypes.c_bool))
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """MuJoCo's C library, the one its Python package has loaded.
+    """Returns MuJoCo's C library, the same one that its Python package has loaded.
 
     Raises:
-        Unimplemented: This MuJoCo is older than the functions.
+        Unimplemented: The installed MuJoCo does not have these functions yet.
     """
     (path,) = [path for path in Path(mujoco.__file__).parent.iterdir() if path.name.startswith("libmujoco")]
     library = ctypes.CDLL(str(path))
     if not hasattr(library, "mjb_makeBatch"):
-        raise Unimplemented(f"MuJoCo {mujoco.__version__} steps no batches: pip install 'mujoco>=4.0'")
+        raise Unimplemented(f"MuJoCo {mujoco.__version__} cannot step batches: pip install 'mujoco>=4.0'")
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
@@ -69,13 +69,13 @@ class PhysicsBatch:
         batch = PhysicsBatch(path, count=16, threads=2)
         xpos = batch.bind("xpos")
         batch.reset(lanes)
-        batch.qpos[lanes] += noise  # the state is live: what is written here is stepped from
+        batch.qpos[lanes] += noise  # the state is live: the next step starts from what is written here
         batch.forward(lanes)
         while True:
             batch.ctrl[:] = policy(batch.qpos)
             batch.step(5)
 
-    Every simulation is computed as `mujoco.mj_step` computes it alone, to the last bit, however many threads there are.
+    Every simulation equals, to the last bit, a single one stepped by `mujoco.mj_step`, for any number of threads.
 
     Attributes:
         model: The mujoco.MjModel.
@@ -83,9 +83,9 @@ class PhysicsBatch:
         qpos: [N, nq] float64, live, writable.
         qvel: [N, nv] float64, live, writable.
         ctrl: [N, nu] float64, live, writable.
-        positions_and_velocities: [N, nq + nv] float64: `qpos` and `qvel`, which lie side by side.
+        positions_and_velocities: [N, nq + nv] float64: `qpos` and `qvel`, which are adjacent in memory.
 
-    All arrays are views of memory that goes when this object does.
+    All arrays are views of memory that is freed with this object.
     """
 
     qpos: Numbers
@@ -94,17 +94,17 @@ class PhysicsBatch:
     positions_and_velocities: Numbers
 
     def __init__(self, path: Path, count: int, threads: int, *, contact_forces: bool = False) -> None:
-        """Makes simulations in the model's initial state.
+        """Creates simulations in the model's initial state.
 
         Args:
             path: The model's XML file.
             count: Number of simulations.
-            threads: Threads that step them, the caller's included.
-            contact_forces: `compute_contact_forces` will be called: each simulation then keeps all that it computed.
+            threads: Threads that step them, including the caller's.
+            contact_forces: Whether `compute_contact_forces` will be called; each simulation then keeps its results.
 
         Raises:
-            InvalidArgument: The batch cannot be made.
-            Unimplemented: This MuJoCo steps no batches.
+            InvalidArgument: The batch cannot be created.
+            Unimplemented: The installed MuJoCo cannot step batches.
         """
         self.model = mujoco.MjModel.from_xml_path(str(path))
         self.count = count
@@ -114,7 +114,7 @@ class PhysicsBatch:
         address = self.model._address
         pointer = self._library.mjb_makeBatch(address, count, ctypes.byref(config), error, _ERROR_BYTES)
         if not pointer:
-            raise InvalidArgument(f"{path.name}: {count} simulations cannot be made: {error.value.decode()}")
+            raise InvalidArgument(f"{path.name}: {count} simulations cannot be created: {error.value.decode()}")
         self._pointer = pointer
         self._free = weakref.finalize(self, self._library.mjb_deleteBatch, pointer)
         rows = self._view(self._library.mjb_state(pointer), self._library.mjb_nstate(pointer))
@@ -126,26 +126,26 @@ class PhysicsBatch:
         self.positions_and_velocities = rows[:, qpos.start : qvel.stop]
 
     def _columns(self, component: Any) -> slice:
-        """Where a component lies in the rows that hold the states."""
+        """Returns the columns of a component in the rows that hold the states."""
         size = _INT()
         address = self._library.mjb_stateComponent(self._pointer, int(component), ctypes.byref(size))
         column = (address - self._library.mjb_state(self._pointer)) // np.dtype(np.float64).itemsize
         return slice(column, column + size.value)
 
     def bind(self, name: str) -> Numbers:
-        """A field of mjData, [N, size] float64 with each simulation's array flattened; live, not to be written.
+        """Returns a live, read-only view of a field of mjData: [N, size] float64, each simulation's array flattened.
 
-        It tells of the state that the last call computed: after `step` of that before its last substep (the last stage
-        of it, with a Runge-Kutta integrator), as in mjData itself. It is 0 until the next call.
+        It belongs to the state that the last call computed. After `step` that is the state before the last substep (or
+        before its last stage, with a Runge-Kutta integrator), as in mjData itself. It is 0 until the next call.
 
         Raises:
-            InvalidArgument: mjData has no such field of float64.
+            InvalidArgument: mjData has no float64 field of this name.
         """
         size, item_bytes = _INT(), _INT()
         sizes = ctypes.byref(size), ctypes.byref(item_bytes)
         address = self._library.mjb_output(self._pointer, name.encode(), *sizes)
         if not address or item_bytes.value != np.dtype(np.float64).itemsize:
-            raise InvalidArgument(f"mjData has no field {name!r} of float64")
+            raise InvalidArgument(f"mjData has no float64 field {name!r}")
         view = self._view(address, size.value)
         view.flags.writeable = False
         return view
@@ -158,48 +158,49 @@ class PhysicsBatch:
         """Advances every simulation by `substeps` calls of mj_step.
 
         Raises:
-            Internal: MuJoCo gave up on a simulation.
+            Internal: MuJoCo failed in a simulation.
         """
         self._run("mjb_step", None, substeps, _NOTHING)
 
     def compute_contact_forces(self) -> None:
-        """Brings `cfrc_ext` up to the last step, at about a hundredth of its cost.
+        """Updates `cfrc_ext` to the last step, at about a hundredth of the step's cost.
 
-        MuJoCo leaves contact forces out of a step, Gymnasium adds them (mj_rnePostConstraint) to what the step left
-        behind, and only `mjb_apply` reaches that. It refreshes no bound field: an empty forward call does.
+        MuJoCo does not compute contact forces in a step. Gymnasium adds them with mj_rnePostConstraint, from the data
+        that the step left; only `mjb_apply` can reach that data. It does not refresh bound fields, so an empty forward
+        call follows.
 
         Raises:
-            Internal: MuJoCo gave up on a simulation.
+            Internal: MuJoCo failed in a simulation.
         """
-        # The batch passes (model, data, simulation, argument); a C function that takes the first two ignores the rest.
+        # mjb_apply passes (model, data, simulation, argument); a C function that takes the first two ignores the rest.
         self._run("mjb_apply", None, ctypes.cast(self._library.mj_rnePostConstraint, _POINTER), None, 0)
         self._run("mjb_forward", None, _NOTHING)
 
     def reset(self, lanes: Lanes) -> None:
-        """Puts simulations into the model's initial state; computes nothing.
+        """Puts simulations into the model's initial state, without computing any field.
 
         Args:
             lanes: Ascending, each at most once.
 
         Raises:
-            Internal: MuJoCo gave up on a simulation.
+            Internal: MuJoCo failed in a simulation.
         """
         self._run("mjb_reset", lanes, None, _NOTHING)
 
     def forward(self, lanes: Lanes) -> None:
-        """Computes all fields of simulations at their present state, which does not move (mj_forward).
+        """Computes all fields of simulations at their current state, without advancing it (mj_forward).
 
         Args:
             lanes: Ascending, each at most once.
 
         Raises:
-            Internal: MuJoCo gave up on a simulation.
+            Internal: MuJoCo failed in a simulation.
         """
         self._run("mjb_forward", lanes, _EVERYTHING)
 
     def _run(self, name: str, lanes: Lanes | None, *arguments: object) -> None:
         if not self._free.alive:
-            raise FailedPrecondition("these simulations were closed: make others")
+            raise FailedPrecondition("these simulations are closed: make a new simulator")
         ids = None if lanes is None else np.ascontiguousarray(lanes, np.int32)
         count = self.count if ids is None else len(ids)
         failed = getattr(self._library, name)(self._pointer, ids if ids is None else ids.ctypes.data, count, *arguments)
@@ -207,10 +208,10 @@ class PhysicsBatch:
             status = np.ctypeslib.as_array(self._library.mjb_status(self._pointer), (self.count,))
             lane = int(np.flatnonzero(status)[0])
             message = self._library.mjb_error(self._pointer, lane).decode()
-            raise Internal(f"MuJoCo gave up on {failed} of {count} simulations; lane {lane}: {message}")
+            raise Internal(f"MuJoCo failed in {failed} of {count} simulations; lane {lane}: {message}")
 
     def close(self) -> None:
-        """Frees the simulations and their threads; the live arrays are gone."""
+        """Frees the simulations and their threads; the live arrays are removed."""
         if self._free.alive:
             self._free()
             del self.qpos, self.qvel, self.ctrl, self.positions_and_velocities

@@ -1,4 +1,4 @@
-"""What a user may set about Gymnasium's MuJoCo tasks: names and defaults are those of Gymnasium's constructors."""
+"""Defines the options of Gymnasium's MuJoCo tasks: names and defaults are those of Gymnasium's constructors."""
 
 import dataclasses
 import math
@@ -10,34 +10,34 @@ from podrace.errors import InvalidArgument
 from simulators.options import check_names, parse_options
 
 Range = tuple[float, float]
-"""From low to high; inf and -inf where open."""
+"""(low, high); -inf and inf where unbounded."""
 
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """What all tasks have in common.
+    """Options of all tasks.
 
     Raises:
         InvalidArgument: A value is out of range.
     """
 
     id: ClassVar[str]
-    """Gymnasium's name of the task."""
+    """Gymnasium's id of the task."""
 
     ctrl_cost_weight: float
-    """Cost of a unit of squared action."""
+    """Cost per unit of squared action."""
     reset_noise_scale: float
-    """How far first states are from the model's own."""
+    """Scale of the noise added to the model's initial state at the start of an episode."""
     frame_skip: int = 5
-    """Substeps of the physics in a step."""
+    """Physics substeps per step."""
     forward_reward_weight: float = 1.0
-    """Reward for a metre per second along x."""
+    """Reward per meter per second along x."""
     exclude_current_positions_from_observation: bool = True
-    """Where along the ground the body is goes unseen."""
+    """Whether the position of the body along the ground is left out of the observation."""
     max_episode_steps: int = 1000
     """Steps after which an episode is truncated."""
     threads: int = 0
-    """Threads that compute the physics; 0: as many as the process has cores for them, see `default_threads`."""
+    """Threads that compute the physics; 0: chosen by `default_threads`."""
 
     def __post_init__(self) -> None:
         for name, low in (("frame_skip", 1), ("max_episode_steps", 1), ("threads", 0), ("reset_noise_scale", 0)):
@@ -46,7 +46,7 @@ class TaskOptions:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, tuple) and not value[0] <= value[1]:
-                raise self._refusal(field.name, "must go from low to high")
+                raise self._refusal(field.name, "must be [low, high] with low <= high")
 
     def _refusal(self, name: str, rule: str) -> InvalidArgument:
         value = getattr(self, name)
@@ -55,7 +55,7 @@ class TaskOptions:
 
 @dataclass(frozen=True)
 class HalfCheetahOptions(TaskOptions):
-    """A cheetah of two legs, which cannot fall."""
+    """A two-legged cheetah, which cannot fall."""
 
     id = "HalfCheetah-v5"
 
@@ -65,30 +65,30 @@ class HalfCheetahOptions(TaskOptions):
 
 @dataclass(frozen=True)
 class WalkingOptions(TaskOptions):
-    """What bodies that can fall have in common."""
+    """Options of all bodies that can fall."""
 
     ctrl_cost_weight: float = 1e-3
     reset_noise_scale: float = 5e-3
     healthy_reward: float = 1.0
-    """Reward for a step after which the body is healthy."""
+    """Reward of a step after which the body is healthy."""
     terminate_when_unhealthy: bool = True
-    """An episode ends when the body is not."""
+    """Whether an episode ends when the body is not healthy."""
     healthy_z_range: Range = (0.2, 1.0)
-    """Heights of a healthy body in metres."""
+    """Heights of a healthy body, in meters."""
 
 
 @dataclass(frozen=True)
 class AntOptions(WalkingOptions):
-    """An ant of four legs."""
+    """A four-legged ant."""
 
     id = "Ant-v5"
 
     ctrl_cost_weight: float = 0.5
     reset_noise_scale: float = 0.1
     contact_cost_weight: float = 5e-4
-    """Cost of a unit of squared contact force."""
+    """Cost per unit of squared contact force."""
     contact_force_range: Range = (-1.0, 1.0)
-    """Forces are clipped to it, in the cost and in the observation."""
+    """Contact forces are clipped to this range, in the cost and in the observation."""
     include_cfrc_ext_in_observation: bool = True
 
 
@@ -104,9 +104,9 @@ class HumanoidOptions(WalkingOptions):
     healthy_reward: float = 5.0
     healthy_z_range: Range = (1.0, 2.0)
     contact_cost_weight: float = 5e-7
-    """Cost of a unit of squared contact force."""
+    """Cost per unit of squared contact force."""
     contact_cost_range: Range = (-math.inf, 10.0)
-    """The cost is clipped to it."""
+    """The contact cost is clipped to this range."""
     include_cinert_in_observation: bool = True
     include_cvel_in_observation: bool = True
     include_qfrc_actuator_in_observation: bool = True
@@ -115,35 +115,35 @@ class HumanoidOptions(WalkingOptions):
 
 @dataclass(frozen=True)
 class HopperOptions(WalkingOptions):
-    """One leg."""
+    """A one-legged hopper."""
 
     id = "Hopper-v5"
 
     frame_skip: int = 4
     healthy_state_range: Range = (-100.0, 100.0)
-    """Of every position but x and z, and every velocity."""
+    """Range of a healthy body's velocities, and of all its positions except x and z."""
     healthy_z_range: Range = (0.7, math.inf)
     healthy_angle_range: Range = (-0.2, 0.2)
-    """Of the torso, in radians."""
+    """Angle of a healthy torso, in radians."""
 
 
 @dataclass(frozen=True)
 class Walker2dOptions(WalkingOptions):
-    """Two legs in a plane."""
+    """A two-legged walker in a plane."""
 
     id = "Walker2d-v5"
 
     frame_skip: int = 4
     healthy_z_range: Range = (0.8, 2.0)
     healthy_angle_range: Range = (-1.0, 1.0)
-    """Of the torso, in radians."""
+    """Angle of a healthy torso, in radians."""
 
 
 Options = TypeVar("Options", bound=TaskOptions)
 
 
 def parse_task_options(options: Mapping[str, object], options_class: type[Options]) -> Options:
-    """Builds a task's options from what a user wrote; a range is a list of two numbers.
+    """Builds a task's options from a user's options; a range is a list of two numbers.
 
     Raises:
         InvalidArgument: A name is unknown, or a value has the wrong type or is out of range.

@@ -1,7 +1,7 @@
-"""Gymnasium's MuJoCo locomotion tasks as one batch: their observations, rewards and ends, many lanes a call.
+"""Steps Gymnasium's MuJoCo locomotion tasks as one batch, with their observations, rewards and termination rules.
 
-The physics is nearly all of the time (`simulators.mujoco.batch`, on threads); the rest is a few numpy operations over
-all lanes, where Gymnasium has a few for each.
+The physics takes nearly all of the time (`simulators.mujoco.batch`, on threads). The rest is a few numpy operations
+over all lanes, where Gymnasium needs a few per lane.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ from podrace.errors import InvalidArgument
 from simulators.base import Report, Space, Step
 from simulators.mujoco.batch import Lanes, Numbers, PhysicsBatch
 from simulators.mujoco.options import parse_task_options
-from simulators.mujoco.tasks import TASKS, Task
+from simulators.mujoco.tasks import TASKS, LocomotionTask
 from simulators.noise import EpisodeNoise, normal
 from simulators.options import closest
 
@@ -36,19 +36,19 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Mu
         id: "mujoco:" and a key of `simulators.mujoco.tasks.TASKS`.
         count: Number of lanes.
         options: Fields of the task's class in `simulators.mujoco.options`.
-        device: Where observations are returned; the physics is computed by processors.
+        device: Where observations are returned; the physics is computed on the CPU.
 
     Raises:
         InvalidArgument: The task or an option is unknown, or a value cannot be used.
-        Unimplemented: The installed MuJoCo steps no batches.
-        ModuleNotFoundError: MuJoCo or Gymnasium, whose models these are, is not installed.
+        Unimplemented: The installed MuJoCo cannot step batches.
+        ModuleNotFoundError: MuJoCo, or Gymnasium, which has the models, is not installed.
     """
     name = id.removeprefix(PREFIX)
     if name not in TASKS:
         hint = closest(name, TASKS)
         raise InvalidArgument(
             f"{PREFIX} has no task {name!r}{hint} (tasks: {', '.join(TASKS)}); "
-            "without the prefix, Gymnasium's environments are stepped one by one"
+            "without the prefix, Gymnasium's own environments are stepped one by one"
         )
     task_class = TASKS[name]
     task_options = parse_task_options(options, task_class.options_class)
@@ -59,12 +59,12 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Mu
 
 
 def default_threads(count: int) -> int:
-    """A thread for each core this process may use, but none for less than a handful of lanes."""
+    """Returns one thread per core that this process may use, but at most one per 4 lanes, and 16."""
     return max(1, min(len(os.sched_getaffinity(0)), _MAXIMUM_THREADS, count // _LANES_A_THREAD))
 
 
 def _assets() -> Path:
-    """Gymnasium's models; found without importing it, which would cost a third of a second."""
+    """Returns the folder of Gymnasium's models, without importing Gymnasium, which would take a third of a second."""
     found = importlib.util.find_spec("gymnasium")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("No module named 'gymnasium'", name="gymnasium")
@@ -74,22 +74,22 @@ def _assets() -> Path:
 class MujocoSimulator:
     """N lanes of a task behind the Simulator interface.
 
-    An action [N, n] float32 sets the motors; MuJoCo clips it to the bounds of the space, its cost is that of what was
-    asked for. Computed in float64, returned in float32.
+    An action [N, n] float32 sets the motors. MuJoCo clips it to the bounds of the space; its cost is computed from the
+    unclipped action. Computed in float64, returned in float32.
 
     Attributes:
         observation_space: See simulators.base.Space.
         action_space: See simulators.base.Space.
         count: Number of lanes, N.
-        physics: The lanes' live states; move them with `set_state`.
+        physics: The lanes' live states; change them with `set_state`.
     """
 
-    def __init__(self, task: Task[Any], physics: PhysicsBatch, device: str = "cpu") -> None:
-        """Begins episodes with seed 0; `reset` chooses another.
+    def __init__(self, task: LocomotionTask[Any], physics: PhysicsBatch, device: str = "cpu") -> None:
+        """Starts episodes with seed 0; `reset` chooses another seed.
 
         Args:
-            task: What is observed and rewarded.
-            physics: What `task` looks at; closed by `close`.
+            task: Computes observations and rewards.
+            physics: The simulations that `task` reads; closed by `close`.
             device: Where observations are returned.
         """
         self.count = physics.count
@@ -124,7 +124,7 @@ class MujocoSimulator:
         self._episode = np.zeros(self.count, np.int64)
 
     def reset(self, seed: int) -> Tensor:
-        """See simulators.base.Simulator; the seed draws the states in which episodes begin."""
+        """See simulators.base.Simulator; the seed determines the states in which episodes start."""
         self._noise = EpisodeNoise(seed)
         self._episode.fill(0)
         self._begin_episodes(np.arange(self.count))
@@ -153,7 +153,7 @@ class MujocoSimulator:
         return self._live if self._device.type == "cpu" else self._copy_to_device()
 
     def _begin_episodes(self, lanes: Lanes) -> None:
-        """Begins the episodes that `_episode` counts, at the model's own state with noise upon it."""
+        """Starts the episodes numbered by `_episode`, at the model's initial state with noise added."""
         model, scale = self.physics.model, self._options.reset_noise_scale
         is_normal = self._task.normal_velocities
         noise = self._noise.uniform(lanes, self._episode[lanes], model.nq + (2 * model.nv if is_normal else model.nv))
@@ -162,11 +162,11 @@ class MujocoSimulator:
         self.set_state(lanes, qpos, scale * (normal(velocities) if is_normal else 2 * velocities - 1))
 
     def set_state(self, lanes: Lanes, qpos: Numbers, qvel: Numbers) -> Tensor:
-        """Begins episodes in chosen states.
+        """Starts episodes in given states.
 
         Args:
             lanes: [K], ascending, each at most once.
-            qpos: [K, nq] positions, as MuJoCo orders them.
+            qpos: [K, nq] positions, in MuJoCo's order.
             qvel: [K, nv] velocities.
 
         Returns:
@@ -184,7 +184,7 @@ class MujocoSimulator:
         return Step(**{field.name: getattr(self._live, field.name).to(self._device) for field in fields(Step)})
 
     def report(self) -> Report:
-        """Empty: walking has its return and nothing else."""
+        """Returns an empty report: locomotion tasks have no measure except the return."""
         return Report()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Gymnasium's locomotion tasks (their version 5) over a batch of physics: what is observed, rewarded and healthy.
+"""Computes observations, rewards and health of Gymnasium's locomotion tasks (version 5) over a batch of physics.
 
-Each formula is that of the module of the same name in gymnasium/envs/mujoco, with a leading axis for the lanes; nothing
+Each formula is that of the module of the same name in gymnasium/envs/mujoco, with a leading axis for the lanes. Nothing
 here steps or resets.
 """
 
@@ -32,25 +32,25 @@ class Piece(NamedTuple):
     """A part of the observation."""
 
     values: Numbers
-    """[N, size], live."""
+    """[N, size], a live view."""
     limits: Range | None = None
-    """Seen values are clipped to it."""
+    """Observed values are clipped to this range."""
 
 
-class Task(Generic[_Options]):
-    """One task over N simulations; all it returns is of the state that the last call to the physics left.
+class LocomotionTask(Generic[_Options]):
+    """One task over N simulations; every result belongs to the state that the last call to the physics left.
 
     Attributes:
-        pieces: What is observed, side by side.
+        pieces: Parts of the observation, concatenated.
     """
 
     xml: ClassVar[str]
-    """The model's file among Gymnasium's assets."""
+    """File name of the model among Gymnasium's assets."""
     options_class: ClassVar[type[TaskOptions]]
     normal_velocities: ClassVar[bool] = False
-    """First velocities are normal, rather than uniform as first positions are."""
+    """Whether first velocities are normally distributed instead of uniformly; first positions are always uniform."""
     hidden_positions: ClassVar[int] = 1
-    """Coordinates along the ground."""
+    """Number of coordinates along the ground, which may be left out of the observation."""
 
     def __init__(self, options: _Options, physics: PhysicsBatch) -> None:
         self.options = options
@@ -60,7 +60,7 @@ class Task(Generic[_Options]):
 
     @staticmethod
     def needs_contact_forces(options: Any) -> bool:
-        """Whether anything in the task depends on them."""
+        """Whether the observation or the reward depends on contact forces."""
         return False
 
     def _observed(self) -> list[Piece]:
@@ -71,7 +71,7 @@ class Task(Generic[_Options]):
         return self._physics.qpos[:, hidden:]
 
     def observe(self, out: NDArray[np.float32], lanes: Lanes | slice = slice(None)) -> None:
-        """Writes the rows of `lanes` in `out`, [N, size]."""
+        """Writes the observations of `lanes` to their rows of `out`, [N, size]."""
         column = 0
         for values, limits in self.pieces:
             columns = slice(column, column := column + values.shape[1])
@@ -79,16 +79,16 @@ class Task(Generic[_Options]):
             out[lanes, columns] = seen if limits is None else _clipped(seen, limits)
 
     def x_position(self) -> Numbers:
-        """[N] metres: what moves forward; a copy."""
+        """Returns a copy of the x positions by which progress is measured, [N], in meters."""
         position: Numbers = self._physics.qpos[:, 0].copy()
         return position
 
     def healthy(self) -> Flags | None:
-        """[N], or None where health does not matter."""
+        """Returns which lanes are healthy, [N], or None if the task does not define health."""
         return None
 
     def reward(self, x_before: Numbers, x_after: Numbers, healthy: Flags | None) -> Numbers:
-        """[N]: speed and health, less what action and contact cost."""
+        """Computes the rewards [N]: speed and health, minus the costs of actions and contacts."""
         speed = (x_after - x_before) / self._step_seconds
         cost = self.options.ctrl_cost_weight * _squared(self._physics.ctrl) + self._contact_cost()
         reward: Numbers = self.options.forward_reward_weight * speed + self._health_reward(healthy) - cost
@@ -101,7 +101,7 @@ class Task(Generic[_Options]):
         return 0.0
 
 
-class HalfCheetah(Task[HalfCheetahOptions]):
+class HalfCheetah(LocomotionTask[HalfCheetahOptions]):
     """gymnasium.envs.mujoco.half_cheetah_v5."""
 
     xml = "half_cheetah.xml"
@@ -109,7 +109,7 @@ class HalfCheetah(Task[HalfCheetahOptions]):
     normal_velocities = True
 
 
-class Walking(Task[_Walking]):
+class Walking(LocomotionTask[_Walking]):
     """A body that can fall."""
 
     def _health_reward(self, healthy: Flags | None) -> Numbers | float:
@@ -126,11 +126,11 @@ class Ant(Walking[AntOptions]):
 
     @staticmethod
     def needs_contact_forces(options: AntOptions) -> bool:
-        """In the cost or in the observation."""
+        """See LocomotionTask: they appear in the cost and in the observation."""
         return options.contact_cost_weight != 0 or options.include_cfrc_ext_in_observation
 
     def _observed(self) -> list[Piece]:
-        # The body that carries the legs is the first after the world; its x is a substep behind qpos, as in Gymnasium.
+        # The torso is the first body after the world; its x is one substep behind qpos, as in Gymnasium.
         self._torso_x = self._physics.bind("xpos")[:, 3]
         self._contact_forces = self._physics.bind("cfrc_ext")
         pieces = super()._observed()
@@ -139,12 +139,12 @@ class Ant(Walking[AntOptions]):
         return pieces
 
     def x_position(self) -> Numbers:
-        """Of the torso."""
+        """Returns the x positions of the torso, [N], in meters."""
         position: Numbers = self._torso_x.copy()
         return position
 
     def healthy(self) -> Flags:
-        """At a healthy height, with a finite state."""
+        """Healthy: at a healthy height, with a finite state."""
         z, (low, high) = self._physics.qpos[:, 2], self.options.healthy_z_range
         finite = np.logical_and.reduce(np.isfinite(self._physics.positions_and_velocities), axis=1)
         healthy: Flags = finite & (low <= z) & (z <= high)
@@ -167,26 +167,26 @@ class Humanoid(Walking[HumanoidOptions]):
 
     @staticmethod
     def needs_contact_forces(options: HumanoidOptions) -> bool:
-        """In the cost or in the observation."""
+        """See LocomotionTask: they appear in the cost and in the observation."""
         return options.contact_cost_weight != 0 or options.include_cfrc_ext_in_observation
 
     def _observed(self) -> list[Piece]:
-        # The centres of mass of the bodies are a substep behind qpos, as in Gymnasium.
-        self._centres_x = self._physics.bind("xipos")[:, 0::3]
+        # The centers of mass of the bodies are one substep behind qpos, as in Gymnasium.
+        self._centers_x = self._physics.bind("xipos")[:, 0::3]
         self._mass_shares = self._physics.model.body_mass / self._physics.model.body_mass.sum()
         self._contact_forces = self._physics.bind("cfrc_ext")
-        # A number of columns to leave out for each field: those of the world, and of the free joint.
+        # Number of columns to leave out of each field: those of the world, and of the free joint.
         hidden_columns = {"cinert": 10, "cvel": 6, "qfrc_actuator": 6, "cfrc_ext": 6}
         included = [name for name in hidden_columns if getattr(self.options, f"include_{name}_in_observation")]
         return super()._observed() + [Piece(self._physics.bind(name)[:, hidden_columns[name] :]) for name in included]
 
     def x_position(self) -> Numbers:
-        """Of the centre of mass."""
-        position: Numbers = self._centres_x @ self._mass_shares
+        """Returns the x positions of the center of mass, [N], in meters."""
+        position: Numbers = self._centers_x @ self._mass_shares
         return position
 
     def healthy(self) -> Flags:
-        """At a healthy height."""
+        """Healthy: at a healthy height."""
         return _within(self._physics.qpos[:, 2], self.options.healthy_z_range)
 
     def _contact_cost(self) -> Numbers | float:
@@ -206,7 +206,7 @@ class Hopper(Walking[HopperOptions]):
         return [Piece(self._positions()), Piece(self._physics.qvel, _VELOCITY_LIMITS)]
 
     def healthy(self) -> Flags:
-        """Upright at a healthy height, with nothing gone astray."""
+        """Healthy: upright, at a healthy height, with all other state within its range."""
         qpos, options = self._physics.qpos, self.options
         upright = _within(qpos[:, 1], options.healthy_z_range) & _within(qpos[:, 2], options.healthy_angle_range)
         state = self._physics.positions_and_velocities[:, 2:]
@@ -224,16 +224,16 @@ class Walker2d(Walking[Walker2dOptions]):
         return [Piece(self._positions()), Piece(self._physics.qvel, _VELOCITY_LIMITS)]
 
     def healthy(self) -> Flags:
-        """Upright at a healthy height."""
+        """Healthy: upright, at a healthy height."""
         qpos, options = self._physics.qpos, self.options
         return _within(qpos[:, 1], options.healthy_z_range) & _within(qpos[:, 2], options.healthy_angle_range)
 
 
-# A step of few lanes is so short that numpy's wrappers would be felt: these call its inner loops.
+# With few lanes a step is so short that the overhead of numpy's wrappers is noticeable: these call its ufuncs directly.
 
 
 def _squared(values: Numbers) -> Numbers:
-    """Squared length of each row, [N]."""
+    """Returns the squared length of each row, [N]."""
     lengths: Numbers = np.vecdot(values, values)
     return lengths
 
@@ -245,11 +245,11 @@ def _clipped(values: Numbers, limits: Range) -> Numbers:
 
 
 def _within(values: Numbers, limits: Range) -> Flags:
-    """Strictly between the limits."""
+    """Whether values are strictly between the limits."""
     low, high = limits
     return (low < values) & (values < high)
 
 
-TASKS: Mapping[str, type[Task[Any]]] = {
+TASKS: Mapping[str, type[LocomotionTask[Any]]] = {
     task.options_class.id: task for task in (Ant, Humanoid, HalfCheetah, Hopper, Walker2d)
 }

@@ -1,13 +1,13 @@
-"""Stock trading: FinRL's task on daily prices or bars within days, thousands of accounts in one tensor program.
+"""Simulates stock trading: FinRL's task on daily prices or shorter bars, thousands of accounts in one tensor program.
 
 simulators/stocks/
-  options.py       what a user may set
+  options.py       the options of a specification
   environment.py   the accounts; trading.py: how orders fill; layouts.py: what is observed
-  market.py        one split as tensors; indicators.py: what is computed of prices
-  report.py        what a trader did, beside others; backtest.py: measures (PURE)
-  data.py          prices from anywhere; synthetic.py: prices of a seed
+  market.py        one split as tensors; indicators.py: what is computed from prices
+  report.py        what a trader did, compared with others; backtest.py: measures (pure)
+  data.py          prices from any source; synthetic.py: prices generated from a seed
   bars.py          the array file
-  pipeline.py      raw bars to an array file, step by step (PURE); sources.py, sessions.py, splits.py, outliers.py
+  pipeline.py      raw bars to an array file, step by step (pure); sources.py, sessions.py, splits.py, outliers.py
   __main__.py      the pipeline as a process, for `podrace data`
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from podrace.errors import InvalidArgument
 from simulators.base import Simulator
-from simulators.cuda_graph import Captured
+from simulators.cuda_graph import CudaGraphSimulator
 from simulators.options import parse_options
 from simulators.stocks.environment import StockSimulator
 from simulators.stocks.market import load_market
@@ -29,21 +29,21 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> Sim
     """Loads the data and makes `count` accounts; see `StockOptions` for the options.
 
     Raises:
-        InvalidArgument: An option or the data cannot be used; the line says which.
+        InvalidArgument: An option or the data cannot be used; the message says which.
         Unimplemented: The data's format needs a package that is not installed.
     """
     stock_options = parse_options(id, with_defaults(options), StockOptions)
     if stock_options.captured and not device.startswith("cuda"):
-        raise InvalidArgument(f"{id}: option 'captured' needs a CUDA device; steps on {device!r} are no graph")
+        raise InvalidArgument(f"{id}: option 'captured' needs a CUDA device, not {device!r}")
     simulator = StockSimulator(load_market(stock_options, device), stock_options, count)
-    return Captured(simulator, [simulator.generator]) if stock_options.captured else simulator
+    return CudaGraphSimulator(simulator, [simulator.generator]) if stock_options.captured else simulator
 
 
 def with_defaults(options: Mapping[str, object]) -> dict[str, object]:
-    """Completes what a user wrote with what its layout and its synthetic prices bring.
+    """Completes a user's options with the defaults of the layout and the split dates of synthetic prices.
 
     Raises:
-        InvalidArgument: There is no such layout, or the synthetic prices cannot be.
+        InvalidArgument: The layout is unknown, or the path of the synthetic prices is malformed.
     """
     layout = options.get("layout", StockOptions.layout)
     check_layout(layout)

@@ -1,9 +1,10 @@
-"""The pipeline as a process, because the `podrace` command lives without numpy: one JSON request in,
-one JSON answer out.
+"""Runs the data pipeline as a process, because the `podrace` command does not import numpy.
+
+One JSON request is read, and one JSON answer is written:
 
     echo '{"verb": "check", "file": "prices.npz"}' | python -m simulators.stocks
 
-An answer is {"result": ...} or {"error": {"code": ..., "message": ...}}; a defect ends the process with its traceback.
+An answer is {"result": ...} or {"error": {"code": ..., "message": ...}}; a bug ends the process with a traceback.
 """
 
 import csv
@@ -19,7 +20,7 @@ import numpy as np
 from podrace.errors import InvalidArgument, PodraceError
 from simulators.stocks.bars import SECONDS_A_DAY, Bars, read_bars, write_bars
 from simulators.stocks.outliers import find_bad_ticks
-from simulators.stocks.pipeline import build, suspected_splits, tell_bad_ticks
+from simulators.stocks.pipeline import build, describe_bad_ticks, suspected_splits
 from simulators.stocks.rows import BuildOptions
 from simulators.stocks.sessions import NO_CALENDAR, timezone_of
 from simulators.stocks.sources import read_source
@@ -42,7 +43,7 @@ def build_file(
     *, source: str, output: str, timezone: str, start: str, end: str, bar_minutes: int, splits: str, members: str,
     **options: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Raw bars to an array file; see BuildOptions. `splits` and `members` are CSV files or empty."""
+    """Builds an array file from raw bars; see BuildOptions. `splits` and `members` are CSV files or empty."""
     calendar_zone = timezone_of(options["calendar"])
     zone = timezone or calendar_zone
     raw = read_source(source, timezone=zone, start=start, end=end, bar_minutes=bar_minutes)
@@ -64,22 +65,22 @@ def build_file(
 
 
 def check_file(*, file: str) -> dict[str, Any]:
-    """What an array file holds, and what looks wrong in it."""
+    """Summarizes an array file, and lists what looks wrong in it."""
     bars = read_bars(file)
     ticks = find_bad_ticks(bars.close, bars.filled | bars.repaired, BuildOptions.outlier_deviations)
-    told = tell_bad_ticks(bars.tickers, bars.time_utc_seconds, ticks)
-    return summary(file, bars) | {"suspicious": [*map(str, suspected_splits(bars)), *told]}
+    described = describe_bad_ticks(bars.tickers, bars.time_utc_seconds, ticks)
+    return summary(file, bars) | {"suspicious": [*map(str, suspected_splits(bars)), *described]}
 
 
 def synthesize_file(*, output: str, **fields: Any) -> dict[str, Any]:
-    """A synthetic market as an array file; see SyntheticMarket."""
+    """Writes a synthetic market as an array file; see SyntheticMarket."""
     bars = synthetic_bars(SyntheticMarket(**fields))
     write_bars(output, bars)
     return summary(output, bars)
 
 
 def summary(file: str, bars: Bars) -> dict[str, Any]:
-    """What is told of an array file."""
+    """Summarizes an array file."""
     return {
         "file": file,
         "symbols": list(bars.tickers),

@@ -1,4 +1,4 @@
-"""What an account's values say about a trader: the papers' measures, the baseline, and what the trader did."""
+"""Computes measures of a trader from the values of its account: the papers' measures, a baseline, and its trades."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,18 +12,18 @@ TRADING_DAYS_A_YEAR = 252
 
 
 def performance(account_value: Array) -> dict[str, float]:
-    """The measures of the FinRL-Podracer paper (arXiv 2111.05188), in the convention its index row reproduces.
+    """Computes the measures of the FinRL-Podracer paper (arXiv 2111.05188), by the convention that its index row fits.
 
-    With p_1..p_n the account's value at each day's close and r the n - 1 daily returns:
+    With p_1..p_n the account value at each day's close and r the n - 1 daily returns:
 
         cumulative_return    p_n / p_1 - 1
-        annual_return        (1 + cumulative_return)^(252 / n) - 1, n being the number of rows, not of returns
+        annual_return        (1 + cumulative_return)^(252 / n) - 1, where n is the number of rows, not of returns
         annual_volatility    std(r, ddof=1) * sqrt(252)
-        sharpe_ratio         mean(r) / std(r, ddof=1) * sqrt(252), the risk-free rate being 0
+        sharpe_ratio         mean(r) / std(r, ddof=1) * sqrt(252), with a risk-free rate of 0
         maximum_drawdown     min(p / running maximum of p - 1), at most 0
         calmar_ratio         annual_return / |maximum_drawdown|
 
-    A ratio whose denominator is 0 (an account that never moves, or never falls) is 0.
+    A ratio whose denominator is 0 (the account never changes, or never falls) is 0.
 
     Args:
         account_value: [n] positive, n at least 3.
@@ -48,18 +48,18 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def equal_weight(close: Array, initial_cash: float, cost: float) -> Array:
-    """Buy and hold of the equal-weight pool: as much money in every stock at the first close, never traded again.
+    """Computes buy and hold of the equal-weight pool: equal amounts of money in every stock at the first close.
 
-    It pays the same fee as a trader. Shares are fractional, so that the baseline does not depend on how large a share
-    happens to be. As with a trader's account, the first value is the cash before the purchase.
+    It pays the same fee as a trader. Shares are fractional, so the baseline does not depend on the price of a single
+    share. As in a trader's account, the first value is the cash before the purchase.
 
     Args:
         close: [days, n].
-        initial_cash: Money to invest.
+        initial_cash: Money invested.
         cost: Fee as a fraction of the traded value.
 
     Returns:
-        [days] value of the account at each close.
+        [days] account value at each close.
     """
     growth = (close / close[0]).mean(axis=1)
     account_value: Array = initial_cash / (1 + cost) * growth
@@ -69,12 +69,12 @@ def equal_weight(close: Array, initial_cash: float, cost: float) -> Array:
 
 @dataclass(frozen=True)
 class TradingRecord:
-    """What an account was in every row of a split, and hence what it did."""
+    """The state of an account in every row of a split, from which its trades follow."""
 
     account_value: Array
     """[rows]."""
     shares: Array
-    """[rows, n] held before the orders of the row."""
+    """[rows, n], held before the orders of the row."""
     close: Array
     """[rows, n]."""
     cost: float
@@ -82,18 +82,18 @@ class TradingRecord:
 
     @cached_property
     def traded_shares(self) -> Array:
-        """[rows, n] bought or, negative, sold at the close of each row; nothing in the last one."""
+        """[rows, n] shares bought (or, if negative, sold) at the close of each row; 0 in the last row."""
         return np.diff(self.shares, axis=0, append=self.shares[-1:])
 
     @cached_property
     def traded_value(self) -> Array:
-        """[rows, n] in money, not negative."""
+        """[rows, n] value of the trades, in money, at least 0."""
         value: Array = np.abs(self.traded_shares) * self.close
         return value
 
     @property
     def costs(self) -> Array:
-        """[rows, n] fees in money."""
+        """[rows, n] fees, in money."""
         return self.cost * self.traded_value
 
     @property
@@ -103,15 +103,15 @@ class TradingRecord:
         return exposure
 
     def turnover(self, ends: NDArray[np.int64]) -> Array:
-        """Value traded on each day / account value at its close, [days], of the last row of each day [days]."""
+        """Computes value traded on each day / account value at its close, [days], from the last row of each day."""
         traded = np.add.reduceat(self.traded_value.sum(1), np.append(0, ends[:-1] + 1))
         turnover: Array = traded / self.account_value[ends]
         return turnover
 
     def attribution(self) -> Array:
-        """What each stock has brought up to each row, [rows, n] in money, fees included.
+        """Computes the cumulative gain of each stock up to each row, [rows, n], in money, after fees.
 
-        The stocks' contributions add up to what the account has gained.
+        The sum over the stocks equals the gain of the account.
         """
         gains = self.shares[1:] * np.diff(self.close, axis=0) - self.costs[:-1]
         return np.concatenate([np.zeros_like(gains[:1]), np.cumsum(gains, axis=0)])

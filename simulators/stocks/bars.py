@@ -1,17 +1,17 @@
-"""The array file: bars of many symbols as aligned arrays, written whole or not at all; knows nothing of trading.
+"""Reads and writes the array file: bars of many symbols as aligned arrays, replaced atomically.
 
 One npz file holds everything and can be read with numpy alone:
 
 | array | shape, dtype | meaning |
 |---|---|---|
 | `open` `high` `low` `close` `volume` | (bars, n) float64 | money; shares traded; adjusted as `metadata` says |
-| `filled` | (bars, n) bool | the bar was missing: the close before it stands for its prices, volume 0 |
-| `repaired` | (bars, n) bool | the bar was a bad tick: likewise |
+| `filled` | (bars, n) bool | the bar was missing: its prices are the close before it, its volume 0 |
+| `repaired` | (bars, n) bool | the bar was a bad tick, and was replaced in the same way |
 | `member` | (bars, n) bool | the symbol belonged to the pool on that day |
 | `time_utc_seconds` | (bars,) int64 | start of the bar, Unix seconds |
 | `date` | (bars,) datetime64[D] | trading day, in the exchange's own time zone |
 | `half_day` | (bars,) bool | the exchange closed early on that day |
-| `index_close` | (bars,) float64 | an index fund to compare with; size 0 when there is none |
+| `index_close` | (bars,) float64 | an index fund for comparison; size 0 when there is none |
 | `tickers` | (n,) str | names |
 | `metadata` | () str | JSON: see Metadata |
 """
@@ -37,28 +37,28 @@ VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:
-    """Where the bars come from, and what was done to them."""
+    """Origin of the bars, and what was done to them."""
 
     calendar: str
-    """Name of the exchange's calendar, as exchange_calendars knows it; 'none' if the data made its own days."""
+    """Name of the exchange's calendar in exchange_calendars; 'none' if the trading days were taken from the data."""
     timezone: str
     """IANA name of the exchange's time zone."""
     bar_seconds: int
     """Length of a bar; 86,400 for daily bars."""
     source: str
-    """What was read, as it was written."""
+    """The source, as the user wrote it."""
     source_digest: str
-    """SHA-256 of the bytes (of files) or of the values (of a service) that were read."""
+    """SHA-256 of the bytes (of files) or values (of a service) that were read."""
     index: str = ""
     """Name of the index fund; empty when there is none."""
     notes: tuple[str, ...] = ()
-    """What was adjusted, repaired or left out: a line each."""
+    """What was adjusted, repaired or left out, one line each."""
     version: int = VERSION
 
 
 @dataclasses.dataclass(frozen=True)
 class Bars:
-    """The arrays of a file; see the module for shapes, dtypes and meanings."""
+    """The arrays of a file; see the module docstring for shapes, dtypes and meanings."""
 
     open: Array
     high: Array
@@ -89,12 +89,12 @@ _SERIES = {"time_utc_seconds": "int64", "date": "datetime64[D]", "half_day": "bo
 
 
 def write_bars(path: str, bars: Bars) -> None:
-    """Writes an array file beside its place and renames it: readers see a whole file, or the one before.
+    """Writes an array file beside its target and renames it: readers see the whole new file or the previous one.
 
     The same bars give the same bytes.
 
     Raises:
-        InvalidArgument: The file cannot be written there.
+        InvalidArgument: The file cannot be written.
     """
     arrays = {name: getattr(bars, name) for name in (*_PANELS, *_SERIES)}
     metadata = json.dumps(dataclasses.asdict(bars.metadata), sort_keys=True)
@@ -113,11 +113,12 @@ def read_bars(path: str) -> Bars:
     """Reads an array file and checks it.
 
     Raises:
-        InvalidArgument: It is no array file, an array is missing or has another shape, or a number cannot be; the line
-            names the array.
+        InvalidArgument: It is not an array file, an array is missing or has a wrong shape, or a value is impossible;
+            the message names the array.
     """
     try:
-        # Asked first: numpy takes what is no archive for pickled objects, and says how to run the code in them.
+        # Checked first: numpy takes anything but an archive for pickled objects, and its error explains how to run
+        # them.
         zipfile.ZipFile(path).close()
         with np.load(path, allow_pickle=False) as file:
             arrays: dict[str, Any] = dict(file)
@@ -143,19 +144,23 @@ def _metadata(path: str, text: str) -> Metadata:
     except (ValueError, TypeError, KeyError) as error:
         raise InvalidArgument(f"{path}: its metadata cannot be read: {error}") from error
     if metadata.version != VERSION:
-        raise InvalidArgument(f"{path}: version {metadata.version} of the array file, but this program knows {VERSION}")
+        raise InvalidArgument(
+            f"{path}: version {metadata.version} of the array file is not supported, expected {VERSION}"
+        )
     return metadata
 
 
 def check_bars(source: str, bars: Bars) -> None:
-    """Refuses bars that no pipeline of ours would have made.
+    """Refuses bars that violate the invariants of an array file.
 
     Raises:
-        InvalidArgument: The line names the array, and the symbol and bar where there is one.
+        InvalidArgument: The message names the array, and the symbol and bar if there is one.
     """
     count, stocks = len(bars.time_utc_seconds), len(bars.tickers)
     if not count or not stocks or len(set(bars.tickers)) != stocks:
-        raise InvalidArgument(f"{source}: {count} bars of {stocks} symbols: there must be some, each named once")
+        raise InvalidArgument(
+            f"{source}: {count} bars of {stocks} symbols: expected at least one bar and one symbol, each symbol once"
+        )
     for name, dtype in {**_PANELS, **_SERIES}.items():
         array = getattr(bars, name)
         shapes = [(count, stocks)] if name in _PANELS else [(count,)] + [(0,)] * (name == "index_close")
@@ -168,7 +173,7 @@ def check_bars(source: str, bars: Bars) -> None:
         _check_values(source, bars, name, np.isfinite(values) & ((values > 0) | ((name == "volume") & (values == 0))))
     _check_values(source, bars, "high", bars.high >= bars.low)
     if not (np.isfinite(bars.index_close) & (bars.index_close > 0)).all():
-        raise InvalidArgument(f"{source}: index_close has a value that is no positive number")
+        raise InvalidArgument(f"{source}: index_close has a value that is not a positive number")
 
 
 def _check_values(source: str, bars: Bars, name: str, good: Flags) -> None:
@@ -176,4 +181,4 @@ def _check_values(source: str, bars: Bars, name: str, good: Flags) -> None:
         row, column = np.argwhere(~good)[0]
         when = np.datetime64(int(bars.time_utc_seconds[row]), "s")
         value = getattr(bars, name)[row, column]
-        raise InvalidArgument(f"{source}: {bars.tickers[column]} {when}Z: {name} is {value:g}, which cannot be")
+        raise InvalidArgument(f"{source}: {bars.tickers[column]} {when}Z: {name} is {value:g}, which is impossible")

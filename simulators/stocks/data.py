@@ -1,9 +1,9 @@
-"""Prices: read, checked, adjusted, aligned, cut into splits; knows nothing of trading.
+"""Loads prices: reads, checks, adjusts and aligns them, and cuts them into splits; independent of trading.
 
-Array files (simulators.stocks.bars) were checked and aligned when they were made, and synthetic prices
-(simulators.stocks.synthetic) need neither. A file of daily prices (CSV or Parquet) has the columns date, ticker, high,
-low, close and, optionally, adj_close; others (open, volume) are ignored: nothing in the state is made of them. With
-adj_close, the prices of a day are multiplied by adj_close / close, which takes splits and dividends out of the returns.
+Array files (simulators.stocks.bars) are already checked and aligned, and so are synthetic prices
+(simulators.stocks.synthetic). A file of daily prices (CSV or Parquet) has the columns date, ticker, high, low, close
+and, optionally, adj_close. Other columns (open, volume) are ignored, because the state does not use them. With
+adj_close, the prices of a day are multiplied by adj_close / close, which removes splits and dividends from the returns.
 """
 
 from collections.abc import Sequence
@@ -29,26 +29,26 @@ _REQUIRED_COLUMNS = ("date", "ticker", *_PRICE_COLUMNS)
 
 @dataclass(frozen=True)
 class Prices:
-    """Adjusted prices of stocks: daily ones, on the days that all of them were traded, or bars within days."""
+    """Adjusted prices of stocks: daily prices of the days on which all were traded, or shorter bars."""
 
     dates: NDArray[np.datetime64]
-    """[rows] datetime64[D], ascending; bars of one day share theirs."""
+    """[rows] datetime64[D], ascending; all bars of a day have the same date."""
     tickers: tuple[str, ...]
     high: Array
-    """[rows, n], as are the next two; n is the number of tickers."""
+    """[rows, n], like the next two; n is the number of tickers."""
     low: Array
     close: Array
     filled: Flags | None = None
-    """[rows, n]: nobody traded in this bar, its prices are those before; None when there is none such."""
+    """[rows, n]: the bar had no trades, its prices are the close before it; None when there are no such bars."""
     member: Flags | None = None
-    """[rows, n]: the stock belongs to the pool; None when all do all the time."""
+    """[rows, n]: the stock belongs to the pool; None when all always do."""
     index_close: Array | None = None
-    """[rows]: of an index fund, to compare with; None when the data has none."""
+    """[rows]: closes of an index fund, for comparison; None when the data has none."""
     bars_a_day: int = 1
-    """Of a full day. 1: a row is a day."""
+    """Bars of a full day; 1: a row is a day."""
 
     def until(self, row: int) -> "Prices":
-        """The rows before `row`: what is known when that row has not come yet."""
+        """Returns the rows before `row`, which are all that is known before that row."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         cut = {name: value[:row] for name, value in values.items() if isinstance(value, np.ndarray)}
         return Prices(**{**values, **cut})
@@ -66,10 +66,10 @@ def load_prices(path: str = "", tickers: Sequence[str] = ()) -> Prices:
         path: An array file (.npz), a CSV or Parquet file, `synthetic:...`, or '' for the built-in prices: AAPL, GOOG,
             IBM and MSFT from GOOG's first day, 2004-08-19, to 2013-03-01 (Quandl WIKI, public domain, as packaged by
             bokeh_sampledata).
-        tickers: Stocks to keep, in this order; when empty all of them, in the file's order or that of their names.
+        tickers: Stocks to keep, in this order. Empty: all of them, in the order of an array file, else of their names.
 
     Raises:
-        InvalidArgument: The file is missing or malformed; the line names the ticker and the date.
+        InvalidArgument: The file is missing or malformed; the message names the ticker and the date.
         Unimplemented: Parquet needs pyarrow, which is not installed.
     """
     if is_synthetic(path):
@@ -87,11 +87,11 @@ def load_prices(path: str = "", tickers: Sequence[str] = ()) -> Prices:
 
 
 def prices_of_bars(source: str, bars: Bars, tickers: Sequence[str] = ()) -> Prices:
-    """What a trader sees of the arrays of a file.
+    """Converts the bars of an array file to prices.
 
     Args:
-        source: Where they come from, for messages.
-        bars: Aligned.
+        source: Origin of the bars, for error messages.
+        bars: The bars.
         tickers: Stocks to keep, in this order; all of them when empty.
 
     Raises:
@@ -114,14 +114,14 @@ def prices_of_bars(source: str, bars: Bars, tickers: Sequence[str] = ()) -> Pric
 
 
 def _built_in() -> pd.DataFrame:
-    from bokeh_sampledata import stocks  # parses all of its files when imported
+    from bokeh_sampledata import stocks  # imported late: it parses all of its files on import
 
     return pd.concat([pd.DataFrame(getattr(stocks, ticker)).assign(ticker=ticker) for ticker in BUILT_IN_TICKERS])
 
 
 def _read(path: str) -> pd.DataFrame:
     try:
-        # Text first: a price that is no number is then refused by name, and the ticker NA stays a ticker.
+        # Read as text: then an error about an invalid price can quote it, and the ticker NA is not read as missing.
         frame = (
             pd.read_parquet(path)
             if Path(path).suffix == ".parquet"
@@ -160,11 +160,13 @@ def _price_columns(frame: pd.DataFrame) -> list[str]:
 
 
 def _dates(source: str, frame: pd.DataFrame) -> pd.Series:
-    # The day as written: a time of day or a zone behind it must not move it.
+    # The date as written: a time of day or a zone after it must not change it.
     dates = pd.to_datetime(frame["date"].astype(str).str.slice(0, 10), errors="coerce", format="ISO8601")
     if dates.isna().any():
         row = int(dates.isna().to_numpy().argmax())
-        raise InvalidArgument(f"{source}: {frame['ticker'][row]}: {frame['date'][row]!r} is no date (write 2010-01-31)")
+        raise InvalidArgument(
+            f"{source}: {frame['ticker'][row]}: {frame['date'][row]!r} is not a date (write 2010-01-31)"
+        )
     return dates
 
 
@@ -174,19 +176,19 @@ def _positive_prices(source: str, frame: pd.DataFrame, column: str) -> pd.Series
     if refused.any():
         row = int(refused.to_numpy().argmax())
         raise InvalidArgument(
-            f"{source}: {_where(frame, row)}: {column} is {frame[column][row]!r}; prices are positive numbers"
+            f"{source}: {_where(frame, row)}: {column} is {frame[column][row]!r}, expected a positive number"
         )
     return prices.astype(np.float64)
 
 
 def _check_order(source: str, frame: pd.DataFrame) -> None:
-    """Every ticker's own rows must be in order of their dates: anything else is a mistake in the making of the file."""
+    """Refuses a ticker whose rows are not in ascending order of dates: that indicates an error in the file."""
     step = frame.groupby("ticker")["date"].diff().dt.days
     refused = (step <= 0).to_numpy()
     if refused.any():
         row = int(refused.argmax())
-        twice = "the date appears twice (bars within a day? make an array file of them: podrace data build)"
-        fault = twice if step[row] == 0 else "the date comes after a later one; sort by date"
+        twice = "the date appears twice (intraday bars? make an array file: podrace data build)"
+        fault = twice if step[row] == 0 else "the date follows a later one; sort by date"
         raise InvalidArgument(f"{source}: {_where(frame, row)}: {fault}")
 
 
@@ -217,8 +219,8 @@ def split_rows(
 
     Args:
         dates: [rows] datetime64[D], ascending; bars of one day share theirs.
-        options: Names the split and its dates.
-        history: Rows that must lie before the first one of training.
+        options: Select the split and its dates.
+        history: Rows required before the first row of training.
         bars_a_day: Rows of a full day.
 
     Returns:
@@ -238,7 +240,7 @@ def split_rows(
     if boundaries[0] < history:
         first = dates[history] if history < len(dates) else "none"
         raise InvalidArgument(
-            f"option 'train_start': {options.train_start} has {boundaries[0]} {unit} of prices before it and the "
+            f"option 'train_start': {options.train_start} has {boundaries[0]} {unit} of prices before it, the "
             f"indicators need {history} (first possible: {first})"
         )
     index = SPLITS.index(options.split)
@@ -246,17 +248,17 @@ def split_rows(
     needed = options.episode_days * bars_a_day or 3
     if len(rows) < needed:
         raise InvalidArgument(
-            f"split {options.split!r} has {len(rows)} of the {needed} {unit} that an episode needs; prices go from "
+            f"split {options.split!r} has {len(rows)} of the {needed} {unit} that an episode needs; prices range from "
             f"{dates[0]} to {dates[-1]}: set train_start < train_end < validation_end < backtest_end within them"
         )
     return boundaries[0], rows
 
 
 def _row(dates: NDArray[np.datetime64], name: str, text: str, default: int) -> int:
-    """Row of the first day at or after a date."""
+    """Returns the row of the first day at or after a date."""
     if not text:
         return default
     try:
         return int(np.searchsorted(dates, np.datetime64(date.fromisoformat(text))))
     except ValueError as error:
-        raise InvalidArgument(f"option {name!r}: {text!r} is no date (write 2010-01-31)") from error
+        raise InvalidArgument(f"option {name!r}: {text!r} is not a date (write 2010-01-31)") from error

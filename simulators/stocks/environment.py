@@ -1,8 +1,11 @@
-"""FinRL's trading task as one tensor program: N accounts trading the same market, each on its own day.
+"""Simulates FinRL's trading task as one tensor program: N accounts trade the same market, each on its own day.
 
-The task (Liu et al. 2020, "FinRL", arXiv 2011.09607; its StockTradingEnv): an account sees the close of a day, trades
-at that close, and is rewarded with the change of its value by the next close, fees included. Days may be shorter bars.
+The task (Liu et al. 2020, "FinRL", arXiv 2011.09607; its StockTradingEnv): an account observes the close of a day,
+trades at that close, and its reward is the change of its value up to the next close, after fees. A day may also be a
+shorter bar.
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,40 +14,41 @@ from simulators.base import Report, Space, Step
 from simulators.stocks.layouts import LAYOUTS, Accounts
 from simulators.stocks.market import Market
 from simulators.stocks.options import StockOptions
+from simulators.stocks.report import make_report
 from simulators.stocks.trading import trade_in_lots
 
 
 class StockSimulator:
-    """N accounts behind the Simulator interface; money is counted in float64, since float32 loses cents at 1e6.
+    """N accounts behind the Simulator interface. Money is in float64, because float32 loses cents at 1e6.
 
-    An observation is float32, in one of the layouts of `simulators.stocks.layouts`. An action [N, n] in [-1, 1] is the
-    fraction of `maximum_shares` to buy (or, negative, to sell), cut to whole shares. Nothing is sold short, cash earns
-    nothing. In turbulence everything is sold. In a bar without trades orders do not fill, and a stock that does not
-    belong to the pool is not bought.
+    Observations are float32, in one of the layouts of `simulators.stocks.layouts`. An action [N, n] in [-1, 1] is the
+    fraction of `maximum_shares` to buy (or, if negative, to sell), truncated to whole shares. There is no short
+    selling, and cash earns no interest. In turbulence everything is sold. In a bar without trades orders do not fill,
+    and a stock outside the pool cannot be bought.
 
-    An episode ends `truncated`, never `terminated`: on its last day the account goes on existing and only ceases to
-    be observed, so its future is worth bootstrapping. Every lane has its own day. Unless they are staggered, all lanes
-    end in the same step, and which step that is needs no question to the processors; on an accelerator, where a
-    question would have to be waited for, lanes that end are begun anew by a mask in every step, so that a step is
-    the same sequence of kernels on the same memory and can be captured (simulators.cuda_graph).
+    An episode ends `truncated`, never `terminated`: the account still has a future after its last day, so that state is
+    bootstrapped. Every lane has its own day. On the CPU, unless the lanes are staggered, all episodes end in the same
+    step, which the host counts. On an accelerator the host would have to wait to learn which lanes ended, so every step
+    resets the ended lanes by a mask. A step is then the same sequence of kernels on the same memory and can be captured
+    (simulators.cuda_graph).
 
     Attributes:
         observation_space: See simulators.base.Space.
         action_space: See simulators.base.Space.
         count: Number of lanes, N.
-        generator: Draws the days on which episodes begin.
+        generator: Draws the days on which episodes start.
         cash: [N] float64.
         shares: [N, n] float64, whole numbers.
         account_value: [N] float64: cash and the value of the shares at the close of `day`.
-        day: [N] int64: row of the market that each lane has reached.
+        day: [N] int64: row of the market in which each lane is.
     """
 
     def __init__(self, market: Market, options: StockOptions, count: int) -> None:
-        """Begins episodes with seed 0; `reset` chooses another.
+        """Starts episodes with seed 0; `reset` chooses another seed.
 
         Args:
-            market: The rows to trade; the simulator lives on the device of its tensors.
-            options: Money, fees and episodes; its split, data and layout are those `market` was loaded with.
+            market: The rows to trade; the simulator uses the device of its tensors.
+            options: Money, fees and episodes; split, data and layout must be those with which `market` was loaded.
             count: Number of lanes.
         """
         rows, stocks = market.close.shape
@@ -52,7 +56,7 @@ class StockSimulator:
         self.observation_space = Space("continuous", (self._layout.size(stocks),), torch.float32)
         self.action_space = Space("continuous", (stocks,), torch.float32, (-1.0,) * stocks, (1.0,) * stocks)
         self.count, self._market, self._options = count, market, options
-        # A block is copied as it is only if its rows lie together.
+        # Copying a block is fast only if its rows are contiguous.
         blocks = torch.split(market.features, list(self._layout.blocks(stocks)), dim=1)
         self._features = [block.contiguous() for block in blocks]
         self._whole_split = options.episode_days == 0
@@ -82,12 +86,12 @@ class StockSimulator:
             truncated=torch.zeros(count, dtype=torch.bool, device=device),
             final_observation=torch.zeros(shape, device=device),
         )
-        # Of lane 0: account value, cash and shares in every row; one half is written while the other is finished.
+        # Lane 0's account value, cash and shares in every row: one half for the current episode, one for the last.
         self._record = money(2 * rows if self._whole_split else 0, 2 + stocks)
         self._finished_episodes = torch.zeros(1, dtype=torch.int64, device=device)
 
     def reset(self, seed: int) -> Tensor:
-        """See simulators.base.Simulator; the seed draws the days on which episodes begin."""
+        """See simulators.base.Simulator; the seed determines the days on which episodes start."""
         self.generator.manual_seed(seed)
         self._finished_episodes.zero_()
         self._steps = 0
@@ -124,7 +128,7 @@ class StockSimulator:
         self.shares.copy_(shares)
 
     def _orders(self, action: Tensor) -> Tensor:
-        """Whole shares to trade, [N, n] float64; in turbulence, everything held is to be sold."""
+        """Returns whole shares to trade, [N, n] float64; in turbulence, all shares held are sold."""
         market = self._market
         orders = (action.clamp(-1, 1) * self._options.maximum_shares).trunc_().double()
         if self._options.ignored_shares:
@@ -138,7 +142,7 @@ class StockSimulator:
         return orders
 
     def _mark_ended(self) -> bool:
-        """Marks the lanes whose episode has ended; False where it is known that there are none."""
+        """Marks the lanes whose episode has ended; returns False if it is known that there are none."""
         if self._together:
             self._steps = (self._steps + 1) % (self._episode_rows - 1)
             self._live.truncated.fill_(self._steps == 0)
@@ -147,7 +151,7 @@ class StockSimulator:
         return not self._on_processors or bool(self._live.truncated.any())
 
     def _begin_episodes(self) -> None:
-        """Gives the lanes that are marked as ended a new account."""
+        """Resets the accounts of the lanes that are marked as ended."""
         lanes = self._live.truncated
         starts = self._market.close.shape[0] - self._episode_rows + 1
         start = torch.randint(starts, (self.count,), generator=self.generator, device=self.day.device)
@@ -158,7 +162,7 @@ class StockSimulator:
         self._idle_bars.masked_fill_(lanes.unsqueeze(1), 0)
 
     def _see_close(self) -> None:
-        """Values every account at the close of its day and observes it."""
+        """Computes every account's value at the close of its day, and its observation."""
         torch.index_select(self._market.close, 0, self.day, out=self._close)
         holdings = self.shares * self._close
         torch.add(self.cash, holdings.sum(1), out=self.account_value)
@@ -175,18 +179,19 @@ class StockSimulator:
         self._record.index_copy_(0, half + self.day[:1], row.unsqueeze(0))
 
     def report(self) -> Report:
-        """How lane 0 did in its last finished episode; see `simulators.stocks.report`.
+        """Reports lane 0's last finished episode; see `simulators.stocks.report`.
 
-        Only episodes of the whole split are reported; the report is empty before the first has ended.
+        Only episodes of the whole split are reported; the report is empty until the first one has ended.
         """
-        from simulators.stocks.report import make_report  # trades at random, and hence knows this module
-
         finished = int(self._finished_episodes)
         if not self._whole_split or not finished:
             return Report()
         rows = self._market.close.shape[0]
         record = self._record[(finished - 1) % 2 * rows :][:rows]
-        return make_report(self._market, self._options, record.cpu().numpy())
+        return make_report(self._market, self._options, record.cpu().numpy(), self._whole_split_accounts)
+
+    def _whole_split_accounts(self, count: int) -> "StockSimulator":
+        return StockSimulator(self._market, replace(self._options, episode_days=0, staggered=False), count)
 
     def close(self) -> None:
-        """Nothing to free: tensors go with the simulator."""
+        """Has no resources to free: the tensors are freed with the simulator."""

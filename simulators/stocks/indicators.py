@@ -1,6 +1,6 @@
-"""What a trader may know at the close of a bar besides the close itself: every value depends on that bar and before.
+"""Computes what a trader knows at a bar's close besides the close: every value depends on that and earlier bars only.
 
-Technical indicators come from stockstats; the turbulence index is our own.
+Technical indicators come from stockstats; the turbulence index is computed here.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,14 +16,14 @@ from simulators.stocks.bars import Array
 from simulators.stocks.data import Prices
 
 INDICATOR_HISTORY_DAYS = 59
-"""Rows (days, or bars within days) needed before the first one used: the longest window, of close_60_sma, is full."""
+"""Rows (days or shorter bars) before the first usable one: the longest window, of close_60_sma, is then full."""
 TURBULENCE_WINDOW = 252
 TURBULENCE_HISTORY_DAYS = TURBULENCE_WINDOW + 1
-"""Days needed before the first one used: a full window of returns before that day's own."""
+"""Days before the first usable one: a full window of returns before that day's own."""
 NEUTRAL = {"rsi_30": 50.0, "dx_30": 0.0, "cci_30": 0.0}
-"""What an indicator is taken to be where it is undefined, because the price stood still for a while within a day."""
+"""Values that replace an indicator where it is undefined because the intraday price did not move for a while."""
 
-NORMALISATIONS: dict[str, Callable[[Array, Array], Array]] = {
+NORMALIZATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "macd": lambda macd, close: 50 * macd / close,
     "boll_ub": lambda band, close: 10 * (band / close - 1),
     "boll_lb": lambda band, close: 10 * (band / close - 1),
@@ -33,20 +33,20 @@ NORMALISATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "close_30_sma": lambda average, close: 10 * (average / close - 1),
     "close_60_sma": lambda average, close: 10 * (average / close - 1),
 }
-"""FinRL's eight indicators in its order, each with its scaling for a network: (value, close) -> about unit size.
-Amounts of money are taken relative to the close, so that a value means the same for every stock and year."""
+"""FinRL's eight indicators in its order, each with a scaling for networks: (value, close) -> about unit size.
+Amounts of money are divided by the close, so that a value means the same for every stock and year."""
 
 
-def technical_indicators(prices: Prices, names: Iterable[str] = tuple(NORMALISATIONS)) -> dict[str, Array]:
-    """The indicators of FinRL's state, as stockstats defines them.
+def technical_indicators(prices: Prices, names: Iterable[str] = tuple(NORMALIZATIONS)) -> dict[str, Array]:
+    """Computes the indicators of FinRL's state, as stockstats defines them.
 
     Args:
         prices: n stocks over some rows.
-        names: Which, of the keys of `NORMALISATIONS`.
+        names: The indicators to compute, keys of `NORMALIZATIONS`.
 
     Returns:
-        Indicator name to its values, [rows, n]. The first `INDICATOR_HISTORY_DAYS` rows have windows that are not
-        full yet.
+        Indicator name to its values, [rows, n]. In the first `INDICATOR_HISTORY_DAYS` rows some windows are not full
+        yet.
     """
     frames = [
         stockstats.wrap(pd.DataFrame({"high": high, "low": low, "close": close}))
@@ -55,14 +55,14 @@ def technical_indicators(prices: Prices, names: Iterable[str] = tuple(NORMALISAT
     return {name: np.stack([frame[name].to_numpy(np.float64) for frame in frames], axis=1) for name in names}
 
 
-def defined_indicators(prices: Prices, names: Iterable[str] = tuple(NORMALISATIONS)) -> dict[str, Array]:
-    """As `technical_indicators`, without values that no network can take.
+def defined_indicators(prices: Prices, names: Iterable[str] = tuple(NORMALIZATIONS)) -> dict[str, Array]:
+    """Computes `technical_indicators` without undefined values.
 
-    Within days, an indicator that is undefined because the price stood still has its `NEUTRAL` value: a thinly traded
-    stock does that.
+    In bars shorter than a day, an indicator that is undefined because the price did not move is replaced by its
+    `NEUTRAL` value: this is normal for a thinly traded stock.
 
     Raises:
-        InvalidArgument: An indicator is undefined in a row with full history: the stock has stood still for days.
+        InvalidArgument: An indicator is undefined in a row with full history: the price did not move for days.
     """
     indicators = technical_indicators(prices, names)
     for name, values in indicators.items():
@@ -73,21 +73,22 @@ def defined_indicators(prices: Prices, names: Iterable[str] = tuple(NORMALISATIO
 
 
 def market_features(prices: Prices, reference: Array) -> NDArray[np.float32]:
-    """The market's part of an observation, scaled for a network.
+    """Computes the market's part of an observation, scaled for a network.
 
     Args:
         prices: n stocks over some rows.
-        reference: [n] closes that the logarithmic price is relative to; of a day not later than any that is used.
+        reference: [n] closes by which log prices are divided; of a day not later than any row that is used.
 
     Returns:
-        [rows, 9 n]: log(close / reference) of every stock, then indicator by indicator, scaled by `NORMALISATIONS`.
+        [rows, 9 n]: log(close / reference) of every stock, then each indicator of all stocks, scaled by
+        `NORMALIZATIONS`.
 
     Raises:
-        InvalidArgument: An indicator is undefined in a row with full history: the stock has stood still.
+        InvalidArgument: An indicator is undefined in a row with full history: the price did not move.
     """
     features = [np.log(prices.close / reference)]
     for name, values in defined_indicators(prices).items():
-        features.append(NORMALISATIONS[name](values, prices.close))
+        features.append(NORMALIZATIONS[name](values, prices.close))
     return np.concatenate(features, axis=1).astype(np.float32)
 
 
@@ -96,19 +97,19 @@ def _check_finite(prices: Prices, name: str, values: Array) -> None:
     if len(refused):
         row, column = refused[0]
         where = f"{prices.tickers[column]} {prices.dates[row + INDICATOR_HISTORY_DAYS]}"
-        raise InvalidArgument(f"{where}: {name} is undefined because the price stood still: leave this stock out")
+        raise InvalidArgument(f"{where}: {name} is undefined because the price did not move: leave this stock out")
 
 
 def turbulence(close: Array, window: int = TURBULENCE_WINDOW) -> Array:
-    """The financial turbulence index at each day's close.
+    """Computes the financial turbulence index at each day's close.
 
-    d_t = (r_t - m) S^-1 (r_t - m)', with r_t the returns of day t and m, S the mean and sample covariance of the
+    d_t = (r_t - m) S^-1 (r_t - m)', with r_t the returns of day t, and m, S the mean and sample covariance of the
     returns of the days before it (Kritzman and Li 2010, "Skulls, Financial Turbulence, and Risk Management",
-    equation 1). The pseudo-inverse stands in for a covariance without inverse, as in FinRL.
+    equation 1). As in FinRL, S^-1 is the pseudo-inverse, which also exists for a singular covariance.
 
     Args:
         close: [days, n].
-        window: Returns that a day's are held against.
+        window: Number of returns with which each day's are compared.
 
     Returns:
         [days]; NaN in the first `window` + 1, where the window is not full.
@@ -119,8 +120,8 @@ def turbulence(close: Array, window: int = TURBULENCE_WINDOW) -> Array:
     returns = close[1:] / close[:-1] - 1
     windows = sliding_window_view(returns[:-1], window, axis=0)  # [days, n, window]
     mean = windows.mean(axis=2)
-    centred = windows - mean[:, :, None]
-    covariance = centred @ centred.transpose(0, 2, 1) / (window - 1)
+    centered = windows - mean[:, :, None]
+    covariance = centered @ centered.transpose(0, 2, 1) / (window - 1)
     surprise = returns[window:] - mean
     precision = np.linalg.pinv(covariance, hermitian=True)
     index[window + 1 :] = np.einsum("ti,tij,tj->t", surprise, precision, surprise)
@@ -128,13 +129,13 @@ def turbulence(close: Array, window: int = TURBULENCE_WINDOW) -> Array:
 
 
 def known_turbulence(prices: Prices, window: int = TURBULENCE_WINDOW) -> Array:
-    """The turbulence index as far as it is known at the close of each row.
+    """Computes the turbulence index that is known at the close of each row.
 
-    At a daily close that is the index of the day itself. Within a day its close is yet to come, so that all of its bars
-    know the index of the day before.
+    With daily rows this is the index of the day itself. With shorter bars the day's close is not known yet, so all bars
+    of a day have the index of the day before.
 
     Returns:
-        [rows]; NaN while no window is full.
+        [rows]; NaN until a window is full.
     """
     if prices.bars_a_day == 1:
         return turbulence(prices.close, window)

@@ -1,6 +1,6 @@
-"""What an account observes: the layouts of the state that were published, and ours, scaled for a network.
+"""Computes observations of accounts: FinRL's published layouts, and podrace's own, scaled for a network.
 
-`scaled`, [2 + 10 n], holds FinRL's state so that its numbers can be computed back:
+`scaled`, [2 + 10 n], contains FinRL's state, transformed reversibly:
 
     0           log(account value / initial cash)
     1           cash / account value
@@ -14,10 +14,10 @@
     1+n ..      shares of each stock
     1+2n ..     the eight indicators in FinRL's order, indicator by indicator
 
-`minute`, [3 + 10 n], is that of FinRL's minute variant (Li et al. 2021, arXiv 2111.05188):
+`minute`, [3 + 10 n], is the state of FinRL's minute variant (Li et al. 2021, arXiv 2111.05188):
 
     0           max(cash, 10,000) 2^-12
-    1, 2        h (1 / (1 + exp(-e x / h)) - 1/2) 2^-5 of the turbulence index x and its threshold h; whether x >= h
+    1, 2        h (1 / (1 + exp(-e x / h)) - 1/2) 2^-5 for the turbulence index x and its threshold h; whether x >= h
     3 ..        close of each stock 2^-6
     3+n ..      shares of each stock 2^-6
     3+2n ..     bars since the stock was last traded
@@ -37,15 +37,15 @@ from torch import Tensor
 
 from simulators.stocks.bars import Array
 from simulators.stocks.data import Prices
-from simulators.stocks.indicators import NORMALISATIONS, defined_indicators, market_features
+from simulators.stocks.indicators import NORMALIZATIONS, defined_indicators, market_features
 
-MINUTE_INDICATORS = tuple(name for name in NORMALISATIONS if name != "cci_30")
+MINUTE_INDICATORS = tuple(name for name in NORMALIZATIONS if name != "cci_30")
 LEAST_CASH = 1e4
-"""What layout minute shows of less cash."""
+"""Lower bound of the cash shown by layout minute."""
 
 
 class Accounts(NamedTuple):
-    """What the accounts are when they are observed; float64 unless said otherwise."""
+    """State of the accounts when they are observed; float64 unless noted."""
 
     cash: Tensor
     """[N]."""
@@ -62,20 +62,20 @@ class Accounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How an observation is made of the market's features, which are known in advance, and of the account."""
+    """How an observation is built from the market's features, which are computed in advance, and the account."""
 
     size: Callable[[int], int]
-    """Numbers in an observation, of how many stocks."""
+    """Number of elements in an observation, given the number of stocks."""
     features: Callable[[Prices, Array], NDArray[np.float32]]
-    """The market's part of all rows, [rows, F], from the prices and the closes [n] that prices are relative to."""
+    """Computes the market's part of all rows, [rows, F], from the prices and the reference closes [n]."""
     observe: Callable[[Accounts, Sequence[Tensor], Tensor, Tensor], None]
-    """Writes observations [N, size] float32 (last), given the market's features in blocks [rows, ...] float32 (second)
-    and the row that each account has reached, [N] int64."""
+    """Writes observations [N, size] float32 (last argument), given the market's features in blocks [rows, ...] float32
+    (second) and the current row of each account, [N] int64 (third)."""
     blocks: Callable[[int], tuple[int, ...]]
-    """Sizes of the blocks, of how many stocks: what stands together in the features and in an observation."""
+    """Sizes of the blocks, given the number of stocks: parts of the features that are contiguous in an observation."""
     shows_idle_bars: bool = False
     shows_turbulence: bool = False
-    """Its features begin with the two of turbulence, which `simulators.stocks.market` puts there."""
+    """Whether the features start with two elements of turbulence, which `simulators.stocks.market` adds."""
 
 
 def _observe_scaled(accounts: Accounts, features: Sequence[Tensor], day: Tensor, observation: Tensor) -> None:
@@ -114,7 +114,7 @@ def _observe_minute(accounts: Accounts, features: Sequence[Tensor], day: Tensor,
 
 
 def turbulence_features(index: Array, threshold: float) -> NDArray[np.float32]:
-    """The two elements of layout minute, [rows, 2], of the turbulence index [rows] and its threshold; 0 without one."""
+    """Computes layout minute's two elements, [rows, 2], from the turbulence index [rows] and its threshold (0: off)."""
     if threshold == 0:
         return np.zeros((len(index), 2), np.float32)
     term = threshold * (1 / (1 + np.exp(-np.e * index / threshold)) - 0.5) * 2.0**-5
@@ -135,4 +135,4 @@ LAYOUTS = {
         shows_turbulence=True,
     ),
 }
-"""By the name of the option."""
+"""Layouts by the value of the option `layout`."""

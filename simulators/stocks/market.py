@@ -1,4 +1,4 @@
-"""One split of the prices as tensors, with everything about a row that does not depend on the account precomputed."""
+"""Loads one split of the prices as tensors, and precomputes everything that does not depend on the account."""
 
 import functools
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ _KEPT_MARKETS = 4
 
 @dataclass(frozen=True)
 class Market:
-    """The days (or bars within days) of one split; row d of each tensor is what is known at the close of row d."""
+    """The days (or shorter bars) of one split; row d of each tensor is what is known at the close of row d."""
 
     dates: tuple[str, ...]
-    """ISO dates, ascending; bars of one day share theirs."""
+    """ISO dates, ascending; all bars of a day have the same date."""
     tickers: tuple[str, ...]
     close: Tensor
     """[rows, n] float64."""
     features: Tensor
     """[rows, F] float32; see `simulators.stocks.layouts`."""
     turbulent: Tensor | None = None
-    """[rows] bool: the turbulence index has reached the threshold; None when the guard is off."""
+    """[rows] bool: the turbulence index has reached the threshold; None when the threshold is 0."""
     traded: Tensor | None = None
-    """[rows, n] bool: there were trades in the bar, so that an order can fill; None when there always were."""
+    """[rows, n] bool: the bar had trades, so orders fill; None when all bars had."""
     member: Tensor | None = None
-    """[rows, n] bool: the stock belongs to the pool, so that it may be bought; None when all do."""
+    """[rows, n] bool: the stock belongs to the pool and may be bought; None when all always do."""
     index_close: Tensor | None = None
-    """[rows] float64 of an index fund; None when the data has none."""
+    """[rows] float64, closes of an index fund; None when the data has none."""
     bars_a_day: int = 1
     """Rows of a full day."""
 
@@ -48,25 +48,25 @@ class Market:
 
 
 def load_market(options: StockOptions, device: str = "cpu") -> Market:
-    """Loads the split that the options name.
+    """Loads the split named by the options.
 
-    Rows after the split are dropped before anything is computed, so that nothing can leak from them; rows before it
-    only serve as history of the indicators. A pod opens the same few splits for one agent after the other: the last
-    ones are kept, and shared, because nobody writes into them. A file that was written since is read again.
+    Rows after the split are dropped before anything is computed, so nothing can leak from them. Rows before it only
+    serve as history of the indicators. A pod opens the same few splits for one agent after the other, so the last few
+    are cached; sharing them is safe because they are never written. A file that has changed is read again.
 
     Args:
-        options: Data and split.
-        device: Where the tensors live.
+        options: Options of the data and the split.
+        device: Device of the tensors.
 
     Raises:
-        InvalidArgument: The data or the split cannot be used; the line says why.
+        InvalidArgument: The data or the split cannot be used; the message says why.
         Unimplemented: The file's format needs a package that is not installed.
     """
     return _load_market(options, device, _version(options.path))
 
 
 def _version(path: str) -> tuple[int, ...]:
-    """Differs when the file was written or replaced; the same for prices that are no file."""
+    """Returns a value that changes when the file is written or replaced; constant if `path` is not a file."""
     try:
         status = Path(path).stat()
     except OSError:
@@ -82,7 +82,7 @@ def _load_market(options: StockOptions, device: str, version: tuple[int, ...]) -
     prices = prices.until(rows.stop)
     layout = LAYOUTS[options.layout]
     features = layout.features(prices, prices.close[training_start])[rows.start :]
-    # The index of a whole history is not cheap: only when somebody asks for it.
+    # Computing the index over a whole history is expensive, so it is done only if it is used.
     index = known_turbulence(prices, options.turbulence_days)[rows.start :] if guarded else np.zeros(len(rows))
     if layout.shows_turbulence:
         features = np.concatenate([turbulence_features(index, options.turbulence_threshold), features], axis=1)
@@ -106,13 +106,13 @@ def _load_market(options: StockOptions, device: str, version: tuple[int, ...]) -
 
 
 def _history(prices: Prices, options: StockOptions) -> int:
-    """Rows before the first one on which everything that is asked for is known."""
+    """Returns the number of rows before the first one in which all requested features are known."""
     if options.turbulence_threshold == 0:
         return INDICATOR_HISTORY_DAYS
     days = options.turbulence_days + 1
     if prices.bars_a_day == 1:
         return max(days, INDICATOR_HISTORY_DAYS)
-    # The first index belongs to the day after these, and is known from the next morning on.
+    # The first index belongs to the day after these, and is known from the following morning.
     ends = prices.day_ends
     first = int(ends[days]) + 1 if days < len(ends) else len(prices.dates)
     return max(first, INDICATOR_HISTORY_DAYS)

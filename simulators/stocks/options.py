@@ -1,4 +1,4 @@
-"""What a user may set about the trading task."""
+"""Defines the options of the trading task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,62 +17,63 @@ LAYOUT_DEFAULTS: Mapping[str, Mapping[str, object]] = {
         "ignored_shares": 10,
     },
 }
-"""The published layouts, and what a layout sets unless the user does."""
+"""The published layouts, and the defaults that each one changes."""
 
 
 @dataclass(frozen=True)
 class StockOptions:
     """Options of the simulator `stocks`; dates are ISO (2010-01-31) and every split is half-open: [start, end).
 
-    Fixed, and hence no options: nothing is sold short, cash earns no interest, and orders fill at the close that the
-    account sees.
+    Fixed, and therefore not options: there is no short selling, cash earns no interest, and orders fill at the close
+    that the account observes.
 
     Raises:
         InvalidArgument: A value is out of range.
     """
 
     tickers: tuple[str, ...] = ()
-    """Stocks of the pool, in the order of the action; all that the data holds when empty."""
+    """Stocks of the pool, in the order of the action. Empty: all stocks in the data."""
     path: str = ""
-    """Where the prices come from: an array file (`podrace data build`: daily or shorter bars), a CSV or Parquet file of
-    daily prices (columns: simulators.stocks.data), or `synthetic:minute?symbols=10&days=60&seed=1`
-    (simulators.stocks.synthetic). When empty, the built-in daily prices; in layout minute, synthetic ones."""
+    """Source of the prices: an array file (`podrace data build`: daily or shorter bars), a CSV or Parquet file of daily
+    prices (columns: simulators.stocks.data), or `synthetic:minute?symbols=10&days=60&seed=1`
+    (simulators.stocks.synthetic). Empty: the built-in daily prices; in layout minute, synthetic ones."""
     layout: str = "scaled"
-    """What an observation holds: scaled, finrl or minute (simulators.stocks.layouts). Layout minute also has other
-    defaults, those of its publication: reward_scale 2^-13 and ignored_shares 10."""
+    """What an observation contains: scaled, finrl or minute (simulators.stocks.layouts). Layout minute changes other
+    defaults to those of its publication: reward_scale 2^-13 and ignored_shares 10."""
     split: str = "train"
-    """Which days are traded: train [train_start, train_end), validation [train_end, validation_end) or backtest
+    """Days to trade: train [train_start, train_end), validation [train_end, validation_end) or backtest
     [validation_end, backtest_end). Nothing later than the split is ever loaded into the simulator."""
     train_start: str = ""
-    """The first day with enough history for the indicators when empty."""
+    """Empty: the first day with enough history for the indicators."""
     train_end: str = "2010-01-01"
-    """As the next one, for synthetic prices, a day that leaves 70 % of the days to training, 15 % to validation."""
+    """For synthetic prices, this and validation_end default to dates that give training 70 % and validation 15 % of the
+    days."""
     validation_end: str = "2011-07-01"
     backtest_end: str = ""
-    """The end of the data when empty."""
+    """Empty: the end of the data."""
     episode_days: int = 0
-    """Days (closes seen) in an episode, which has one step fewer; every episode begins on a day drawn at random. With
-    shorter bars than days, as many bars as so many full days have, beginning at any bar. 0: every episode is the whole
+    """Days (observed closes) in an episode, which has one step fewer; every episode starts on a random day. With bars
+    shorter than a day, as many bars as that number of full days has, starting at any bar. 0: every episode is the whole
     split."""
     staggered: bool = False
-    """Lane i of N skips i/N of its first episode, so that episodes end in turn and not all in one step."""
+    """Lane i of N skips i/N of its first episode, so that the episodes do not all end in the same step."""
     captured: bool = False
-    """On a CUDA device: steps are played back as one CUDA graph (simulators.cuda_graph)."""
+    """On a CUDA device: steps are replayed from a CUDA graph (simulators.cuda_graph)."""
     initial_cash: float = 1e6
     cost: float = 0.001
     """Fee as a fraction of the traded value, on each side."""
     maximum_shares: int = 100
     """Shares of one stock traded by an action of 1 (FinRL's hmax)."""
     lot_size: int = 1
-    """Shares are traded in multiples of this."""
+    """Shares are traded in multiples of this number."""
     ignored_shares: int = 0
     """Orders of at most this many shares are ignored."""
     turbulence_threshold: float = 0.0
-    """Turbulence index from which everything is sold and nothing bought; 0 switches the guard off."""
+    """Turbulence index at which everything is sold and nothing is bought; 0: off."""
     turbulence_days: int = 252
-    """Days before a day that its turbulence is measured against."""
+    """Number of preceding days with which the turbulence index compares a day."""
     reward_scale: float = 1e-4
-    """Reward for one unit of money gained."""
+    """Reward per unit of money gained."""
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
@@ -93,10 +94,10 @@ class StockOptions:
 
 
 def check_layout(layout: object) -> None:
-    """Refuses a layout that there is not.
+    """Refuses an unknown layout.
 
     Raises:
-        InvalidArgument: It is none of `LAYOUT_DEFAULTS`.
+        InvalidArgument: The layout is not a key of `LAYOUT_DEFAULTS`.
     """
     if layout not in LAYOUT_DEFAULTS:
         hint = closest(str(layout), LAYOUT_DEFAULTS)

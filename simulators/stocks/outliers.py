@@ -1,4 +1,4 @@
-"""Bad ticks: prices that nobody can have traded at, because they are gone with the next bar. Pure."""
+"""Finds and repairs bad ticks: implausible prices that jump and return within the next bar. Pure."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from simulators.stocks.bars import Array, Flags
 NORMAL_MEDIAN = 1.4826
 """Standard deviation of a normal variable / median of its absolute value."""
 REVERSION = 0.5
-"""What may be left of the jump after the next bar."""
+"""Fraction of the jump that may remain after the next bar."""
 
 
 @dataclass(frozen=True)
@@ -22,22 +22,22 @@ class BadTick:
     deviations: float
     """Size of the jump in robust deviations of the symbol's returns."""
     jump: float
-    """The return into the bar; the next one takes it back."""
+    """The return of this bar; the next bar reverts it."""
 
 
 def find_bad_ticks(close: Array, filled: Flags, deviations: float) -> list[BadTick]:
-    """Finds closes that jump away and back within the next bar.
+    """Finds closes that jump and return within the next bar.
 
     A jump is a return beyond `deviations` robust deviations (1.4826 x the median of absolute returns that are not 0) of
     its symbol; it reverts if the next return is as large, has the other sign, and leaves less than half of it.
 
     Args:
         close: [bars, n] positive.
-        filled: [bars, n] bars without trades; they are left out.
-        deviations: From which size on a jump is suspicious.
+        filled: [bars, n] bars without trades; they are skipped.
+        deviations: Size from which a jump is suspicious.
 
     Returns:
-        By symbol and bar.
+        The bad ticks, ordered by symbol and bar.
     """
     found = []
     for column in range(close.shape[1]):
@@ -57,21 +57,21 @@ def find_bad_ticks(close: Array, filled: Flags, deviations: float) -> list[BadTi
 
 
 def robust_deviation(returns: Array) -> float:
-    """Standard deviation as the median tells it, whatever a few returns are; 0 without any that is not 0."""
+    """Estimates the standard deviation from the median, robust to outliers; 0 if all returns are 0."""
     moved = np.abs(returns[returns != 0])
     return NORMAL_MEDIAN * float(np.median(moved)) if len(moved) else 0.0
 
 
 def repair(ticks: list[BadTick], prices: list[Array], volume: Array) -> tuple[list[Array], Array, NDArray[np.bool_]]:
-    """Puts the close before it in the place of every price of a bad tick.
+    """Replaces every price of a bad tick by the close before it.
 
     Args:
-        ticks: Found in the last of `prices`.
+        ticks: Bad ticks found in the last array of `prices`.
         prices: Arrays [bars, n]; the last one holds the closes.
         volume: [bars, n].
 
     Returns:
-        The prices, the volume (0 where repaired), and where [bars, n].
+        The prices, the volume (0 where repaired), and which bars were repaired, [bars, n].
     """
     prices, volume, repaired = [values.copy() for values in prices], volume.copy(), np.zeros(volume.shape, bool)
     for tick in ticks:

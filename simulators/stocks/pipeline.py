@@ -1,21 +1,21 @@
-"""From raw bars to the arrays of a file: a chain of pure functions, each of which refuses, repairs and marks, or notes.
+"""Builds the arrays of a file from raw bars, by a chain of pure functions that refuse, repair and mark, or note.
 
-| what | what happens |
+| input | result |
 |---|---|
-| bars of a symbol out of order, or one twice | refused |
-| some times with a zone and some without; a time that is none | refused (simulators.stocks.sources) |
-| a symbol that was asked for and is not there | refused |
+| bars of a symbol out of order or duplicated | refused |
+| times partly with and partly without a zone; an invalid time | refused (simulators.stocks.sources) |
+| a requested symbol without bars | refused |
 | a price that is NaN, 0 or negative; a negative volume; high < low | refused; with `repair` the bar counts as missing |
-| a bar that does not begin on the grid of the session | refused |
-| bars before the open or after the close, or on a holiday | left out and counted; refused when they are the most |
-| a split that was not taken out (simulators.stocks.splits) | refused; `adjust` takes it out, `accept` leaves it |
-| a missing bar | the close before it, volume 0; marked in `filled` |
-| bars missing for more than `maximum_gap_days` sessions on end | refused |
-| a symbol that begins later than the others | the first bars of all are left out; refused from `maximum_gap_days` on |
+| a bar that does not start on the grid of the session | refused |
+| bars before the open or after the close, or on a holiday | dropped and counted; refused if they are the majority |
+| an unadjusted split (simulators.stocks.splits) | refused; `adjust` removes it, `accept` leaves it |
+| a missing bar | filled with the close before it, volume 0; marked in `filled` |
+| bars missing for more than `maximum_gap_days` consecutive sessions | refused |
+| a symbol that starts later than the others | first bars of all dropped; refused above `maximum_gap_days` |
 | a bad tick (simulators.stocks.outliers) | noted; with `repair` the close before it, marked in `repaired` |
 | a half day | marked in `half_day` |
-| a symbol that is no member of the pool on a day | marked in `member`: it may be held and sold, not bought |
-| a symbol of the table of members without prices | noted: what it would have earned is missing from every result |
+| a symbol outside the pool on a day | marked in `member`: it may be held and sold, not bought |
+| a symbol of the table of members without prices | noted: its returns are missing from every result |
 """
 
 from collections.abc import Sequence
@@ -36,20 +36,20 @@ from simulators.stocks.splits import Split, adjust_for_split, find_splits
 
 @dataclass(frozen=True)
 class Panel:
-    """Raw bars on the grid; NaN where there is none."""
+    """Raw bars on the grid; NaN where a bar is missing."""
 
     tickers: tuple[str, ...]
     grid: Grid
     prices: list[Array]
-    """open, high, low, close [bars, n]."""
+    """open, high, low and close, each [bars, n]."""
     volume: Array
 
 
 def build(raw: RawBars, options: BuildOptions) -> Bars:
-    """Makes the arrays of a file from raw bars.
+    """Builds the arrays of a file from raw bars.
 
     Raises:
-        InvalidArgument: As the table of this module says; a line that names symbol and date.
+        InvalidArgument: As the table of this module says; the message names symbol and date.
         Unimplemented: exchange_calendars is not installed.
     """
     frame, notes = checked_rows(raw, options)
@@ -63,8 +63,8 @@ def build(raw: RawBars, options: BuildOptions) -> Bars:
         prices, volume, repaired = repair(ticks, panel.prices, panel.volume)
         panel = replace(panel, prices=prices, volume=volume)
     member, absent = membership(panel, options)
-    told = [*notes, *adjusted, *left_out, *taken_out, *gaps, *_tell(panel, ticks, options.repair), *absent]
-    bars = _bars(raw, panel, options, filled, repaired, member, told)
+    every_note = [*notes, *adjusted, *left_out, *taken_out, *gaps, *_notes(panel, ticks, options.repair), *absent]
+    bars = _bars(raw, panel, options, filled, repaired, member, every_note)
     check_bars(raw.source, bars)
     return bars
 
@@ -73,7 +73,7 @@ def build(raw: RawBars, options: BuildOptions) -> Bars:
 
 
 def aligned(raw: RawBars, frame: pd.DataFrame, options: BuildOptions) -> tuple[Panel, list[str]]:
-    """The bars on the grid of the sessions; NaN where one is missing."""
+    """Puts the bars on the grid of the sessions; NaN where one is missing."""
     grid = _grid(raw, frame, options)
     seconds = frame["seconds"].to_numpy()
     place = np.searchsorted(grid.key, seconds)
@@ -88,7 +88,7 @@ def aligned(raw: RawBars, frame: pd.DataFrame, options: BuildOptions) -> tuple[P
         panels.append(np.full((len(grid.key), len(tickers)), np.nan))
         panels[-1][rows, columns] = kept[name].to_numpy()
     dropped = len(frame) - len(kept)
-    notes = [f"{dropped} bars outside of the sessions of {options.calendar} left out"] if dropped else []
+    notes = [f"{dropped} bars outside the sessions of {options.calendar} dropped"] if dropped else []
     return Panel(tickers, grid, panels[:4], panels[4]), notes
 
 
@@ -105,23 +105,23 @@ def _grid(raw: RawBars, frame: pd.DataFrame, options: BuildOptions) -> Grid:
 
 
 def _check_grid(raw: RawBars, frame: pd.DataFrame, grid: Grid, on_grid: Flags) -> None:
-    """Refuses bars within a session that are not on the grid, and data that hardly ever is within a session."""
+    """Refuses bars that are within a session but not on the grid, and data that is mostly outside of sessions."""
     if not raw.daily:
         seconds = frame["seconds"].to_numpy()
         session = np.searchsorted(grid.opening, seconds, side="right") - 1
         within = (session >= 0) & (seconds < grid.closing[session])
-        # During a lunch break nothing is on the grid either.
+        # Bars in a lunch break are not on the grid either, but start at a multiple of the bar length.
         astray = within & ~on_grid & ((seconds - grid.opening[session]) % np.diff(grid.key).min() != 0)
         if astray.any():
             row = int(astray.argmax())
             raise InvalidArgument(
-                f"{raw.source}: {where(raw, frame, row)}: the bar begins between two bars of the session; "
-                "give --bar, or make bars of one length"
+                f"{raw.source}: {where(raw, frame, row)}: the bar starts between two bars of the session; "
+                "set --bar, or resample to bars of one length"
             )
     if on_grid.mean() < 0.5:
         raise InvalidArgument(
-            f"{raw.source}: {len(on_grid) - int(on_grid.sum())} of {len(on_grid)} bars lie outside of the sessions: "
-            "is it another --calendar, or another --timezone?"
+            f"{raw.source}: {len(on_grid) - int(on_grid.sum())} of {len(on_grid)} bars are outside the sessions: "
+            "check --calendar and --timezone"
         )
 
 
@@ -129,27 +129,27 @@ def _check_grid(raw: RawBars, frame: pd.DataFrame, grid: Grid, on_grid: Flags) -
 
 
 def without_splits(source: str, panel: Panel, options: BuildOptions) -> tuple[Panel, list[str]]:
-    """Takes known splits out of the prices, and finds others, which are refused, taken out or accepted."""
+    """Removes known splits from the prices, and detects others, which are refused, removed or accepted."""
     notes = []
     for split in options.splits:
         if split.symbol not in panel.tickers:
-            raise InvalidArgument(f"splits: there are no bars of {split.symbol!r}")
+            raise InvalidArgument(f"splits: no bars of {split.symbol!r}")
         panel = _without(panel, split)
-        notes.append(f"{split.symbol} {split.date}: split {split.ratio:g} taken out, as the table says")
+        notes.append(f"{split.symbol} {split.date}: split {split.ratio:g} of the table removed")
     suspected = [split for split in _suspected(panel) if split.name not in options.accept]
     if suspected and not options.adjust:
         more = f" (and {len(suspected) - 1} more)" if len(suspected) > 1 else ""
         raise InvalidArgument(
-            f"{source}: {suspected[0]}{more}; --adjust takes it out, --accept {suspected[0].name} leaves it"
+            f"{source}: {suspected[0]}{more}; --adjust removes it, --accept {suspected[0].name} leaves it"
         )
     for split in suspected:
         panel = _without(panel, split)
-        notes.append(f"{split}: taken out")
+        notes.append(f"{split}: removed")
     return panel, notes
 
 
 def suspected_splits(bars: Bars) -> list[Split]:
-    """Splits that seem to be left in the arrays of a file."""
+    """Finds likely splits that remain in the arrays of a file."""
     opening = np.flatnonzero(np.append(True, bars.date[1:] != bars.date[:-1]))
     ending = np.append(opening[1:], len(bars.date)) - 1
     volume = np.add.reduceat(bars.volume, opening, axis=0)
@@ -159,7 +159,7 @@ def suspected_splits(bars: Bars) -> list[Split]:
 def _suspected(panel: Panel) -> list[Split]:
     opening = np.flatnonzero(np.append(True, panel.grid.date[1:] != panel.grid.date[:-1]))
     day = np.cumsum(np.append(False, panel.grid.date[1:] != panel.grid.date[:-1]))
-    # The first and the last price of a day that there is.
+    # The first and last existing price of each day.
     by_day = pd.DataFrame(panel.prices[0]).groupby(day).first().to_numpy()
     last = pd.DataFrame(panel.prices[3]).groupby(day).last().to_numpy()
     volume = np.add.reduceat(np.nan_to_num(panel.volume), opening, axis=0)
@@ -172,14 +172,14 @@ def _without(panel: Panel, split: Split) -> Panel:
     return replace(panel, prices=prices, volume=volume)
 
 
-# --- what is missing ---------------------------------------------------------------------------------------------
+# --- gaps --------------------------------------------------------------------------------------------------------
 
 
 def filled_forward(source: str, panel: Panel, options: BuildOptions) -> tuple[Panel, Flags, list[str]]:
-    """Puts the close before it where a bar is missing, and leaves out the first bars that not all symbols have.
+    """Fills missing bars with the close before them, and drops the first bars that not all symbols have.
 
     Returns:
-        The panel without a gap, where it was filled [bars, n], and notes.
+        The panel without gaps, the filled bars [bars, n], and notes.
     """
     known = np.isfinite(panel.prices[3])
     first = _first_common_bar(source, panel, known, options)
@@ -188,7 +188,7 @@ def filled_forward(source: str, panel: Panel, options: BuildOptions) -> tuple[Pa
     last_known = np.maximum.accumulate(np.where(known, np.arange(len(known))[:, None], 0), axis=0)
     before = np.take_along_axis(panel.prices[3], last_known, axis=0)
     prices = [np.where(known, values, before) for values in panel.prices]
-    notes = [f"the first {first} bars left out: not every symbol has them"] if first else []
+    notes = [f"the first {first} bars dropped: not every symbol has them"] if first else []
     missing = int((~known).sum())
     if missing:
         notes.append(f"{missing} of {known.size} bars missing: filled forward and marked")
@@ -205,8 +205,8 @@ def _first_common_bar(source: str, panel: Panel, known: Flags, options: BuildOpt
     if days > options.maximum_gap_days:
         date = panel.grid.date[row]
         raise InvalidArgument(
-            f"{source}: {panel.tickers[column]} begins on {date}, {days} sessions after the first: leave it out, or "
-            f"let all begin there (--start {date})"
+            f"{source}: {panel.tickers[column]} starts on {date}, {days} sessions after the first: leave it out, or "
+            f"start all symbols there (--start {date})"
         )
     return row
 
@@ -225,7 +225,7 @@ def _check_gaps(source: str, panel: Panel, known: Flags, options: BuildOptions) 
         if (np.diff(rows) == 1).all():
             continue
         for begin, end in pairwise(rows.tolist()):
-            # At the end of the data there is no bar that ends the gap.
+            # A gap at the end of the data is not followed by a bar.
             missing = _days_between(panel.grid, begin, min(end, len(known) - 1)) - (end < len(known))
             days = missing if end > begin + 1 else 0
             if days > options.maximum_gap_days:
@@ -236,22 +236,22 @@ def _check_gaps(source: str, panel: Panel, known: Flags, options: BuildOptions) 
 
 
 def _days_between(grid: Grid, begin: int, end: int) -> int:
-    """Sessions that end after the one of row `begin`, up to that of row `end`."""
+    """Counts the sessions after that of row `begin`, up to that of row `end`."""
     return len(np.unique(grid.date[begin : end + 1])) - 1
 
 
-# --- who belongs to the pool -------------------------------------------------------------------------------------
+# --- membership of the pool --------------------------------------------------------------------------------------
 
 
 def membership(panel: Panel, options: BuildOptions) -> tuple[Flags, list[str]]:
-    """Who belongs to the pool in which bar, as it was known then, [bars, n]."""
+    """Returns which symbols belonged to the pool in each bar, as it was known then, [bars, n], and notes."""
     count = len(panel.grid.date)
     if not options.members:
         return np.ones((count, len(panel.tickers)), bool), []
     named = {symbol for symbol, _, _ in options.members}
     for ticker in panel.tickers:
         if ticker not in named and ticker != options.index:
-            raise InvalidArgument(f"members: {ticker} is not in the table: leave it out, or say from when to when")
+            raise InvalidArgument(f"members: {ticker} is not in the table: leave it out, or add its dates")
     member = np.zeros((count, len(panel.tickers)), bool)
     for symbol, begin, end in options.members:
         if symbol in panel.tickers:
@@ -266,14 +266,14 @@ def _date(symbol: str, text: str) -> np.datetime64:
     try:
         return np.datetime64(text, "D")
     except ValueError as error:
-        raise InvalidArgument(f"members: {symbol}: {text!r} is no date (write 2010-01-31)") from error
+        raise InvalidArgument(f"members: {symbol}: {text!r} is not a date (write 2010-01-31)") from error
 
 
 # --- the result --------------------------------------------------------------------------------------------------
 
 
-def tell_bad_ticks(tickers: Sequence[str], time_utc_seconds: Seconds, ticks: Sequence[BadTick]) -> list[str]:
-    """A line for each bad tick."""
+def describe_bad_ticks(tickers: Sequence[str], time_utc_seconds: Seconds, ticks: Sequence[BadTick]) -> list[str]:
+    """Returns a line for each bad tick."""
     return [
         f"{tickers[tick.column]} {time_text(int(time_utc_seconds[tick.row]), False)}: suspected bad tick, "
         f"{tick.jump:+.1%} and back ({tick.deviations:.0f} deviations)"
@@ -281,9 +281,9 @@ def tell_bad_ticks(tickers: Sequence[str], time_utc_seconds: Seconds, ticks: Seq
     ]
 
 
-def _tell(panel: Panel, ticks: Sequence[BadTick], repaired: bool) -> list[str]:
-    done = "the close before stands for it, marked" if repaired else "left as it is; --repair puts the close before"
-    return [f"{line}: {done}" for line in tell_bad_ticks(panel.tickers, panel.grid.time_utc_seconds, ticks)]
+def _notes(panel: Panel, ticks: Sequence[BadTick], repaired: bool) -> list[str]:
+    done = "replaced by the close before, marked" if repaired else "left as it is; --repair replaces it"
+    return [f"{line}: {done}" for line in describe_bad_ticks(panel.tickers, panel.grid.time_utc_seconds, ticks)]
 
 
 def _bars(

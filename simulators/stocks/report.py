@@ -1,52 +1,70 @@
-"""What a report says of a trader: measures of its account, what it did, and whom it is held against."""
+"""Reports a trader: measures of its account, its trades, and comparisons with other traders."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from simulators.base import Report
+from simulators.base import Report, Step
 from simulators.stocks.backtest import TradingRecord, equal_weight, performance
 from simulators.stocks.bars import Array
-from simulators.stocks.environment import StockSimulator
 from simulators.stocks.market import Market
 from simulators.stocks.options import StockOptions
 
 RANDOM_TRADERS = 8
-"""Policies that trade at random, each with a seed of its own."""
+"""Number of traders that trade at random, each with its own seed."""
 RANDOM_SEED = 20_210_501
 ATTRIBUTION_NUMBERS = 60_000
-"""Numbers spent on what each stock brought: with its date a number takes about 20 bytes of a message of 4 MiB."""
+"""Limit of the attribution traces: with its date a number takes about 20 bytes of a message of at most 4 MiB."""
 LEAST_DAYS = 3
-"""Days below which no measure is defined."""
+"""Minimum number of days for which the measures are defined."""
 
 
-def make_report(market: Market, options: StockOptions, record: Array) -> Report:
+class TradingAccounts(Protocol):
+    """Accounts that are stepped together; `simulators.stocks.environment.StockSimulator` is one.
+
+    Attributes:
+        account_value: [N] float64.
+    """
+
+    account_value: Tensor
+
+    def step(self, action: Tensor) -> Step:
+        """See simulators.base.Simulator."""
+        ...
+
+
+def make_report(
+    market: Market, options: StockOptions, record: Array, make_accounts: Callable[[int], TradingAccounts]
+) -> Report:
     """Reports an account that traded a whole split.
 
-    Every split: the measures of `simulators.stocks.backtest.performance`, plain for the account and prefixed
-    `equal_weight_` for buy and hold of the equal-weight pool; traces `account_value` and `equal_weight_value`; labels
-    `date`. Traces have a value for each day's close. With bars shorter than days too, p_1 is the account at the first
-    day's close, as for the papers' index.
+    For every split: the measures of `simulators.stocks.backtest.performance`, without a prefix for the account and with
+    the prefix `equal_weight_` for buy and hold of the equal-weight pool; traces `account_value` and
+    `equal_weight_value`; labels `date`. Traces have one value per day, at its close. With bars shorter than a day too,
+    p_1 is the account at the first day's close, as for the papers' index.
 
-    Split `backtest`, moreover:
+    For split `backtest` also:
 
         metrics  mean_turnover         value traded on a day / account value, mean over the days
-                 mean_exposure         value of the shares / account value, likewise
+                 mean_exposure         value of the shares / account value, mean over the rows
                  costs_paid            fees, in money
                  fills                 orders that filled
-                 index_..., random_... measures of the index fund, where the data has one, and of traders that trade
-                                       at random, mean over RANDOM_TRADERS seeds
-        traces   turnover, exposure, costs_paid (in all, so far), drawdown
+                 index_..., random_... measures of the index fund, if the data has one, and of traders that trade at
+                                       random, mean over RANDOM_TRADERS seeds
+        traces   turnover, exposure, costs_paid (cumulative), drawdown
                  index_value, random_mean_value, random_low_value, random_high_value
-                 attribution:TICKER    money that the stock has brought so far, fees included; the stocks that brought
-                                       or cost most, and the rest together as attribution:(others)
+                 attribution:TICKER    cumulative gain of the stock in money, after fees; for the stocks with the
+                                       largest gains or losses, and the sum of the others as attribution:(others)
 
     Args:
-        market: What was traded.
-        options: How.
+        market: The market that was traded.
+        options: The options it was traded with.
         record: [rows, 2 + n] account value, cash and shares in every row, before the orders of the row.
+        make_accounts: Makes a number of accounts that trade the whole split together, from its first row.
     """
     ends = market.day_ends
     close = market.close.cpu().numpy()
@@ -58,7 +76,7 @@ def make_report(market: Market, options: StockOptions, record: Array) -> Report:
         trading = TradingRecord(record[:, 0], record[:, 2:], close, options.cost)
         metrics |= _habits(trading, ends)
         traces |= _activity(trading, ends) | _attributions(trading, ends, market.tickers)
-        for comparison in (_index(market, options), _random(market, options)):
+        for comparison in (_index(market, options), _random(market, options, make_accounts)):
             metrics, traces = metrics | comparison[0], traces | comparison[1]
     return Report(
         metrics=metrics,
@@ -103,7 +121,7 @@ def _attributions(trading: TradingRecord, ends: NDArray[np.int64], tickers: tupl
 
 
 def attributed_stocks(days: int, stocks: int) -> int:
-    """How many stocks have a trace of their own: all of them, or as many as a message has room for."""
+    """Returns the number of stocks that get their own trace: all, or as many as fit in a message."""
     return min(stocks, max(1, ATTRIBUTION_NUMBERS // days))
 
 
@@ -115,24 +133,34 @@ def _index(market: Market, options: StockOptions) -> tuple[dict[str, float], dic
     return _measures("index_", value), {"index_value": value}
 
 
-def _random(market: Market, options: StockOptions) -> tuple[dict[str, float], dict[str, Array]]:
-    values = random_traders(market, options)[market.day_ends]
+def _random(
+    market: Market, options: StockOptions, make_accounts: Callable[[int], TradingAccounts]
+) -> tuple[dict[str, float], dict[str, Array]]:
+    values = random_traders(market, options, make_accounts(RANDOM_TRADERS))[market.day_ends]
     measures = [_measures("random_", trader) for trader in values.T]
     metrics = {name: float(np.mean([each[name] for each in measures])) for name in measures[0]}
     traces = {"mean": values.mean(1), "low": values.min(1), "high": values.max(1)}
     return metrics, {f"random_{name}_value": trace for name, trace in traces.items()}
 
 
-def random_traders(market: Market, options: StockOptions) -> Array:
-    """Accounts of traders whose every action is uniform in [-1, 1], [rows, RANDOM_TRADERS], each of its own seed."""
-    simulator = StockSimulator(market, replace(options, episode_days=0, staggered=False), RANDOM_TRADERS)
+def random_traders(market: Market, options: StockOptions, accounts: TradingAccounts) -> Array:
+    """Computes the account values of RANDOM_TRADERS traders with actions uniform in [-1, 1], each with its own seed.
+
+    Args:
+        market: The market to trade.
+        options: The options of the accounts.
+        accounts: RANDOM_TRADERS accounts in the first row of the split.
+
+    Returns:
+        [rows, RANDOM_TRADERS].
+    """
     device, stocks = market.close.device, len(market.tickers)
     generators = [torch.Generator().manual_seed(RANDOM_SEED + trader) for trader in range(RANDOM_TRADERS)]
-    values = [simulator.account_value.clone()]
+    values = [accounts.account_value.clone()]
     for _ in range(len(market.close) - 1):
         actions = torch.stack([2 * torch.rand(stocks, generator=generator) - 1 for generator in generators])
-        step = simulator.step(actions.to(device))
-        # The last step already shows the next account: what it brought is in its reward.
+        step = accounts.step(actions.to(device))
+        # The last step already starts the next account, so the gain is taken from the reward.
         values.append(values[-1] + step.reward.double() / options.reward_scale)
     result: Array = torch.stack(values).cpu().numpy()
     return result

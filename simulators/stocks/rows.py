@@ -1,4 +1,4 @@
-"""What is to be made of raw bars, and which of their rows can be bars at all. Pure."""
+"""Defines the options of `podrace data build`, and selects and checks the rows of raw bars. Pure."""
 
 from dataclasses import dataclass
 
@@ -16,41 +16,41 @@ PRICES = NUMBERS[:4]
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What is to be made of raw bars."""
+    """What to build from raw bars."""
 
     calendar: str = "XNYS"
-    """Of the exchange, as exchange_calendars names it; 'none': every time of the data is a bar."""
+    """Calendar of the exchange, by its name in exchange_calendars; 'none': every time in the data is a bar."""
     timezone: str = "America/New_York"
     bar_seconds: int = 0
-    """Length of a bar; 0: as the data says."""
+    """Length of a bar; 0: taken from the data."""
     start: str = ""
-    """ISO date of the first day; that of the data when empty."""
+    """ISO date of the first day; empty: that of the data."""
     end: str = ""
-    """ISO date of the day after the last one; that of the data when empty."""
+    """ISO date of the day after the last one; empty: that of the data."""
     symbols: tuple[str, ...] = ()
-    """Which, in this order; all when empty."""
+    """Symbols of the pool, in this order; empty: all."""
     index: str = ""
-    """A symbol that is no part of the pool, but what the pool is compared with."""
+    """A symbol that is not part of the pool, and with which the pool is compared."""
     splits: tuple[Split, ...] = ()
-    """Splits that are known and still in the prices."""
+    """Known splits for which the prices are not adjusted yet."""
     members: tuple[tuple[str, str, str], ...] = ()
-    """(symbol, from, to): member of the pool from a day on and before another, ISO dates, '' for ever; without any, all
-    symbols are members."""
+    """(symbol, from, to): the symbol is a member of the pool from one ISO date until before another; '' means
+    unlimited. Empty: all symbols are always members."""
     adjust: bool = False
     accept: tuple[str, ...] = ()
-    """SYMBOL:DATE of moves that look like splits and are none."""
+    """SYMBOL:DATE of price moves that look like splits but are not."""
     repair: bool = False
     maximum_gap_days: int = 5
     outlier_deviations: float = 20.0
 
 
 def checked_rows(raw: RawBars, options: BuildOptions) -> tuple[pd.DataFrame, list[str]]:
-    """The rows that count, with their order and numbers checked."""
+    """Selects the rows that are used, and checks their order and numbers; returns them and notes."""
     frame = _chosen(raw, options)
     step = frame.groupby("symbol")["seconds"].diff()
     if (step <= 0).any():
         row = int((step <= 0).to_numpy().argmax())
-        fault = "the bar is there twice" if step[row] == 0 else "the bar comes after a later one; sort by time"
+        fault = "the bar is duplicated" if step[row] == 0 else "the bar follows a later one; sort by time"
         raise InvalidArgument(f"{raw.source}: {where(raw, frame, row)}: {fault}")
     good = np.ones(len(frame), bool)
     for name in [name for name in (*NUMBERS, "adj_close") if name in frame]:
@@ -60,7 +60,7 @@ def checked_rows(raw: RawBars, options: BuildOptions) -> tuple[pd.DataFrame, lis
     low = frame["low"].to_numpy()
     good &= _refuse(raw, frame, frame["high"].to_numpy() >= low, "high", frame["high"].to_numpy(), options)
     dropped = len(frame) - int(good.sum())
-    notes = [f"{dropped} rows with impossible numbers count as missing"] if dropped else []
+    notes = [f"{dropped} rows with impossible numbers counted as missing"] if dropped else []
     return frame[good].reset_index(drop=True), notes
 
 
@@ -69,7 +69,7 @@ def _chosen(raw: RawBars, options: BuildOptions) -> pd.DataFrame:
     wanted = [*options.symbols, *filter(None, [options.index])]
     for symbol in wanted:
         if symbol not in known:
-            raise InvalidArgument(f"{raw.source}: there are no bars of {symbol!r}{closest(symbol, known)}")
+            raise InvalidArgument(f"{raw.source}: no bars of {symbol!r}{closest(symbol, known)}")
     if len(set(wanted)) != len(wanted):
         raise InvalidArgument(f"{raw.source}: a symbol is named twice: {', '.join(wanted)}")
     frame = raw.frame if not options.symbols else raw.frame[raw.frame["symbol"].isin(wanted)]
@@ -91,25 +91,25 @@ def _refuse(raw: RawBars, frame: pd.DataFrame, fits: Flags, name: str, values: A
     if not fits.all() and not options.repair:
         row = int((~fits).argmax())
         raise InvalidArgument(
-            f"{raw.source}: {where(raw, frame, row)}: {name} is {values[row]:g}, which cannot be; "
+            f"{raw.source}: {where(raw, frame, row)}: {name} is {values[row]:g}, which is impossible; "
             "with --repair the bar counts as missing"
         )
     return fits
 
 
 def where(raw: RawBars, frame: pd.DataFrame, row: int) -> str:
-    """Symbol and time of a row, for messages."""
+    """Returns symbol and time of a row, for messages."""
     return f"{frame['symbol'][row]} {time_text(int(frame['seconds'][row]), raw.daily)}"
 
 
 def time_text(seconds: int, daily: bool) -> str:
-    """A time for messages: the date, or the time in UTC."""
+    """Returns a time for messages: the date, or the time in UTC."""
     time = np.datetime64(seconds, "s")
     return str(time.astype("datetime64[D]")) if daily else f"{time}Z"
 
 
 def without_adjusted_close(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Prices multiplied by adj_close / close, where there is such a column: splits and dividends are out then."""
+    """Multiplies prices by adj_close / close, if there is such a column, which removes splits and dividends."""
     if "adj_close" not in frame:
         return frame, []
     factor = frame["adj_close"] / frame["close"]

@@ -1,4 +1,4 @@
-"""When an exchange is open, and hence which bars there should be; knows nothing of prices."""
+"""Computes when an exchange is open, and which bars are therefore expected; independent of prices."""
 
 import warnings
 from dataclasses import dataclass
@@ -19,45 +19,45 @@ Seconds = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Grid:
-    """The bars of some days, whether or not anybody traded in them."""
+    """The expected bars of some days, with or without trades."""
 
     time_utc_seconds: Seconds
-    """[bars] start of the bar; of a day, when it opens."""
+    """[bars] start of the bar; for daily bars, the open of the session."""
     key: Seconds
-    """[bars] by which a raw bar is found: the start of the bar; of a day, midnight UTC of its date."""
+    """[bars] keys by which raw bars are matched: the start of the bar; for daily bars, midnight UTC of the date."""
     date: NDArray[np.datetime64]
     """[bars] datetime64[D]."""
     half_day: Flags
     """[bars]."""
     opening: Seconds
-    """[days] when each session opens, Unix seconds; the next one: when it closes."""
+    """[days] open of each session in Unix seconds; the next field is its close."""
     closing: Seconds
 
 
 def timezone_of(calendar: str) -> str:
-    """IANA name of an exchange's time zone; UTC without a calendar.
+    """Returns the IANA name of an exchange's time zone; UTC without a calendar.
 
     Raises:
-        InvalidArgument: There is no such calendar.
+        InvalidArgument: The calendar is unknown.
         Unimplemented: exchange_calendars is not installed.
     """
     return "UTC" if calendar == NO_CALENDAR else str(_calendar(calendar).tz)
 
 
 def session_grid(calendar: str, first: np.datetime64, last: np.datetime64, bar_seconds: int) -> Grid:
-    """The bars of an exchange.
+    """Computes the expected bars of an exchange.
 
     Args:
-        calendar: As exchange_calendars names it (XNYS).
+        calendar: Its name in exchange_calendars (XNYS).
         first: The first day.
         last: The last day, inclusive.
-        bar_seconds: Length of a bar; of days, 86,400. The last bar of a session may be shorter.
+        bar_seconds: Length of a bar; 86,400 for days. The last bar of a session may be shorter.
 
     Raises:
-        InvalidArgument: There is no such calendar, or no session in these days.
+        InvalidArgument: The calendar is unknown, or has no session in these days.
         Unimplemented: exchange_calendars is not installed.
     """
-    # Days around them, lest a half day be taken for a whole one where there is no other.
+    # Surrounding days are included: if the data had only half days, they would otherwise look like full ones.
     around = _calendar(calendar, str(first - AROUND), str(last + AROUND)).schedule
     full_length = (around["close"] - around["open"]).median()
     schedule = around.loc[str(first) : str(last)]
@@ -73,18 +73,18 @@ def session_grid(calendar: str, first: np.datetime64, last: np.datetime64, bar_s
     starts = [np.arange(begin, end, bar_seconds) for begin, end in zip(opening, closing, strict=True)]
     times = np.concatenate(starts)
     day = np.repeat(np.arange(len(dates)), [len(each) for each in starts])
-    # A lunch break is part of some exchanges' sessions; where there is none, its ends are far in the past.
+    # Some exchanges' sessions include a lunch break; for the others its times are far in the past.
     open_then = (times < break_start[day]) | (times >= break_end[day])
     times, day = times[open_then], day[open_then]
     return Grid(times, times, dates[day], half[day], opening, closing)
 
 
 def data_grid(times: Seconds, timezone: str, bar_seconds: int) -> Grid:
-    """The bars that there are, where no calendar tells which there should be.
+    """Builds the grid from the bars in the data, if there is no calendar.
 
     Args:
-        times: [any] starts of raw bars, in any order, repeated or not.
-        timezone: In which days are told apart.
+        times: [any] starts of raw bars, in any order, possibly repeated.
+        timezone: Zone by which bars are assigned to days.
         bar_seconds: Length of a bar.
     """
     starts = np.unique(times)
@@ -97,14 +97,16 @@ def data_grid(times: Seconds, timezone: str, bar_seconds: int) -> Grid:
 
 
 def bar_length(symbols: NDArray[np.object_], times: Seconds) -> int:
-    """The length of bars that lie within days: the most frequent distance of a symbol's bars, in seconds.
+    """Returns the length of intraday bars: the most frequent distance between a symbol's bars, in seconds.
 
     Raises:
         InvalidArgument: No symbol has two bars.
     """
     steps = np.diff(times)[(symbols[1:] == symbols[:-1]) & (np.diff(times) > 0)]
     if not len(steps):
-        raise InvalidArgument("the length of a bar cannot be told from the data, as no symbol has two: give --bar")
+        raise InvalidArgument(
+            "the length of a bar cannot be derived from the data, because no symbol has two: set --bar"
+        )
     lengths, counts = np.unique(steps, return_counts=True)
     return int(lengths[counts.argmax()])
 
@@ -117,7 +119,7 @@ def _calendar(name: str, first: str | None = None, last: str | None = None) -> A
     known = exchange_calendars.get_calendar_names()
     if name not in known:
         hint = closest(name, known) or ": for instance XNYS, XLON, or none"
-        raise InvalidArgument(f"there is no calendar {name!r}{hint}")
+        raise InvalidArgument(f"unknown calendar {name!r}{hint}")
     try:
         with warnings.catch_warnings():
             # exchange_calendars 4.13 reads values in a way that pandas 4 will change.

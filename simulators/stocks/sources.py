@@ -1,8 +1,8 @@
-"""Raw bars from where they are: files, a folder, a service. They are read, named and dated here, and judged elsewhere.
+"""Reads raw bars from files, folders or services; parses columns and times. The bars are checked elsewhere.
 
 A file (CSV or Parquet) has a column of times (time, timestamp, datetime or date), symbol (or ticker), open, high, low,
-close, volume and, optionally, adj_close. In a folder every file is a symbol, called like the file unless a column
-says otherwise. `yfinance:AAPL,MSFT` and `alpaca:AAPL,MSFT` ask a service; their packages are imported only then.
+close, volume and, optionally, adj_close. In a folder every file is a symbol, named after the file unless it has a
+column symbol. `yfinance:AAPL,MSFT` and `alpaca:AAPL,MSFT` query a service, whose package is imported only then.
 """
 
 import hashlib
@@ -22,16 +22,16 @@ TIME_COLUMNS = ("time", "timestamp", "datetime", "date")
 NUMBERS = ("open", "high", "low", "close", "volume")
 _ZONE = re.compile(r"\d{1,2}:\d{2}.*(?:Z|[+-]\d{2}:?\d{2})$")
 _EPOCH_UNITS = ((1e11, "s"), (1e14, "ms"), (1e17, "us"), (np.inf, "ns"))
-"""Below which size a number of a time column counts which unit since 1970."""
+"""Units of numeric times: the unit of the first limit that exceeds the number."""
 
 
 @dataclass(frozen=True)
 class RawBars:
-    """Bars as they came, one a row."""
+    """Bars as they were read, one per row."""
 
     frame: pd.DataFrame
-    """symbol; seconds, int64: start of the bar in Unix seconds (daily: midnight UTC of the date); open, high, low,
-    close, volume and perhaps adj_close, float64, NaN where the source had no number."""
+    """Columns: symbol; seconds, int64: start of the bar in Unix seconds (daily: midnight UTC of the date); open, high,
+    low, close, volume and optionally adj_close, float64, NaN where the source had no number."""
     daily: bool
     source: str
     digest: str
@@ -40,7 +40,7 @@ class RawBars:
 
 @dataclass(frozen=True)
 class Query:
-    """What a service is asked for."""
+    """A query to a service."""
 
     symbols: tuple[str, ...]
     start: str
@@ -48,22 +48,22 @@ class Query:
     end: str
     """ISO date of the day after the last one."""
     bar_minutes: int
-    """0: days."""
+    """Length of a bar; 0: a day."""
 
 
 def read_source(source: str, *, timezone: str, start: str = "", end: str = "", bar_minutes: int = 0) -> RawBars:
     """Reads raw bars.
 
     Args:
-        source: File, folder, or `yfinance:` or `alpaca:` with symbols.
-        timezone: IANA name of the zone that times without one are in, and in which days are told apart.
-        start: Of a service: ISO date of the first day.
-        end: Of a service: ISO date of the day after the last one.
-        bar_minutes: Of a service: length of a bar; 0: days.
+        source: File, folder, or `yfinance:` or `alpaca:` followed by symbols.
+        timezone: IANA name of the zone of times without a zone, and of the days.
+        start: Services only: ISO date of the first day.
+        end: Services only: ISO date of the day after the last one.
+        bar_minutes: Services only: length of a bar; 0: a day.
 
     Raises:
-        InvalidArgument: What was read cannot be bars; the line says where.
-        NotFound: There is no such file.
+        InvalidArgument: The source does not contain valid bars; the message says where.
+        NotFound: The file does not exist.
         Unavailable: The service does not answer.
         Unimplemented: A package is missing.
     """
@@ -71,7 +71,7 @@ def read_source(source: str, *, timezone: str, start: str = "", end: str = "", b
     if separator and service in _SERVICES:
         query = Query(tuple(filter(None, symbols.split(","))), start, end, bar_minutes)
         if not (query.symbols and start and end):
-            raise InvalidArgument(f"{source}: a service needs symbols ({service}:AAPL,MSFT), a start and an end")
+            raise InvalidArgument(f"{source}: a service needs symbols ({service}:AAPL,MSFT), --start and --end")
         frame = _asked(service, query)
         digest = hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()
     else:
@@ -84,7 +84,7 @@ def read_source(source: str, *, timezone: str, start: str = "", end: str = "", b
 
 def _read_files(path: Path) -> tuple[pd.DataFrame, str]:
     if not path.exists():
-        raise NotFound(f"{path}: there is no such file or folder")
+        raise NotFound(f"{path}: no such file or folder")
     files = sorted(each for each in path.iterdir() if each.suffix in (".csv", ".parquet")) if path.is_dir() else [path]
     if not files:
         raise InvalidArgument(f"{path}: the folder has no .csv or .parquet file")
@@ -98,7 +98,7 @@ def _read_files(path: Path) -> tuple[pd.DataFrame, str]:
 
 def _read_file(file: Path) -> pd.DataFrame:
     try:
-        # Text first: the symbol NA stays a symbol.
+        # Read as text, so that the symbol NA is not read as missing.
         frame = (
             pd.read_parquet(file) if file.suffix == ".parquet" else pd.read_csv(file, dtype=str, keep_default_na=False)
         )
@@ -125,7 +125,7 @@ def _asked(service: str, query: Query) -> pd.DataFrame:
             f"{service}: package {error.name!r} is missing: pip install 'podrace[{service}]'"
         ) from error
     except (OSError, RuntimeError, ValueError) as error:
-        raise Unavailable(f"{service} does not give the bars: {' '.join(str(error).split())}") from error
+        raise Unavailable(f"{service} did not return the bars: {' '.join(str(error).split())}") from error
     missing = [symbol for symbol in query.symbols if frame.empty or symbol not in set(frame["symbol"])]
     if missing:
         raise InvalidArgument(f"{service}: no bars of {', '.join(missing)} from {query.start} to {query.end}")
@@ -185,7 +185,7 @@ _SERVICES: dict[str, Callable[[Query], pd.DataFrame]] = {"yfinance": _ask_yfinan
 
 
 def _named(source: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """Checks that the columns are there and makes numbers of them."""
+    """Checks that all columns are present, and converts numbers."""
     times = [name for name in TIME_COLUMNS if name in frame]
     missing = [name for name in ("symbol", *NUMBERS) if name not in frame] + ([] if times else ["time"])
     if missing:
@@ -194,14 +194,14 @@ def _named(source: str, frame: pd.DataFrame) -> pd.DataFrame:
     symbols = frame["symbol"].astype(object).where(frame["symbol"].notna(), "").astype(str)
     if (symbols == "").any():
         row = int((symbols == "").to_numpy().argmax())
-        raise InvalidArgument(f"{source}: row {row + 1}: there is no symbol")
+        raise InvalidArgument(f"{source}: row {row + 1}: the symbol is missing")
     present = [name for name in (*NUMBERS, "adj_close") if name in frame]
     numbers = {name: pd.to_numeric(frame[name], errors="coerce").astype(np.float64) for name in present}
     return pd.DataFrame({"symbol": symbols, "time": frame[times[0]], **numbers})
 
 
 def _dated(source: str, digest: str, frame: pd.DataFrame, timezone: str) -> RawBars:
-    """Replaces the times as written by Unix seconds; finds out whether the bars are days."""
+    """Replaces times by Unix seconds, and detects whether the bars are daily."""
     times = _utc(source, frame["symbol"], frame["time"], timezone)
     days = None
     for zone in (timezone, "UTC"):
@@ -220,24 +220,22 @@ def _utc(source: str, symbols: pd.Series, written: pd.Series, timezone: str) -> 
         return _localized(source, symbols, written, written, timezone)
     texts = written.astype(str).str.strip()
     numbers = pd.to_numeric(texts, errors="coerce")
-    # Eight digits are a date, 20200102.
+    # Eight digits are a date, such as 20200102.
     if numbers.notna().all() and (texts.str.len() > 8).all():
         unit = next(unit for limit, unit in _EPOCH_UNITS if numbers.abs().max() < limit)
         return pd.to_datetime(numbers.astype(np.int64), unit=unit, utc=True)
     zoned = texts.str.contains(_ZONE).to_numpy()
     if zoned.any() and not zoned.all():
         row = int((~zoned).argmax())
-        raise InvalidArgument(
-            f"{source}: {symbols[row]} {texts[row]}: the time has no zone, but others have: mixed time zones"
-        )
+        raise InvalidArgument(f"{source}: {symbols[row]} {texts[row]}: the time has no zone, but others have one")
     parsed = pd.to_datetime(texts, errors="coerce", format="ISO8601", utc=bool(zoned.any()))
-    _check_times(source, symbols, texts, parsed, "is no time (write 2010-01-31 or 2010-01-31T09:30:00-05:00)")
+    _check_times(source, symbols, texts, parsed, "is not a time (write 2010-01-31 or 2010-01-31T09:30:00-05:00)")
     return parsed if zoned.any() else _localized(source, symbols, texts, parsed, timezone)
 
 
 def _localized(source: str, symbols: pd.Series, texts: pd.Series, naive: pd.Series, timezone: str) -> pd.Series:
     local: Any = naive.dt.tz_localize(timezone, ambiguous="NaT", nonexistent="NaT")
-    _check_times(source, symbols, texts, local, f"does not exist, or exists twice, in {timezone}: write its offset")
+    _check_times(source, symbols, texts, local, f"does not exist, or exists twice, in {timezone}: add the UTC offset")
     return local.dt.tz_convert("UTC")
 
 

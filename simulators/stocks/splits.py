@@ -1,7 +1,7 @@
-"""Share splits: those that are known are taken out of the prices, those that nobody mentioned are found. Pure.
+"""Removes known share splits from prices, and detects unknown ones. Pure.
 
-On the day of a split each share becomes `ratio` shares, and the price falls to 1 / ratio of what it was. A trader that
-is shown such a day learns that it lost half of its money overnight.
+On the day of a split each share becomes `ratio` shares, and the price falls to 1 / ratio of its value. To a trader,
+unadjusted prices of such a day look like a loss of half of its money overnight.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from podrace.errors import InvalidArgument
 from simulators.stocks.bars import Array
 
 RATIOS = (3 / 2, 2.0, 5 / 2, *map(float, range(3, 11)), 15.0, 20.0, 25.0, 30.0, 50.0)
-"""Of shares after to shares before that are usual; so are their inverses, reverse splits. 5 for 4 and 4 for 3 are left
-out: results of a quarter move prices as far."""
+"""Usual ratios of shares after to shares before; their inverses, for reverse splits, are usual too. 5 for 4 and 4 for 3
+are left out, because quarterly results move prices as much."""
 TOLERANCE = 0.04
-"""How far the logarithm of an overnight move may be from that of a ratio: the market moves on that night as well."""
+"""Maximum distance of the log of an overnight move from that of a ratio: the market also moves on that night."""
 MONEY_FACTOR = 1.5
-"""Up to which the money traded may grow with a split. (With Apple's in 2000 and 2005 and Microsoft's in 2003 it fell to
-0.67, 0.38 and 0.69 of what it was; when Apple fell by half on 2000-09-29, it grew to 2.3.)"""
-NEIGHBOURS = 5
-"""Days on either side whose medians of price and volume must tell the same."""
+"""Maximum growth of the money traded at a split. (At Apple's splits of 2000 and 2005 and Microsoft's of 2003 it fell to
+0.67, 0.38 and 0.69 of its value; when Apple lost half of its value on 2000-09-29, it grew to 2.3.)"""
+NEIGHBORS = 5
+"""Days on either side whose medians of price and volume must confirm the split."""
 
 
 @dataclass(frozen=True)
@@ -41,28 +41,28 @@ class Split:
 
     @property
     def name(self) -> str:
-        """What --accept takes."""
+        """The value of --accept for this split."""
         return f"{self.symbol}:{self.date}"
 
 
 def find_splits(
     tickers: Sequence[str], dates: NDArray[np.datetime64], opening: Array, closing: Array, volume: Array
 ) -> list[Split]:
-    """Finds splits that are still in the prices.
+    """Finds splits for which the prices are not adjusted yet.
 
-    A split is an overnight move to a simple ratio of the price, after which the price stays there and no more money is
-    traded than before: a price that falls by half in a crash, or doubles with an offer, comes with a rush. Where no
-    volume is known, the price alone decides.
+    A split is an overnight move by a simple ratio after which the price stays at its new level and the money traded
+    does not increase. When a price falls by half in a crash, or doubles with an offer, more money is traded. If the
+    volume is unknown, the price alone decides.
 
     Args:
-        tickers: n names.
+        tickers: n symbols.
         dates: [days] datetime64[D].
         opening: [days, n] first price of each day; NaN where there is none.
         closing: [days, n] last price of each day.
         volume: [days, n] shares traded.
 
     Returns:
-        By symbol and date.
+        The splits, ordered by symbol and date.
     """
     found = []
     for column, ticker in enumerate(tickers):
@@ -76,7 +76,7 @@ def find_splits(
 
 
 def _split_ratio(fall: float) -> float:
-    """The ratio that explains a price `fall` times lower than the evening before; 0 if none does."""
+    """Returns the ratio that explains a price `fall` times lower than on the day before; 0 if there is none."""
     distance = abs(np.log(fall))
     if distance < np.log(min(RATIOS)) - TOLERANCE:
         return 0.0
@@ -87,12 +87,12 @@ def _split_ratio(fall: float) -> float:
 
 
 def _lasts(closing: Array, volume: Array, day: int, ratio: float) -> bool:
-    before, after = slice(max(0, day - NEIGHBOURS), day), slice(day, day + NEIGHBOURS)
+    before, after = slice(max(0, day - NEIGHBORS), day), slice(day, day + NEIGHBORS)
     fall = np.median(closing[before]) / np.median(closing[after])
     traded_before, traded_after = np.median(volume[before]), np.median(volume[after])
     if not (traded_before > 0 and traded_after > 0):
         return _nearer_to(fall, ratio)
-    # In money, that is in shares of either side: a split brings no rush.
+    # In money, i.e. volume in shares times price: it does not grow at a split.
     rush = traded_after / traded_before / ratio
     return _nearer_to(fall, ratio) and bool(rush < MONEY_FACTOR)
 
@@ -105,10 +105,10 @@ def _nearer_to(value: float, ratio: float) -> bool:
 def adjust_for_split(
     split: Split, ticker_column: int, dates: NDArray[np.datetime64], prices: Sequence[Array], volume: Array
 ) -> tuple[list[Array], Array]:
-    """Takes one split out of what lies before it.
+    """Adjusts the prices and volumes before a split.
 
     Args:
-        split: To take out.
+        split: The split to remove.
         ticker_column: Column of its symbol.
         dates: [bars] datetime64[D] of each bar.
         prices: Arrays [bars, n].
@@ -118,10 +118,12 @@ def adjust_for_split(
         Prices, divided by the ratio before its date, and volume, multiplied by it.
 
     Raises:
-        InvalidArgument: The ratio is no positive number.
+        InvalidArgument: The ratio is not a positive number.
     """
     if not 0 < split.ratio < np.inf:
-        raise InvalidArgument(f"splits: {split.symbol} {split.date}: the ratio is {split.ratio:g}")
+        raise InvalidArgument(
+            f"splits: {split.symbol} {split.date}: the ratio must be a positive number, not {split.ratio:g}"
+        )
     factor = np.ones(volume.shape)
     factor[dates < np.datetime64(split.date), ticker_column] = split.ratio
     return [values / factor for values in prices], volume * factor

@@ -1,9 +1,9 @@
-"""Bars that nobody traded: a market made of a seed, for trying things out where no minute prices may be shipped.
+"""Generates the bars of a synthetic market from a seed, for experiments without redistributable minute prices.
 
-Named by a path: `synthetic:minute?symbols=10&days=60&seed=1`, with any of the fields of SyntheticMarket. The features
-are those that minute prices are known for (Cont 2001, "Empirical properties of asset returns"; Andersen & Bollerslev
+A market is named by a path: `synthetic:minute?symbols=10&days=60&seed=1`, with any of the fields of SyntheticMarket. It
+has the known properties of minute prices (Cont 2001, "Empirical properties of asset returns"; Andersen & Bollerslev
 1997, "Intraday periodicity and volatility persistence in financial markets"): correlation through common factors,
-volatility high at the open and the close, gaps overnight, volatility that clusters, and volume that moves with it.
+high volatility at the open and the close, overnight gaps, volatility clustering, and volume that moves with volatility.
 """
 
 from dataclasses import dataclass, fields
@@ -22,40 +22,40 @@ KIND = "minute"
 TIMEZONE = "America/New_York"
 SESSION_MINUTES = 390
 OPENING_MINUTE = 570
-"""09:30, counted from midnight."""
+"""09:30, in minutes after midnight."""
 TRADING_DAYS_A_YEAR = 252
 OVERNIGHT_SHARE = 0.25
-"""Of a day's variance, what comes between two sessions."""
+"""Fraction of a day's variance that occurs between two sessions."""
 SECTORS = 3
-"""Factors besides the market; every stock belongs to one."""
+"""Number of factors besides the market; every stock belongs to one."""
 MARKET_SHARE, SECTOR_SHARE = 0.35, 0.15
-"""Of a stock's variance, on average: what comes with the market and with the sector; the rest is its own."""
+"""Average fractions of a stock's variance due to the market and to the sector; the rest is specific to the stock."""
 REGIME_VOLATILITY = (0.7, 1.8)
-"""Of a calm day and of a turbulent one, relative to the stock's own."""
+"""Volatility of a calm and of a turbulent day, relative to the stock's own."""
 REGIME_DRIFT = (0.15, -0.25)
-"""Expected return a year in each regime."""
+"""Expected annual return in each regime."""
 REGIME_CHANGE = (0.05, 0.15)
-"""Probability that the next day has the other regime, by today's."""
+"""Probability that the next day has the other regime, by the current regime."""
 SHAPE_DEPTH = 1.5
-"""How much the volatility at the open and the close exceeds that of noon, which is about 1."""
+"""By how much the volatility at the open and the close exceeds that at noon, which is about 1."""
 
 
 @dataclass(frozen=True)
 class SyntheticMarket:
-    """What the path of a synthetic market sets.
+    """Parameters of a synthetic market, which its path sets.
 
     Raises:
         InvalidArgument: A value is out of range.
     """
 
     symbols: int = 10
-    """Number of stocks; they are called S00, S01, ..."""
+    """Number of stocks, named S00, S01, ..."""
     days: int = 60
     seed: int = 1
     bar_minutes: int = 5
-    """Length of a bar; divides the 390 minutes of a session."""
+    """Length of a bar; must divide the 390 minutes of a session."""
     start: str = "2020-01-02"
-    """The first day may be later: only weekdays are trading days."""
+    """Trading starts on the first weekday at or after this date: only weekdays are trading days."""
 
     def __post_init__(self) -> None:
         for name, low, high in (("symbols", 1, 1000), ("days", 3, 10_000), ("seed", 0, 2**62), ("bar_minutes", 1, 195)):
@@ -69,11 +69,11 @@ class SyntheticMarket:
         try:
             date.fromisoformat(self.start)
         except ValueError as error:
-            raise InvalidArgument(f"{PREFIX}{KIND}: start is no date: {self.start!r} (write 2010-01-31)") from error
+            raise InvalidArgument(f"{PREFIX}{KIND}: start is not a date: {self.start!r} (write 2010-01-31)") from error
 
     @property
     def path(self) -> str:
-        """The path that names it."""
+        """The path that names this market."""
         return f"{PREFIX}{KIND}?" + "&".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
 
     @property
@@ -83,7 +83,7 @@ class SyntheticMarket:
 
     @property
     def split_dates(self) -> dict[str, object]:
-        """The options that leave 70 % of the days to training and 15 % to validation."""
+        """Options `train_end` and `validation_end` that give training 70 % and validation 15 % of the days."""
         validation, backtest = (self.dates[round(share * (self.days - 1))] for share in (0.7, 0.85))
         return {"train_end": str(validation), "validation_end": str(backtest)}
 
@@ -97,11 +97,11 @@ def parse_synthetic(path: str) -> SyntheticMarket:
     """Reads the path of a synthetic market.
 
     Raises:
-        InvalidArgument: It is malformed; the line names the part.
+        InvalidArgument: The path is malformed; the message names the part.
     """
     kind, _, query = path.removeprefix(PREFIX).partition("?")
     if kind != KIND:
-        raise InvalidArgument(f"option 'path': {path}: there are only {PREFIX}{KIND} prices, no {kind!r}")
+        raise InvalidArgument(f"option 'path': {path}: unknown kind {kind!r}, expected {PREFIX}{KIND}")
     texts = {field.name for field in fields(SyntheticMarket) if field.type is str}
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
@@ -116,19 +116,20 @@ def _is_whole(text: str) -> bool:
 
 
 def synthesize(path: str) -> Bars:
-    """Makes the bars of a synthetic market, given its path.
+    """Generates the bars of a synthetic market, given its path.
 
     Raises:
-        InvalidArgument: As of `parse_synthetic`.
+        InvalidArgument: The path is malformed.
     """
     return synthetic_bars(parse_synthetic(path))
 
 
 def synthetic_bars(market: SyntheticMarket) -> Bars:
-    """Makes the bars of a synthetic market; the same fields give the same bars.
+    """Generates the bars of a synthetic market; the same fields give the same bars.
 
-    The return of stock i in a bar is s_i v_d u_b (b_i m + c_i f_g(i) + e_i) + drift, all factors being standard normal:
-    s_i the stock's own volatility, v_d that of the day's regime (a two-state Markov chain), u_b the U of the session.
+    The return of stock i in a bar is s_i v_d u_b (b_i m + c_i f_g(i) + e_i) + drift, with standard normal factors m, f
+    and e; s_i is the stock's own volatility, v_d that of the day's regime (a two-state Markov chain), and u_b the
+    U-shaped profile of the session.
     """
     generator = np.random.default_rng(market.seed)
     bars_a_day, stocks = SESSION_MINUTES // market.bar_minutes, market.symbols
@@ -161,7 +162,7 @@ def regimes(generator: np.random.Generator, days: int) -> np.ndarray[tuple[int],
 
 
 def intraday_shape(bars_a_day: int) -> Array:
-    """The U of a session, [bars_a_day]: volatility of each bar, whose mean square is 1."""
+    """Returns the U-shaped volatility of each bar of a session, [bars_a_day]; its mean square is 1."""
     place = (np.arange(bars_a_day) + 0.5) / bars_a_day
     shape = 1 + SHAPE_DEPTH * (2 * place - 1) ** 2
     result: Array = shape / np.sqrt((shape**2).mean())
@@ -169,7 +170,7 @@ def intraday_shape(bars_a_day: int) -> Array:
 
 
 def _loadings(generator: np.random.Generator, stocks: int) -> Array:
-    """[1 + SECTORS, n] on the common factors; the squares of a stock's add up to less than 1."""
+    """Draws loadings on the common factors, [1 + SECTORS, n]; the squares of a stock's sum to less than 1."""
     market = np.sqrt(generator.uniform(MARKET_SHARE - 0.15, MARKET_SHARE + 0.15, stocks))
     sectors = np.zeros((SECTORS, stocks))
     sectors[np.arange(stocks) % SECTORS, np.arange(stocks)] = np.sqrt(
@@ -179,7 +180,7 @@ def _loadings(generator: np.random.Generator, stocks: int) -> Array:
 
 
 def _correlated(generator: np.random.Generator, loadings: Array, shape: tuple[int, ...]) -> Array:
-    """[*shape, n] standard normal numbers, correlated through the common factors."""
+    """Draws standard normal numbers, [*shape, n], correlated through the common factors."""
     common = generator.standard_normal((*shape, len(loadings))) @ loadings
     own = np.sqrt(1 - (loadings**2).sum(0))
     result: Array = common + own * generator.standard_normal((*shape, loadings.shape[1]))
@@ -187,7 +188,7 @@ def _correlated(generator: np.random.Generator, loadings: Array, shape: tuple[in
 
 
 def _before(daily: Array) -> Array:
-    """[days, n]: what the days before each one brought."""
+    """Returns the sum over all previous days, [days, n]."""
     return np.concatenate([np.zeros_like(daily[:1]), np.cumsum(daily, 0)[:-1]])
 
 
@@ -223,7 +224,7 @@ def _bars(market: SyntheticMarket, opening: Array, closing: Array, reach: Array,
 
 
 def _times(market: SyntheticMarket) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """[bars] starts of the bars in Unix seconds; the clocks of New York change twice a year."""
+    """Returns the starts of the bars in Unix seconds, [bars]; New York's UTC offset changes twice a year."""
     minutes = OPENING_MINUTE + np.arange(0, SESSION_MINUTES, market.bar_minutes)
     zone = ZoneInfo(TIMEZONE)
     offsets = [

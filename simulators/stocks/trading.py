@@ -1,4 +1,4 @@
-"""How orders fill: a pure function over all lanes at once."""
+"""Fills orders: a pure function over all lanes at once."""
 
 import numpy as np
 import torch
@@ -8,7 +8,10 @@ from torch import Tensor
 def trade_in_lots(
     orders: Tensor, close: Tensor, cash: Tensor, shares: Tensor, cost: float, lot_size: int
 ) -> tuple[Tensor, Tensor]:
-    """As `trade`, of multiples of `lot_size` shares; orders are cut to them, and shares held are such multiples."""
+    """Fills orders as `trade` does, in multiples of `lot_size` shares.
+
+    Orders are truncated to multiples; the shares held must be multiples.
+    """
     if lot_size == 1:
         return trade(orders, close, cash, shares, cost)
     cash, lots = trade((orders / lot_size).trunc_(), close * lot_size, cash, shares / lot_size, cost)
@@ -16,12 +19,12 @@ def trade_in_lots(
 
 
 def trade(orders: Tensor, close: Tensor, cash: Tensor, shares: Tensor, cost: float) -> tuple[Tensor, Tensor]:
-    """Fills the orders of one day at its close: all sales first, then purchases, the largest order first.
+    """Fills the orders of one day at its close: first all sales, then purchases, the largest order first.
 
-    The rules of FinRL's StockTradingEnv, with two mistakes of published variants left out: fees count in what is
-    affordable, and purchases go by size rather than by index (ties by index), so that later stocks do not starve.
-    A sale is limited by the shares held, a purchase by the whole shares that the remaining cash pays for. Sales do
-    not compete with each other, hence need no order.
+    These are the rules of FinRL's StockTradingEnv, without two mistakes of published variants: fees count in what is
+    affordable, and purchases are filled by size, not by index (ties by index), so that later stocks do not starve. A
+    sale is limited by the shares held, a purchase by the number of whole shares that the remaining cash pays for. Sales
+    do not compete with each other, so their order is irrelevant.
 
     Args:
         orders: [N, n] float64, whole shares; positive buys, negative sells.
@@ -31,7 +34,7 @@ def trade(orders: Tensor, close: Tensor, cash: Tensor, shares: Tensor, cost: flo
         cost: Fee as a fraction of the traded value.
 
     Returns:
-        Cash and shares afterwards, in the shapes given; neither is ever negative.
+        Cash and shares afterwards, with unchanged shapes; neither is ever negative.
     """
     sold = torch.minimum(orders.neg().clamp_(min=0), shares)
     cash = cash + (sold * close).sum(1) * (1 - cost)
@@ -39,7 +42,7 @@ def trade(orders: Tensor, close: Tensor, cash: Tensor, shares: Tensor, cost: flo
     unit_costs = (close.t() * (1 + cost)).gather(0, stock)
     affordable = torch.empty_like(cash)
     for shares_wanted, unit_cost in zip(filled.unbind(), unit_costs.unbind(), strict=True):
-        # Rounding mode "floor" is exact (by fmod), so that what is affordable never costs more than the cash.
+        # Rounding mode "floor" is exact (it uses fmod), so affordable shares never cost more than the cash.
         torch.div(cash, unit_cost, rounding_mode="floor", out=affordable)
         shares_filled = torch.minimum(shares_wanted, affordable, out=shares_wanted)
         cash.addcmul_(shares_filled, unit_cost, value=-1)
@@ -48,11 +51,11 @@ def trade(orders: Tensor, close: Tensor, cash: Tensor, shares: Tensor, cost: flo
 
 
 def _largest_first(orders: Tensor) -> tuple[Tensor, Tensor]:
-    """Purchases by size and then by index, and whose they are: [n, N] float64 and int64, each lane's largest first.
+    """Sorts each lane's purchases, the largest first and ties by index: sizes [n, N] float64 and stocks [n, N] int64.
 
-    Both are written into one whole number, so that nothing but numbers is sorted: on processors numpy does that an
-    order of magnitude faster than a sort that has to carry an index along. Lanes come last, because what follows goes
-    from stock to stock.
+    Size and index are packed into one integer, so that only integers are sorted: numpy does that on the CPU an order of
+    magnitude faster than a sort that also returns indices. Lanes are the last axis, because the caller iterates over
+    the stocks.
     """
     stocks = orders.shape[1]
     bits = max(1, (stocks - 1).bit_length())

@@ -1,1 +1,1 @@
-"""The ant and the humanoid on MuJoCo Warp: simulator.py is what callers see, engine.py steps, the rest are tasks."""
+"""Steps the ant and the humanoid on MuJoCo Warp: simulator.py has the interface, engine.py steps, others are tasks."""

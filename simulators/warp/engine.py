@@ -1,8 +1,8 @@
-"""Physics by MuJoCo Warp: many simulations of one model on one device, each call a program captured beforehand.
+"""Computes physics with MuJoCo Warp: many simulations of one model on one device, each call recorded once and replayed.
 
-MuJoCo Warp launches about a hundred kernels a substep from Python, whatever the number of simulations. A call here is
-recorded once and replayed: a CUDA graph on a GPU, Warp's own recording on processors (a thirtieth of the time for five
-ants, a third for 128). Knows no task.
+MuJoCo Warp launches about a hundred kernels per substep from Python, whatever the number of simulations. So every call
+is recorded once and then replayed: as a CUDA graph on a GPU, as Warp's own recording on the CPU (which takes a
+thirtieth of the time for five ants, a third for 128). Independent of the task.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from podrace.errors import ResourceExhausted
 from simulators.warp.models import Body
 from simulators.warp.tasks import Fields
 
-# Warp tells standard output of every kernel that it compiles; that is where results go.
+# Warp reports every kernel that it compiles on standard output, which is reserved for results.
 warp.config.log_level = warp.LOG_WARNING
 
 Program = Callable[[], None]
@@ -32,15 +32,15 @@ class WarpPhysics:
             physics.fields.ctrl.copy_(policy(physics.fields.qpos))
             physics.step()
 
-    All that is called here and all that torch does with the fields is in the order of torch's current stream.
+    All calls, and all that torch does with the fields, run in the order of torch's current stream.
 
     Attributes:
-        fields: Live state and what was computed of it. The state is qpos, qvel, ctrl and qacc_warmstart: everything
-            else is computed from them, so that writing these four begins an episode. (`mujoco_warp.reset_data` writes
-            the same and clears what the next step overwrites; but it makes its kernels anew at every call, which takes
-            12 to 21 ms on processors, and forgets what overflowed.)
+        fields: Live state, and what was computed from it. The state is qpos, qvel, ctrl and qacc_warmstart; everything
+            else is computed from these four, so writing them starts an episode. (`mujoco_warp.reset_data` writes the
+            same fields and clears those that the next step overwrites. But it builds its kernels again at every call,
+            which takes 12 to 21 ms on the CPU, and clears the overflow bits.)
         count: Number of simulations, N.
-        overflow: Of this physics.
+        overflow: Watches this physics for overflow.
     """
 
     def __init__(
@@ -56,18 +56,18 @@ class WarpPhysics:
         njmax: int = 0,
         deterministic: bool = False,
     ) -> None:
-        """Makes simulations in an unspecified state and compiles what computes them (a minute, once a machine).
+        """Creates simulations in an unspecified state and compiles their kernels (a minute, once per machine).
 
         Args:
             body: The model.
             count: Number of simulations.
             device: Where they are computed.
-            substeps: Of a step.
-            contact_forces: A step computes `cfrc_ext`.
-            kinematics: `compute_kinematics` will be called.
-            nconmax: Contacts there is room for, on the average; 0: the body's.
-            njmax: Rows of constraints there is room for in each simulation; 0: the body's.
-            deterministic: On a GPU, at a cost: the same to the last bit in every run.
+            substeps: Substeps per step.
+            contact_forces: Whether a step computes `cfrc_ext`.
+            kinematics: Whether `compute_kinematics` will be called.
+            nconmax: Capacity for contacts, averaged over the simulations; 0: the body's default.
+            njmax: Capacity for constraint rows in each simulation; 0: the body's default.
+            deterministic: On a GPU: equal to the last bit in every run, at a cost in speed.
         """
         self.count = count
         warp.init()  # type: ignore[no-untyped-call]
@@ -76,7 +76,7 @@ class WarpPhysics:
         self._device, self._warp_device = device, warp.device_from_torch(device)
         with warp.ScopedDevice(self._warp_device):
             self._model = mujoco_warp.put_model(body.model)
-            # Written to standard output by kernels otherwise; `overflow` tells.
+            # Otherwise kernels print to standard output; `overflow` reports it instead.
             self._model.opt.warn_overflow = 0
             self._model.opt.deterministic = deterministic
             nconmax, njmax = nconmax or body.nconmax, njmax or body.njmax
@@ -85,30 +85,30 @@ class WarpPhysics:
         self.fields = Fields(**{field.name: _tensor(self._data, field.name) for field in fields(Fields)})
         self.fields.qpos.copy_(torch.as_tensor(body.qpos, dtype=torch.float32))
         self.overflow = Overflow(_tensor(self._data, "overflow"), nconmax, njmax)
-        self.step = self._captured(self._step)
-        self.compute_kinematics = self._captured(self._compute_kinematics) if kinematics else _nothing
+        self.step = self._recorded(self._step)
+        self.compute_kinematics = self._recorded(self._compute_kinematics) if kinematics else _nothing
 
     def _step(self) -> None:
         for _ in range(self._substeps):
             mujoco_warp.step(self._model, self._data)
         if self._contact_forces:
-            # Of what the last substep left, as Gymnasium has it.
+            # Computed from the state that the last substep left, as in Gymnasium.
             mujoco_warp.rne_postconstraint(self._model, self._data)
 
     def _compute_kinematics(self) -> None:
-        """What of a first state is observed: where bodies are, their inertias and velocities. No forces, no contacts.
+        """Computes the fields of a first state that are observed: poses, inertias and velocities of bodies, no forces.
 
-        A hundredth of a step of the humanoid, where the whole of mj_forward would be a fifth.
+        Takes a hundredth of a humanoid's step; the whole of mj_forward would take a fifth.
         """
         mujoco_warp.kinematics(self._model, self._data)
         mujoco_warp.com_pos(self._model, self._data)
         mujoco_warp.com_vel(self._model, self._data)
 
-    def _captured(self, function: Program) -> Program:
-        """What replays the kernels that a function launches."""
+    def _recorded(self, function: Program) -> Program:
+        """Records the kernels that a function launches, and returns a function that replays them."""
         _wait_for(self._device)
         with warp.ScopedDevice(self._warp_device):
-            # Compiles and loads what must not be loaded while it is captured.
+            # Compiles and loads modules, which must not happen during a capture.
             function()
             with warp.ScopedCapture(self._warp_device) as capture:
                 function()
@@ -128,15 +128,15 @@ class WarpPhysics:
 
 
 class Overflow:
-    """Notices, without waiting for the device, that contacts or constraints found no room and were left out."""
+    """Detects, without waiting for the device, that contacts or constraints were dropped for lack of capacity."""
 
     kinds = ("rows of constraints", "elements of constraints", "pairs that may touch", "contacts")
-    """Bits 0 to 3 of mujoco_warp.OverflowType: what is wrong ever after. The others are of precision."""
+    """Bits 0 to 3 of mujoco_warp.OverflowType, which make the physics wrong. The others affect only precision."""
     every_steps = 64
-    """How often it is looked at."""
+    """Steps between two polls."""
 
     def __init__(self, bits: Tensor, nconmax: int, njmax: int) -> None:
-        """Watches the bits [N] int32 that MuJoCo Warp sets and never clears."""
+        """Watches the bits [N] int32, which MuJoCo Warp sets and never clears."""
         self._bits = bits
         self._sizes = f"contacts 'nconmax' ({nconmax}), of rows 'njmax' ({njmax})"
         self._masks = torch.tensor([1 << bit for bit in range(len(self.kinds))], dtype=torch.int32).to(bits.device)
@@ -145,28 +145,28 @@ class Overflow:
         self._copied = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
         self._steps = 0
 
-    def look(self) -> None:
-        """To be called at every step: tells of an overflow at most two times `every_steps` later.
+    def poll(self) -> None:
+        """Reports an overflow at most two times `every_steps` steps after it; to be called at every step.
 
         Raises:
-            ResourceExhausted: Something found no room.
+            ResourceExhausted: A capacity was exceeded.
         """
         self._steps += 1
         if self._steps % self.every_steps == 0:
             if self._copied is None or self._copied.query():  # type: ignore[no-untyped-call]
-                self._tell()
+                self._raise_if_any()
             self._copy()
 
     def check(self) -> None:
-        """Waits for the device and tells.
+        """Waits for the device, then reports an overflow.
 
         Raises:
-            ResourceExhausted: Something found no room.
+            ResourceExhausted: A capacity was exceeded.
         """
         self._copy()
         if self._copied is not None:
             self._copied.synchronize()
-        self._tell()
+        self._raise_if_any()
 
     def _copy(self) -> None:
         counts = ((self._bits[:, None] & self._masks) != 0).sum(0)
@@ -174,19 +174,19 @@ class Overflow:
         if self._copied is not None:
             self._copied.record(torch.cuda.current_stream(self._bits.device))
 
-    def _tell(self) -> None:
+    def _raise_if_any(self) -> None:
         lanes = [f"{kind} in {count}" for kind, count in zip(self.kinds, self._seen.tolist(), strict=True) if count]
         if lanes:
             raise ResourceExhausted(
-                f"MuJoCo Warp had no room for {', '.join(lanes)} of {len(self._bits)} lanes, whose physics is wrong "
-                f"since: raise the option for {self._sizes}"
+                f"MuJoCo Warp had no room for {', '.join(lanes)} of {len(self._bits)} lanes; their physics is wrong "
+                f"since then: raise the option for {self._sizes}"
             )
 
 
-def captured(function: Program, device: torch.device) -> Program:
-    """What replays a function of torch alone that reads and writes the same tensors at every call.
+def as_cuda_graph(function: Program, device: torch.device) -> Program:
+    """Returns a replay of a function that uses only torch, and reads and writes the same tensors at every call.
 
-    On a GPU it is run a few times, as CUDA graphs need, and captured; elsewhere it is what is returned.
+    On a GPU the function is run a few times to warm up, then captured as a CUDA graph; elsewhere it is returned as is.
     """
     if device.type != "cuda":
         return function
@@ -215,4 +215,4 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _nothing() -> None:
-    """Kinematics are not needed."""
+    """Replaces `compute_kinematics` where the task does not need it."""

@@ -1,4 +1,4 @@
-"""What a user may set about the bodies on MuJoCo Warp; each style has the options of what it is modelled on."""
+"""Defines the options of the bodies on MuJoCo Warp; each style has the options of the tasks it reproduces."""
 
 import dataclasses
 import math
@@ -14,18 +14,18 @@ from simulators.options import check_names, closest, parse_options
 
 @dataclass(frozen=True)
 class WarpOptions:
-    """What all have in common."""
+    """Options of all bodies and styles."""
 
     body: ClassVar[str]
 
     style: str = "gymnasium"
-    """Whose observations, rewards and ends: "gymnasium" (version 5) or "isaac" (Isaac Gym's)."""
+    """Whose observations, rewards and termination rules: "gymnasium" (version 5) or "isaac" (Isaac Gym)."""
     nconmax: int = 0
-    """Contacts there is room for, on the average over the lanes; 0: what the body is known to need."""
+    """Capacity for contacts, averaged over the lanes; 0: what the body is known to need."""
     njmax: int = 0
-    """Rows of constraints there is room for in each lane; 0: what the body is known to need."""
+    """Capacity for constraint rows in each lane; 0: what the body is known to need."""
     deterministic: bool = False
-    """On a GPU: the same seed and actions give the same steps to the last bit. Elsewhere they always do."""
+    """On a GPU: the same seed and actions give the same steps to the last bit. On the CPU they always do."""
 
     def _refusal(self, name: str, rule: str) -> InvalidArgument:
         value = getattr(self, name)
@@ -35,25 +35,25 @@ class WarpOptions:
 
 
 @dataclass(frozen=True)
-class AntOptions(WarpOptions, mujoco_options.AntOptions):
+class WarpAntOptions(WarpOptions, mujoco_options.AntOptions):
     """Gymnasium's ant."""
 
     body = "ant"
 
 
 @dataclass(frozen=True)
-class HumanoidOptions(WarpOptions, mujoco_options.HumanoidOptions):
+class WarpHumanoidOptions(WarpOptions, mujoco_options.HumanoidOptions):
     """Gymnasium's humanoid."""
 
     body = "humanoid"
 
 
 @dataclass(frozen=True)
-class IsaacOptions(WarpOptions):
-    """Names and values of the tasks' published configurations (IsaacGymEnvs 1.5.1, cfg/task)."""
+class IsaacTaskOptions(WarpOptions):
+    """Options of both Isaac Gym tasks; names and defaults are those of IsaacGymEnvs 1.5.1 (cfg/task)."""
 
     frame_skip: ClassVar[int] = 2
-    """Substeps of 1/120 s in a step."""
+    """Substeps of 1/120 s per step."""
 
     style: str = "isaac"
     max_episode_steps: int = 1000
@@ -63,34 +63,34 @@ class IsaacOptions(WarpOptions):
     up_weight: float = 0.1
     """Reward for being upright."""
     alive_reward: float = 0.5
-    """Reward for a step that the body survives."""
+    """Reward of a step that the body survives."""
     actions_cost: float = 0.005
-    """Cost of a unit of squared action."""
+    """Cost per unit of squared action."""
     energy_cost: float = 0.05
-    """Cost of a unit of action times the joint's speed as it is seen."""
+    """Cost per unit of action times scaled joint speed."""
     joints_at_limit_cost: float = 0.1
-    """Cost of a joint at its limit."""
+    """Cost per joint at its limit."""
     death_cost: float = -2.0
     """The whole reward of the step in which the body falls."""
     termination_height: float = 0.31
-    """Height of the torso in metres below which it has fallen."""
+    """Height of the torso, in meters, below which the body has fallen."""
     dof_velocity_scale: float = 0.2
-    """Of joint speeds, where they are seen."""
+    """Scale of joint speeds in the observation."""
     angular_velocity_scale: float = 1.0
-    """Of the torso's turning, where it is seen."""
+    """Scale of the torso's angular velocity in the observation."""
     contact_force_scale: float = 0.1
-    """Of forces, where they are seen."""
+    """Scale of forces in the observation."""
 
 
 @dataclass(frozen=True)
-class IsaacAntOptions(IsaacOptions):
+class IsaacAntOptions(IsaacTaskOptions):
     """Isaac Gym's ant."""
 
     body = "ant"
 
 
 @dataclass(frozen=True)
-class IsaacHumanoidOptions(IsaacOptions):
+class IsaacHumanoidOptions(IsaacTaskOptions):
     """Isaac Gym's humanoid."""
 
     body = "humanoid"
@@ -106,15 +106,15 @@ class IsaacHumanoidOptions(IsaacOptions):
 
 
 STYLES: dict[str, dict[str, type[WarpOptions]]] = {
-    "ant": {"gymnasium": AntOptions, "isaac": IsaacAntOptions},
-    "humanoid": {"gymnasium": HumanoidOptions, "isaac": IsaacHumanoidOptions},
+    "ant": {"gymnasium": WarpAntOptions, "isaac": IsaacAntOptions},
+    "humanoid": {"gymnasium": WarpHumanoidOptions, "isaac": IsaacHumanoidOptions},
 }
 """Options by body and style."""
 _OF_PROCESSORS = "threads"
 
 
 def parse_warp_options(options: Mapping[str, object], body: str) -> Any:
-    """Builds the options of a body, of the class in STYLES; a range is a list of two numbers.
+    """Builds the options of a body, of its class in STYLES; a range is a list of two numbers.
 
     Raises:
         InvalidArgument: A name is unknown, or a value has the wrong type or is out of range.

@@ -1,7 +1,7 @@
-"""The ant and the humanoid on MuJoCo Warp: thousands of lanes on a GPU, where nothing waits and nothing is copied.
+"""Steps the ant and the humanoid on MuJoCo Warp: thousands of lanes on a GPU, without waiting for it or copying data.
 
-A step is two or three programs, captured beforehand: the physics, what torch makes of it, and for Gymnasium's humanoid
-the kinematics of first states. Actions and observations stay on the device.
+A step replays two or three recorded programs: the physics, the observations and rewards computed by torch, and for
+Gymnasium's humanoid the kinematics of first states. Actions and observations stay on the device.
 """
 
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ from torch import Tensor
 from podrace.errors import InvalidArgument
 from simulators.base import Report, Space, Step
 from simulators.options import closest
-from simulators.warp.engine import Program, WarpPhysics, captured
+from simulators.warp.engine import Program, WarpPhysics, as_cuda_graph
 from simulators.warp.isaac import TASKS as ISAAC_TASKS
 from simulators.warp.models import Body, load_body
 from simulators.warp.noise import LaneNoise
-from simulators.warp.options import STYLES, AntOptions, HumanoidOptions, parse_warp_options
-from simulators.warp.tasks import GymnasiumAnt, GymnasiumHumanoid, Task
+from simulators.warp.options import STYLES, WarpAntOptions, WarpHumanoidOptions, parse_warp_options
+from simulators.warp.tasks import GymnasiumAnt, GymnasiumHumanoid, WarpTask
 
 PREFIX = "warp:"
-TASKS: dict[type[Any], type[Task[Any]]] = {
-    AntOptions: GymnasiumAnt,
-    HumanoidOptions: GymnasiumHumanoid,
+TASKS: dict[type[Any], type[WarpTask[Any]]] = {
+    WarpAntOptions: GymnasiumAnt,
+    WarpHumanoidOptions: GymnasiumHumanoid,
     **ISAAC_TASKS,
 }
-"""By their options."""
+"""Tasks by the class of their options."""
 _GREATEST = 1e10
-"""Of any number of a state: MuJoCo itself gives up on more (mjMAXVAL)."""
+"""Limit of the numbers of a state: MuJoCo itself treats larger ones as diverged (mjMAXVAL)."""
 
 
 def make(id: str, count: int, options: Mapping[str, object], device: str) -> "WarpSimulator":
@@ -39,11 +39,11 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Wa
         id: "warp:" and a key of `simulators.warp.options.STYLES`.
         count: Number of lanes.
         options: Fields of the body's class in `simulators.warp.options`.
-        device: Where they are computed.
+        device: Where the lanes are computed.
 
     Raises:
         InvalidArgument: The body or an option is unknown, or a value cannot be used.
-        ModuleNotFoundError: MuJoCo Warp, or Gymnasium, whose models these are, is not installed.
+        ModuleNotFoundError: MuJoCo Warp, or Gymnasium, which has the models, is not installed.
     """
     name = id.removeprefix(PREFIX)
     if name not in STYLES:
@@ -55,25 +55,25 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Wa
 class WarpSimulator:
     """N lanes of a body behind the Simulator interface.
 
-    An action [N, n] float32 sets the motors; MuJoCo clips it to the bounds of the space, its cost is that of what was
-    asked for. A lane whose state is no longer finite has terminated, with a reward and a final observation of 0: single
-    precision gets there now and then, and one such lane would end all training.
+    An action [N, n] float32 sets the motors. MuJoCo clips it to the bounds of the space; its cost is computed from the
+    unclipped action. A lane whose state is no longer finite has terminated, with a reward and a final observation of 0:
+    this happens now and then in single precision, and one such lane would ruin the whole training.
 
-    Room for contacts and constraints is of a fixed size. That it was too small is found without waiting for the device:
-    `step` raises ResourceExhausted at most 128 steps later, `reset` and `report` at once.
+    The capacity for contacts and constraints is fixed. An overflow is detected without waiting for the device: `step`
+    raises ResourceExhausted at most 128 steps later, `reset` and `report` at once.
 
-    First states are a function of (seed, lane, episode). On a GPU the steps from them are the same in every run only
+    First states are a function of (seed, lane, episode). On a GPU the steps that follow are the same in every run only
     with the option `deterministic`.
 
     Attributes:
         observation_space: See simulators.base.Space.
         action_space: See simulators.base.Space.
         count: Number of lanes, N.
-        physics: The lanes' live states; move them with `set_state`.
+        physics: The lanes' live states; change them with `set_state`.
     """
 
     def __init__(self, body: Body, options: Any, count: int, device: torch.device) -> None:
-        """Begins episodes with seed 0; `reset` chooses another."""
+        """Starts episodes with seed 0; `reset` chooses another seed."""
         self.count = count
         self._maximum_steps = int(options.max_episode_steps)
         task_class = TASKS[type(options)]
@@ -114,19 +114,23 @@ class WarpSimulator:
 
     def _after_physics(self, device: torch.device) -> list[Program]:
         if self._task.needs_kinematics:
-            return [captured(self._conclude, device), self.physics.compute_kinematics, captured(self._show, device)]
+            return [
+                as_cuda_graph(self._conclude, device),
+                self.physics.compute_kinematics,
+                as_cuda_graph(self._show, device),
+            ]
 
         def conclude_and_show() -> None:
             self._conclude()
             self._show()
 
-        return [captured(conclude_and_show, device)]
+        return [as_cuda_graph(conclude_and_show, device)]
 
     def reset(self, seed: int) -> Tensor:
-        """See simulators.base.Simulator; the seed draws the states in which episodes begin.
+        """See simulators.base.Simulator; the seed determines the states in which episodes start.
 
         Raises:
-            ResourceExhausted: Contacts or constraints found no room since the simulator was made.
+            ResourceExhausted: Contacts or constraints exceeded their capacity since the simulator was made.
         """
         self.physics.overflow.check()
         self._noise.seed(seed)
@@ -140,16 +144,16 @@ class WarpSimulator:
         """See simulators.base.Simulator.
 
         Raises:
-            ResourceExhausted: Contacts or constraints found no room some steps ago.
+            ResourceExhausted: Contacts or constraints exceeded their capacity some steps ago.
         """
         self.physics.fields.ctrl.copy_(self._task.control(action))
         for program in self._programs:
             program()
-        self.physics.overflow.look()
+        self.physics.overflow.poll()
         return self._live
 
     def _conclude(self) -> None:
-        """What the physics brought, and new states for the lanes whose episode that ended."""
+        """Computes the results of a step, and the first states of lanes whose episode ended."""
         live, task, fields = self._live, self._task, self.physics.fields
         position = task.position()
         outcome = task.judge(self._position, position)
@@ -168,16 +172,16 @@ class WarpSimulator:
         self._begin_episodes()
 
     def _begin_episodes(self) -> None:
-        """Writes the first states of the lanes that `_ended` says, of the episodes that `_episode` counts."""
+        """Writes the first states of the lanes marked in `_ended`, for the episodes numbered by `_episode`."""
         fields = self.physics.fields
         qpos, qvel = self._task.first_state(self._noise.uniform(self._episode, self._task.noise_size))
         ended = self._ended[:, None]
         fields.qpos.copy_(torch.where(ended, qpos, fields.qpos))
         fields.qvel.copy_(torch.where(ended, qvel, fields.qvel))
-        self._forget()
+        self._clear_computed()
 
-    def _forget(self) -> None:
-        """What was computed of the old states is 0, as after MuJoCo's own reset; the next step computes it anew."""
+    def _clear_computed(self) -> None:
+        """Sets fields computed from old states to 0, as MuJoCo's own reset does; the next step computes them again."""
         fields = self.physics.fields
         for name in ("qacc_warmstart", "ctrl", "qfrc_actuator", "cfrc_ext", "xpos", "xmat", "subtree_com"):
             values = getattr(fields, name)
@@ -185,7 +189,7 @@ class WarpSimulator:
         self._steps.masked_fill_(self._ended, 0)
 
     def _show(self) -> None:
-        """First observations, where there are any."""
+        """Replaces the observations of lanes that ended by the first ones of their next episodes."""
         live, task = self._live, self._task
         live.observation.copy_(torch.where(self._ended[:, None], task.observe(), live.observation))
         first = task.first_position()
@@ -198,11 +202,11 @@ class WarpSimulator:
         return self._live.observation
 
     def set_state(self, lanes: Tensor, qpos: Tensor, qvel: Tensor) -> Tensor:
-        """Begins episodes in chosen states.
+        """Starts episodes in given states.
 
         Args:
             lanes: [K] int64, each at most once.
-            qpos: [K, nq] positions, as MuJoCo orders them.
+            qpos: [K, nq] positions, in MuJoCo's order.
             qvel: [K, nv] velocities.
 
         Returns:
@@ -212,17 +216,17 @@ class WarpSimulator:
         self._ended.fill_(False)
         self._ended[lanes] = True
         fields.qpos[lanes], fields.qvel[lanes] = qpos.to(fields.qpos), qvel.to(fields.qvel)
-        self._forget()
+        self._clear_computed()
         return self._shown()
 
     def report(self) -> Report:
-        """`diverged_episodes`: those that ended because a lane's state was no longer finite.
+        """Returns `diverged_episodes`: the number of episodes that ended because the state was no longer finite.
 
         Raises:
-            ResourceExhausted: Contacts or constraints found no room since the simulator was made.
+            ResourceExhausted: Contacts or constraints exceeded their capacity since the simulator was made.
         """
         self.physics.overflow.check()
         return Report({"diverged_episodes": float(self._diverged)})
 
     def close(self) -> None:
-        """Nothing is held that does not go with the simulator."""
+        """Has no resources to free: they are freed with the simulator."""

@@ -1,7 +1,7 @@
-"""Gymnasium's ant and humanoid (their version 5) over tensors: what is observed, rewarded and healthy.
+"""Computes observations, rewards and health of Gymnasium's ant and humanoid (version 5) over tensors.
 
-The formulas are those of `simulators.mujoco.tasks`, where numpy computes them for processors, in float32 and without a
-branch on what a tensor holds, so that a GPU is never waited for. Nothing here steps or resets.
+The formulas are those of `simulators.mujoco.tasks`, which computes them by numpy. Here they are in float32 and never
+branch on the contents of a tensor, so the host never waits for a GPU. Nothing here steps or resets.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from simulators.warp.models import Body
 from simulators.warp.noise import normal
-from simulators.warp.options import AntOptions, HumanoidOptions, WarpOptions
+from simulators.warp.options import WarpAntOptions, WarpHumanoidOptions, WarpOptions
 
 _Options = TypeVar("_Options", bound=WarpOptions)
 _TORSO = 1
@@ -21,7 +21,7 @@ _TORSO = 1
 
 @dataclass(frozen=True)
 class Fields:
-    """What a task sees of the physics: [N, ...] float32, live, with MuJoCo's names and shapes."""
+    """The fields of the physics that tasks read: [N, ...] float32, live, with MuJoCo's names and shapes."""
 
     qpos: Tensor
     qvel: Tensor
@@ -38,7 +38,7 @@ class Fields:
 
 
 class Outcome(NamedTuple):
-    """What one step brought to every lane."""
+    """The rewards and terminations of one step."""
 
     reward: Tensor
     """[N] float32."""
@@ -46,16 +46,16 @@ class Outcome(NamedTuple):
     """[N] bool."""
 
 
-class Task(Generic[_Options]):
-    """One task over N lanes; all it returns is of the state that the last step left.
+class WarpTask(Generic[_Options]):
+    """One task over N lanes; every result belongs to the state that the last step left.
 
     Attributes:
-        options: What the user set.
-        noise_size: Uniform numbers that a first state is made of.
+        options: The user's options.
+        noise_size: Number of uniform numbers needed for a first state.
     """
 
     needs_kinematics: ClassVar[bool] = False
-    """A first observation holds more than positions, velocities and what is 0 at rest."""
+    """Whether a first observation depends on more than positions, velocities and fields that are 0 at rest."""
     noise_size: int
 
     def __init__(self, options: _Options, body: Body, fields: Fields) -> None:
@@ -69,109 +69,109 @@ class Task(Generic[_Options]):
 
     @staticmethod
     def needs_contact_forces(options: Any) -> bool:
-        """Whether anything in the task depends on them."""
+        """Whether the observation or the reward depends on contact forces."""
         return True
 
     def control(self, action: Tensor) -> Tensor:
-        """What the motors are told, [N, nu], of an action [N, nu]."""
+        """Computes the commands of the motors, [N, nu], from actions [N, nu]."""
         return action
 
     def first_state(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions [N, nq] and velocities [N, nv] in which episodes begin, of numbers [N, noise_size] in [0, 1)."""
+        """Computes first states, positions [N, nq] and velocities [N, nv], from noise [N, noise_size] in [0, 1)."""
         raise NotImplementedError
 
     def position(self) -> Tensor:
-        """What moves forward, in metres: [N], or [N, 2] along the ground."""
+        """Returns the positions by which progress is measured, in meters: [N], or [N, 2] along the ground."""
         raise NotImplementedError
 
     def first_position(self) -> Tensor:
-        """The same of lanes whose first state was written and not yet stepped from."""
+        """Returns the same positions for lanes whose first state was written but not stepped yet."""
         return self._fields.qpos[:, 0]
 
     def observe(self) -> Tensor:
-        """[N, size]."""
+        """Returns the observations, [N, size]."""
         raise NotImplementedError
 
     def judge(self, before: Tensor, after: Tensor) -> Outcome:
-        """Of a step from one `position` to another, with the actions that `ctrl` holds."""
+        """Rewards a step from one `position` to another, with the actions in `ctrl`."""
         raise NotImplementedError
 
 
-class GymnasiumAnt(Task[AntOptions]):
+class GymnasiumAnt(WarpTask[WarpAntOptions]):
     """gymnasium.envs.mujoco.ant_v5."""
 
-    def __init__(self, options: AntOptions, body: Body, fields: Fields) -> None:
+    def __init__(self, options: WarpAntOptions, body: Body, fields: Fields) -> None:
         super().__init__(options, body, fields)
         self.noise_size = body.model.nq + 2 * body.model.nv
 
     @staticmethod
-    def needs_contact_forces(options: AntOptions) -> bool:
-        """In the cost or in the observation."""
+    def needs_contact_forces(options: WarpAntOptions) -> bool:
+        """See WarpTask: they appear in the cost and in the observation."""
         return options.contact_cost_weight != 0 or options.include_cfrc_ext_in_observation
 
     def first_state(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform positions, normal velocities."""
+        """Draws uniform positions and normal velocities."""
         positions, velocities = noise[:, : self._model.nq], noise[:, self._model.nq :]
         return _around(self._first_qpos, positions, self.options.reset_noise_scale), (
             self.options.reset_noise_scale * normal(velocities)
         ).float()
 
     def position(self) -> Tensor:
-        """Of the torso, a substep behind qpos, as in Gymnasium."""
+        """Returns the x positions of the torso, one substep behind qpos, as in Gymnasium."""
         return self._fields.xpos[:, _TORSO, 0]
 
     def observe(self) -> Tensor:
-        """Positions, velocities and clipped contact forces."""
+        """Concatenates positions, velocities and clipped contact forces."""
         pieces = [_positions(self._fields, self.options), self._fields.qvel]
         if self.options.include_cfrc_ext_in_observation:
             pieces.append(self._fields.cfrc_ext[:, 1:].flatten(1).clamp(*self.options.contact_force_range))
         return torch.cat(pieces, 1)
 
     def judge(self, before: Tensor, after: Tensor) -> Outcome:
-        """Speed and health, less what action and contact cost."""
+        """Adds speed and health; subtracts the costs of actions and contacts."""
         options, fields = self.options, self._fields
         height, (low, high) = fields.qpos[:, 2], options.healthy_z_range
-        # A lane that is nowhere is not healthy either: the simulator sees to that for all tasks.
+        # Gymnasium also requires a finite state for health; WarpSimulator checks that for all tasks.
         healthy = (low <= height) & (height <= high)
         forces = fields.cfrc_ext.flatten(1).clamp(*options.contact_force_range)
         cost = options.ctrl_cost_weight * _squared(fields.ctrl) + options.contact_cost_weight * _squared(forces)
         return _outcome(options, (after - before) / _step_seconds(self._model, options), healthy, cost)
 
 
-class GymnasiumHumanoid(Task[HumanoidOptions]):
+class GymnasiumHumanoid(WarpTask[WarpHumanoidOptions]):
     """gymnasium.envs.mujoco.humanoid_v5."""
 
     needs_kinematics = True
 
-    def __init__(self, options: HumanoidOptions, body: Body, fields: Fields) -> None:
+    def __init__(self, options: WarpHumanoidOptions, body: Body, fields: Fields) -> None:
         super().__init__(options, body, fields)
         self.noise_size = body.model.nq + body.model.nv
         self._mass_shares = self._tensor(body.model.body_mass / body.model.body_mass.sum())
 
     @staticmethod
-    def needs_contact_forces(options: HumanoidOptions) -> bool:
-        """In the cost or in the observation."""
+    def needs_contact_forces(options: WarpHumanoidOptions) -> bool:
+        """See WarpTask: they appear in the cost and in the observation."""
         return options.contact_cost_weight != 0 or options.include_cfrc_ext_in_observation
 
     def first_state(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Uniform."""
+        """Draws uniform positions and velocities."""
         positions, velocities = noise[:, : self._model.nq], noise[:, self._model.nq :]
         scale = self.options.reset_noise_scale
         return _around(self._first_qpos, positions, scale), (scale * (2 * velocities - 1)).float()
 
     def position(self) -> Tensor:
-        """Of the centre of mass, a substep behind qpos, as in Gymnasium."""
+        """Returns the x positions of the center of mass, one substep behind qpos, as in Gymnasium."""
         return (self._fields.xipos[:, :, 0] * self._mass_shares).sum(1)
 
     def first_position(self) -> Tensor:
-        """Kinematics were computed."""
+        """Returns `position`: the kinematics of first states were computed."""
         return self.position()
 
     def observe(self) -> Tensor:
-        """Positions, velocities, inertias, velocities and forces of the bodies, forces of the motors."""
+        """Concatenates positions, velocities, the bodies' inertias, velocities and forces, and the motors' forces."""
         fields, options = self._fields, self.options
         pieces = [_positions(fields, options), fields.qvel]
-        # Without the world, and without the free joint.
+        # Without the columns of the world and of the free joint.
         if options.include_cinert_in_observation:
             pieces.append(fields.cinert[:, 1:].flatten(1))
         if options.include_cvel_in_observation:
@@ -183,7 +183,7 @@ class GymnasiumHumanoid(Task[HumanoidOptions]):
         return torch.cat(pieces, 1)
 
     def judge(self, before: Tensor, after: Tensor) -> Outcome:
-        """Speed and health, less what action and contact cost."""
+        """Adds speed and health; subtracts the costs of actions and contacts."""
         options, fields = self.options, self._fields
         height, (low, high) = fields.qpos[:, 2], options.healthy_z_range
         healthy = (low < height) & (height < high)
@@ -192,7 +192,7 @@ class GymnasiumHumanoid(Task[HumanoidOptions]):
         return _outcome(options, (after - before) / _step_seconds(self._model, options), healthy, cost)
 
 
-def _positions(fields: Fields, options: AntOptions | HumanoidOptions) -> Tensor:
+def _positions(fields: Fields, options: WarpAntOptions | WarpHumanoidOptions) -> Tensor:
     return fields.qpos[:, 2 if options.exclude_current_positions_from_observation else 0 :]
 
 
@@ -200,16 +200,16 @@ def _around(state: Tensor, noise: Tensor, scale: float) -> Tensor:
     return (state + scale * (2 * noise - 1)).float()
 
 
-def _step_seconds(model: object, options: AntOptions | HumanoidOptions) -> float:
+def _step_seconds(model: object, options: WarpAntOptions | WarpHumanoidOptions) -> float:
     return float(model.opt.timestep) * options.frame_skip  # type: ignore[attr-defined]
 
 
 def _squared(values: Tensor) -> Tensor:
-    """Squared length of each row, [N]."""
+    """Returns the squared length of each row, [N]."""
     return values.square().sum(1)
 
 
-def _outcome(options: AntOptions | HumanoidOptions, speed: Tensor, healthy: Tensor, cost: Tensor) -> Outcome:
+def _outcome(options: WarpAntOptions | WarpHumanoidOptions, speed: Tensor, healthy: Tensor, cost: Tensor) -> Outcome:
     reward = options.forward_reward_weight * speed + options.healthy_reward * healthy - cost
     terminated = ~healthy if options.terminate_when_unhealthy else torch.zeros_like(healthy)
     return Outcome(reward, terminated)

@@ -1,6 +1,6 @@
-"""Wrappers around any simulator: a few tensor operations over all lanes, on the simulator's device, without a wait.
+"""Wraps any simulator: a few tensor operations over all lanes, on the simulator's device, without waiting for it.
 
-Named in the options of an environment, the first one innermost:
+Wrappers are listed in the options of an environment; the first one is innermost:
 
     [environment]
     id = "Pendulum-v1"
@@ -12,17 +12,17 @@ Named in the options of an environment, the first one innermost:
     name = "frame_stack"
     count = 4
 
-or, which is the same, `options = { wrappers = [{ name = "normalize_observations" }, { name = "frame_stack" }] }`.
+or equivalently `options = { wrappers = [{ name = "normalize_observations" }, { name = "frame_stack" }] }`.
 
-| name | options | what it does |
+| name | options | effect |
 |---|---|---|
-| `time_limit` | `steps` | truncates an episode after so many steps; the lane goes on where it is (see TimeLimit) |
-| `clip_actions` | | takes any action, and clips it to the bounds |
-| `scale_actions` | | takes actions in [-1, 1], and spreads them over the bounds |
+| `time_limit` | `steps` | truncates an episode after so many steps; the lane is not reset (see TimeLimit) |
+| `clip_actions` | | accepts any action, and clips it to the bounds |
+| `scale_actions` | | accepts actions in [-1, 1], and scales them to the bounds |
 | `normalize_observations` | `clip` = 10.0 | by running means and variances (`simulators.wrappers.running`) |
 | `normalize_rewards` | `discount` = 0.99, `clip` = 10.0 | by the running deviation of the discounted return |
-| `pixels` | `height` = 84, `width` = 84, `grayscale` = true | small pictures, channels first (see `pixels.py`) |
-| `frame_stack` | `count` = 4 | observes the last observations of the episode, the oldest first |
+| `pixels` | `height` = 84, `width` = 84, `grayscale` = true | reduces pictures, channels first (see `pixels.py`) |
+| `frame_stack` | `count` = 4 | stacks the last observations of the episode, the oldest first |
 """
 
 import math
@@ -41,41 +41,41 @@ from simulators.wrappers.running import NormalizeObservations, NormalizeRewards,
 from simulators.wrappers.wrapper import Wrapper, over_lanes
 
 OPTION = "wrappers"
-"""The option of every simulator that lists them."""
+"""The option that lists the wrappers; every simulator has it."""
 
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Nothing can be set."""
+    """Options of a wrapper that has none."""
 
 
 @dataclass(frozen=True)
 class TimeLimitOptions:
-    """What a specification can set."""
+    """Options of a specification."""
 
     steps: int = 0
-    """Steps after which an episode is cut off; at least 1."""
+    """Steps after which an episode is truncated; at least 1."""
 
 
 @dataclass(frozen=True)
 class FrameStackOptions:
-    """What a specification can set."""
+    """Options of a specification."""
 
     count: int = 4
-    """Observations in one; at least 1."""
+    """Number of observations stacked into one; at least 1."""
 
 
 class TimeLimit(Wrapper):
     """Truncates episodes after a number of steps.
 
-    A simulator begins no single lane anew when asked to, so the lane goes on: the next episode begins where the last
-    one was cut off, and its first observation is the final one of that. (A partial episode; Pardo et al. 2018,
-    "Time limits in reinforcement learning".) Where a simulator has `max_episode_steps` of its own, that begins a
-    new episode, and is what you want.
+    A single lane of a simulator cannot be reset on request, so the lane continues: the next episode starts in the state
+    in which the last one was truncated, and its first observation is the final one of that episode. (Partial episodes;
+    Pardo et al. 2018, "Time limits in reinforcement learning".) If a simulator has its own option `max_episode_steps`,
+    prefer that: it starts a new episode.
     """
 
     def __init__(self, inner: Simulator, options: TimeLimitOptions, owner: str, device: torch.device) -> None:
-        """Wraps.
+        """Wraps a simulator.
 
         Raises:
             InvalidArgument: The limit is not positive.
@@ -103,13 +103,13 @@ class TimeLimit(Wrapper):
 
 
 class ClipActions(Wrapper):
-    """Takes actions of any size in the environment's own units, and clips them to its bounds."""
+    """Accepts actions of any size in the environment's own units, and clips them to its bounds."""
 
     def __init__(self, inner: Simulator, options: NoOptions, owner: str, device: torch.device) -> None:
-        """Wraps.
+        """Wraps a simulator.
 
         Raises:
-            InvalidArgument: There is nothing to clip to.
+            InvalidArgument: The action space has no bounds.
         """
         super().__init__(inner)
         self._low, self._high = _bounds(inner.action_space, owner, device)
@@ -123,10 +123,10 @@ class ClipActions(Wrapper):
 
 
 class ScaleActions(Wrapper):
-    """Takes actions in [-1, 1], clips them to that, and spreads them over the environment's bounds."""
+    """Accepts actions in [-1, 1], clips them to that range, and scales them to the environment's bounds."""
 
     def __init__(self, inner: Simulator, options: NoOptions, owner: str, device: torch.device) -> None:
-        """Wraps.
+        """Wraps a simulator.
 
         Raises:
             InvalidArgument: The environment's actions are not bounded on both sides.
@@ -137,26 +137,26 @@ class ScaleActions(Wrapper):
         if not all(math.isfinite(bound) for bound in (*(space.low or (math.inf,)), *(space.high or (math.inf,)))):
             raise InvalidArgument(f"{owner}: the action space is not bounded on both sides")
         self._low, self._high = low, high
-        self._centre, self._half_range = (low + high) / 2, (high - low) / 2
+        self._center, self._half_range = (low + high) / 2, (high - low) / 2
         ones = (1.0,) * math.prod(space.shape)
         self.action_space = replace(space, low=tuple(-one for one in ones), high=ones)
 
     def step(self, action: Tensor) -> Step:
         """See simulators.base.Simulator."""
-        spread = torch.addcmul(self._centre, action.clamp(-1.0, 1.0), self._half_range)
-        # Rounded, an end of the range may lie beyond the bound.
+        spread = torch.addcmul(self._center, action.clamp(-1.0, 1.0), self._half_range)
+        # By rounding, an end of the range may exceed the bound.
         return self.inner.step(spread.clamp(self._low, self._high))
 
 
 class FrameStack(Wrapper):
-    """Observes the last K observations of an episode, the oldest first; at its beginning the first one K times.
+    """Stacks the last K observations of an episode, the oldest first; at its start, the first one K times.
 
-    Vectors [D] become one of [K D], pictures with channels [C, H, W] become [K C, H, W], those without become
+    Vectors [D] become [K D], pictures with channels [C, H, W] become [K C, H, W], pictures without become
     [K, H, W]. `final_observation` is the stack of the episode that ended.
     """
 
     def __init__(self, inner: Simulator, options: FrameStackOptions, owner: str, device: torch.device) -> None:
-        """Wraps.
+        """Wraps a simulator.
 
         Raises:
             InvalidArgument: The number of frames is not positive.
@@ -199,19 +199,19 @@ class FrameStack(Wrapper):
 
 def _bounds(space: Space, owner: str, device: torch.device) -> tuple[Tensor, Tensor]:
     if space.kind != "continuous":
-        raise InvalidArgument(f"{owner}: the actions are choices, not numbers")
+        raise InvalidArgument(f"{owner}: the actions are discrete, not continuous")
     open_ends = (math.inf,) * math.prod(space.shape)
     low = torch.tensor(space.low or [-end for end in open_ends], dtype=torch.float32, device=device)
     high = torch.tensor(space.high or open_ends, dtype=torch.float32, device=device)
     return low.view(space.shape), high.view(space.shape)
 
 
-# --- by name -------------------------------------------------------------------------------------------------------
+# --- wrappers by name ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A wrapper as a user named it, before there is anything to wrap."""
+    """A parsed entry of the option `wrappers`."""
 
     owner: str
     make: Callable[[Simulator, Any, str, torch.device], Simulator]
@@ -227,18 +227,18 @@ WRAPPERS: dict[str, tuple[Callable[[Simulator, Any, str, torch.device], Simulato
     "pixels": (Pixels, PixelsOptions),
     "frame_stack": (FrameStack, FrameStackOptions),
 }
-"""By the name that a specification gives: the wrapper, and its options."""
+"""Wrappers and the classes of their options, by their name in a specification."""
 
 
 def parse(id: str, tables: object) -> list[Parsed]:
-    """Checks what a user wrote under `wrappers`.
+    """Checks the value of the option `wrappers`.
 
     Args:
-        id: Whose option it is, for error lines.
+        id: Id of the simulator, for error messages.
         tables: A list of tables, each with a `name` and the options of that wrapper.
 
     Raises:
-        InvalidArgument: It is no such list, or a name or an option is unknown.
+        InvalidArgument: The value is not such a list, or a name or an option is unknown.
     """
     if not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) and "name" in table for table in tables):
         raise InvalidArgument(
@@ -258,7 +258,7 @@ def parse(id: str, tables: object) -> list[Parsed]:
 
 
 def wrap(simulator: Simulator, wrappers: Sequence[Parsed], device: str) -> Simulator:
-    """Wraps a simulator, the first wrapper innermost; closes it if that cannot be done.
+    """Wraps a simulator, the first wrapper innermost; closes the simulator on failure.
 
     Raises:
         InvalidArgument: A wrapper does not fit the spaces, or a value cannot be used.

@@ -1,8 +1,8 @@
-"""Normalization by running statistics of what one simulator has shown; all of them stay on its device.
+"""Normalizes observations and rewards by running statistics of one simulator, kept on its device.
 
-The statistics belong to one simulator: every worker has its own, an evaluation begins without any, and `reset` begins
-anew, because the same seed is to give the same steps. Where a network can normalize (`normalize_observations` of its
-specification) prefer that: there they are shared, kept with the weights and used by evaluations.
+The statistics belong to one simulator: every worker has its own, an evaluation starts without any, and `reset` clears
+them, because the same seed must give the same steps. If the network can normalize (`normalize_observations` of its
+specification), prefer that: its statistics are shared, stored with the weights and used in evaluations.
 """
 
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from simulators.base import Simulator, Space, Step
 from simulators.wrappers.wrapper import Wrapper
 
 VARIANCE_FLOOR = 1e-8
-"""Added to a variance before dividing by its root, so that a constant quantity stays finite."""
+"""Added to a variance before its square root is taken, so that dividing by it stays finite for a constant."""
 
 
 @dataclass(frozen=True)
 class ObservationOptions:
-    """What a specification can set."""
+    """Options of a specification."""
 
     clip: float = 10.0
     """Normalized elements are clipped to [-clip, clip]."""
@@ -28,10 +28,10 @@ class ObservationOptions:
 
 @dataclass(frozen=True)
 class RewardOptions:
-    """What a specification can set."""
+    """Options of a specification."""
 
     discount: float = 0.99
-    """Of the return whose deviation rewards are divided by."""
+    """Discount of the return by whose deviation rewards are divided."""
     clip: float = 10.0
     """Normalized rewards are clipped to [-clip, clip]."""
 
@@ -46,13 +46,13 @@ class Moments:
     """
 
     def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
-        """None seen yet."""
+        """Creates statistics without rows."""
         self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
         self.squared_deviation = torch.zeros_like(self.mean)
         self.count = 0
 
     def clear(self) -> None:
-        """Forgets all rows."""
+        """Removes all rows."""
         self.count = 0
         self.mean.zero_()
         self.squared_deviation.zero_()
@@ -68,7 +68,7 @@ class Moments:
 
     @property
     def deviation(self) -> Tensor:
-        """[*shape] float64, to divide by; 1 while no rows are known."""
+        """The divisor, [*shape] float64; 1 as long as there are no rows."""
         if not self.count:
             return torch.ones_like(self.mean)
         return (self.squared_deviation / self.count + VARIANCE_FLOOR).sqrt()
@@ -77,15 +77,15 @@ class Moments:
 class NormalizeObservations(Wrapper):
     """Observations minus their running mean, over their running deviation, clipped.
 
-    The observations that are acted upon are counted, each once: those of `reset`, and `observation` of each step. A
-    final observation, on which nobody acts, is normalized by the same statistics and not counted.
+    The statistics count every observation on which an action is chosen once: those of `reset`, and `observation` of
+    each step. A final observation, on which no action is chosen, is normalized by the same statistics but not counted.
 
     Attributes:
-        moments: Of the observations seen since the last reset.
+        moments: Statistics of the observations since the last reset.
     """
 
     def __init__(self, inner: Simulator, options: ObservationOptions, owner: str, device: torch.device) -> None:
-        """Wraps.
+        """Wraps a simulator.
 
         Raises:
             InvalidArgument: The observations are pictures, or `clip` is not positive.
@@ -126,18 +126,18 @@ class NormalizeObservations(Wrapper):
 
 
 class NormalizeRewards(Wrapper):
-    """Rewards over the running deviation of the discounted return, clipped.
+    """Rewards divided by the running deviation of the discounted return, clipped.
 
-    The mean is not subtracted: that would change which behaviour is best (Engstrom et al. 2020, "Implementation
-    matters in deep policy gradients", section 3). The returns that a tournament shows are then those of normalized
+    The mean is not subtracted, because that would change which behavior is optimal (Engstrom et al. 2020,
+    "Implementation matters in deep policy gradients", section 3). A tournament then shows returns of normalized
     rewards.
 
     Attributes:
-        moments: Of the running returns of all lanes and steps since the last reset.
+        moments: Statistics of the discounted returns of all lanes and steps since the last reset.
     """
 
     def __init__(self, inner: Simulator, options: RewardOptions, owner: str, device: torch.device) -> None:
-        """Wraps.
+        """Wraps a simulator.
 
         Raises:
             InvalidArgument: `clip` is not positive, or `discount` not in [0, 1].
@@ -158,7 +158,7 @@ class NormalizeRewards(Wrapper):
     def step(self, action: Tensor) -> Step:
         """See simulators.base.Simulator."""
         step = self.inner.step(action)
-        # R_t = discount R_(t-1) + r_t, which begins at zero in every episode.
+        # R_t = discount R_(t-1) + r_t, starting at zero in every episode.
         self._returns.mul_(self._discount).add_(step.reward)
         self.moments.add(self._returns)
         self._returns.masked_fill_(step.terminated | step.truncated, 0.0)

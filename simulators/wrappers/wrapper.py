@@ -1,4 +1,4 @@
-"""What every wrapper around a simulator is: the simulator itself, but for what it changes."""
+"""Defines the base class of wrappers: it behaves as the wrapped simulator, except for what a subclass changes."""
 
 from torch import Tensor
 
@@ -6,17 +6,17 @@ from simulators.base import Report, Simulator, Step
 
 
 class Wrapper:
-    """Hands everything on; see simulators.base.Simulator.
+    """Delegates everything to the wrapped simulator; see simulators.base.Simulator.
 
     Attributes:
-        inner: What is wrapped.
+        inner: The wrapped simulator.
         observation_space: See simulators.base.Space.
         action_space: See simulators.base.Space.
         count: Number of lanes, N.
     """
 
     def __init__(self, inner: Simulator) -> None:
-        """Wraps."""
+        """Wraps a simulator."""
         self.inner = inner
         self.observation_space, self.action_space, self.count = inner.observation_space, inner.action_space, inner.count
 
@@ -29,7 +29,7 @@ class Wrapper:
         return self.inner.step(action)
 
     def report(self) -> Report:
-        """Of the wrapped simulator."""
+        """Returns the report of the wrapped simulator."""
         return self.inner.report()
 
     def close(self) -> None:
@@ -38,5 +38,5 @@ class Wrapper:
 
 
 def over_lanes(flags: Tensor, like: Tensor) -> Tensor:
-    """Flags [N] with as many axes as `like` [N, ...], to choose its rows by."""
+    """Reshapes flags [N] to broadcast over the rows of `like` [N, ...]."""
     return flags.view(-1, *[1] * (like.dim() - 1))

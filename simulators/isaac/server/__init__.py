@@ -1,4 +1,4 @@
-"""The far side of `simulators.isaac`: runs in the interpreter that NVIDIA's simulators want; knows nothing of podrace.
+"""Serves one of NVIDIA's simulators from the interpreter that it requires; does not import podrace.
 
-Written for Python 3.8, the newest that Isaac Gym works with; needs numpy, torch and the simulator. A test keeps it so.
+Written for Python 3.8, the newest that Isaac Gym supports; needs numpy, torch and the simulator. A test checks this.
 """

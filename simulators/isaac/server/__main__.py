@@ -1,6 +1,6 @@
-"""Started by path, by an interpreter that has no podrace: makes its folder a package, and serves.
+"""Starts the server; run by path with an interpreter that has no podrace, so it first makes its folder a package.
 
-python .../server/__main__.py REQUESTS RESPONSES        (two descriptors of pipes)
+python .../server/__main__.py REQUESTS RESPONSES        (file descriptors of two pipes)
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import importlib.util
 import sys
 from pathlib import Path
 
-PACKAGE = "isaac_far"
+PACKAGE = "isaac_server"
 
 
 def load_package(folder: Path) -> None:
-    """Makes the folder importable; its parent stays out of the path, where `gym.py` would hide the package `gym`."""
+    """Makes the folder a package without adding its parent to the path, where `gym.py` would hide the package `gym`."""
     spec = importlib.util.spec_from_file_location(
         PACKAGE, str(folder / "__init__.py"), submodule_search_locations=[str(folder)]
     )

@@ -1,14 +1,14 @@
-"""Isaac Gym Preview 4 with IsaacGymEnvs, whose lanes reset in the step after the one that ended an episode.
+"""Steps Isaac Gym Preview 4 with IsaacGymEnvs, whose lanes reset in the step after the one that ended an episode.
 
-Here a lane has to begin its next episode in the same step. A task whose `reset_idx(ids)` and `compute_observations()`
-can be called by themselves (Ant, Humanoid, Cartpole and most others) is told to do at once what it would have done
-within its next step: no transition is lost, and none is made up. (A task that keeps a history in
-`compute_observations()` has an entry twice after such a step.) Where a task resets in another way, its next step
-remains void: it is passed on as the first step of the new episode, from the old episode's last observation, with a
+The Simulator interface requires a lane to start its next episode in the same step. If `reset_idx(ids)` and
+`compute_observations()` of a task can be called separately (in Ant, Humanoid, Cartpole and most others), they are
+called at once, to do what the task would have done in its next step: no transition is lost or invented. (A task that
+keeps a history in `compute_observations()` has one entry twice after such a step.) If a task resets in another way, its
+next step is void. It is returned as the first step of the new episode, from the old episode's last observation, with a
 reward of 0.
 
-The time limit and a death in the very same step cannot be told apart: `time_outs` is set for both, so both are
-truncated.
+A termination in the very step of the time limit cannot be recognized: `time_outs` is set for both, so both are reported
+as truncated.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     import torch
 
 
-class Engine:
+class IsaacGymEngine:
     """A vectorized task.
 
     Attributes:
-        observation_shape: Of one lane.
-        action_shape: Of one lane.
+        observation_shape: Shape of one lane's observation.
+        action_shape: Shape of one lane's action.
         low: Lower bound of each element of an action.
-        high: Upper bound of each.
+        high: Upper bound of each element of an action.
         device: Where its tensors lie.
-        note: What whoever uses it should know.
+        note: A deviation from the interface that users should know about; "" if there is none.
     """
 
     def __init__(self, opening: dict[str, Any]) -> None:
@@ -41,12 +41,12 @@ class Engine:
         Args:
             opening: `task`, `count`, `device`.
         """
-        # Before torch: it refuses to be imported after it.
+        # Before torch: isaacgym refuses to be imported after it.
         importlib.import_module("isaacgym")
         environments = importlib.import_module("isaacgymenvs")
         import torch
 
-        # `make` takes a seed and does nothing with it.
+        # `make` takes a seed and ignores it.
         seed_everything(0)
         self.device = opening["device"]
         self._env = environments.make(
@@ -66,13 +66,15 @@ class Engine:
         self.action_shape = tuple(space.shape)
         self.low, self.high = space.low.ravel().tolist(), space.high.ravel().tolist()
         self._resets_at_once = _takes(self._env, "reset_idx", 1) and _takes(self._env, "compute_observations", 0)
-        self.note = "" if self._resets_at_once else "the first step of every episode is void: the task resets late"
+        self.note = (
+            "" if self._resets_at_once else "the first step of every episode is void: the task resets one step late"
+        )
         self._void = torch.zeros(opening["count"], dtype=torch.bool, device=self.device)
 
     def reset(self, seed: int) -> torch.Tensor:
-        """Begins an episode in every lane and returns the first observations.
+        """Starts an episode in every lane and returns the first observations.
 
-        The task's own `reset` returns zeros. Lanes that are marked as ended begin anew within a step.
+        The task's own `reset` returns zeros. Instead, every lane is marked as ended, and resets within a step.
         """
         seed_everything(seed)
         self._env.reset_buf.fill_(1)
@@ -100,7 +102,7 @@ class Engine:
         return observation, reward, terminated, truncated, final_observation
 
     def _begin(self, lanes: torch.Tensor) -> torch.Tensor:
-        """Begins episodes in some lanes and returns their first observations, clipped as `step` clips them."""
+        """Starts episodes in some lanes and returns their first observations, clipped as `step` clips them."""
         import torch
 
         env = self._env
@@ -110,11 +112,11 @@ class Engine:
         return first.to(self.device)
 
     def close(self) -> None:
-        """Nothing: the process ends."""
+        """Has no resources to free: the process exits."""
 
 
 def _takes(env: Any, name: str, arguments: int) -> bool:
-    """Whether a method can be called with so many arguments."""
+    """Whether a method exists and can be called with this number of arguments."""
     method = getattr(env, name, None)
     if method is None:
         return False

@@ -1,8 +1,8 @@
-"""Isaac Lab, whose lanes reset in the step that ends an episode, as ours do.
+"""Steps Isaac Lab, whose lanes reset in the step that ends an episode, as the Simulator interface requires.
 
-From 3.0 on it can keep the last observations of episodes (`compute_final_obs`). Before that they are gone; the
-observation before the last step stands in for them, so that a truncated episode is bootstrapped from the value of where
-its last step began, as the libraries that come with Isaac Lab do it.
+From version 3.0 on it can keep the last observations of episodes (`compute_final_obs`). Before that they are lost, and
+the observation before the last step replaces them: a truncated episode is bootstrapped from the value of the state in
+which its last step began, as in the training libraries shipped with Isaac Lab.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 POLICY = "policy"
 
 
-class Engine:
-    """A registered environment; attributes as of the one for Isaac Gym."""
+class IsaacLabEngine:
+    """A registered environment; the attributes are those of IsaacGymEngine."""
 
     def __init__(self, opening: dict[str, Any]) -> None:
         """Starts the application and makes the environment.
@@ -28,7 +28,7 @@ class Engine:
         Args:
             opening: `task`, `count`, `device`.
         """
-        # Everything else of Isaac Lab can be imported only in a running application.
+        # The rest of Isaac Lab can be imported only in a running application.
         launcher = importlib.import_module("isaaclab.app").AppLauncher
         self._app = launcher(headless=True, device=opening["device"]).app
         import gymnasium
@@ -47,14 +47,14 @@ class Engine:
         space = env.single_action_space
         self.observation_shape = tuple(env.single_observation_space[POLICY].shape)
         self.action_shape = tuple(space.shape)
-        # Most of its actions have no bounds, and are scaled by the task itself.
+        # Most of its tasks have unbounded actions, and scale them themselves.
         self.low = [low if math.isfinite(low) else -1.0 for low in space.low.ravel().tolist()]
         self.high = [high if math.isfinite(high) else 1.0 for high in space.high.ravel().tolist()]
-        self.note = "" if keeps_final else "last observations of episodes are those before their last step"
+        self.note = "" if keeps_final else "the last observation of an episode is the one before its last step"
         self._before: Any = None
 
     def reset(self, seed: int) -> torch.Tensor:
-        """Begins an episode in every lane and returns the first observations."""
+        """Starts an episode in every lane and returns the first observations."""
         seed_everything(seed)
         said, _ = self._env.reset(seed=seed)
         self._before = said[POLICY].clone()
@@ -70,5 +70,5 @@ class Engine:
         return self._before, reward, terminated, truncated & ~terminated, final_observation
 
     def close(self) -> None:
-        """Closes the environment; the application goes with the process."""
+        """Closes the environment; the application ends with the process."""
         self._env.close()

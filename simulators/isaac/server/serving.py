@@ -1,4 +1,4 @@
-"""Serves one simulator to the process that started this one: words by two pipes, tensors in a file that both map.
+"""Serves one simulator to the process that started this one: lines on two pipes, tensors in a file that both map.
 
 Each request is a line, and so is its answer:
 
@@ -7,8 +7,8 @@ Each request is a line, and so is its answer:
     reset SEED                                                  -> done
     step                                                        -> done
 
-An answer that begins with `failed` has the reason, as JSON, and is the last one. The end of the requests means that the
-other side is gone, however it went: this process ends too.
+An answer that starts with `failed` is followed by the reason as JSON, and is the last answer. The end of the requests
+means that the client is gone, for whatever reason: this process then exits.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-MODULES = {"isaacgym": ".isaac_gym", "isaaclab": ".isaac_lab"}
+ENGINES = {"isaacgym": (".isaac_gym", "IsaacGymEngine"), "isaaclab": (".isaac_lab", "IsaacLabEngine")}
 PROBE_ELEMENTS = 64
 
 
 class Memory:
-    """What both sides map, as arrays: written in place."""
+    """The file that client and server map, as arrays that are written in place."""
 
     def __init__(self, path: str, offsets: dict[str, int], count: int, engine: Any) -> None:
         """Maps the file.
 
         Args:
-            path: Of the file.
-            offsets: Where each tensor begins, in bytes.
+            path: Path of the file.
+            offsets: Where each tensor starts, in bytes.
             count: Number of lanes.
-            engine: States the shapes.
+            engine: The engine, which states the shapes.
         """
         with open(path, "r+b") as file:  # noqa: PTH123
             self._map = mmap.mmap(file.fileno(), 0)
@@ -60,7 +60,7 @@ class Memory:
         return np.frombuffer(self._map, dtype, size, self._offsets[name]).reshape(shape)
 
     def pin(self) -> None:
-        """Lets a GPU copy from and to the memory directly; where it cannot, copies are only slower."""
+        """Registers the memory with CUDA for direct copies; if that fails, copies are only slower."""
         import torch
 
         address = np.frombuffer(self._map, np.uint8).ctypes.data
@@ -68,11 +68,11 @@ class Memory:
         cudart().cudaHostRegister(address, len(self._map), 0)
 
 
-class Lanes:
-    """Moves tensors between the simulator's device and the memory."""
+class SharedLanes:
+    """The lanes of an engine: copies tensors between its device and the shared memory."""
 
     def __init__(self, engine: Any, memory: Memory) -> None:
-        """Begins nothing; torch is imported by now, after whatever had to come before it."""
+        """Maps the memory to torch tensors; by now torch is imported after all modules that must precede it."""
         import torch
 
         self._engine, self._torch = engine, torch
@@ -83,14 +83,14 @@ class Lanes:
         self._memory = {name: torch.from_numpy(getattr(memory, name)) for name in names}
 
     def reset(self, seed: int) -> None:
-        """Begins episodes."""
+        """Starts an episode in every lane."""
         with self._torch.no_grad():
             self._copy({"observation": self._engine.reset(seed)})
 
     def step(self) -> None:
-        """Steps by the action that lies in the memory."""
+        """Steps every lane with the action in the memory."""
         with self._torch.no_grad():
-            # Cloned: a simulator may keep what it is given, and the memory changes under it.
+            # Cloned: a simulator may keep its action, and the memory changes under it.
             action = self._memory["action"].to(self._device, copy=True)
             observation, reward, terminated, truncated, final_observation = self._engine.step(action)
             tensors = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
@@ -106,7 +106,7 @@ class Lanes:
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds what simulators draw from."""
+    """Seeds every random generator that the simulators use."""
     import random
 
     import torch
@@ -117,9 +117,10 @@ def seed_everything(seed: int) -> None:
 
 
 def serve(requests: BinaryIO, responses: BinaryIO) -> None:
-    """Answers requests until there are no more."""
+    """Answers requests until they end."""
     opening = json.loads(requests.readline())
-    engine = importlib.import_module(MODULES[opening["family"]], __package__).Engine(opening)
+    module, engine_class = ENGINES[opening["family"]]
+    engine = getattr(importlib.import_module(module, __package__), engine_class)(opening)
     said = {
         "observation": list(engine.observation_shape),
         "action": list(engine.action_shape),
@@ -130,7 +131,7 @@ def serve(requests: BinaryIO, responses: BinaryIO) -> None:
     _answer(responses, json.dumps(said))
     placement = json.loads(requests.readline())
     memory = Memory(placement["memory"], placement["offsets"], opening["count"], engine)
-    lanes = Lanes(engine, memory)
+    lanes = SharedLanes(engine, memory)
     _answer(responses, json.dumps({"probe_sum": memory.probe_sum}))
     for line in requests:
         verb, _, argument = line.decode().strip().partition(" ")
@@ -148,7 +149,7 @@ def _answer(responses: BinaryIO, line: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serves by the descriptors that were given, and ends the process without waiting for what a simulator left."""
+    """Serves on the given descriptors, then exits without waiting for threads that the simulator left."""
     requests, responses = os.fdopen(int(arguments[0]), "rb"), os.fdopen(int(arguments[1]), "wb")
     code = 0
     try:
@@ -165,5 +166,5 @@ def main(arguments: list[str]) -> None:
             _answer(responses, "failed " + json.dumps(reason))
     sys.stdout.flush()
     sys.stderr.flush()
-    # The simulators' own threads and exit handlers have been seen to hang, or to crash.
+    # The simulators' own threads and exit handlers are known to hang or crash.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""A service of ours as a child, and services that answer what a test says."""
+"""Fixtures: a simulator service as a child process, and services with scripted responses."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ START_SECONDS = 60
 
 @pytest.fixture(scope="session")
 def service() -> Iterator[str]:
-    """The id of `python -m simulators`, serving."""
+    """Starts `python -m simulators`; returns the address as an id prefix."""
     with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as folder:
         address = f"unix:{folder}/s.sock"
         settings = [f"server.listen={address}", "server.grace_seconds=0.2", "limits.maximum_environments=5000"]
@@ -39,7 +39,7 @@ Answers = Callable[[Request], list[Response]]
 
 
 class ScriptedService(pb_grpc.SimulatorServiceServicer):
-    """Answers every request as a function says, in a thread of this process."""
+    """Answers every request by a given function, in a thread of this process."""
 
     def __init__(self, folder: str) -> None:
         self.address = f"unix:{folder}/s.sock"

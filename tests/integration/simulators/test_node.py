@@ -1,4 +1,4 @@
-"""The example of a simulator in a second language: Node.js, with nothing but the .proto files."""
+"""The example of a simulator in another language: Node.js, built only from the .proto files."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ LINE_SECONDS = 20
 
 @pytest.fixture(scope="module")
 def node(repository: Path, node_program: Callable[[Path], Path]) -> Path:
-    """A folder with the example and gRPC for Node.js."""
+    """Returns a folder with the example and gRPC for Node.js."""
     return node_program(repository / "examples/custom/simulator-node")
 
 
@@ -39,7 +39,7 @@ def id(child: subprocess.Popen[str]) -> str:
     return f"grpc://{words[1]}"
 
 
-def test_a_strangers_simulator_is_stepped_as_any_other(id: str) -> None:
+def test_a_simulator_in_another_language_steps_like_any_other(id: str) -> None:
     simulator = make(id, 3, {"id": "point", "max_episode_steps": 4})
     assert simulator.observation_space.shape == (2,)
     assert (simulator.action_space.low, simulator.action_space.high) == ((-1.0,), (1.0,))
@@ -63,18 +63,18 @@ def test_a_strangers_simulator_is_stepped_as_any_other(id: str) -> None:
     simulator.close()
 
 
-def test_what_a_stranger_refuses_is_told(id: str) -> None:
+def test_a_refusal_by_another_languages_service_is_reported(id: str) -> None:
     with pytest.raises(InvalidArgument, match="there is no simulator 'line' here"):
         make(id, 3, {"id": "line"})
     with pytest.raises(InvalidArgument, match="unknown option 'steps'"):
         make(id, 3, {"id": "point", "steps": 3})
     with pytest.raises(ResourceExhausted, match="5000 environments are too many"):
         make(id, 5000, {"id": "point"})
-    with pytest.raises(FailedPrecondition, match="does not offer it"):
+    with pytest.raises(FailedPrecondition, match="does not offer shared memory"):
         make(id, 3, {"id": "point", "plane": "shared"})
 
 
-def test_a_stranger_that_dies_is_named(id: str, child: subprocess.Popen[str]) -> None:
+def test_a_service_in_another_language_that_dies_is_named(id: str, child: subprocess.Popen[str]) -> None:
     simulator = make(id, 3, {"id": "point"})
     simulator.reset(1)
     child.kill()

@@ -1,4 +1,4 @@
-"""Simulators behind a service: what arrives, and what is said when nothing does."""
+"""Tests simulators behind a service: their results, and the errors of failing services."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ def random_action(space: Space, count: int, generator: torch.Generator) -> Tenso
 
 
 def roll(simulator: Simulator, steps: int) -> Iterator[list[Tensor]]:
-    """Everything that random actions bring, a list of copies for each step."""
+    """Yields the results of random actions, as a list of copies for each step."""
     generator = torch.Generator().manual_seed(0)
     yield [simulator.reset(11).clone()]
     for _ in range(steps):
@@ -46,7 +46,7 @@ def roll(simulator: Simulator, steps: int) -> Iterator[list[Tensor]]:
         ("FrozenLake-v1", {"is_slippery": False}),
     ],
 )
-def test_what_arrives_is_what_the_simulator_gave(id: str, options: dict[str, object], plane: str, service: str) -> None:
+def test_results_equal_those_of_the_simulator(id: str, options: dict[str, object], plane: str, service: str) -> None:
     here = make(id, 7, options)
     there = make(service, 7, {"id": id, "plane": plane, **options})
     assert isinstance(there, remote.RemoteSimulator)
@@ -63,7 +63,7 @@ def test_what_arrives_is_what_the_simulator_gave(id: str, options: dict[str, obj
     there.close()
 
 
-def test_a_batch_larger_than_a_message_arrives_in_pieces(service: str) -> None:
+def test_a_batch_larger_than_a_message_arrives_in_parts(service: str) -> None:
     id, count, options = "mujoco:Humanoid-v5", 800, {"max_episode_steps": 2}
     here, there = make(id, count, options), make(service, count, {"id": id, "plane": "grpc", **options})
     assert here.reset(0).nbytes > MESSAGE_BYTES
@@ -72,7 +72,7 @@ def test_a_batch_larger_than_a_message_arrives_in_pieces(service: str) -> None:
     there.close()
 
 
-def test_memory_is_taken_where_the_service_sees_it_and_no_file_is_left(service: str) -> None:
+def test_memory_is_shared_if_the_service_can_map_it_and_no_file_is_left(service: str) -> None:
     simulator = make(service, 3, {"id": "cartpole"})
     assert isinstance(simulator, remote.RemoteSimulator)
     assert simulator.plane == "shared"
@@ -84,7 +84,7 @@ def test_memory_is_taken_where_the_service_sees_it_and_no_file_is_left(service: 
     simulator.close()
 
 
-def test_the_domains_own_measures_travel(service: str) -> None:
+def test_the_domains_measures_are_returned(service: str) -> None:
     options = {"train_end": "2005-01-01"}
     here, there = make("stocks", 2, options), make(service, 2, {"id": "stocks", **options})
     for _ in zip(roll(here, 60), roll(there, 60), strict=True):
@@ -104,28 +104,30 @@ def test_the_domains_own_measures_travel(service: str) -> None:
         ({"id": "gym:subprocess:Name-v0"}, "serves no ids that import a module"),
         ({"id": "isaacgym:Ant"}, "serves no ids that import a module or start a process"),
         ({"id": "grpc://localhost:1"}, "serves no ids that import a module or start a process"),
-        ({"id": "CartPole-v1", "interpreter": "/bin/sh"}, "'interpreter' is set where the service runs"),
+        ({"id": "CartPole-v1", "interpreter": "/bin/sh"}, "'interpreter' can be set only where the service runs"),
         ({"id": "CartPole-v1", "plane": "cuda"}, "'plane' must be one of auto, grpc, shared"),
-        ({"id": "CartPole-v1", "when": object()}, "cannot travel"),
-        ({}, "the simulator's name there as the option 'id'"),
+        ({"id": "CartPole-v1", "when": object()}, "cannot be sent"),
+        ({}, "the option 'id' with the simulator's name at that service"),
     ],
 )
-def test_what_cannot_be_made_is_refused_in_one_line(options: dict[str, object], complaint: str, service: str) -> None:
+def test_an_impossible_simulator_is_refused_in_one_line(
+    options: dict[str, object], complaint: str, service: str
+) -> None:
     with pytest.raises(InvalidArgument, match=complaint) as refusal:
         make(service, 2, options)
     assert len(refusal.value.message.splitlines()) == 1
 
 
-def test_an_address_where_nothing_serves_is_named(tmp_path: Path) -> None:
+def test_an_address_without_a_service_is_named(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=rf"no simulator service at unix:{tmp_path}/s.sock \(waited 0.2 s\)"):
         remote.make(f"grpc://unix:{tmp_path}/s.sock", 2, {"id": "cartpole"}, "cpu", QUICK)
 
 
-# --- services that do not keep the contract --------------------------------------------------------------------------
+# --- services that violate the contract ------------------------------------------------------------------------------
 
 
 def scripted_answers(request: Request) -> list[Response]:
-    """Three lanes that never end; lane 1 does at step 2."""
+    """Answers for three lanes: lane 1 ends at step 2, the others never end."""
     kind = request.WhichOneof("request")
     if kind == "open":
         spaces = {"observation_space": space_message(OBSERVED), "action_space": space_message(ACTION)}
@@ -153,7 +155,7 @@ def opened(scripted: Any) -> Iterator[remote.RemoteSimulator]:
 NOTHING = torch.zeros(3, dtype=torch.int64)
 
 
-def test_a_service_that_offers_no_memory_is_spoken_to_by_messages(opened: remote.RemoteSimulator) -> None:
+def test_a_service_without_shared_memory_is_used_by_messages(opened: remote.RemoteSimulator) -> None:
     assert opened.plane == "grpc"
     assert opened.reset(1).tolist() == [[0.0] * 3] * 3
     assert opened.step(NOTHING).terminated.tolist() == [False] * 3
@@ -162,13 +164,15 @@ def test_a_service_that_offers_no_memory_is_spoken_to_by_messages(opened: remote
     assert step.final_observation[1].tolist() == [7.0] * 3
 
 
-def test_memory_that_is_required_and_not_offered_is_an_error(scripted: Any) -> None:
+def test_required_memory_that_is_not_offered_is_an_error(scripted: Any) -> None:
     scripted.answers = scripted_answers
-    with pytest.raises(FailedPrecondition, match=r"'shared' is required for grpc://unix:.*does not offer it"):
+    with pytest.raises(
+        FailedPrecondition, match=r"'shared' is required for grpc://unix:.*does not offer shared memory"
+    ):
         make(f"grpc://{scripted.address}", 3, {"id": "anything", "plane": "shared"})
 
 
-def test_memory_that_the_service_does_not_see_is_not_used(scripted: Any) -> None:
+def test_memory_that_the_service_cannot_map_is_not_used(scripted: Any) -> None:
     def answers(request: Request) -> list[Response]:
         if request.HasField("share"):
             return [Response(shared=Response.Shared())]
@@ -183,11 +187,11 @@ def test_memory_that_the_service_does_not_see_is_not_used(scripted: Any) -> None
     assert simulator.plane == "grpc"
     assert simulator.reset(0).tolist() == [[0.0] * 3] * 3
     simulator.close()
-    with pytest.raises(FailedPrecondition, match="does not see it"):
+    with pytest.raises(FailedPrecondition, match="cannot map memory of this host"):
         make(f"grpc://{scripted.address}", 3, {"id": "anything", "plane": "shared"})
 
 
-def test_memory_of_another_sum_is_refused(scripted: Any) -> None:
+def test_memory_with_a_wrong_probe_sum_is_refused(scripted: Any) -> None:
     def answers(request: Request) -> list[Response]:
         if request.HasField("share"):
             return [Response(shared=Response.Shared(probe_sum=1.0))]
@@ -212,11 +216,11 @@ def lengthened(field: str) -> Callable[[Response], None]:
 BREAKS: dict[str, tuple[Callable[[Response], None], str]] = {
     "another step": (lambda response: setattr(response.stepped, "step", 7), "answered stepped of step 7 to step 2"),
     "another kind": (lambda response: response.reported.SetInParent(), "answered reported of step 0 to step 2"),
-    "short observation": (shortened("observation"), "observation of a step has 35 bytes, 36 belong there"),
-    "long observation": (lengthened("observation"), "observation of a step has 37 bytes or more, 36 at most"),
-    "short reward": (shortened("reward"), "reward of a step has 11 bytes, 12 belong there"),
-    "short flags": (shortened("terminated"), "terminated of a step has 2 bytes, 3 belong there"),
-    "short last": (shortened("final_observation"), "final_observation of a step has 11 bytes, 12 belong there"),
+    "short observation": (shortened("observation"), "observation of a step has 35 bytes, expected 36"),
+    "long observation": (lengthened("observation"), "observation of a step has at least 37 bytes, expected at most 36"),
+    "short reward": (shortened("reward"), "reward of a step has 11 bytes, expected 12"),
+    "short flags": (shortened("terminated"), "terminated of a step has 2 bytes, expected 3"),
+    "short last": (shortened("final_observation"), "final_observation of a step has 11 bytes, expected 12"),
     "another lane": (
         lambda response: response.stepped.final_lanes.__setitem__(0, 2),
         r"ended lanes \[1\] and sent the last observations of lanes \[2\]",
@@ -229,7 +233,7 @@ BREAKS: dict[str, tuple[Callable[[Response], None], str]] = {
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_an_answer_that_breaks_the_contract_is_told_and_not_used(
+def test_an_answer_that_violates_the_contract_is_reported_and_not_used(
     name: str, scripted: Any, opened: remote.RemoteSimulator
 ) -> None:
     spoil, complaint = BREAKS[name]
@@ -247,7 +251,7 @@ def test_an_answer_that_breaks_the_contract_is_told_and_not_used(
         opened.step(NOTHING)
 
 
-def test_a_flag_of_any_value_but_zero_is_true(scripted: Any, opened: remote.RemoteSimulator) -> None:
+def test_a_flag_of_any_nonzero_value_is_true(scripted: Any, opened: remote.RemoteSimulator) -> None:
     def answers(request: Request) -> list[Response]:
         (response,) = scripted_answers(request)
         response.stepped.terminated = response.stepped.terminated.replace(b"\1", b"\2")
@@ -260,9 +264,7 @@ def test_a_flag_of_any_value_but_zero_is_true(scripted: Any, opened: remote.Remo
     assert terminated.view(torch.uint8).tolist() == [0, 1, 0]
 
 
-def test_a_silent_service_is_waited_for_no_longer_than_the_deadline(
-    scripted: Any, opened: remote.RemoteSimulator
-) -> None:
+def test_a_silent_service_exceeds_the_deadline(scripted: Any, opened: remote.RemoteSimulator) -> None:
     opened.reset(1)
     scripted.answers = lambda request: []
     with pytest.raises(DeadlineExceeded, match=rf"at {scripted.address} did not answer within 0.2 s"):
@@ -272,7 +274,7 @@ def test_a_silent_service_is_waited_for_no_longer_than_the_deadline(
 
 
 @pytest.mark.parametrize("sort", ["the process", "the stream"])
-def test_a_service_that_goes_is_named(sort: str, scripted: Any, opened: remote.RemoteSimulator) -> None:
+def test_a_service_that_disappears_is_named(sort: str, scripted: Any, opened: remote.RemoteSimulator) -> None:
     opened.reset(1)
     stopped = []
 

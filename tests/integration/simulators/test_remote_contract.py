@@ -1,4 +1,4 @@
-"""The suite of tests/unit/simulators/test_contract.py, run against simulators behind a service."""
+"""Runs the suite of tests/unit/simulators/test_contract.py against simulators behind a service."""
 
 import importlib.util
 from pathlib import Path
@@ -17,7 +17,7 @@ _SPEC.loader.exec_module(suite)
 
 test_tensors = suite.test_tensors_have_the_shapes_and_types_that_the_spaces_state
 test_the_same_seed_and_actions_give_the_same_steps = suite.test_the_same_seed_and_actions_give_the_same_steps
-test_ends = suite.test_an_episode_ends_in_exactly_one_way_and_begins_anew_in_the_same_step
+test_ends = suite.test_an_episode_ends_in_exactly_one_way_and_restarts_in_the_same_step
 test_observations_are_finite = suite.test_observations_are_finite
 
 CASES = {
@@ -33,7 +33,7 @@ def simulator(request: pytest.FixtureRequest, service: str) -> Simulator:
     return make(service, suite.COUNT, CASES[request.param])
 
 
-def test_lanes_and_seeds_begin_differently(simulator: Simulator) -> None:
+def test_lanes_and_seeds_start_differently(simulator: Simulator) -> None:
     first, second = simulator.reset(1).clone(), simulator.reset(2).clone()
     assert len({tuple(lane) for lane in first.tolist()}) == suite.COUNT
     assert not torch.equal(first, second)

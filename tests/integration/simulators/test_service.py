@@ -1,4 +1,4 @@
-"""The service itself: streams beside each other, streams that end, and the event loop that must stay free."""
+"""Tests the simulator service: concurrent streams, streams that end, and an event loop that stays responsive."""
 
 import asyncio
 import contextlib
@@ -45,14 +45,14 @@ def serve() -> Serve:
 
 
 class Stream:
-    """One stream, a request and its response at a time."""
+    """One stream, with one request and its response at a time."""
 
     def __init__(self, stub: Stub) -> None:
         self.call = stub.StreamSteps()
 
     async def ask(self, request: Request) -> Any:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            # A stream that has failed is told of by what is read.
+            # The error of a failed stream is raised by the read below.
             await self.call.write(request)
         return await self.read()
 
@@ -65,7 +65,7 @@ class Stream:
 
 
 class Watched:
-    """A simulator that waits, breaks and tells when it is closed."""
+    """A simulator that blocks, fails and signals when it is closed, for tests."""
 
     def __init__(self, inner: Simulator) -> None:
         self.observation_space, self.action_space, self.count = inner.observation_space, inner.action_space, inner.count
@@ -103,7 +103,7 @@ async def happens(event: threading.Event) -> bool:
     return await asyncio.to_thread(event.wait, WAIT_SECONDS)
 
 
-async def test_streams_have_environments_of_their_own(serve: Serve) -> None:
+async def test_streams_have_separate_environments(serve: Serve) -> None:
     async with serve(Limits()) as stub:
         one, other = Stream(stub), Stream(stub)
         for stream in (one, other):
@@ -113,7 +113,7 @@ async def test_streams_have_environments_of_their_own(serve: Serve) -> None:
         assert await other.ask(RESET) == first
 
 
-async def test_as_many_streams_are_open_as_the_limit_says_and_an_ended_one_makes_room(
+async def test_the_number_of_streams_is_limited_and_an_ended_one_makes_room(
     serve: Serve, watched: list[Watched]
 ) -> None:
     async with serve(Limits(maximum_streams=1)) as stub:
@@ -134,12 +134,14 @@ async def test_a_stream_without_requests_is_ended_and_its_environments_closed(
     async with serve(Limits(idle_seconds=0.3)) as stub:
         stream = Stream(stub)
         await stream.ask(OPEN)
-        with pytest.raises(DeadlineExceeded, match=r"no request came for 0.3 s"):
+        with pytest.raises(DeadlineExceeded, match=r"no request arrived for 0.3 s"):
             await stream.read()
         assert await happens(watched[0].closed)
 
 
-async def test_a_caller_that_goes_during_a_step_leaves_nothing_open(serve: Serve, watched: list[Watched]) -> None:
+async def test_a_caller_that_disconnects_during_a_step_leaves_nothing_open(
+    serve: Serve, watched: list[Watched]
+) -> None:
     async with serve(Limits()) as stub:
         stream = Stream(stub)
         await stream.ask(OPEN)
@@ -169,9 +171,9 @@ async def test_the_service_answers_others_while_a_simulator_steps(serve: Serve, 
         assert (await slow.call.read()).stepped.step == 1
 
 
-async def test_errors_travel_as_what_they_are(serve: Serve, watched: list[Watched]) -> None:
+async def test_errors_keep_their_codes(serve: Serve, watched: list[Watched]) -> None:
     async with serve(Limits()) as stub:
-        with pytest.raises(InvalidArgument, match="begins with open"):
+        with pytest.raises(InvalidArgument, match="starts with open"):
             await Stream(stub).ask(RESET)
         with pytest.raises(InvalidArgument, match="nothing-like-it"):
             await rpc.call(

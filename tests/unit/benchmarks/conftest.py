@@ -9,7 +9,7 @@ FOLDER = str(Path(__file__).parents[3] / "benchmarks")
 
 @pytest.fixture(scope="module", autouse=True)
 def importable() -> Iterator[None]:
-    """Last on the import path: in front it would hide packages of the repository behind benchmarks of their names."""
+    """Appends the folder to the import path: in front, benchmarks would hide packages of the same name."""
     sys.path.append(FOLDER)
     yield
     sys.path.remove(FOLDER)

@@ -23,7 +23,7 @@ def request(**settings: Any) -> Any:
     return process.Request("curve", "ppo", "CartPole-v1", 16, {}, **settings)
 
 
-def test_a_curve_ends_with_its_steps_and_keeps_its_best_policy_only(curve: Any) -> None:
+def test_a_curve_ends_with_its_steps_and_keeps_only_its_best_policy(curve: Any) -> None:
     scores, kept = iter([1.0, 5.0, 3.0]), []
     one = curve.Curve(request(every_steps=10, limit_steps=30), lambda: next(scores), lambda: kept.append(True))
     assert [one.over(steps) for steps in (5, 12, 19, 20, 31)] == [False, False, False, False, True]
@@ -32,13 +32,13 @@ def test_a_curve_ends_with_its_steps_and_keeps_its_best_policy_only(curve: Any) 
     assert (len(kept), answer["selection_score"], answer["environment_steps"]) == (2, 5.0, 31)
 
 
-def test_a_curve_ends_with_its_seconds_and_is_scored_then(curve: Any) -> None:
+def test_a_curve_ends_with_its_seconds_and_is_then_scored(curve: Any) -> None:
     one = curve.Curve(request(every_steps=100, limit_steps=10**9, limit_seconds=0.0), lambda: 7.0, lambda: None)
     assert one.over(3)
     assert one.answer({})["selection_score"] == 7.0
 
 
-def test_reports_of_a_request_have_their_options_without_what_is_ours(curve: Any) -> None:
+def test_report_requests_pass_on_only_options_of_the_simulator(curve: Any) -> None:
     options = {"train": {"a": 1}, "report:backtest": {"a": 2, "paper_episodes": 3}}
     assert curve.reports_of(request(options=options)) == {"backtest": ({"a": 2}, 3)}
 
@@ -51,7 +51,7 @@ def test_every_contender_of_the_trading_task_has_the_same_steps_split_and_costs(
     assert {dict(spec.environment.options)["cost"] for spec in specs} == {0.002}
     assert [dict(spec.reports["backtest"].options)["split"] for spec in specs] == ["backtest"] * len(specs)
     for spec in specs[1:]:
-        # Whole rounds of whole assignments: nobody goes beyond the budget.
+        # Whole rounds of whole assignments: no contender exceeds the budget.
         assert spec.synchronous
         assert BUDGET_STEPS % (spec.assignment.environment_steps * spec.pool.maximum_pods) == 0
     job = cases.peer_job("stocks", cases.SB3, 1, budget, "x.npz")
@@ -61,7 +61,7 @@ def test_every_contender_of_the_trading_task_has_the_same_steps_split_and_costs(
     assert job.request.options["report:backtest"]["split"] == "backtest"
 
 
-def test_a_peer_gets_the_network_and_the_batches_of_our_vanilla_agent(cases: Any) -> None:
+def test_a_peer_gets_the_network_and_the_batches_of_the_single_agent(cases: Any) -> None:
     budget = cases.Budget(BUDGET_STEPS, BUDGET_SECONDS)
     settings = cases.peer_job("ant", cases.SB3, 1, budget, "").request.settings
     own = cases.race("ant", cases.VANILLA, 1, budget, "").cell().spec.algorithms["ppo"].hyperparameters
@@ -73,7 +73,7 @@ def test_a_peer_gets_the_network_and_the_batches_of_our_vanilla_agent(cases: Any
 
 
 @pytest.mark.parametrize(("seconds", "steps"), [(300.0, 600_000), (900.0, 1_800_000), (20_000.0, 2_000_000)])
-def test_an_agent_of_a_tournament_trains_for_half_of_the_time_but_no_longer_than_in_the_papers_file(
+def test_an_agent_of_a_tournament_trains_for_half_of_the_time_but_at_most_as_in_the_papers_file(
     cases: Any, seconds: float, steps: int
 ) -> None:
     spec = cases.race("ant", cases.TOURNAMENT, 1, cases.Budget(BUDGET_STEPS, seconds), "").cell().spec
@@ -81,7 +81,7 @@ def test_an_agent_of_a_tournament_trains_for_half_of_the_time_but_no_longer_than
     assert spec.evaluation.every_environment_steps == seconds * 250
 
 
-def test_the_name_of_a_peers_job_does_not_depend_on_where_the_prices_lie(cases: Any) -> None:
+def test_the_name_of_a_peers_job_does_not_depend_on_the_folder_of_the_prices(cases: Any) -> None:
     budget = cases.Budget(BUDGET_STEPS, BUDGET_SECONDS)
     jobs = [cases.peer_job("stocks", cases.SB3, seed, budget, path) for seed, path in
             ((1, "/a/x.npz"), (1, "/b/x.npz"), (1, "/b/y.npz"), (2, "/a/x.npz"))]  # fmt: skip
@@ -92,7 +92,7 @@ def test_the_name_of_a_peers_job_does_not_depend_on_where_the_prices_lie(cases: 
 
 def test_an_archive_of_five_minute_bars_becomes_days_of_the_exchange(tmp_path: Path) -> None:
     data = importlib.import_module("papers.data")
-    # Two full days of three bars and a half one of two, the first ending after midnight UTC.
+    # Two full days of three bars, and a half day of two; the first day ends after midnight UTC.
     starts = [1_700_000_000, 1_700_086_400, 1_700_172_800]
     times = np.array([start + 300 * bar for start, bars in zip(starts, (3, 3, 2), strict=True) for bar in range(bars)])
     prices = 10.0 + np.arange(8.0)
@@ -118,7 +118,7 @@ def test_an_archive_of_five_minute_bars_becomes_days_of_the_exchange(tmp_path: P
     assert data.prepare(written, tmp_path / "other.npz") == written
 
 
-def test_prices_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_missing_prices_are_refused(tmp_path: Path) -> None:
     data = importlib.import_module("papers.data")
     with pytest.raises(SystemExit, match="no such file"):
         data.prepare(tmp_path / "none.npz", tmp_path / "out.npz")

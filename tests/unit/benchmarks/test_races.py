@@ -21,7 +21,7 @@ def run_of(contender: str, value: float, *, good: bool = True) -> dict[str, Any]
     return {"case": "docking", "contender": contender, "seed": 1, "good": good, "reports": reports, "reason": "why"}
 
 
-def test_a_line_torn_by_a_crash_takes_no_other_with_it(races: Any, tmp_path: Path) -> None:
+def test_a_line_truncated_by_a_crash_affects_no_other(races: Any, tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     races.append(path, {"name": "one"})
     with path.open("a") as file:
@@ -31,17 +31,17 @@ def test_a_line_torn_by_a_crash_takes_no_other_with_it(races: Any, tmp_path: Pat
     assert races.read(tmp_path / "none.jsonl") == []
 
 
-def test_an_interval_lies_above_another_only_when_they_do_not_touch(races: Any) -> None:
-    low, high = races.summarise([1.0, 2.0, 3.0]), races.summarise([3.0, 4.0, 5.0])
+def test_an_interval_is_above_another_only_if_they_are_disjoint(races: Any) -> None:
+    low, high = races.summarize([1.0, 2.0, 3.0]), races.summarize([3.0, 4.0, 5.0])
     assert not races.line("b", "c", "m", "1", high, "low", low)["interval_above"]
-    assert races.line("b", "c", "m", "1", races.summarise([4.0, 5.0]), "low", low)["interval_above"]
+    assert races.line("b", "c", "m", "1", races.summarize([4.0, 5.0]), "low", low)["interval_above"]
 
 
-def test_a_summary_is_median_and_mean_and_nothing_is_none(races: Any) -> None:
-    found = races.summarise([5.0, 1.0, 100.0])
+def test_a_summary_has_median_and_mean_and_is_none_without_values(races: Any) -> None:
+    found = races.summarize([5.0, 1.0, 100.0])
     assert (found.median, found.low, found.high, found.seeds) == (5.0, 1.0, 100.0, 3)
     assert found.mean_low < found.mean == 106 / 3 < found.mean_high
-    assert races.summarise([]) is None
+    assert races.summarize([]) is None
 
 
 def test_every_contender_of_a_task_has_the_same_steps_and_as_many_scores_to_choose_from(tournament: Any) -> None:
@@ -58,7 +58,7 @@ def test_every_contender_of_a_task_has_the_same_steps_and_as_many_scores_to_choo
         }
         assert len(totals) == 1
         assert scores == {48}
-        assert set(rounds.values()) == {0}, "a last round that is not whole would go beyond the budget"
+        assert set(rounds.values()) == {0}, "a partial last round would exceed the budget"
         assert specs["vanilla"].assignment.environment_steps == totals.pop()
         assert specs["vanilla"].pool.maximum_pods == 1
 
@@ -73,7 +73,7 @@ def test_the_first_agent_of_a_deceptive_task_has_the_algorithms_defaults(tournam
         assert given[name].HasField("low")
 
 
-def test_what_failed_is_told_and_does_not_count(tournament: Any) -> None:
+def test_a_failed_run_is_reported_and_not_counted(tournament: Any) -> None:
     runs = [run_of("truncation", 5.0), run_of("truncation", 9.0, good=False), run_of("random-search", 1.0)]
     found = list(tournament.findings(runs, ["docking"], ["truncation", "random-search"]))
     alone = [line for line in found if line["case"] == "docking/truncation" and "against" not in line]
@@ -86,7 +86,7 @@ def test_what_failed_is_told_and_does_not_count(tournament: Any) -> None:
     assert json.dumps(found)
 
 
-def test_a_race_that_has_changed_is_another_one(races: Any, tournament: Any) -> None:
+def test_a_changed_race_has_another_name(races: Any, tournament: Any) -> None:
     values = tournament.specification("docking", "truncation", 48)
     names = [races.Race("docking", "truncation", seed, values).cell().spec.name for seed in (1, 1, 2)]
     assert names[0] == names[1] != names[2]

@@ -9,12 +9,12 @@ def curves() -> Any:
     return importlib.import_module("pools.curves")
 
 
-def test_a_curve_goes_through_its_points_and_never_down(curves: Any) -> None:
+def test_a_curve_passes_through_its_points_and_never_falls(curves: Any) -> None:
     curve = curves.Curve([(100, 5.0), (0, 1.0), (200, 3.0), (300, 9.0)])
     assert [curve.score_at(steps) for steps in (-1, 0, 50, 100, 150, 250, 300, 999)] == [1, 1, 3, 5, 5, 7, 9, 9]
 
 
-def test_steps_to_a_score_are_those_after_which_the_curve_first_has_it(curves: Any) -> None:
+def test_steps_to_a_score_end_where_the_curve_first_reaches_it(curves: Any) -> None:
     curve = curves.Curve([(10, 1.0), (110, 5.0), (310, 9.0)])
     for score in (1.0, 2.0, 5.0, 6.5, 9.0):
         assert curve.score_at(curve.steps_to(score)) == score
@@ -31,7 +31,7 @@ def test_agents_follow_the_curves_in_turn(curves: Any) -> None:
     assert [some.of(number).score_at(0) for number in range(5)] == [1, 2, 1, 2, 1]
 
 
-def test_a_child_begins_with_its_parents_score_and_goes_on_on_its_parents_curve(curves: Any) -> None:
+def test_a_child_starts_with_its_parents_score_and_continues_its_parents_curve(curves: Any) -> None:
     both = curves.Curves([[(0, 0.0), (100, 10.0)], [(0, 0.0), (100, 100.0)]])
     parent = curves.Learner(both, 1, 0, 0, None)
     parent.steps = 50
@@ -41,7 +41,7 @@ def test_a_child_begins_with_its_parents_score_and_goes_on_on_its_parents_curve(
     assert (child.score, child.lineage_steps) == (60.0, 60)
 
 
-def test_an_agent_that_goes_on_elsewhere_goes_on_where_it_was(curves: Any) -> None:
+def test_an_agent_that_moves_to_another_pod_continues_at_its_steps(curves: Any) -> None:
     agent = curves.Learner(curves.Curves([[(0, 0.0), (100, 100.0)]]), 0, 30, 70, 40.0)
     assert agent.score == 40.0
     agent.steps = 35
@@ -55,7 +55,7 @@ def test_a_child_is_never_worse_than_its_parent(curves: Any) -> None:
 
 
 def test_an_agent_is_scored_between_rollouts_and_at_the_end_of_its_budget(curves: Any) -> None:
-    # As a pod is that steps 16 environments 128 times a rollout, to be scored every 50,000 steps of 100,000.
+    # Like a pod that steps 16 environments 128 times per rollout and scores every 50,000 steps of 100,000.
     assert [curves.due_steps(steps, 50_000, 100_000, 2048) for steps in (0, 51_199, 51_200)] == [
         51_200,
         100_352,

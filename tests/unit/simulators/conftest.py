@@ -1,4 +1,4 @@
-"""Prices made for the tests: small files in the format of simulators.stocks.data."""
+"""Fixtures of simulator tests: small price files in the format of simulators.stocks.data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ WriteFrame = Callable[[pd.DataFrame], str]
 
 @pytest.fixture
 def write_prices(tmp_path: Path) -> WriteFrame:
-    """Writes a frame of prices and returns its path."""
+    """Returns a function that writes a frame of prices to a file and returns its path."""
 
     def write(frame: pd.DataFrame) -> str:
         path = tmp_path / f"prices_{len(list(tmp_path.iterdir()))}.csv"
@@ -24,7 +24,7 @@ def write_prices(tmp_path: Path) -> WriteFrame:
 
 @pytest.fixture
 def random_prices() -> pd.DataFrame:
-    """400 business days of three stocks from a seeded random walk, in rows of (date, ticker)."""
+    """Makes 400 business days of three stocks from a seeded random walk, with rows (date, ticker)."""
     generator = np.random.default_rng(5)
     dates = pd.bdate_range("2015-01-01", periods=400)
     frames = []

@@ -15,7 +15,7 @@ from simulators.gym.simulator import lane_seeds
 
 
 class Noops:
-    """A generator that draws a number of no-ops which is known."""
+    """A random generator that returns a known number of no-ops."""
 
     def __init__(self, noops: int) -> None:
         self.noops = noops
@@ -25,7 +25,7 @@ class Noops:
 
 
 def reference(seed: int, noops: int, sticky: float) -> tuple[gymnasium.Env[Any, Any], NDArray[np.uint8]]:
-    """Gymnasium's preprocessing of the game as one of our lanes begins it, and its first observation."""
+    """Makes Gymnasium's preprocessing of the game, started like one of the lanes, and its first observation."""
     gymnasium.register_envs(ale_py)
     game = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=sticky)
     ale = game.unwrapped.ale  # type: ignore[attr-defined]
@@ -38,7 +38,7 @@ def reference(seed: int, noops: int, sticky: float) -> tuple[gymnasium.Env[Any, 
 
 
 @pytest.mark.parametrize(("sticky", "maximum_noops"), [(0.0, 0), (0.0, 30), (0.25, 30)])
-def test_every_frame_is_that_of_gymnasiums_preprocessing(sticky: float, maximum_noops: int) -> None:
+def test_every_frame_equals_gymnasiums_preprocessing(sticky: float, maximum_noops: int) -> None:
     options = {"repeat_action_probability": sticky, "maximum_noops": maximum_noops}
     simulator = make("atari:Breakout", 2, options)
     first = simulator.reset(4).clone()
@@ -62,7 +62,7 @@ def test_every_frame_is_that_of_gymnasiums_preprocessing(sticky: float, maximum_
             running[lane] = not terminated
 
 
-def test_a_game_that_is_over_begins_anew_in_the_same_step_below_black_frames() -> None:
+def test_a_finished_game_restarts_in_the_same_step_after_black_frames() -> None:
     simulator = make("atari:Breakout", 2, {"repeat_action_probability": 0.0}, seed=1)
     fire = torch.ones(2, dtype=torch.int64)
     for _ in range(400):
@@ -75,7 +75,7 @@ def test_a_game_that_is_over_begins_anew_in_the_same_step_below_black_frames() -
     assert step.final_observation[lane, 0].max() > 0
 
 
-def test_a_lost_life_can_end_the_episode_and_the_game_goes_on() -> None:
+def test_a_lost_life_can_end_the_episode_while_the_game_continues() -> None:
     whole, parts = (
         make("atari:Breakout", 1, {"repeat_action_probability": 0.0, "terminal_on_life_loss": ends}, seed=1)
         for ends in (False, True)
@@ -111,18 +111,18 @@ def test_rewards_can_be_clipped() -> None:
     assert torch.equal(rewards[1], rewards[0].sign())
 
 
-def test_actions_are_those_of_the_game_or_all() -> None:
+def test_actions_are_those_of_the_game_or_all_eighteen() -> None:
     assert make("atari:breakout", 1).action_space.n == 4
     assert make("atari:breakout", 1, {"full_action_space": True}).action_space.n == 18
 
 
-def test_options_shape_what_is_observed() -> None:
+def test_options_change_the_observations() -> None:
     simulator = make("atari:ms_pacman", 2, {"frame_stack": 2, "frame_size": 42, "threads": 1})
     assert simulator.observation_space.shape == (2, 42, 42)
     assert simulator.reset(0).shape == (2, 2, 42, 42)
 
 
-def test_lanes_do_not_depend_on_how_many_there_are() -> None:
+def test_lanes_do_not_depend_on_their_number() -> None:
     few, many = make("atari:MsPacman", 2), make("atari:ms_pacman", 4)
     assert torch.equal(few.reset(3), many.reset(3)[:2])
     for _ in range(20):
@@ -141,6 +141,6 @@ def test_lanes_do_not_depend_on_how_many_there_are() -> None:
         ("atari:Pong", {"clip_rewards": 1}, "option 'clip_rewards' must be bool, not 1"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(id: str, options: dict[str, object], line: str) -> None:
+def test_an_impossible_game_or_option_is_refused_in_one_line(id: str, options: dict[str, object], line: str) -> None:
     with pytest.raises(InvalidArgument, match=line):
         make(id, 1, options)

@@ -1,4 +1,5 @@
-"""The classic control tasks step as Gymnasium's do, by numpy and by torch, and begin episodes by a law of their own."""
+"""The classic control tasks step as Gymnasium's do, by numpy and by torch, with their own distribution of first
+states."""
 
 from typing import Any
 
@@ -37,7 +38,7 @@ def random_actions(simulator: Simulator, steps: int) -> Tensor:
     space, generator = simulator.action_space, torch.Generator().manual_seed(7)
     if space.kind == "discrete":
         return torch.randint(space.n, (steps, simulator.count), generator=generator)
-    # Also beyond the bounds, where the task clips.
+    # Also beyond the bounds, to which the task clips.
     return 6.0 * torch.rand(steps, simulator.count, *space.shape, generator=generator) - 3.0
 
 
@@ -46,15 +47,15 @@ def state_of(environment: Any) -> Any:
 
 
 @pytest.mark.parametrize("id", TASKS)
-def test_every_step_is_gymnasiums(id: str) -> None:
-    """From the same state, anywhere an episode leads; the reference is stepped in float64."""
+def test_every_step_equals_gymnasiums(id: str) -> None:
+    """From equal states throughout an episode; the reference is stepped in float64."""
     environment, simulator = gymnasium.make(GYMNASIUM[id]).unwrapped, on_processors(id, 1)
     other = on_device(id, 1)
     actions, ends = random_actions(simulator, 600), 0
     for seed, action in enumerate(actions):
         if seed % 150 == 0:
             environment.reset(seed=seed)
-        # Acrobot's reward and CartPole's counter depend on nothing else.
+        # Acrobot's reward and CartPole's step counter depend only on this.
         simulator.set_state(np.zeros(1, np.int64), state_of(environment).reshape(-1, 1).astype(np.float32))
         other._state.copy_(torch.from_numpy(state_of(environment).reshape(-1, 1)))
         choice = int(action) if simulator.action_space.kind == "discrete" else action.numpy().ravel()
@@ -70,7 +71,7 @@ def test_every_step_is_gymnasiums(id: str) -> None:
     assert ends or id != "cartpole"
 
 
-def test_an_acrobot_that_is_high_enough_ends_without_a_cost() -> None:
+def test_an_acrobot_that_is_high_enough_terminates_without_a_cost() -> None:
     for simulator in (on_processors("acrobot", 1), on_device("acrobot", 1)):
         upright = torch.tensor([[3.1], [0.0], [0.0], [0.0]])
         simulator._state[:] = upright.numpy() if isinstance(simulator, ClassicOnProcessors) else upright
@@ -78,7 +79,7 @@ def test_an_acrobot_that_is_high_enough_ends_without_a_cost() -> None:
         assert (bool(step.terminated), float(step.reward)) == (True, 0.0)
 
 
-def test_a_car_that_reaches_the_flag_ends() -> None:
+def test_a_car_that_reaches_the_flag_terminates() -> None:
     for simulator in (on_processors("mountaincar", 1), on_device("mountaincar", 1)):
         near = torch.tensor([[0.49], [0.05]])
         simulator._state[:] = near.numpy() if isinstance(simulator, ClassicOnProcessors) else near
@@ -87,7 +88,7 @@ def test_a_car_that_reaches_the_flag_ends() -> None:
 
 @pytest.mark.parametrize("id", TASKS)
 @pytest.mark.parametrize("build", [on_processors, on_device])
-def test_spaces_and_limits_are_gymnasiums(id: str, build: Any) -> None:
+def test_spaces_and_limits_equal_gymnasiums(id: str, build: Any) -> None:
     environment, simulator = gymnasium.make(GYMNASIUM[id]), build(id)
     space = simulator.observation_space
     np.testing.assert_allclose(space.low, environment.observation_space.low, rtol=1e-6)
@@ -131,7 +132,7 @@ def test_the_same_seed_and_actions_give_the_same_steps_through_many_episodes(bui
     assert not torch.equal(first[0], roll(simulator, 6, actions[:1])[0])
 
 
-def test_every_episode_begins_in_a_state_of_its_own() -> None:
+def test_every_episode_starts_in_a_different_state() -> None:
     simulator = on_processors("cartpole", LANES, 1)
     beginnings = [simulator.reset(1).clone()]
     actions = random_actions(simulator, 2 * FIRST_STATES + 3)
@@ -140,14 +141,14 @@ def test_every_episode_begins_in_a_state_of_its_own() -> None:
     assert len(rows.unique(dim=0)) == len(rows)
 
 
-def test_a_lane_does_not_depend_on_how_many_there_are() -> None:
+def test_a_lane_does_not_depend_on_the_number_of_lanes() -> None:
     many, few = on_processors("cartpole", 16, 5), on_processors("cartpole", 4, 5)
     actions = random_actions(many, 200)
     for whole, part in zip(roll(many, 9, actions), roll(few, 9, actions[:, :4]), strict=True):
         assert torch.equal(whole[:4], part)
 
 
-def test_only_lanes_that_end_begin_anew() -> None:
+def test_only_lanes_that_ended_restart() -> None:
     for simulator in (on_processors("cartpole"), on_device("cartpole")):
         simulator.reset(2)
         before = simulator._state.copy() if isinstance(simulator, ClassicOnProcessors) else simulator._state.clone()
@@ -157,7 +158,7 @@ def test_only_lanes_that_end_begin_anew() -> None:
         assert step.terminated.tolist() == [lane == 3 for lane in range(LANES)]
         assert step.observation[3].abs().max() <= 0.05
         assert step.final_observation[3, 2] > 0.99
-        assert (step.observation[:3, 1] > 0.1).all(), "they were pushed to the right and go on"
+        assert (step.observation[:3, 1] > 0.1).all(), "they were pushed to the right and continue"
 
 
 def test_options_are_checked() -> None:

@@ -17,7 +17,7 @@ from simulators.classic_tasks import CartPole
 from simulators.gym.simulator import GymSimulator
 from simulators.wrappers import parse, wrap
 
-# Where nothing is compiled yet, whoever comes first waits for the kernels of a body.
+# On a machine without compiled kernels, the first test waits for those of a body.
 pytestmark = pytest.mark.timeout(600)
 COUNT = 5
 WRAPPED: list[dict[str, Any]] = [
@@ -34,7 +34,7 @@ def wrapped(*tables: dict[str, Any]) -> Simulator:
 
 
 class Camera(GymSimulator):
-    """Pendulums that are looked at: a picture's columns are bars, as high as the elements of the observation."""
+    """Pendulums observed as pictures: each column is a bar as high as an element of the observation."""
 
     def __init__(self) -> None:
         environments = [gymnasium.make("Pendulum-v1", max_episode_steps=7) for _ in range(COUNT)]
@@ -83,7 +83,7 @@ IMPLEMENTATIONS: dict[str, Callable[[], Simulator]] = {
 
 
 class Lane(gymnasium.Env[NDArray[Any], Any]):
-    """The first lane of a simulator, as Gymnasium sees an environment."""
+    """The first lane of a simulator as a Gymnasium environment."""
 
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
@@ -127,7 +127,7 @@ def random_action(space: Space, generator: torch.Generator) -> Tensor:
 
 
 def roll(simulator: Simulator, steps: int, seed: int) -> list[Tensor]:
-    """Everything that random actions bring, flattened into one list of copies."""
+    """Returns copies of all results of random actions, flattened into one list."""
     generator = torch.Generator().manual_seed(0)
     seen = [simulator.reset(seed).clone()]
     for _ in range(steps):
@@ -156,7 +156,7 @@ def test_the_same_seed_and_actions_give_the_same_steps(simulator: Simulator) -> 
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_an_episode_ends_in_exactly_one_way_and_begins_anew_in_the_same_step(simulator: Simulator) -> None:
+def test_an_episode_ends_in_exactly_one_way_and_restarts_in_the_same_step(simulator: Simulator) -> None:
     simulator.reset(0)
     generator = torch.Generator().manual_seed(1)
     ends = 0
@@ -174,7 +174,7 @@ def test_observations_are_finite(simulator: Simulator) -> None:
     assert all(torch.isfinite(tensor).all() for tensor in roll(simulator, 60, seed=2))
 
 
-# The checker resets a dozen times; each time ALE loads its game anew for every lane.
+# The checker resets a dozen times, and each time ALE loads its game again for every lane.
 @pytest.mark.parametrize("simulator", [name for name in IMPLEMENTATIONS if name != "atari"], indirect=True)
 @pytest.mark.filterwarnings("ignore:.*(probably too|recommend using a symmetric|not having a spec)")
 @pytest.mark.filterwarnings("error")
@@ -197,7 +197,7 @@ def test_a_lane_is_an_environment_that_gymnasiums_checker_accepts(simulator: Sim
         "warp, isaac",
     ],
 )
-def test_lanes_and_seeds_begin_differently(name: str) -> None:
+def test_lanes_and_seeds_start_differently(name: str) -> None:
     simulator = IMPLEMENTATIONS[name]()
     first, second = simulator.reset(1).clone(), simulator.reset(2).clone()
     assert len({tuple(lane) for lane in first.tolist()}) == COUNT

@@ -8,7 +8,7 @@ from podrace.errors import FailedPrecondition, InvalidArgument
 from simulators import Simulator, Step, make
 from simulators.classic import ClassicOnDevice
 from simulators.classic_tasks import CartPole, Pendulum
-from simulators.cuda_graph import WARM_UP_STEPS, Captured
+from simulators.cuda_graph import WARM_UP_STEPS, CudaGraphSimulator
 from simulators.stocks.environment import StockSimulator
 from simulators.stocks.market import load_market
 from simulators.stocks.options import StockOptions
@@ -17,7 +17,7 @@ COUNT = 6
 
 
 class Tape:
-    """Stands for a CUDA graph on processors: warms up, records and plays back by calling."""
+    """Replaces a CUDA graph on the CPU: warms up, records, and replays by calling the function."""
 
     def __init__(self) -> None:
         self.generators: list[torch.Generator] = []
@@ -30,11 +30,11 @@ class Tape:
         for _ in range(WARM_UP_STEPS):
             step = function()
 
-        def play() -> None:
+        def replay() -> None:
             self.played += 1
             function()
 
-        return play, step
+        return replay, step
 
 
 def stocks(device: str = "cpu", **options: object) -> tuple[Simulator, torch.Generator]:
@@ -87,29 +87,29 @@ def same_steps(one: Simulator, other: Simulator, device: str = "cpu") -> None:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_played_back_steps_are_the_steps(name: str) -> None:
+def test_replayed_steps_equal_plain_steps(name: str) -> None:
     plain, generator = MAKERS[name]()
     inner, generator = MAKERS[name]()
     tape = Tape()
-    same_steps(plain, Captured(inner, [generator], tape))
+    same_steps(plain, CudaGraphSimulator(inner, [generator], tape))
     assert tape.generators == [generator]
     assert tape.played == 90
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_new_one_stands_at_the_beginning_of_seed_zero(name: str) -> None:
+def test_a_new_simulator_starts_episodes_with_seed_zero(name: str) -> None:
     plain, _ = MAKERS[name]()
     inner, generator = MAKERS[name]()
-    captured = Captured(inner, [generator], Tape())
+    captured = CudaGraphSimulator(inner, [generator], Tape())
     plain.reset(0)
     for action in random_actions(plain, 5):
         assert torch.equal(plain.step(action).observation, captured.step(action).observation)
 
 
-def test_an_action_is_copied_so_that_the_callers_tensor_may_go() -> None:
+def test_an_action_is_copied_so_the_callers_tensor_may_be_freed() -> None:
     plain, _ = stocks()
     inner, generator = stocks()
-    captured = Captured(inner, [generator], Tape())
+    captured = CudaGraphSimulator(inner, [generator], Tape())
     action = torch.ones(COUNT, 4)
     captured.step(action)
     plain.step(torch.ones(COUNT, 4))
@@ -117,9 +117,9 @@ def test_an_action_is_copied_so_that_the_callers_tensor_may_go() -> None:
     assert torch.equal(plain.step(torch.ones(COUNT, 4)).reward, captured.step(torch.ones(COUNT, 4)).reward)
 
 
-def test_the_report_is_the_simulators() -> None:
+def test_the_report_is_that_of_the_simulator() -> None:
     inner, generator = stocks()
-    captured = Captured(inner, [generator], Tape())
+    captured = CudaGraphSimulator(inner, [generator], Tape())
     for action in random_actions(captured, 90):
         captured.step(action)
     assert captured.report() == inner.report()
@@ -128,17 +128,17 @@ def test_the_report_is_the_simulators() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_graph_does_what_the_steps_do(name: str) -> None:
+def test_a_graph_computes_the_same_as_the_steps(name: str) -> None:
     plain, _ = MAKERS[name]("cuda:0")
     inner, generator = MAKERS[name]("cuda:0")
-    captured = Captured(inner, [generator])
-    # Where episodes end at different moments, only the order of draws could differ, and it does not.
+    captured = CudaGraphSimulator(inner, [generator])
+    # Episodes end at different moments; only the order of random draws could differ, and it does not.
     same_steps(plain, captured, "cuda:0")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_step_asks_the_device_nothing(name: str) -> None:
+def test_a_step_never_synchronizes_with_the_device(name: str) -> None:
     simulator, _ = MAKERS[name]("cuda:0")
     moves = [action.to("cuda:0") for action in random_actions(simulator, 40)]
     simulator.step(moves[0])
@@ -150,28 +150,28 @@ def test_a_step_asks_the_device_nothing(name: str) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_on_processors_there_is_no_graph() -> None:
+def test_a_graph_is_refused_on_the_cpu() -> None:
     with pytest.raises(InvalidArgument, match="option 'captured' needs a CUDA device"):
         make("stocks", 1, {"captured": True})
 
 
 @pytest.mark.gpu
-def test_an_option_has_the_steps_of_stocks_played_back() -> None:
+def test_an_option_replays_the_steps_of_stocks() -> None:
     captured = make("stocks", COUNT, {"captured": True, "train_end": "2005-01-15"}, "cuda:0")
-    assert isinstance(captured, Captured)
+    assert isinstance(captured, CudaGraphSimulator)
     same_steps(make("stocks", COUNT, {"train_end": "2005-01-15"}, "cuda:0"), captured, "cuda:0")
 
 
 @pytest.mark.gpu
-def test_a_step_that_asks_cannot_be_captured() -> None:
+def test_a_step_that_synchronizes_cannot_be_captured() -> None:
     simulator, generator = stocks("cuda:0")
     original = simulator.step
 
-    def curious(action: Tensor) -> Step:
+    def synchronizing(action: Tensor) -> Step:
         step = original(action)
         assert float(step.reward.sum()) < 1e9
         return step
 
-    simulator.step = curious  # type: ignore[method-assign]
+    simulator.step = synchronizing  # type: ignore[method-assign]
     with pytest.raises(FailedPrecondition, match="cannot be captured"):
-        Captured(simulator, [generator])
+        CudaGraphSimulator(simulator, [generator])

@@ -17,13 +17,13 @@ def pool(task: str, seed: int, **config: object) -> envpool.GymnasiumEnvPool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = envpool.make_gymnasium(task, num_envs=COUNT, env_seed=seeds, **config)
-        assert made.action_space is not None  # made, with a warning, when it is first asked for
+        assert made.action_space is not None  # created, with a warning, on first access
     return made
 
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
 @pytest.mark.parametrize(("task", "limit"), [("CartPole-v1", 500), ("Pendulum-v1", 9), ("HalfCheetah-v5", 15)])
-def test_steps_are_those_of_the_pool_without_the_one_that_it_ignores(task: str, limit: int) -> None:
+def test_steps_equal_those_of_the_pool_without_the_step_it_ignores(task: str, limit: int) -> None:
     simulator = make(f"envpool:{task}", COUNT, {"max_episode_steps": limit, "threads": 2})
     reference = pool(task, 7, max_episode_steps=limit)
     generator = np.random.default_rng(0)
@@ -48,8 +48,8 @@ def test_steps_are_those_of_the_pool_without_the_one_that_it_ignores(task: str, 
     simulator.close()
 
 
-def test_a_death_in_the_last_step_of_the_limit_is_a_death() -> None:
-    # The pool itself tells this as a truncation.
+def test_a_termination_in_the_last_step_of_the_limit_is_a_termination() -> None:
+    # The pool itself reports a truncation.
     unlimited = make("envpool:CartPole-v1", COUNT, seed=3)
     push = torch.zeros(COUNT, dtype=torch.int64)
     died, length = torch.zeros(COUNT, dtype=torch.bool), 0
@@ -62,7 +62,7 @@ def test_a_death_in_the_last_step_of_the_limit_is_a_death() -> None:
     assert step.terminated.any()
 
 
-def test_lanes_do_not_depend_on_how_many_there_are_nor_on_the_threads() -> None:
+def test_lanes_do_not_depend_on_their_number_or_the_threads() -> None:
     few, many = make("envpool:CartPole-v1", 2), make("envpool:CartPole-v1", 6, {"threads": 3})
     assert torch.equal(few.reset(5), many.reset(5)[:2])
     for step in range(40):
@@ -70,7 +70,7 @@ def test_lanes_do_not_depend_on_how_many_there_are_nor_on_the_threads() -> None:
         assert torch.equal(few.step(action[:2]).observation, many.step(action).observation[:2])
 
 
-def test_the_same_seed_begins_the_same_episodes_and_another_does_not() -> None:
+def test_the_same_seed_starts_the_same_episodes_and_another_does_not() -> None:
     simulator = make("envpool:Acrobot-v1", COUNT)
     first = simulator.reset(1).clone()
     assert not torch.equal(simulator.reset(2), first)
@@ -106,7 +106,7 @@ def test_a_number_that_is_not_finite_is_named_with_its_lane_and_step() -> None:
         ("envpool:Ant-v5", {"xml_file": "absent.xml"}, "EnvPool refuses its options: ParseXML: Error opening file"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(id: str, options: dict[str, object], line: str) -> None:
+def test_an_impossible_task_or_option_is_refused_in_one_line(id: str, options: dict[str, object], line: str) -> None:
     with pytest.raises(InvalidArgument, match=line) as caught:
         make(id, 2, options)
     assert caught.value.message.startswith(f"{id}: ")

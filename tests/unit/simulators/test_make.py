@@ -52,9 +52,10 @@ def test_an_unknown_id_is_refused_with_the_closest_known_one(id: str, hint: str)
         make(id, 1)
 
 
-def test_an_id_close_to_nothing_is_refused_with_what_an_id_can_be() -> None:
+def test_an_id_close_to_nothing_is_refused_with_the_kinds_of_ids() -> None:
     with pytest.raises(
-        InvalidArgument, match=r"ours \(cartpole, .*, mujoco:Ant-v5, .*\), a Gymnasium id, or python:module:factory"
+        InvalidArgument,
+        match=r"built-in one \(cartpole, .*, mujoco:Ant-v5, .*\), a Gymnasium id, or python:module:factory",
     ):
         make("qqqq", 1)
 
@@ -65,7 +66,7 @@ def test_an_unknown_gymnasium_id_is_refused_as_it_was_written(id: str, hint: str
         make(id, 1)
 
 
-def test_a_prefix_changes_nothing_but_the_name() -> None:
+def test_a_prefix_changes_only_the_name() -> None:
     plain, prefixed = make("CartPole-v1", 3), make("gym:CartPole-v1", 3)
     assert torch.equal(plain.reset(1), prefixed.reset(1))
 
@@ -94,7 +95,7 @@ def test_an_unknown_option_is_refused_with_its_name_and_the_allowed_ones(id: str
         ("FrozenLake-v1", {"map_name": "a"}),
     ],
 )
-def test_what_gymnasium_refuses_is_one_line_that_names_the_id_and_the_options(
+def test_an_option_that_gymnasium_refuses_is_one_line_that_names_the_id_and_the_options(
     id: str, options: dict[str, object]
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
@@ -109,7 +110,7 @@ def test_a_batch_has_at_least_one_lane() -> None:
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "nonsense"])
-def test_a_device_that_is_not_there_is_named(device: str) -> None:
+def test_an_unavailable_device_is_named(device: str) -> None:
     with pytest.raises(Unimplemented, match=f"CartPole-v1: device '{device}' cannot be used"):
         make("CartPole-v1", 1, device=device)
 
@@ -120,13 +121,13 @@ def test_a_gymnasium_module_that_is_not_installed_is_named(id: str) -> None:
         make(id, 1)
 
 
-def test_an_own_environment_that_goes_wrong_is_named_with_its_lane_and_step(own_module: str) -> None:
+def test_a_failing_user_environment_is_named_with_its_lane_and_step(own_module: str) -> None:
     simulator = make(f"python:{own_module}:diverges", 2, seed=0)
     with pytest.raises(DataLoss, match=f"^python:{own_module}:diverges: lane 0 returned a reward that is not finite"):
         simulator.step(torch.zeros(2, dtype=torch.int64))
 
 
-def test_a_package_that_trading_lacks_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_of_trading_is_named_with_an_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bokeh_sampledata", None)
     with pytest.raises(Unimplemented, match=r"package 'bokeh_sampledata' is not installed: pip install pandas"):
         make("stocks", 1)
@@ -143,12 +144,12 @@ def test_a_factory_makes_one_lane_or_the_whole_batch_as_its_signature_says(own_m
     [
         ("{module}:one_lan", {}, "no factory 'one_lan'; did you mean 'one_lane'"),
         ("absent_module:factory", {}, "module 'absent_module' cannot be imported"),
-        ("{module}", {}, "an import path reads python:module:factory"),
+        ("{module}", {}, "expected python:module:factory"),
         ("{module}:one_lane", {"step": 5}, "unknown option 'step'; did you mean 'steps'\\? \\(allowed: steps\\)"),
         ("{module}:whole_batch", {"count": 5}, "unknown option 'count'"),
         ("{module}:too_few", {}, "asked for 3 lanes and made 2"),
-        ("{module}:nothing", {}, "returns one gymnasium.Env, not NoneType"),
-        ("{module}:nothing_batched", {}, "returns a simulators.Simulator, not NoneType"),
+        ("{module}:nothing", {}, "must return one gymnasium.Env, not NoneType"),
+        ("{module}:nothing_batched", {}, "must return a simulators.Simulator, not NoneType"),
     ],
 )
 def test_a_wrong_import_path_or_factory_is_one_clear_line(

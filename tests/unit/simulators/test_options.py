@@ -22,7 +22,7 @@ def test_values_as_a_file_writes_them_become_the_declared_types() -> None:
     assert isinstance(parsed.share, float)
 
 
-def test_what_is_left_out_keeps_its_default() -> None:
+def test_an_omitted_option_keeps_its_default() -> None:
     assert parse_options("example", {}, Example) == Example()
 
 

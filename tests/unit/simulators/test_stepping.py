@@ -1,4 +1,4 @@
-"""What a simulator service does for one stream: the order of requests, sizes, and limits."""
+"""The requests of one stream of a simulator service: their order, sizes and limits."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -45,22 +45,25 @@ def stepping() -> Iterator[Stepping]:
 @pytest.mark.parametrize(
     ("requests", "complaint"),
     [
-        ([RESET], "begins with open, not with reset"),
-        ([act(1)], "begins with open, not with act"),
-        ([Request()], "begins with open, not with a request this build does not know"),
+        ([RESET], "starts with open, not with reset"),
+        ([act(1)], "starts with open, not with act"),
+        ([Request()], "starts with open, not with a request unknown to this build"),
         ([opening(), opening()], "opens once"),
-        ([opening(), Request()], "of a kind this build does not know"),
-        ([opening(), act(1)], "the first action comes after a reset"),
+        ([opening(), Request()], "of a kind unknown to this build"),
+        ([opening(), act(1)], "an action must follow a reset"),
         ([opening(), RESET, act(2)], "step 2 cannot follow step 0"),
         ([opening(), RESET, act(1), act(1)], "step 1 cannot follow step 1"),
         ([opening(), RESET, act(1), RESET, act(2)], "step 2 cannot follow step 0"),
-        ([opening(), RESET, act(1, bytes(23))], "action has 23 bytes, 24 belong there"),
-        ([opening(), RESET, act(1, bytes(25))], "action has 25 bytes or more, 24 at most"),
-        ([opening(), RESET, act(1, bytes(20), more=True), act(1, bytes(5))], "action has 25 bytes or more"),
-        ([opening(), RESET, act(1, bytes_of(torch.tensor([0, 2, 1])))], "actions go from 0 to 2, choices from 0 to 1"),
-        ([opening(), RESET, act(1, bytes_of(torch.tensor([0, -1, 1])))], "actions go from -1 to 1"),
-        ([opening(), RESET, Request(share=Request.Share())], "memory is shared once, before the first reset"),
-        ([opening(), Request(share=Request.Share())], "memory to step in holds action, observation"),
+        ([opening(), RESET, act(1, bytes(23))], "action has 23 bytes, expected 24"),
+        ([opening(), RESET, act(1, bytes(25))], "action has at least 25 bytes, expected at most 24"),
+        ([opening(), RESET, act(1, bytes(20), more=True), act(1, bytes(5))], "action has at least 25 bytes"),
+        (
+            [opening(), RESET, act(1, bytes_of(torch.tensor([0, 2, 1])))],
+            "actions range from 0 to 2, choices from 0 to 1",
+        ),
+        ([opening(), RESET, act(1, bytes_of(torch.tensor([0, -1, 1])))], "actions range from -1 to 1"),
+        ([opening(), RESET, Request(share=Request.Share())], "memory can be shared only once, before the first reset"),
+        ([opening(), Request(share=Request.Share())], "memory to step in must hold action, observation"),
         ([opening(count=0)], "at least 1"),
         ([opening(id="python:os:system")], "serves no ids that import a module"),
         ([opening(speed=2)], "unknown option 'speed'"),
@@ -75,7 +78,7 @@ def test_requests_out_of_order_or_of_the_wrong_size_are_refused(
         stepping.answer(requests[-1])
 
 
-def test_an_action_in_pieces_is_the_action(stepping: Stepping) -> None:
+def test_an_action_sent_in_parts_equals_one_sent_at_once(stepping: Stepping) -> None:
     whole = Stepping(Limits(), "cpu")
     action = bytes_of(torch.tensor([0, 1, 0]))
     for each in (stepping, whole):
@@ -88,15 +91,15 @@ def test_an_action_in_pieces_is_the_action(stepping: Stepping) -> None:
 
 
 def test_more_than_the_limits_allow_is_refused() -> None:
-    with pytest.raises(ResourceExhausted, match=r"3 environments are more than the 2 .*limits.maximum_environments"):
+    with pytest.raises(ResourceExhausted, match=r"3 environments exceed the 2 .*limits.maximum_environments"):
         Stepping(Limits(maximum_environments=2), "cpu").answer(opening())
     stepping = Stepping(Limits(maximum_step_bytes=500), "cpu")
-    with pytest.raises(ResourceExhausted, match=r"has 6\d\d bytes, this service takes 500"):
+    with pytest.raises(ResourceExhausted, match=r"has 6\d\d bytes, this service allows 500"):
         stepping.answer(opening())
     stepping.close()
 
 
-def test_only_what_is_named_is_served_where_something_is() -> None:
+def test_only_listed_ids_are_served_if_a_list_is_given() -> None:
     limits = Limits(serves=("cartpole", "python:mine:*"))
     check_served("python:mine:make", {}, limits)
     with pytest.raises(InvalidArgument, match=r"pendulum: this service serves cartpole, python:mine:\*"):
@@ -106,13 +109,13 @@ def test_only_what_is_named_is_served_where_something_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["threads", "processes"])
-def test_an_option_asks_for_no_more_of_the_machine_than_the_limit(name: str) -> None:
+def test_an_option_that_exceeds_the_thread_limit_is_refused(name: str) -> None:
     check_served("mujoco:Ant-v5", {name: 4}, Limits(maximum_threads=4))
-    with pytest.raises(ResourceExhausted, match=f"'{name}' asks for 5, this service gives 4"):
+    with pytest.raises(ResourceExhausted, match=f"'{name}' asks for 5, this service allows 4"):
         check_served("mujoco:Ant-v5", {name: 5}, Limits(maximum_threads=4))
 
 
-def test_a_simulator_is_described_as_it_would_open() -> None:
+def test_a_description_equals_the_opened_simulator() -> None:
     described = describe(GetSimulatorRequest(id="pendulum"), Limits(maximum_environments=7), "cpu")
     stepping = Stepping(Limits(), "cpu")
     (response,) = stepping.answer(opening("pendulum"))
@@ -122,7 +125,7 @@ def test_a_simulator_is_described_as_it_would_open() -> None:
     stepping.close()
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
+# --- shared memory ---------------------------------------------------------------------------------------------------
 
 OBSERVED, ACTION = Space("continuous", (4,), torch.float32), Space("discrete", (), torch.int64, n=2)
 
@@ -138,7 +141,7 @@ def sharing(region: Region) -> Request:
     return Request(share=Request.Share(tensors=region.refs()))
 
 
-def test_steps_in_memory_are_those_of_messages(stepping: Stepping, region: Region) -> None:
+def test_steps_in_shared_memory_equal_those_in_messages(stepping: Stepping, region: Region) -> None:
     by_messages = Stepping(Limits(), "cpu")
     sent = write_probe(region, seed=3)
     stepping.answer(opening())
@@ -146,25 +149,25 @@ def test_steps_in_memory_are_those_of_messages(stepping: Stepping, region: Regio
     (shared,) = stepping.answer(sharing(region))
     assert shared.shared.probe_sum == sent
     tensors = dict(region)
-    (said,), (told,) = stepping.answer(RESET), by_messages.answer(RESET)
-    assert said == Response(stepped=Response.Stepped(step=0))
-    assert bytes_of(tensors["observation"]) == told.stepped.observation
+    (in_memory,), (in_message,) = stepping.answer(RESET), by_messages.answer(RESET)
+    assert in_memory == Response(stepped=Response.Stepped(step=0))
+    assert bytes_of(tensors["observation"]) == in_message.stepped.observation
     ends = 0
     for step in range(1, 40):
         tensors["action"].fill_(1)
-        (said,) = stepping.answer(Request(act=Request.Act(step=step)))
-        (told,) = by_messages.answer(act(step, bytes_of(tensors["action"])))
-        assert said == Response(stepped=Response.Stepped(step=step))
+        (in_memory,) = stepping.answer(Request(act=Request.Act(step=step)))
+        (in_message,) = by_messages.answer(act(step, bytes_of(tensors["action"])))
+        assert in_memory == Response(stepped=Response.Stepped(step=step))
         for name in ("observation", "reward", "terminated", "truncated"):
-            assert bytes_of(tensors[name]) == getattr(told.stepped, name)
-        lanes = list(told.stepped.final_lanes)
-        assert bytes_of(tensors["final_observation"][lanes]) == told.stepped.final_observation
+            assert bytes_of(tensors[name]) == getattr(in_message.stepped, name)
+        lanes = list(in_message.stepped.final_lanes)
+        assert bytes_of(tensors["final_observation"][lanes]) == in_message.stepped.final_observation
         ends += len(lanes)
     assert ends
     by_messages.close()
 
 
-def test_memory_that_is_not_there_leaves_everything_to_messages(stepping: Stepping, region: Region) -> None:
+def test_without_the_memory_tensors_travel_in_messages(stepping: Stepping, region: Region) -> None:
     request = sharing(region)
     region.close()
     stepping.answer(opening())
@@ -174,7 +177,7 @@ def test_memory_that_is_not_there_leaves_everything_to_messages(stepping: Steppi
     assert len(stepped.stepped.observation) == COUNT * 16
 
 
-def test_memory_of_another_name_or_shape_is_not_touched(stepping: Stepping, tmp_path: Path, region: Region) -> None:
+def test_memory_with_a_wrong_name_or_shape_is_not_used(stepping: Stepping, tmp_path: Path, region: Region) -> None:
     stepping.answer(opening())
     plane = SharedPlane(f"podrace-{tmp_path.name}-")
     foreign = plane.create("step", list(step_specs(OBSERVED, ACTION, COUNT).values()))
@@ -183,7 +186,7 @@ def test_memory_of_another_name_or_shape_is_not_touched(stepping: Stepping, tmp_
     plane.close()
     request = sharing(region)
     request.share.tensors[0].spec.shape[0] = 2
-    with pytest.raises(InvalidArgument, match="memory to step in holds"):
+    with pytest.raises(InvalidArgument, match="memory to step in must hold"):
         stepping.answer(request)
 
 
@@ -199,7 +202,7 @@ def joined(parts: list[dict[str, bytes]]) -> Mapping[str, bytes]:
 
 
 @pytest.mark.parametrize("most_bytes", [1, 3, 4, 7, 10, 11, 12, 100])
-def test_pieces_hold_at_most_so_much_and_are_the_whole(most_bytes: int) -> None:
+def test_parts_respect_the_size_limit_and_add_up_to_the_whole(most_bytes: int) -> None:
     fields = {"observation": b"abcdefg", "reward": b"", "terminated": b"hij", "truncated": b"k"}
     parts = list(pieces(fields, most_bytes))
     assert all(sum(map(len, part.values())) <= most_bytes for part in parts)
@@ -225,7 +228,7 @@ def test_a_space_arrives_as_it_was_sent(space: Space) -> None:
     assert space_message(space).ByteSize() < 1000
 
 
-def test_a_space_with_another_number_of_bounds_is_refused() -> None:
+def test_a_space_with_a_wrong_number_of_bounds_is_refused() -> None:
     message = space_message(dataclasses.replace(OBSERVED, low=(0.0, 0.0, 0.0, 1.0)))
     del message.low[-1]
     with pytest.raises(InvalidArgument, match="a space of 4 elements has 3 bounds"):
@@ -233,7 +236,7 @@ def test_a_space_with_another_number_of_bounds_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8, torch.int64, torch.bool, torch.bfloat16])
-def test_elements_travel_in_c_order_whatever_the_strides(dtype: torch.dtype) -> None:
+def test_elements_travel_in_c_order_for_any_strides(dtype: torch.dtype) -> None:
     tensor = torch.arange(6).view(2, 3).to(dtype).t()
     assert bytes_of(tensor) == bytes_of(tensor.contiguous())
     assert torch.equal(torch.frombuffer(bytearray(bytes_of(tensor)), dtype=dtype).view(3, 2), tensor)

@@ -1,4 +1,4 @@
-"""An environment that goes wrong is one line that names the id, the lane and the step."""
+"""A failing environment is reported in one line that names the id, the lane and the step."""
 
 import math
 import warnings
@@ -18,7 +18,7 @@ FOUR_ITEMS = object()
 
 
 class Faulty(gymnasium.Env[Any, Any]):
-    """Sound but for what `faults` says of its steps, counted over its whole life; the first reset is step 0."""
+    """Misbehaves at the steps listed in `faults`, counted over its whole life; the first reset is step 0."""
 
     def __init__(self, faults: dict[int, Any] | None = None, shape: tuple[int, ...] = (3,)) -> None:
         self.observation_space, self.action_space = spaces.Box(-9, 9, shape), spaces.Discrete(2)
@@ -71,11 +71,13 @@ def test_a_reward_that_is_not_finite_is_named_with_its_lane_and_step(value: floa
     assert error.message.startswith(f"faulty: lane 1 returned a reward that is not finite ({value}) at step 2 of its")
 
 
-@pytest.mark.parametrize(("step", "told"), [(0, 0), (3, 3), (8, 3)])
-def test_an_observation_that_is_not_finite_is_named_with_its_lane_and_step(step: int, told: int) -> None:
+@pytest.mark.parametrize(("step", "reported"), [(0, 0), (3, 3), (8, 3)])
+def test_an_observation_that_is_not_finite_is_named_with_its_lane_and_step(step: int, reported: int) -> None:
     error = fault_of({step: row(math.nan)})
     assert isinstance(error, DataLoss)
-    assert f"lane 1 returned an observation whose element 1 is not finite (nan) at step {told} of its" in error.message
+    assert (
+        f"lane 1 returned an observation whose element 1 is not finite (nan) at step {reported} of its" in error.message
+    )
 
 
 def test_a_final_observation_that_is_not_finite_belongs_to_the_episode_that_ended() -> None:
@@ -102,7 +104,7 @@ def test_a_reset_leaves_nothing_of_a_number_that_was_not_finite() -> None:
 
 
 @pytest.mark.parametrize("observation", [np.zeros(1, np.float32), np.float32(0), np.zeros((3, 1), np.float32), [0.0]])
-def test_an_observation_of_another_shape_is_refused_though_it_could_be_stretched(observation: Any) -> None:
+def test_an_observation_of_another_shape_is_refused_even_if_it_could_be_broadcast(observation: Any) -> None:
     error = fault_of({3: observation})
     assert isinstance(error, InvalidArgument)
     assert error.message == (
@@ -126,26 +128,26 @@ def test_an_exception_is_named_with_its_lane_its_step_and_its_line(step: int, wh
     assert suffix.endswith(f") {where}")
 
 
-def test_an_exception_in_the_reset_within_a_step_is_one_of_a_reset() -> None:
-    class FailsToBeginAgain(Faulty):
+def test_an_exception_in_the_reset_within_a_step_is_reported_as_one_of_the_reset() -> None:
+    class FailsAtSecondReset(Faulty):
         def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
             if self.steps:
                 raise KeyError("level")
             return super().reset(**arguments)
 
-    simulator = GymSimulator("faulty", [FailsToBeginAgain()])
+    simulator = GymSimulator("faulty", [FailsAtSecondReset()])
     with pytest.raises(Internal, match=r"lane 0 raised KeyError: 'level' .* at the reset of its episode"):
         roll(simulator, EPISODE_STEPS)
 
 
 @pytest.mark.parametrize("fault", [FOUR_ITEMS, np.array(["a", "b", "c"])])
-def test_what_is_not_gymnasiums_interface_is_said_to_be_so(fault: Any) -> None:
+def test_violations_of_gymnasiums_interface_are_reported_as_such(fault: Any) -> None:
     error = fault_of({2: fault})
     assert isinstance(error, Internal)
-    assert "lane 1 does not keep to Gymnasium's interface at step 2 of its episode: ValueError" in error.message
+    assert "lane 1 violates Gymnasium's interface at step 2 of its episode: ValueError" in error.message
 
 
-def test_images_are_not_looked_at_but_their_rewards_are() -> None:
+def test_images_are_not_checked_but_their_rewards_are() -> None:
     class Images(Faulty):
         def __init__(self) -> None:
             super().__init__({2: math.nan})

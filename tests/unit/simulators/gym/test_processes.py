@@ -80,7 +80,7 @@ def step_times(steps: int, simulator: Simulator, action: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("id", ["CartPole-v1", "gym:Pendulum-v1", "FrozenLake-v1"])
-def test_processes_give_the_numbers_that_one_gives(id: str) -> None:
+def test_several_processes_give_the_same_numbers_as_one(id: str) -> None:
     count, generator = 5, torch.Generator().manual_seed(0)
     alone = make(id, count, {"max_episode_steps": 15})
     divided = make(id, count, {"max_episode_steps": 15, "processes": 2})
@@ -110,12 +110,12 @@ def test_a_process_without_a_lane_is_not_started() -> None:
 
 
 @pytest.mark.parametrize("processes", [-1, 1.5, "2", True])
-def test_a_number_of_processes_that_is_none_is_refused(processes: object) -> None:
+def test_an_invalid_number_of_processes_is_refused(processes: object) -> None:
     with pytest.raises(InvalidArgument, match="option 'processes' must be a whole number of at least 0, not"):
         make("CartPole-v1", 2, {"processes": processes})
 
 
-def test_what_an_environment_refuses_is_the_same_line_as_in_one_process() -> None:
+def test_a_refused_option_has_the_same_message_as_in_one_process() -> None:
     lines = set()
     for options in ({}, {"processes": 2}):
         with pytest.raises(InvalidArgument) as caught:
@@ -130,7 +130,7 @@ def test_an_environment_of_a_module_is_found_by_the_processes(own_module: str) -
     simulator.close()
 
 
-def test_an_environment_that_was_registered_by_hand_is_found_by_the_processes(own_module: str) -> None:
+def test_an_environment_registered_in_the_parent_is_found_by_the_processes(own_module: str) -> None:
     gymnasium.register("ByHand-v0", f"{own_module}:Own", max_episode_steps=2)
     simulator = make("ByHand-v0", 2, {"processes": 1}, seed=0)
     steps = [simulator.step(zeros(2)).truncated.tolist() for _ in range(2)]
@@ -139,18 +139,18 @@ def test_an_environment_that_was_registered_by_hand_is_found_by_the_processes(ow
     del gymnasium.registry["ByHand-v0"]
 
 
-def test_what_cannot_be_sent_is_refused_with_what_to_do() -> None:
+def test_an_environment_that_cannot_be_sent_is_refused_with_a_remedy() -> None:
     gymnasium.register("Local-v0", lambda: gymnasium.make("CartPole-v1"))
-    with pytest.raises(InvalidArgument, match=r"Local-v0: .*cannot be sent to another process.*: step it in this one"):
+    with pytest.raises(InvalidArgument, match=r"Local-v0: .*cannot be sent to another process.*: use processes = 0"):
         make("Local-v0", 2, {"processes": 1})
     del gymnasium.registry["Local-v0"]
 
 
-def test_a_process_does_without_torch(own_module: str) -> None:
+def test_a_process_does_not_import_torch(own_module: str) -> None:
     make(f"{own_module}:Lean-v0", 1, {"processes": 1}).close()
 
 
-def test_an_exception_names_the_lane_among_all_and_the_next_reset_goes_on(own_module: str) -> None:
+def test_an_exception_names_the_lane_among_all_and_the_next_reset_works(own_module: str) -> None:
     simulator = make(f"{own_module}:Own-v0", 4, {"processes": 2, "mode": "raises"}, seed=0)
     action = torch.tensor([0, 0, 0, 1])
     with pytest.raises(Internal, match=r"Own-v0: lane 3 raised ZeroDivisionError: of all things \(own_.*at step 4"):
@@ -164,7 +164,7 @@ def test_an_exception_names_the_lane_among_all_and_the_next_reset_goes_on(own_mo
 def test_a_process_that_is_killed_is_named_and_the_others_are_reaped(own_module: str) -> None:
     simulator = make(f"{own_module}:Own-v0", 4, {"processes": 2, "mode": "dies"}, seed=0)
     children = pids(simulator)
-    with pytest.raises(Unavailable, match=r"Own-v0: the process of lanes 2 to 3 ended by signal 9 .*; make the sim"):
+    with pytest.raises(Unavailable, match=r"Own-v0: the process of lanes 2 to 3 ended by signal 9 .*; make a new sim"):
         step_times(4, simulator, torch.tensor([0, 0, 1, 0]))
     with pytest.raises(Unavailable, match="the process of lanes 2 to 3 ended"):
         simulator.step(zeros(4))
@@ -172,7 +172,7 @@ def test_a_process_that_is_killed_is_named_and_the_others_are_reaped(own_module:
     assert not any(psutil.pid_exists(pid) for pid in children)
 
 
-def test_an_interrupt_from_the_keyboard_is_the_parents_to_answer() -> None:
+def test_processes_leave_a_keyboard_interrupt_to_the_parent() -> None:
     simulator = make("CartPole-v1", 2, {"processes": 1}, seed=0)
     [child] = pids(simulator)
     os.kill(child, signal.SIGINT)
@@ -188,7 +188,7 @@ def test_a_step_that_never_ends_has_a_deadline_and_its_process_is_killed(
         child.set_deadline(0.1)
     monkeypatch.setattr(gym_processes, "CLOSE_DEADLINE_SECONDS", 0.1)
     [pid] = pids(simulator)
-    with pytest.raises(DeadlineExceeded, match=r"Own-v0: the process of lanes 0 to 1 has not answered for 0.1 s"):
+    with pytest.raises(DeadlineExceeded, match=r"Own-v0: the process of lanes 0 to 1 did not answer within 0.1 s"):
         simulator.step(zeros(2))
     simulator.close()
     assert not psutil.pid_exists(pid)
@@ -201,7 +201,7 @@ def test_close_closes_the_environments_and_leaves_no_process(
     children = pids(simulator)
     simulator.close()
     simulator.close()
-    # Two processes write at once: a line may come between another and its end.
+    # Two processes write at once: one line may appear inside another.
     assert capfd.readouterr().out.count("closed") == 3
     assert not any(psutil.pid_exists(pid) for pid in children)
 

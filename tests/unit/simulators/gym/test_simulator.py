@@ -14,7 +14,7 @@ from simulators.gym.simulator import GymSimulator, lane_seeds
 
 
 class Countdown(gymnasium.Env[Any, Any]):
-    """Observes what its space holds; every action is kept, and each episode is three steps long."""
+    """Returns observations of its space, records every action, and has episodes of three steps."""
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -30,7 +30,7 @@ class Countdown(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.actions.append(action)
         self.steps += 1
-        # Both at once at the end: the death counts, the time limit does not.
+        # Both are set at the end: the termination counts, the time limit does not.
         return self.observation_space.sample(), 1.0, self.steps == 3, self.steps == 3, {}
 
 
@@ -103,7 +103,7 @@ def test_discrete_observations_are_one_hot_from_the_start_of_their_space() -> No
         assert observation[0].tolist() == expected
 
 
-def test_discrete_actions_count_from_zero_whatever_the_start_of_their_space() -> None:
+def test_discrete_actions_count_from_zero_for_any_start_of_their_space() -> None:
     environment = Countdown(spaces.Box(0, 1, (2,)), spaces.Discrete(3, start=-1))
     simulator = GymSimulator("countdown", [environment])
     simulator.reset(0)
@@ -129,14 +129,14 @@ def test_actions_arrive_in_the_type_of_the_environments_space() -> None:
     assert environment.actions[0].tolist() == [0.5, -0.5]
 
 
-def test_bounds_are_flat_and_absent_when_nothing_is_bounded() -> None:
+def test_bounds_are_flat_and_none_when_nothing_is_bounded() -> None:
     half_open = spaces.Box(np.array([[0.0, -np.inf]], np.float32), np.array([[np.inf, np.inf]], np.float32))
     space = GymSimulator("countdown", [Countdown(half_open, spaces.Discrete(2))]).observation_space
     assert (space.low, space.high) == ((0.0, -np.inf), None)
 
 
 @pytest.mark.parametrize("space", [spaces.Dict({"a": spaces.Discrete(2)}), spaces.Tuple([spaces.Discrete(2)] * 2)])
-def test_structured_spaces_are_refused_by_name(space: spaces.Space[Any]) -> None:
+def test_structured_spaces_are_refused_with_their_name(space: spaces.Space[Any]) -> None:
     with pytest.raises(InvalidArgument, match=f"countdown: observation space {type(space).__name__}.*is not supported"):
         GymSimulator("countdown", [Countdown(space, spaces.Discrete(2))])
     with pytest.raises(InvalidArgument, match=f"countdown: action space {type(space).__name__}.*is not supported"):

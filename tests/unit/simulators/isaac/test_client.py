@@ -1,4 +1,4 @@
-"""NVIDIA's simulators behind their adapter: stood in for by packages of the same surface (stand_in)."""
+"""Tests the client of NVIDIA's simulators against test doubles with the same interface (stand_in)."""
 
 import importlib.util
 import os
@@ -30,7 +30,7 @@ _SPEC.loader.exec_module(suite)
 
 @pytest.fixture(scope="module")
 def environment() -> Iterator[pytest.MonkeyPatch]:
-    """The variables that name the interpreters."""
+    """Sets the variables that name the interpreters."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ISAAC_STAND_IN_PYTHON", sys.executable)
         patch.setenv("PODRACE_ISAACGYM_PYTHON", STAND_IN)
@@ -48,7 +48,7 @@ def started(id: str, count: int, **options: object) -> IsaacSimulator:
 
 test_tensors = suite.test_tensors_have_the_shapes_and_types_that_the_spaces_state
 test_the_same_seed_and_actions_give_the_same_steps = suite.test_the_same_seed_and_actions_give_the_same_steps
-test_ends = suite.test_an_episode_ends_in_exactly_one_way_and_begins_anew_in_the_same_step
+test_ends = suite.test_an_episode_ends_in_exactly_one_way_and_restarts_in_the_same_step
 test_observations_are_finite = suite.test_observations_are_finite
 
 CASES = {
@@ -67,7 +67,7 @@ def simulator(request: pytest.FixtureRequest, environment: pytest.MonkeyPatch) -
     simulator.close()
 
 
-def test_lanes_and_seeds_begin_differently(simulator: Simulator) -> None:
+def test_lanes_and_seeds_start_differently(simulator: Simulator) -> None:
     first, second = simulator.reset(1).clone(), simulator.reset(2).clone()
     assert len({tuple(lane) for lane in first.tolist()}) == suite.COUNT
     assert not torch.equal(first, second)
@@ -77,7 +77,7 @@ def test_lanes_and_seeds_begin_differently(simulator: Simulator) -> None:
 
 
 def play(simulator: Simulator, forces: list[list[float]]) -> list[dict[str, Any]]:
-    """Everything that some actions bring, with the rows of lanes that ended."""
+    """Returns all results of some actions, with the rows of lanes that ended."""
     steps = []
     for force in forces:
         step = simulator.step(torch.tensor(force).view(-1, 1))
@@ -111,8 +111,9 @@ def start(environment: pytest.MonkeyPatch) -> Iterator[Any]:
         simulator.close()
 
 
-def test_a_task_of_isaac_gym_begins_its_next_episode_in_the_step_that_ends_one(start: Any) -> None:
-    """Numbers are (episode, steps in it); lane 1 dies at its second step, lane 0 lasts the four that are allowed."""
+def test_a_task_of_isaac_gym_starts_its_next_episode_in_the_step_that_ends_one(start: Any) -> None:
+    """Numbers are (episode, its steps); lane 1 terminates at its second step, lane 0 reaches the limit of four
+    steps."""
     simulator = start("isaacgym:Counter", 2)
     e = simulator.reset(3)[0, 0].item()
     assert simulator.reset(3).tolist() == [[e + 1, 0, 1000]] * 2, "zeros, which the task's own reset returns"
@@ -128,12 +129,12 @@ def test_a_task_of_isaac_gym_begins_its_next_episode_in_the_step_that_ends_one(s
     assert [step["final"] for step in steps] == [{}, {1: [e, 2]}, {}, {0: [e, 4]}, {}]
     assert rows(steps, "terminated", 1) == [False, True, False, False, False]
     assert rows(steps, "truncated", 0) == [False, False, False, True, False]
-    # A death in the last step that is allowed looks like the limit.
+    # A termination in the step of the limit cannot be distinguished from a truncation.
     steps = play(simulator, [[0, 1]])
     assert (steps[0]["terminated"][1], steps[0]["truncated"][1]) == (False, True)
 
 
-def test_a_task_that_resets_late_passes_its_void_step_on_without_reward(
+def test_a_task_that_resets_late_returns_its_void_step_without_reward(
     start: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     simulator = start("isaacgym:LateCounter", 2)
@@ -148,7 +149,7 @@ def test_a_task_that_resets_late_passes_its_void_step_on_without_reward(
     assert [step["final"] for step in steps] == [{}, {1: [e, 2]}, {}, {0: [e, 4]}, {}, {}]
 
 
-def test_a_truncated_ant_ends_where_it_was_or_for_isaac_lab_2_3_a_step_before(
+def test_a_truncated_ant_ends_in_its_last_state_or_for_isaac_lab_2_3_one_step_before(
     simulator: Simulator, request: pytest.FixtureRequest
 ) -> None:
     before: Tensor = simulator.reset(4).clone()
@@ -161,15 +162,15 @@ def test_a_truncated_ant_ends_where_it_was_or_for_isaac_lab_2_3_a_step_before(
     assert step.truncated.all()
     is_the_one_before = (step.final_observation == before).flatten(1).all(1)
     assert is_the_one_before.tolist() == [request.node.callspec.params["simulator"] == "Isaac Lab 2.3"] * suite.COUNT
-    # A still ant moves little in a step.
+    # An ant at rest moves little in a step.
     assert (step.final_observation[:, :13] - before[:, :13]).abs().max() < 0.3
     assert (step.final_observation != step.observation).any(1).all()
 
 
-# --- what can go wrong -----------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
-def test_an_interpreter_that_is_not_named_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_interpreter_is_requested_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PODRACE_ISAACGYM_PYTHON", raising=False)
     with pytest.raises(
         Unimplemented, match=r"isaacgym:Ant: set PODRACE_ISAACGYM_PYTHON .* to the Python that has Isaac"
@@ -188,12 +189,12 @@ def test_an_interpreter_that_is_not_named_is_asked_for(monkeypatch: pytest.Monke
         ("isaacgym:Ant", {"interpreter": "/nowhere/python"}, InvalidArgument, "/nowhere/python cannot be started: No "),
         ("isaacgym:Ant", {"interpreter": sys.executable}, Unimplemented, "has no package 'isaacgym'"),
         ("isaaclab:Ant", {"interpreter": sys.executable}, Unimplemented, "has no package 'isaaclab'"),
-        ("isaacgym:Ent", {}, InvalidArgument, "it cannot be made: KeyError: 'Ent'"),
+        ("isaacgym:Ent", {}, InvalidArgument, "the task cannot be made: KeyError: 'Ent'"),
         ("isaacgym:Ant", {"start_seconds": 0.01}, DeadlineExceeded, "no answer from .* within 0.01 s"),
-        ("isaacgym:Ant", {"interpreter": "/bin/false"}, Unavailable, r"its process is gone \(exit code 1\)"),
+        ("isaacgym:Ant", {"interpreter": "/bin/false"}, Unavailable, r"its server process is gone \(exit code 1\)"),
     ],
 )
-def test_what_cannot_be_started_is_told_in_one_line(
+def test_a_simulator_that_cannot_start_is_reported_in_one_line(
     id: str, options: dict[str, object], kind: type[Any], complaint: str, start: Any
 ) -> None:
     with pytest.raises(kind, match=complaint) as refusal:
@@ -201,23 +202,23 @@ def test_what_cannot_be_started_is_told_in_one_line(
     assert len(refusal.value.message.splitlines()) == 1
 
 
-def test_a_simulator_that_raises_is_told_in_one_line(start: Any) -> None:
+def test_an_exception_of_the_simulator_is_reported_in_one_line(start: Any) -> None:
     simulator = start("isaacgym:Crashing", 1)
     simulator.step(torch.zeros(1, 1))
     with pytest.raises(Internal, match="the simulator failed: RuntimeError: PhysX: out of memory"):
         simulator.step(torch.ones(1, 1))
-    with pytest.raises(Unavailable, match=r"its process is gone \(exit code 1\)"):
+    with pytest.raises(Unavailable, match=r"its server process is gone \(exit code 1\)"):
         simulator.step(torch.zeros(1, 1))
 
 
-def test_a_simulator_that_dies_is_told_with_its_last_words(start: Any) -> None:
+def test_a_simulator_that_dies_is_reported_with_its_last_line(start: Any) -> None:
     simulator = start("isaacgym:Crashing", 1)
     with pytest.raises(Unavailable, match=r"gone \(exit code 139\); its last line: Segmentation fault \(core dumped\)"):
         simulator.step(-torch.ones(1, 1))
 
 
 def has_gone(pid: int) -> bool:
-    """Waits for a process that need not be a child of ours."""
+    """Waits until a process is gone; it need not be a child of this one."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -228,7 +229,7 @@ def has_gone(pid: int) -> bool:
         os.close(descriptor)
 
 
-def test_the_far_side_ends_with_the_simulator_and_leaves_no_file(environment: pytest.MonkeyPatch) -> None:
+def test_the_server_ends_with_the_simulator_and_leaves_no_file(environment: pytest.MonkeyPatch) -> None:
     simulator = started("isaacgym:Counter", 1)
     mapped = [
         line.split()[-2:] for line in Path("/proc/self/maps").read_text().splitlines() if "podrace-isaac-" in line
@@ -236,23 +237,23 @@ def test_the_far_side_ends_with_the_simulator_and_leaves_no_file(environment: py
     assert mapped
     assert all(deleted == "(deleted)" for _, deleted in mapped)
     simulator.close()
-    assert has_gone(simulator._far._process.pid)
+    assert has_gone(simulator._server._process.pid)
     simulator.close()
 
 
-def test_the_far_side_ends_when_this_side_is_killed(environment: pytest.MonkeyPatch) -> None:
+def test_the_server_ends_when_the_client_is_killed(environment: pytest.MonkeyPatch) -> None:
     script = (
         "from simulators import make\n"
         "simulator = make('isaacgym:Counter', 1, {'simulation_device': 'cpu'})\n"
-        "print('far', simulator._far._process.pid, flush=True)\n"
+        "print('server', simulator._server._process.pid, flush=True)\n"
         "input()\n"
     )
-    near = subprocess.Popen(
+    client = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=FOLDER.parents[3]
     )
-    assert near.stdout is not None
-    assert near.stdin is not None
-    with near, near.stdout as lines:
-        pid = next(int(line.split()[1]) for line in iter(lines.readline, "") if line.startswith("far "))
-        near.kill()
+    assert client.stdout is not None
+    assert client.stdin is not None
+    with client, client.stdout as lines:
+        pid = next(int(line.split()[1]) for line in iter(lines.readline, "") if line.startswith("server "))
+        client.kill()
     assert has_gone(pid)

@@ -1,4 +1,4 @@
-"""PPO learns on what stands in for Isaac Gym."""
+"""PPO learns on the test double of Isaac Gym."""
 
 import sys
 from pathlib import Path
@@ -15,8 +15,8 @@ STAND_IN = str(Path(__file__).parent / "stand_in" / "python")
 LANES, UPDATES = 16, 25
 
 
-def test_ppo_learns_behind_the_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A point that is pushed at random strays; one that is held returns 50 less the little it swings."""
+def test_ppo_learns_through_the_isaac_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point that is pushed at random strays; a point held near 0 returns 50 minus the cost of its swings."""
     monkeypatch.setenv("ISAAC_STAND_IN_PYTHON", sys.executable)
     simulator = make("isaacgym:Point", LANES, {"interpreter": STAND_IN, "simulation_device": "cpu"})
     spaces = simulator.observation_space, simulator.action_space

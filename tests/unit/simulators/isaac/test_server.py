@@ -1,4 +1,4 @@
-"""The far side of NVIDIA's simulators runs in Python 3.8 and in an environment that has no podrace."""
+"""The server of NVIDIA's simulators runs in Python 3.8, in an environment without podrace."""
 
 import ast
 from pathlib import Path
@@ -21,13 +21,13 @@ GENERICS = {"list", "dict", "tuple", "set", "frozenset", "type", "deque", "Calla
 
 
 def complaints(source: str) -> list[str]:
-    """What Python 3.8, or an environment without podrace, would stumble over."""
+    """Lists what Python 3.8, or an environment without podrace, would reject."""
     try:
         tree = ast.parse(source, feature_version=(3, 8))
     except SyntaxError as error:
         return [f"syntax: {error.msg}"]
     if not any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body):
-        # What follows is not evaluated only where this stands.
+        # With this import, annotations are not evaluated.
         return (
             ["annotations are evaluated"]
             if any(isinstance(node, ast.AnnAssign | ast.arg) for node in ast.walk(tree))
@@ -53,7 +53,7 @@ def complaints(source: str) -> list[str]:
 
 
 def executed(tree: ast.AST) -> list[ast.AST]:
-    """All nodes but annotations."""
+    """Returns all nodes except annotations."""
     nodes, waiting = [], [tree]
     while waiting:
         node = waiting.pop()
@@ -64,7 +64,7 @@ def executed(tree: ast.AST) -> list[ast.AST]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
-def test_the_far_side_runs_in_python_3_8_without_podrace(path: Path) -> None:
+def test_the_server_runs_in_python_3_8_without_podrace(path: Path) -> None:
     assert complaints(path.read_text()) == []
 
 
@@ -88,9 +88,9 @@ LAZY = "from __future__ import annotations\n"
         (LAZY + "import functools\n@functools.cache\ndef f(): pass", "functools"),
     ],
 )
-def test_what_python_3_8_does_not_know_is_found(source: str, complaint: str) -> None:
+def test_code_unknown_to_python_3_8_is_found(source: str, complaint: str) -> None:
     assert any(found.startswith(complaint) for found in complaints(source))
 
 
-def test_newer_annotations_are_no_matter_where_they_are_not_evaluated() -> None:
+def test_newer_annotations_are_allowed_if_they_are_not_evaluated() -> None:
     assert complaints(LAZY + "def f(x: list[int] | None) -> dict[str, int]:\n    y: tuple[int, ...] = (1,)") == []

@@ -22,7 +22,7 @@ def pendulum(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_simulation_is_what_mujoco_computes_alone(pendulum: Path) -> None:
+def test_every_simulation_equals_one_that_mujoco_computes_alone(pendulum: Path) -> None:
     batch = PhysicsBatch(pendulum, 3, 2)
     positions, torques = np.array([[0.1], [0.2], [0.3]]), np.array([[0.0], [1.0], [-1.0]])
     batch.qpos[:], batch.ctrl[:] = positions, torques
@@ -47,17 +47,17 @@ def test_a_field_is_live_and_cannot_be_written(pendulum: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["xposs", "ncon", "body_mass"])
-def test_a_field_that_is_not_there_is_refused(pendulum: Path, name: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"no field '{name}'"):
+def test_an_unknown_field_is_refused(pendulum: Path, name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"no float64 field '{name}'"):
         PhysicsBatch(pendulum, 2, 1).bind(name)
 
 
-def test_a_batch_of_nothing_is_refused_with_mujocos_reason(pendulum: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"pendulum.xml: 0 simulations cannot be made: .*positive"):
+def test_an_empty_batch_is_refused_with_mujocos_reason(pendulum: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"pendulum.xml: 0 simulations cannot be created: .*positive"):
         PhysicsBatch(pendulum, 0, 1)
 
 
-def test_what_mujoco_gives_up_on_is_one_line_that_names_the_lane(pendulum: Path) -> None:
+def test_a_failed_simulation_is_one_line_that_names_the_lane(pendulum: Path) -> None:
     batch = PhysicsBatch(pendulum, 4, 2)
     expand = batch._library.mjb_expand
     expand.restype = ctypes.c_void_p
@@ -65,15 +65,15 @@ def test_what_mujoco_gives_up_on_is_one_line_that_names_the_lane(pendulum: Path)
     for name, kind, value in ((b"eq_type", ctypes.c_int, 99), (b"eq_active0", ctypes.c_bool, True)):
         ctypes.cast(expand(batch._pointer, name, None, None), ctypes.POINTER(kind))[2] = value
     batch.reset(np.array([1, 2]))
-    with pytest.raises(Internal, match=r"MuJoCo gave up on 1 of 2 simulations; lane 2: \S+") as caught:
+    with pytest.raises(Internal, match=r"MuJoCo failed in 1 of 2 simulations; lane 2: \S+") as caught:
         batch.forward(np.array([1, 2]))
     assert "\n" not in caught.value.message
 
 
 def test_noise_is_the_splitmix64_sequence() -> None:
     words = mixed(STRIDE * np.arange(1, 4, dtype=np.uint64))
-    # The first outputs of the authors' generator seeded with 0.
-    assert [hex(word) for word in words.tolist()] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4", "0x6c45d188009454f"]
+    # The first outputs of the authors' generator, seeded with 0.
+    assert [hex(each) for each in words.tolist()] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4", "0x6c45d188009454f"]
 
 
 def test_noise_is_a_function_of_seed_lane_and_episode() -> None:

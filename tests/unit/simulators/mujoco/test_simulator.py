@@ -1,4 +1,4 @@
-"""What holds of the batch whatever the task: who is reset, where to, and what depends on how many lanes and threads."""
+"""Properties of the batch that hold for every task: resets, first states, independence of lanes and threads."""
 
 import ctypes
 import math
@@ -23,7 +23,7 @@ def made(task: str, count: int, **options: object) -> MujocoSimulator:
 
 
 def actions(simulator: MujocoSimulator, steps: int) -> torch.Tensor:
-    """[steps, N, n]: each lane's are the same however many lanes there are."""
+    """Returns [steps, N, n]; the actions of a lane are the same for any number of lanes."""
     lanes = [torch.Generator().manual_seed(lane) for lane in range(simulator.count)]
     (low, *_), (high, *_) = simulator.action_space.low or (), simulator.action_space.high or ()
     shape = (steps, *simulator.action_space.shape)
@@ -31,7 +31,7 @@ def actions(simulator: MujocoSimulator, steps: int) -> torch.Tensor:
 
 
 def rolled(simulator: MujocoSimulator, steps: int, seed: int = 3) -> torch.Tensor:
-    """[steps, N, size + 3]: what every lane saw."""
+    """Returns [steps, N, size + 3]: the results of every lane."""
     simulator.reset(seed)
     rows = []
     for action in actions(simulator, steps):
@@ -49,13 +49,13 @@ def test_steps_do_not_depend_on_the_number_of_threads(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["Hopper-v5", "Humanoid-v5"])
-def test_what_a_lane_sees_does_not_depend_on_the_lanes_beside_it(task: str) -> None:
+def test_the_results_of_a_lane_do_not_depend_on_other_lanes(task: str) -> None:
     few, many = rolled(made(task, 2), 60), rolled(made(task, 5), 60)
-    assert few[:, :, -2].sum() >= 2, "episodes must have ended for this to say anything of resets"
+    assert few[:, :, -2].sum() >= 2, "resets are tested only if episodes have ended"
     assert torch.equal(few, many[:, :2])
 
 
-def test_a_reset_touches_the_lanes_that_ended_and_no_others() -> None:
+def test_a_reset_changes_only_the_lanes_that_ended() -> None:
     simulator = made("Ant-v5", 4)
     alone, disturbed = rolled(simulator, 40)[:, [0, 2]], []
     simulator.reset(3)
@@ -70,7 +70,7 @@ def test_a_reset_touches_the_lanes_that_ended_and_no_others() -> None:
     assert torch.equal(torch.stack(disturbed), alone[:, :, :-2])
 
 
-def test_contact_forces_are_forgotten_at_a_reset() -> None:
+def test_contact_forces_are_cleared_at_a_reset() -> None:
     simulator = made("Ant-v5", 2, max_episode_steps=30)
     action = torch.ones(2, 8)
     steps = [simulator.step(action) for _ in range(29)]
@@ -81,14 +81,14 @@ def test_contact_forces_are_forgotten_at_a_reset() -> None:
     assert step.observation[:, 27:].abs().sum() == 0
 
 
-def test_what_was_stepped_before_does_not_matter_after_a_reset() -> None:
+def test_a_reset_removes_every_trace_of_earlier_steps() -> None:
     used, fresh = made("Ant-v5", 3), made("Ant-v5", 3)
     rolled(used, 30, seed=8)
     assert torch.equal(rolled(used, 30), rolled(fresh, 30))
 
 
 def distance_from_law(samples: np.ndarray, law: Any) -> float:
-    """Kolmogorov and Smirnov's: the greatest distance between two distribution functions, times the root of n."""
+    """Returns the Kolmogorov-Smirnov statistic: the largest distance of the distribution functions times sqrt(n)."""
     ordered = np.sort(samples.ravel())
     expected = np.array([law(value) for value in ordered.tolist()])
     steps = np.arange(len(ordered) + 1) / len(ordered)
@@ -121,7 +121,7 @@ def test_first_states_have_gymnasiums_distribution(task: str, scale: float, velo
         simulator.step(torch.zeros(200, *simulator.action_space.shape))
     positions = (simulator.physics.qpos - simulator.physics.model.qpos0) / scale
     velocities = simulator.physics.qvel / scale
-    # 1.95 is exceeded once in a thousand; the seed is fixed.
+    # 1.95 is exceeded with probability 0.001; the seed is fixed.
     assert distance_from_law(positions, uniform_law) < 1.95
     assert distance_from_law(velocities, velocity_law) < 1.95
     correlations = np.corrcoef(np.hstack([positions, velocities]).T)
@@ -142,7 +142,7 @@ def test_first_states_of_lanes_episodes_and_seeds_differ() -> None:
     ("cores", "count", "threads"),
     [(1, 64, 1), (2, 1, 1), (2, 7, 1), (2, 8, 2), (2, 64, 2), (64, 32, 8), (64, 4096, 16)],
 )
-def test_threads_are_as_many_as_cores_and_lanes_are_worth(
+def test_the_number_of_threads_follows_cores_and_lanes(
     monkeypatch: pytest.MonkeyPatch, cores: int, count: int, threads: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
@@ -158,7 +158,7 @@ def test_a_closed_simulator_is_refused_and_may_be_closed_again() -> None:
 
 
 @pytest.mark.parametrize("package", ["mujoco", "gymnasium"])
-def test_a_package_that_is_not_installed_is_named_with_what_to_install(
+def test_a_package_that_is_not_installed_is_named_with_an_install_command(
     monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("simulators.mujoco")]:
@@ -170,8 +170,8 @@ def test_a_package_that_is_not_installed_is_named_with_what_to_install(
         make("mujoco:Ant-v5", 1)
 
 
-def test_a_mujoco_without_batches_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mujoco_without_batches_is_refused_with_an_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda path: object())
     monkeypatch.setattr(mujoco_batch, "_library", mujoco_batch._library.__wrapped__)
-    with pytest.raises(Unimplemented, match=r"steps no batches: pip install 'mujoco>=4\.0'"):
+    with pytest.raises(Unimplemented, match=r"cannot step batches: pip install 'mujoco>=4\.0'"):
         make("mujoco:Ant-v5", 1)

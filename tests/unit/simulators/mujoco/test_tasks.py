@@ -1,4 +1,4 @@
-"""Gymnasium's tasks, step by step beside Gymnasium itself: both are put into equal states and given equal actions."""
+"""Compares the tasks with Gymnasium step by step: both are put into equal states and receive equal actions."""
 
 import inspect
 import math
@@ -36,7 +36,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 
 class Pair:
-    """Lanes of ours beside as many environments of Gymnasium."""
+    """The lanes of a simulator, and as many environments of Gymnasium."""
 
     def __init__(self, task: str, options: dict[str, Any]) -> None:
         ours = make(f"mujoco:{task}", LANES, options)
@@ -52,13 +52,13 @@ class Pair:
         return np.stack([getattr(self.environments[lane].unwrapped.data, name).copy() for lane in lanes])
 
     def begin(self, lanes: np.ndarray) -> None:
-        """Ours goes to the states that Gymnasium is in."""
+        """Puts lanes into the states of Gymnasium's environments."""
         observation = self.ours.set_state(lanes, self.states("qpos", lanes), self.states("qvel", lanes)).numpy()
         expected = [self.environments[lane].unwrapped._get_obs() for lane in lanes]
         np.testing.assert_array_equal(observation[lanes], np.float32(expected))
 
     def step(self) -> list[tuple[int, bool]]:
-        """Steps both, compares all there is to see, and begins anew where an episode ended: (lane, truncated)."""
+        """Steps both, compares all results, resets ended episodes; returns (lane, truncated) of each."""
         space = self.environments[0].action_space
         action = self.generator.uniform(space.low, space.high, (LANES, *space.shape)).astype(np.float32)
         step = self.ours.step(torch.from_numpy(action))
@@ -69,7 +69,7 @@ class Pair:
             assert bool(step.truncated[lane]) == (truncated and not terminated)
             seen = step.final_observation if terminated or truncated else step.observation
             np.testing.assert_array_equal(seen[lane].numpy(), np.float32(observation))
-            # Gymnasium counts the cost of an action in float32.
+            # Gymnasium computes the cost of an action in float32.
             np.testing.assert_allclose(step.reward[lane].item(), reward, rtol=1e-6, atol=1e-6)
             if terminated or truncated:
                 environment.reset()
@@ -78,7 +78,7 @@ class Pair:
 
 
 @pytest.mark.parametrize(("task", "options"), VARIANTS)
-def test_every_step_is_gymnasiums(task: str, options: dict[str, Any]) -> None:
+def test_every_step_equals_gymnasiums(task: str, options: dict[str, Any]) -> None:
     pair = Pair(task, options)
     ends = 0
     for _ in range(STEPS):
@@ -96,7 +96,7 @@ def test_every_step_is_gymnasiums(task: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("task", "limit"), [("HalfCheetah-v5", 1000), ("Ant-v5", 1000), ("Hopper-v5", 13)])
-def test_every_lane_is_cut_off_at_its_own_time_limit(task: str, limit: int) -> None:
+def test_every_lane_is_truncated_at_its_own_time_limit(task: str, limit: int) -> None:
     options: dict[str, object] = {"frame_skip": 1}
     if task != "HalfCheetah-v5":
         options["terminate_when_unhealthy"] = False
@@ -115,7 +115,7 @@ def test_every_lane_is_cut_off_at_its_own_time_limit(task: str, limit: int) -> N
     assert cut == [(limit, 0), (limit + 5, 1)]
 
 
-def test_who_falls_in_the_last_step_has_terminated_and_is_not_truncated() -> None:
+def test_a_fall_in_the_last_step_terminates_and_does_not_truncate() -> None:
     simulator = make("mujoco:Hopper-v5", 2, {"max_episode_steps": 1})
     assert isinstance(simulator, MujocoSimulator)
     fallen = simulator.physics.model.qpos0.copy()
@@ -126,7 +126,7 @@ def test_who_falls_in_the_last_step_has_terminated_and_is_not_truncated() -> Non
 
 
 @pytest.mark.parametrize("lane_state", [math.nan, math.inf])
-def test_an_ant_that_is_nowhere_is_not_healthy(lane_state: float) -> None:
+def test_an_ant_with_a_non_finite_state_is_not_healthy(lane_state: float) -> None:
     simulator = make("mujoco:Ant-v5", 2)
     assert isinstance(simulator, MujocoSimulator)
     simulator.physics.qvel[1, 3] = lane_state
@@ -135,11 +135,11 @@ def test_an_ant_that_is_nowhere_is_not_healthy(lane_state: float) -> None:
     assert healthy.tolist() == [True, False]
 
 
-def test_a_hopper_gone_astray_is_not_healthy_whichever_number_it_is() -> None:
+def test_a_hopper_with_any_number_out_of_range_is_not_healthy() -> None:
     options = {"healthy_state_range": [-1, 1], "healthy_angle_range": [-9, 9]}
     simulator = make("mujoco:Hopper-v5", 12, options)
     assert isinstance(simulator, MujocoSimulator)
-    # Lane i has moved in its i-th number: where it is does not matter, nor how high below infinity.
+    # In lane i the i-th number is out of range; x may have any value, z any below infinity.
     simulator.physics.positions_and_velocities[:] += 2 * np.eye(12)
     healthy = simulator._task.healthy()
     assert healthy is not None
@@ -158,7 +158,7 @@ def test_options_have_the_names_and_defaults_of_gymnasiums_constructor(task: str
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_spaces_are_gymnasiums(task: str) -> None:
+def test_spaces_equal_gymnasiums(task: str) -> None:
     simulator, environment = make(f"mujoco:{task}", 1), gymnasium.make(task)
     assert simulator.observation_space.shape == environment.observation_space.shape
     assert simulator.action_space.low == tuple(environment.action_space.low.tolist())
@@ -187,10 +187,14 @@ def test_all_tasks_are_simulators_and_in_the_catalog() -> None:
         ("Ant-v5", {"healthy_z_range": 0.2}, "'healthy_z_range' must be a list of two numbers, not 0.2"),
         ("Ant-v5", {"healthy_z_range": [0.2, True]}, "'healthy_z_range' must be a list of two numbers"),
         ("Ant-v5", {"healthy_z_range": [0.1, 0.2, 0.3]}, "'healthy_z_range' must be a list of two numbers"),
-        ("Hopper-v5", {"healthy_z_range": [2, 1]}, "'healthy_z_range' must go from low to high, not \\[2.0, 1.0\\]"),
+        (
+            "Hopper-v5",
+            {"healthy_z_range": [2, 1]},
+            "'healthy_z_range' must be \\[low, high\\] with low <= high, not \\[2.0, 1.0\\]",
+        ),
     ],
 )
-def test_what_a_task_cannot_use_is_refused_on_one_line(task: str, options: dict[str, object], line: str) -> None:
+def test_an_invalid_option_is_refused_in_one_line(task: str, options: dict[str, object], line: str) -> None:
     with pytest.raises(InvalidArgument, match=line) as caught:
         make(f"mujoco:{task}", 1, options)
     assert "\n" not in caught.value.message

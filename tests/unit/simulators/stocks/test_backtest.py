@@ -27,7 +27,7 @@ def test_a_year_of_252_rows_has_an_annual_return_equal_to_its_cumulative_one() -
     assert metrics["annual_return"] == pytest.approx(metrics["cumulative_return"]) == pytest.approx(0.5)
 
 
-def test_the_drawdown_is_measured_from_the_highest_value_so_far() -> None:
+def test_the_drawdown_is_measured_from_the_highest_value_so_server() -> None:
     assert performance(np.array([100.0, 80.0, 200.0, 120.0, 190.0]))["maximum_drawdown"] == pytest.approx(-0.4)
 
 

@@ -41,7 +41,7 @@ def test_the_same_bars_give_the_same_bytes(tmp_path: Path, bars: Bars) -> None:
     assert len(digests) == 1
 
 
-def test_a_file_that_was_there_stays_whole_when_writing_fails(
+def test_an_existing_file_stays_intact_when_writing_fails(
     tmp_path: Path, bars: Bars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "prices.npz"
@@ -57,7 +57,7 @@ def test_a_file_that_was_there_stays_whole_when_writing_fails(
     assert path.read_bytes() == before
 
 
-def test_a_file_that_is_no_array_file_is_named(tmp_path: Path, bars: Bars) -> None:
+def test_a_file_that_is_not_an_array_file_is_named(tmp_path: Path, bars: Bars) -> None:
     path = tmp_path / "prices.npz"
     with pytest.raises(InvalidArgument, match=r"prices\.npz cannot be read as an array file"):
         read_bars(str(path))
@@ -78,7 +78,7 @@ def test_a_file_that_is_no_array_file_is_named(tmp_path: Path, bars: Bars) -> No
 def test_a_file_of_another_version_is_refused(tmp_path: Path, bars: Bars) -> None:
     path = str(tmp_path / "prices.npz")
     write_bars(path, replace(bars, metadata=replace(bars.metadata, version=2)))
-    with pytest.raises(InvalidArgument, match="version 2 of the array file, but this program knows 1"):
+    with pytest.raises(InvalidArgument, match="version 2 of the array file is not supported, expected 1"):
         read_bars(path)
 
 
@@ -98,19 +98,19 @@ def broken(bars: Bars, name: str, row: int, column: int, value: float) -> Bars:
         ("high", 1e-9, "S01 .*Z: high is 1e-09"),
     ],
 )
-def test_a_number_that_cannot_be_is_refused_with_its_place(bars: Bars, name: str, value: float, line: str) -> None:
+def test_an_impossible_number_is_refused_with_its_place(bars: Bars, name: str, value: float, line: str) -> None:
     with pytest.raises(InvalidArgument, match=line):
         check_bars("file", broken(bars, name, 7, 1, value))
 
 
-def test_arrays_that_do_not_belong_together_are_refused(bars: Bars) -> None:
+def test_inconsistent_arrays_are_refused(bars: Bars) -> None:
     with pytest.raises(InvalidArgument, match=r"volume is float64 .*, expected float64"):
         check_bars("file", replace(bars, volume=bars.volume[1:]))
     with pytest.raises(InvalidArgument, match="close is float32"):
         check_bars("file", replace(bars, close=bars.close.astype(np.float32)))  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="not in ascending order"):
         check_bars("file", replace(bars, time_utc_seconds=bars.time_utc_seconds[::-1].copy()))
-    with pytest.raises(InvalidArgument, match="each named once"):
+    with pytest.raises(InvalidArgument, match="each symbol once"):
         check_bars("file", replace(bars, tickers=("A", "B", "A")))
     with pytest.raises(InvalidArgument, match="index_close has a value"):
         check_bars("file", replace(bars, index_close=0 * bars.index_close))

@@ -40,9 +40,9 @@ def test_the_built_in_prices_are_four_stocks_from_googles_first_day() -> None:
     assert (prices.close <= prices.high).all()
 
 
-def test_splits_and_dividends_are_taken_out_of_the_prices() -> None:
+def test_splits_and_dividends_are_removed_from_the_prices() -> None:
     prices = load_prices(tickers=["AAPL", "GOOG"])
-    # Apple split 2:1 on 2005-02-28: the raw close halves, the adjusted one does not.
+    # Apple split 2:1 on 2005-02-28: the raw close halves, the adjusted close does not.
     row = int(np.searchsorted(prices.dates, np.datetime64("2005-02-28")))
     assert abs(prices.close[row, 0] / prices.close[row - 1, 0] - 1) < 0.1
     from bokeh_sampledata.stocks import GOOG
@@ -59,7 +59,7 @@ def test_only_days_on_which_every_stock_was_traded_are_kept(tmp_path: Path) -> N
     assert prices.close.tolist() == [[11, 1.6], [12, 1.7]]
 
 
-def test_tickers_are_kept_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_tickers_are_kept_in_the_requested_order(tmp_path: Path) -> None:
     prices = load_prices(write(tmp_path, SMALL), ["NA", "B"])
     assert prices.tickers == ("NA", "B")
     assert prices.close[0].tolist() == [1.6, 11]
@@ -73,8 +73,8 @@ def test_tickers_are_kept_in_the_order_asked_for(tmp_path: Path) -> None:
         ("2020-01-03,B,10,12,10,11,", "2020-01-03,B,10,0,10,11,", "B 2020-01-03: high is '0'"),
         ("2020-01-03,B,10,12,10,11,", "2020-01-03,B,10,12,10,inf,", "B 2020-01-03: close is 'inf'"),
         ("2020-01-03,B", "2020-01-06,B", "B 2020-01-06: the date appears twice"),
-        ("2020-01-03,B", "2020-01-07,B", "B 2020-01-06: the date comes after a later one; sort by date"),
-        ("2020-01-03,B", "3 January,B", "B: '3 January' is no date"),
+        ("2020-01-03,B", "2020-01-07,B", "B 2020-01-06: the date follows a later one; sort by date"),
+        ("2020-01-03,B", "3 January,B", "B: '3 January' is not a date"),
         ("ticker,", "symbol,", "columns missing: ticker"),
         (",NA,", ",,", "2020-01-02: the row has no ticker"),
     ],
@@ -89,7 +89,7 @@ def test_a_faulty_row_is_refused_with_its_ticker_and_date(tmp_path: Path, old: s
     assert "\n" not in caught.value.message
 
 
-def test_a_date_is_the_day_as_written_whatever_its_time_and_zone(tmp_path: Path) -> None:
+def test_a_date_is_the_day_as_written_for_any_time_and_zone(tmp_path: Path) -> None:
     text = SMALL.replace("2020-01-03,", "2020-01-03T00:00:00+09:00,").replace(
         "2020-01-06,", "2020-01-06 23:59:00-05:00,"
     )
@@ -146,7 +146,7 @@ def test_splits_are_half_open_and_share_no_day() -> None:
     assert (splits["backtest"][0], splits["backtest"][-1]) == ("2020-01-15", "2020-01-19")
 
 
-def test_dates_left_out_mean_the_first_day_with_history_and_the_last_day() -> None:
+def test_omitted_dates_mean_the_first_day_with_history_and_the_last_day() -> None:
     splits = split_dates(DATES, train_start="")
     assert splits["train"][0] == "2020-01-03"
     assert splits["backtest"][-1] == "2020-01-20"
@@ -158,11 +158,11 @@ def test_dates_left_out_mean_the_first_day_with_history_and_the_last_day() -> No
         ({"train_start": "2020-01-02"}, "'train_start': 2020-01-02 has 1 days .* need 2 \\(first possible: 2020-01-03"),
         ({"train_end": "2020-01-16"}, "not in this order: train_start = 2020-01-04, train_end = 2020-01-16, "),
         ({"train_end": "2020-01-05"}, "split 'train' has 1 of the 3 days"),
-        ({"train_end": "soon"}, "option 'train_end': 'soon' is no date"),
+        ({"train_end": "soon"}, "option 'train_end': 'soon' is not a date"),
         ({"backtest_end": "2020-01-15"}, "split 'backtest' has 0 of the 3 days"),
     ],
 )
-def test_a_split_that_cannot_be_is_refused(changes: dict[str, str], line: str) -> None:
+def test_an_impossible_split_is_refused(changes: dict[str, str], line: str) -> None:
     with pytest.raises(InvalidArgument, match=line):
         split_dates(DATES, **changes)
 
@@ -187,6 +187,6 @@ def test_a_split_holds_at_least_one_episode() -> None:
         ("reward_scale", 0.0),
     ],
 )
-def test_an_option_out_of_range_is_refused_by_name(name: str, value: object) -> None:
+def test_an_option_out_of_range_is_refused_with_its_name(name: str, value: object) -> None:
     with pytest.raises(InvalidArgument, match=f"option '{name}' must be .* not '?{value}"):
         parse_options("stocks", {name: value}, StockOptions)

@@ -17,7 +17,7 @@ WriteFrame = Callable[[pd.DataFrame], str]
 
 
 def market(close: Sequence[Sequence[float]], turbulent: Sequence[bool] | None = None) -> Market:
-    """A market of given closes whose features name the day."""
+    """Makes a market of given closes whose features encode the day."""
     days, stocks = len(close), len(close[0])
     features = torch.arange(days).float().unsqueeze(1).expand(days, 9 * stocks).contiguous()
     dates = tuple(str(date) for date in np.datetime64("2020-01-01") + np.arange(days))
@@ -41,7 +41,7 @@ def test_a_trade_of_three_days_computed_by_hand() -> None:
     simulator = StockSimulator(market([[10, 20], [11, 19], [12, 21]]), options, 1)
     observation = simulator.reset(0)
     assert observation[0].tolist() == [0, 1, 0, 0] + [0] * 18
-    # Buy 10 of A at 10 (101 with the fee); there is nothing of B to sell. At the next close A is at 11.
+    # Buy 10 of A at 10 (101 with the fee); there is no B to sell. At the next close A is at 11.
     step = simulator.step(torch.tensor([[1.0, -1.0]]))
     assert simulator.cash.item() == pytest.approx(899)
     assert simulator.account_value.item() == pytest.approx(1009)
@@ -54,7 +54,7 @@ def test_a_trade_of_three_days_computed_by_hand() -> None:
     assert (step.terminated.tolist(), step.truncated.tolist()) == ([False], [True])
     expected = [np.log(1.01707), 915.07 / 1017.07, 60 / 1017.07, 42 / 1017.07] + [2] * 18
     assert step.final_observation[0].tolist() == pytest.approx(expected, rel=1e-6)
-    # The next episode has begun: the first day, all cash.
+    # The next episode has started: the first day, only cash.
     assert step.observation[0].tolist() == [0, 1, 0, 0] + [0] * 18
 
 
@@ -90,7 +90,7 @@ def test_all_lanes_at_once_are_the_same_as_each_lane_alone_in_plain_python() -> 
     simulator.reset(6)
     accounts = [OneAccount(traded.close.tolist(), day, options) for day in simulator.day.tolist()]
     assert len({account.day for account in accounts}) > 10
-    # The last step of an episode already shows the next account, so stop one before.
+    # The last step of an episode already shows the next account, so it is left out.
     for action in random_actions(count, 4, 38):
         step = simulator.step(action)
         gains = [account.step(lane) for account, lane in zip(accounts, action.tolist(), strict=True)]
@@ -124,7 +124,7 @@ def test_cents_survive_at_a_million() -> None:
     assert simulator.account_value.item() - 1e6 == pytest.approx(0.01, rel=1e-6)
 
 
-def test_actions_are_cut_to_whole_shares_and_to_the_most_that_may_be_traded() -> None:
+def test_actions_are_truncated_to_whole_shares_and_limited() -> None:
     simulator = StockSimulator(market([[1.0] * 3] * 5), StockOptions(maximum_shares=10), 1)
     simulator.step(torch.tensor([[0.59, 3.0, 0.09]]))
     assert simulator.shares.tolist() == [[5, 10, 0]]
@@ -144,13 +144,13 @@ def test_in_turbulence_everything_is_sold_and_nothing_bought() -> None:
     assert held == [[0, 0], [10, 5], [20, 10], [0, 0], [0, 0]]
 
 
-def test_turbulence_acts_on_the_close_of_its_own_day_and_not_before() -> None:
+def test_turbulence_acts_at_the_close_of_its_own_day_and_not_before() -> None:
     turbulent = [False, True, False, False]
     options = StockOptions(cost=0.0, maximum_shares=10, turbulence_threshold=1.0)
     simulator = StockSimulator(market([[10.0], [5.0], [5.0], [5.0]], turbulent), options, 1)
     simulator.step(torch.ones(1, 1))
     simulator.step(torch.ones(1, 1))
-    # Bought at 10, sold at 5 on the day the market fell: the guard cannot have known.
+    # Bought at 10, sold at 5 on the day the market fell: the index was not known before.
     assert simulator.cash.item() == pytest.approx(1e6 - 50)
 
 
@@ -175,7 +175,7 @@ def test_final_observations_show_the_day_after_the_last_trade() -> None:
     assert torch.equal(step.observation[:, -1], simulator.day.float())
 
 
-def test_nothing_that_is_seen_or_earned_depends_on_later_days(
+def test_observations_and_rewards_do_not_depend_on_later_days(
     random_prices: pd.DataFrame, write_prices: WriteFrame
 ) -> None:
     changed = random_prices.copy()
@@ -191,7 +191,7 @@ def test_nothing_that_is_seen_or_earned_depends_on_later_days(
         assert same == (number < known_days)
 
 
-def test_the_state_of_finrl_can_be_computed_back_from_an_observation() -> None:
+def test_the_state_of_finrl_can_be_recovered_from_an_observation() -> None:
     simulator = make("stocks", 8, {"maximum_shares": 2000, "episode_days": 100})
     simulator.reset(3)
     assert isinstance(simulator, StockSimulator)
@@ -219,7 +219,7 @@ def test_nothing_is_reported_before_an_episode_of_the_whole_split_has_ended() ->
     assert windows.report().metrics == {}
 
 
-def test_the_report_is_of_lane_zero_in_its_last_finished_episode_beside_the_baseline() -> None:
+def test_the_report_is_of_lane_zero_in_its_last_finished_episode_with_the_baseline() -> None:
     traded = random_market(20)
     simulator = StockSimulator(traded, StockOptions(maximum_shares=5000), 2)
     actions = random_actions(2, 4, 19)
@@ -231,7 +231,7 @@ def test_the_report_is_of_lane_zero_in_its_last_finished_episode_beside_the_base
     assert not step_of_second_episode.truncated.any()
     report = simulator.report()
     trace = np.array(report.traces["account_value"])
-    # The last value is not in `values`: that step already shows the next account.
+    # `values` lacks the last value: that step already shows the next account.
     assert trace[:-1].tolist() == values[:-1]
     baseline = equal_weight(traded.close.numpy(), 1e6, 0.001)
     assert report.traces["equal_weight_value"] == baseline.tolist()

@@ -1,4 +1,4 @@
-"""FinRL's MDP against an independent environment of one account, written stock by stock in float64, and its laws."""
+"""Compares the simulator with an independent environment of one account in plain Python (FinRL's MDP), and its laws."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from simulators.stocks.trading import trade_in_lots
 
 
 class FinRL:
-    """One account as the paper defines it (arXiv 2011.09607): knows nothing of tensors or of other accounts."""
+    """One account as the paper defines it (arXiv 2011.09607), without tensors or other accounts."""
 
     def __init__(self, close: Any, indicators: Any, turbulent: Any, hmax: int, cost: float, cash: float) -> None:
         self.close, self.indicators, self.turbulent = close, indicators, turbulent
@@ -59,7 +59,7 @@ class FinRL:
 
 
 def compare(trajectories: int, days: int, stocks: int, seed: int) -> int:
-    """Plays random trajectories on both sides; returns how many steps were short of cash."""
+    """Plays random trajectories in both; returns the number of steps in which cash was short."""
     generator = np.random.default_rng(seed)
     close = 40 * np.exp(np.cumsum(generator.normal(0, 0.03, (days, stocks)), 0))
     indicators = generator.normal(0, 50, (days, 8 * stocks))
@@ -85,13 +85,13 @@ def compare(trajectories: int, days: int, stocks: int, seed: int) -> int:
     return short
 
 
-def test_layout_finrl_is_finrls_environment_step_by_step() -> None:
+def test_layout_finrl_equals_finrls_environment_step_by_step() -> None:
     assert compare(trajectories=100, days=40, stocks=5, seed=1) > 200
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_a_thousand_trajectories_are_finrls(seed: int) -> None:
+def test_a_thousand_trajectories_equal_finrls(seed: int) -> None:
     assert compare(trajectories=100, days=252, stocks=30, seed=seed) > 500
 
 
@@ -102,7 +102,7 @@ STOCKS = st.integers(1, 6)
 
 @st.composite
 def accounts(draw: st.DrawFn) -> dict[str, Any]:
-    """An account with orders, in whole lots."""
+    """Draws an account and its orders, in whole lots."""
     stocks, lot = draw(STOCKS), draw(st.sampled_from([1, 1, 5, 100]))
     row = {"min_size": stocks, "max_size": stocks}
     orders = draw(st.lists(st.integers(-5000, 5000), **row))
@@ -120,7 +120,7 @@ def accounts(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=300, deadline=None)
 @given(accounts())
-def test_an_account_never_owes_and_never_holds_a_part_of_a_lot(account: dict[str, Any]) -> None:
+def test_an_account_has_no_debt_and_only_whole_lots(account: dict[str, Any]) -> None:
     cash, shares = trade_in_lots(**account)
     assert (cash >= 0).all()
     assert (shares >= 0).all()
@@ -129,7 +129,7 @@ def test_an_account_never_owes_and_never_holds_a_part_of_a_lot(account: dict[str
 
 @settings(max_examples=300, deadline=None)
 @given(accounts())
-def test_value_goes_nowhere_but_into_fees(account: dict[str, Any]) -> None:
+def test_value_is_lost_only_to_fees(account: dict[str, Any]) -> None:
     cash, shares = trade_in_lots(**account)
     close, before = account["close"], account["cash"] + (account["shares"] * account["close"]).sum(1)
     fees = account["cost"] * ((shares - account["shares"]).abs() * close).sum(1)
@@ -149,7 +149,7 @@ def test_no_order_fills_beyond_its_size_or_against_its_sign(account: dict[str, A
 
 @settings(max_examples=200, deadline=None)
 @given(accounts())
-def test_what_was_not_bought_could_not_be_paid(account: dict[str, Any]) -> None:
+def test_an_unfilled_purchase_was_not_affordable(account: dict[str, Any]) -> None:
     cash, shares = trade_in_lots(**account)
     lot, orders = account["lot_size"], account["orders"]
     wanted = (orders / lot).trunc() * lot

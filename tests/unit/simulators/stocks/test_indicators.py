@@ -10,7 +10,7 @@ from podrace.errors import InvalidArgument
 from simulators.stocks.data import Prices, load_prices
 from simulators.stocks.indicators import (
     INDICATOR_HISTORY_DAYS,
-    NORMALISATIONS,
+    NORMALIZATIONS,
     TURBULENCE_HISTORY_DAYS,
     market_features,
     technical_indicators,
@@ -28,7 +28,7 @@ def prices(random_prices: pd.DataFrame, write_prices: WriteFrame) -> Prices:
 
 
 def with_another_future(prices: Prices, row: int) -> Prices:
-    """The same prices, except that everything from `row` on is another, wilder world."""
+    """Returns the same prices up to `row`, and different, more volatile ones from there on."""
     days = len(prices.dates) - row
     factor = np.ones_like(prices.close)
     factor[row:] = np.random.default_rng(1).uniform(0.2, 5, (days, len(prices.tickers)))
@@ -56,7 +56,7 @@ def test_turbulence_does_not_change_when_later_days_do(prices: Prices) -> None:
     assert altered[row] > 100 * known[row]
 
 
-def test_the_windows_of_averages_and_bands_are_those_of_their_names(prices: Prices) -> None:
+def test_averages_and_bands_have_the_windows_in_their_names(prices: Prices) -> None:
     indicators, close, row = technical_indicators(prices), prices.close, 250
     np.testing.assert_allclose(indicators["close_30_sma"][row], close[row - 29 : row + 1].mean(0))
     np.testing.assert_allclose(indicators["close_60_sma"][row], close[row - 59 : row + 1].mean(0))
@@ -81,7 +81,7 @@ def test_turbulence_of_few_days_or_one_stock_is_defined(prices: Prices) -> None:
     assert np.isfinite(turbulence(prices.close[:, :1])[TURBULENCE_HISTORY_DAYS:]).all()
 
 
-def test_turbulence_is_finite_when_a_stock_stands_still(prices: Prices) -> None:
+def test_turbulence_is_finite_when_a_price_does_not_move(prices: Prices) -> None:
     close = prices.close.copy()
     close[:, 1] = 7.0
     assert np.isfinite(turbulence(close)[TURBULENCE_HISTORY_DAYS:]).all()
@@ -90,7 +90,7 @@ def test_turbulence_is_finite_when_a_stock_stands_still(prices: Prices) -> None:
 def test_features_are_of_unit_size_on_real_prices() -> None:
     prices = load_prices()
     features = market_features(prices, prices.close[INDICATOR_HISTORY_DAYS])[INDICATOR_HISTORY_DAYS:]
-    blocks = features.reshape(len(features), 1 + len(NORMALISATIONS), len(prices.tickers))
+    blocks = features.reshape(len(features), 1 + len(NORMALIZATIONS), len(prices.tickers))
     assert (blocks.std((0, 2)) > 0.3).all()
     assert (blocks.std((0, 2)) < 2).all()
     assert np.abs(features).max() < 12
@@ -102,16 +102,16 @@ def test_features_do_not_depend_on_the_unit_of_money(prices: Prices) -> None:
     np.testing.assert_allclose(market_features(pennies, pennies.close[59])[59:], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_stock_that_stands_still_is_refused_with_ticker_and_date(prices: Prices) -> None:
+def test_a_stock_whose_price_does_not_move_is_refused_with_ticker_and_date(prices: Prices) -> None:
     high, low, close = prices.high.copy(), prices.low.copy(), prices.close.copy()
     for values in (high, low, close):
         values[:101, 1] = 7.0
     first_day = prices.dates[INDICATOR_HISTORY_DAYS]
-    with pytest.raises(InvalidArgument, match=f"BBB {first_day}: .* is undefined because the price stood still"):
+    with pytest.raises(InvalidArgument, match=f"BBB {first_day}: .* is undefined because the price did not move"):
         market_features(replace(prices, high=high, low=low, close=close), close[INDICATOR_HISTORY_DAYS])
 
 
-def test_a_market_is_the_same_whether_or_not_the_file_goes_on_after_its_split(
+def test_a_market_is_the_same_whether_or_not_the_file_continues_after_its_split(
     random_prices: pd.DataFrame, write_prices: WriteFrame
 ) -> None:
     options = StockOptions(train_end="2016-03-01", validation_end="2016-05-01")
@@ -131,7 +131,7 @@ def test_a_market_is_the_same_whether_or_not_the_file_goes_on_after_its_split(
             assert not whole.turbulent.all()
 
 
-def test_no_day_of_validation_or_backtest_is_in_a_training_market() -> None:
+def test_a_training_market_has_no_day_of_validation_or_backtest() -> None:
     train, validation, backtest = (
         load_market(StockOptions(split=split)) for split in ("train", "validation", "backtest")
     )

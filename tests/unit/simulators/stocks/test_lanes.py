@@ -1,4 +1,4 @@
-"""Lanes with days of their own."""
+"""Tests lanes that are on different days."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ DAYS, STOCKS = 40, 3
 
 @pytest.fixture(scope="module")
 def market() -> Market:
-    """Features name the day."""
+    """Makes a market whose features encode the day."""
     generator = torch.Generator().manual_seed(3)
     close = (0.03 * torch.randn(DAYS, STOCKS, generator=generator, dtype=torch.float64)).cumsum(0).exp() * 40
     features = torch.arange(DAYS).float().unsqueeze(1).expand(DAYS, 9 * STOCKS).contiguous()
@@ -26,17 +26,17 @@ def actions(count: int, steps: int) -> list[Tensor]:
 
 
 def by_masks(simulator: StockSimulator) -> StockSimulator:
-    """Steps as on an accelerator: no question is asked of the device, lanes begin anew by a mask."""
+    """Makes a simulator step as on an accelerator: without synchronizing, resetting lanes by a mask."""
     simulator._together = simulator._on_processors = False
     return simulator
 
 
 @pytest.mark.parametrize("episode_days", [0, 10])
-def test_masks_do_what_counting_does(market: Market, episode_days: int) -> None:
+def test_resetting_by_masks_equals_resetting_by_counting(market: Market, episode_days: int) -> None:
     options = StockOptions(episode_days=episode_days, maximum_shares=4000)
     counted, masked = (StockSimulator(market, options, 6) for _ in range(2))
     by_masks(masked)
-    # Days of later windows are drawn at other moments; those of a whole split are none to draw.
+    # The draws of later windows happen at other moments; an episode of the whole split draws nothing.
     for action in actions(6, 100 if episode_days == 0 else 9):
         one, other = counted.step(action), masked.step(action)
         assert torch.equal(one.reward, other.reward)
@@ -62,7 +62,7 @@ def test_staggered_lanes_end_one_after_the_other_and_then_have_whole_episodes(ma
     assert [len(each) for each in ended] == [4, 4, 4, 4, 4]
 
 
-def test_staggered_lanes_begin_with_cash_alone_wherever_they_begin(market: Market) -> None:
+def test_staggered_lanes_start_with_cash_alone_on_any_day(market: Market) -> None:
     simulator = StockSimulator(market, StockOptions(staggered=True), 4)
     first = simulator.reset(2)
     assert simulator.day.tolist() == [0, 9, 19, 29]
@@ -70,7 +70,7 @@ def test_staggered_lanes_begin_with_cash_alone_wherever_they_begin(market: Marke
     assert first[:, :2].tolist() == [[0, 1]] * 4
 
 
-def test_a_lane_knows_nothing_of_when_the_others_end(market: Market) -> None:
+def test_a_lane_does_not_depend_on_when_the_others_end(market: Market) -> None:
     options = StockOptions(episode_days=0, maximum_shares=3000, staggered=True)
     alone, among = StockSimulator(market, options, 1), StockSimulator(market, options, 7)
     for action in actions(7, 3 * (DAYS - 1)):
@@ -81,7 +81,7 @@ def test_a_lane_knows_nothing_of_when_the_others_end(market: Market) -> None:
     assert alone.report() == among.report()
 
 
-def test_a_reset_leaves_nothing_of_what_was_stepped_before(market: Market) -> None:
+def test_a_reset_removes_every_trace_of_earlier_steps(market: Market) -> None:
     simulator = StockSimulator(market, StockOptions(episode_days=7, staggered=True), 9)
     rolls = []
     for _ in range(2):
@@ -91,8 +91,8 @@ def test_a_reset_leaves_nothing_of_what_was_stepped_before(market: Market) -> No
     assert torch.equal(*rolls)
 
 
-def test_tensors_stay_where_they_are(market: Market) -> None:
-    """What a graph records is addresses."""
+def test_tensors_keep_their_addresses(market: Market) -> None:
+    """A CUDA graph records addresses."""
     simulator = by_masks(StockSimulator(market, StockOptions(episode_days=5), 4))
     kept = [simulator.cash, simulator.shares, simulator.day, simulator.account_value, simulator.reset(0)]
     addresses = [tensor.data_ptr() for tensor in kept]

@@ -58,7 +58,7 @@ def test_layout_minute_has_the_scales_of_its_publication() -> None:
         np.testing.assert_allclose(seen[12:], expected, rtol=1e-5)
 
 
-def test_layout_minute_shows_no_less_cash_than_ten_thousand() -> None:
+def test_layout_minute_shows_at_least_ten_thousand_of_cash() -> None:
     simulator = made(1, layout="minute", path=SYNTHETIC, initial_cash=9_000.0)
     assert simulator.reset(0)[0, 0].item() == 10_000 * 2**-12
     rich = made(1, layout="minute", path=SYNTHETIC, initial_cash=20_000.0)
@@ -69,11 +69,11 @@ def test_layout_minute_counts_the_bars_since_a_stock_was_traded() -> None:
     simulator = made(1, layout="minute", path=SYNTHETIC)
     actions = torch.tensor([[0, 0, 0], [0.5, 0, 0], [0, 0.05, 0], [0.5, 0, 1]])
     counted = [simulator.step(action.unsqueeze(0)).observation[0, 9:12].tolist() for action in actions]
-    # 5 shares are too few to be traded; 50 and 100 are not.
+    # 5 shares are too few to be traded; 50 and 100 are enough.
     assert counted == [[1, 1, 1], [0, 2, 2], [1, 3, 3], [0, 4, 0]]
 
 
-def test_a_new_episode_forgets_when_the_stocks_of_the_last_were_traded() -> None:
+def test_a_new_episode_resets_the_bars_since_the_last_trade() -> None:
     simulator = made(1, layout="minute", path=SYNTHETIC, episode_days=2)
     while True:
         step = simulator.step(torch.zeros(1, 3))
@@ -95,7 +95,7 @@ def test_the_turbulence_of_layout_minute_is_a_bounded_term_and_a_flag() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_layout_says_how_large_its_observations_and_its_blocks_are(layout: str) -> None:
+def test_a_layout_states_the_sizes_of_its_observations_and_blocks(layout: str) -> None:
     simulator = made(2, layout=layout, path=SYNTHETIC, episode_days=2)
     (size,) = simulator.observation_space.shape
     assert simulator.reset(0).shape == (2, size)
@@ -104,7 +104,7 @@ def test_a_layout_says_how_large_its_observations_and_its_blocks_are(layout: str
     assert torch.isfinite(simulator.reset(0)).all()
 
 
-def test_a_layout_brings_its_own_defaults_and_the_user_has_the_last_word() -> None:
+def test_a_layout_has_its_own_defaults_and_the_user_overrides_them() -> None:
     assert set(LAYOUTS) == set(LAYOUT_DEFAULTS)
     completed = with_defaults({"layout": "minute", "ignored_shares": 3})
     assert (completed["reward_scale"], completed["ignored_shares"]) == (2**-13, 3)

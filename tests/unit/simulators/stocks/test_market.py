@@ -11,16 +11,14 @@ WriteFrame = Callable[[pd.DataFrame], str]
 SPLITS = {"train_end": "2016-01-01", "validation_end": "2016-02-01"}
 
 
-def test_a_split_that_is_opened_again_is_not_computed_again(
-    random_prices: pd.DataFrame, write_prices: WriteFrame
-) -> None:
+def test_a_split_is_computed_only_once(random_prices: pd.DataFrame, write_prices: WriteFrame) -> None:
     path = write_prices(random_prices)
     first = load_market(StockOptions(path=path, **SPLITS))
     assert load_market(StockOptions(path=path, **SPLITS)) is first
     assert load_market(StockOptions(path=path, split="validation", **SPLITS)) is not first
 
 
-def test_a_file_that_was_written_since_is_read_again(random_prices: pd.DataFrame, write_prices: WriteFrame) -> None:
+def test_a_changed_file_is_read_again(random_prices: pd.DataFrame, write_prices: WriteFrame) -> None:
     path = write_prices(random_prices)
     options = StockOptions(path=path, **SPLITS)
     before = load_market(options)

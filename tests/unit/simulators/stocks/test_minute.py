@@ -1,4 +1,4 @@
-"""Bars within days: nobody knows the close of a day before it has come."""
+"""Bars shorter than a day: the close of a day is not known before its last bar."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ def prices(bars: Bars) -> Prices:
 
 
 def another_future(prices: Prices, row: int) -> Prices:
-    """The same up to `row`, another world from there on."""
+    """Returns the same prices up to `row`, and different ones from there on."""
     factor = np.ones(prices.close.shape)
     factor[row:] = np.random.default_rng(row).uniform(0.3, 3, factor[row:].shape)
     return replace(prices, high=prices.high * factor, low=prices.low * factor, close=prices.close * factor)
@@ -52,9 +52,9 @@ def test_no_feature_of_any_layout_depends_on_later_bars(prices: Prices, layout: 
 
 
 @pytest.mark.parametrize("row", [30 * A_DAY, 30 * A_DAY + 5, 31 * A_DAY - 1])
-def test_turbulence_is_of_past_days_alone(prices: Prices, row: int) -> None:
+def test_turbulence_depends_only_on_past_days(prices: Prices, row: int) -> None:
     known, altered = (known_turbulence(each, WINDOW) for each in (prices, another_future(prices, row)))
-    # Whatever happens from `row` on is not known before the next morning, at the close of that day neither.
+    # What happens from `row` on is not known before the next morning, not even at the close of that day.
     next_morning = 31 * A_DAY
     np.testing.assert_array_equal(known[:next_morning], altered[:next_morning])
     assert known[next_morning] != altered[next_morning]
@@ -77,7 +77,7 @@ def test_at_a_daily_close_the_index_of_the_day_itself_is_known(prices: Prices) -
     np.testing.assert_array_equal(known_turbulence(daily, WINDOW), turbulence(daily.close, WINDOW))
 
 
-def test_training_begins_on_the_first_morning_on_which_turbulence_is_known() -> None:
+def test_training_starts_on_the_first_morning_on_which_turbulence_is_known() -> None:
     options = StockOptions(
         path=MARKET.path, layout="minute", turbulence_threshold=3.0, turbulence_days=WINDOW, **MARKET.split_dates
     )  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def test_training_begins_on_the_first_morning_on_which_turbulence_is_known() -> 
     assert torch.equal(by_day, by_day[:, :1].expand_as(by_day))
 
 
-def test_a_training_market_is_the_same_whether_or_not_the_file_goes_on(tmp_path: Path, bars: Bars) -> None:
+def test_a_training_market_is_the_same_whether_or_not_the_file_continues(tmp_path: Path, bars: Bars) -> None:
     end = str(MARKET.dates[40])
     cut = {
         name: getattr(bars, name)[: 40 * A_DAY]
@@ -113,7 +113,7 @@ def test_a_training_market_is_the_same_whether_or_not_the_file_goes_on(tmp_path:
     assert torch.equal(whole.close, short.close)
 
 
-def test_an_episode_of_days_has_as_many_bars_as_full_days_have() -> None:
+def test_an_episode_of_n_days_has_the_bars_of_n_full_days() -> None:
     simulator = make("stocks", 50, {"path": MARKET.path, "episode_days": 3})
     assert isinstance(simulator, StockSimulator)
     first = simulator.reset(1).clone()
@@ -134,7 +134,7 @@ def with_arrays(tmp_path: Path, bars: Bars, **arrays: np.ndarray) -> StockSimula
     return simulator
 
 
-def test_nothing_is_traded_in_a_bar_in_which_nobody_traded(tmp_path: Path, bars: Bars) -> None:
+def test_orders_do_not_fill_in_a_bar_without_trades(tmp_path: Path, bars: Bars) -> None:
     filled = np.zeros(bars.filled.shape, bool)
     filled[59, 0] = filled[61, 1] = True
     simulator = with_arrays(tmp_path, bars, filled=filled)
@@ -146,7 +146,7 @@ def test_nothing_is_traded_in_a_bar_in_which_nobody_traded(tmp_path: Path, bars:
     assert held == [[0, 100, 100], [100, 200, 200], [0, 200, 100], [0, 100, 0]]
 
 
-def test_a_repaired_bar_is_not_traded_in_either(tmp_path: Path, bars: Bars) -> None:
+def test_orders_do_not_fill_in_a_repaired_bar(tmp_path: Path, bars: Bars) -> None:
     repaired = np.zeros(bars.filled.shape, bool)
     repaired[59, 2] = True
     simulator = with_arrays(tmp_path, bars, repaired=repaired)
@@ -154,7 +154,7 @@ def test_a_repaired_bar_is_not_traded_in_either(tmp_path: Path, bars: Bars) -> N
     assert simulator.shares[0].tolist() == [100, 100, 0]
 
 
-def test_who_is_no_member_is_sold_and_not_bought(tmp_path: Path, bars: Bars) -> None:
+def test_a_stock_outside_the_pool_can_be_sold_but_not_bought(tmp_path: Path, bars: Bars) -> None:
     member = np.ones(bars.filled.shape, bool)
     member[60:63, 1] = False
     simulator = with_arrays(tmp_path, bars, member=member)
@@ -165,7 +165,7 @@ def test_who_is_no_member_is_sold_and_not_bought(tmp_path: Path, bars: Bars) -> 
     assert held == [[100] * 3, [200, 100, 200], [170, 70, 170], [270, 70, 270], [370, 170, 370]]
 
 
-def test_an_indicator_is_neutral_where_the_price_stood_still_within_a_day(prices: Prices) -> None:
+def test_an_indicator_is_neutral_where_the_intraday_price_did_not_move(prices: Prices) -> None:
     still = {name: getattr(prices, name).copy() for name in ("high", "low", "close")}
     for values in still.values():
         values[:150, 1] = 7.0

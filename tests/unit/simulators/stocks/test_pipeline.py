@@ -1,4 +1,4 @@
-"""From raw bars to arrays: every row of the table in simulators.stocks.pipeline."""
+"""Builds array files from raw bars: every row of the table in simulators.stocks.pipeline."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def raw_minutes(days: int = 3, symbols: tuple[str, ...] = ("A", "B", "C")) -> RawBars:
-    """Bars of half an hour from 2022-03-01 on, prices from a seeded random walk."""
+    """Makes bars of half an hour from 2022-03-01 on, with prices from a seeded random walk."""
     generator = np.random.default_rng(6)
     dates = np.arange("2022-03-01", "2022-03-12", dtype="datetime64[D]")
     dates = dates[np.is_busday(dates)][:days]
@@ -39,7 +39,7 @@ def raw_minutes(days: int = 3, symbols: tuple[str, ...] = ("A", "B", "C")) -> Ra
 
 
 def raw_days(count: int = 60, symbols: tuple[str, ...] = ("A", "B")) -> RawBars:
-    """Days from 2022-01-03 on that XNYS was open."""
+    """Makes daily bars from 2022-01-03 on, for the days on which XNYS was open."""
     generator = np.random.default_rng(7)
     dates = np.arange("2022-01-03", "2022-12-31", dtype="datetime64[D]")
     closed = ["2022-01-17", "2022-02-21", "2022-04-15", "2022-05-30", "2022-06-20", "2022-07-04"]
@@ -86,7 +86,7 @@ def test_whole_bars_pass_through_unchanged() -> None:
     assert bars.date.astype(str).tolist()[::13] == ["2022-03-01", "2022-03-02", "2022-03-03"]
 
 
-def test_symbols_and_days_are_those_asked_for_and_the_index_is_no_part_of_the_pool() -> None:
+def test_requested_symbols_and_days_are_kept_and_the_index_is_not_in_the_pool() -> None:
     options = replace(OPTIONS, symbols=("C", "A"), index="B", start="2022-03-02", end="2022-03-03")
     bars = build(raw_minutes(), options)
     assert bars.tickers == ("C", "A")
@@ -99,13 +99,13 @@ def test_symbols_and_days_are_those_asked_for_and_the_index_is_no_part_of_the_po
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda raw: changed(raw, 5, seconds=raw.frame["seconds"][4]), "A 2022-03-01T16:30:00Z: the bar is there tw"),
-        (lambda raw: changed(raw, 5, seconds=raw.frame["seconds"][3]), "A 2022-03-01T16:00:00Z: the bar comes after"),
-        (lambda raw: changed(raw, 15, close=np.nan), "A 2022-03-02T15:30:00Z: close is nan, which cannot be; with --r"),
-        (lambda raw: changed(raw, 15, open=0.0), "A 2022-03-02T15:30:00Z: open is 0, which cannot be"),
-        (lambda raw: changed(raw, 15, volume=-1.0), "A 2022-03-02T15:30:00Z: volume is -1, which cannot be"),
-        (lambda raw: changed(raw, 15, high=1.0), "A 2022-03-02T15:30:00Z: high is 1, which cannot be"),
-        (lambda raw: changed(raw, 5, seconds=raw.frame["seconds"][5] + 60), "A 2022-03-01T17:01:00Z: the bar begins b"),
+        (lambda raw: changed(raw, 5, seconds=raw.frame["seconds"][4]), "A 2022-03-01T16:30:00Z: the bar is duplic"),
+        (lambda raw: changed(raw, 5, seconds=raw.frame["seconds"][3]), "A 2022-03-01T16:00:00Z: the bar follows a"),
+        (lambda raw: changed(raw, 15, close=np.nan), "A 2022-03-02T15:30:00Z: close is nan, which is impossible; with"),
+        (lambda raw: changed(raw, 15, open=0.0), "A 2022-03-02T15:30:00Z: open is 0, which is impossible"),
+        (lambda raw: changed(raw, 15, volume=-1.0), "A 2022-03-02T15:30:00Z: volume is -1, which is impossible"),
+        (lambda raw: changed(raw, 15, high=1.0), "A 2022-03-02T15:30:00Z: high is 1, which is impossible"),
+        (lambda raw: changed(raw, 5, seconds=raw.frame["seconds"][5] + 60), "A 2022-03-01T17:01:00Z: the bar starts b"),
     ],
 )  # fmt: skip
 def test_an_impossible_row_is_refused_with_its_symbol_and_time(change: Callable[[RawBars], RawBars], line: str) -> None:
@@ -122,8 +122,8 @@ def test_a_repaired_row_counts_as_missing_and_is_marked(values: dict[str, float]
     assert any("1 rows with impossible numbers" in note for note in bars.metadata.notes)
 
 
-def test_missing_bars_take_the_close_before_and_are_marked() -> None:
-    # The last two bars of A's first day, and the first one of the second.
+def test_missing_bars_get_the_close_before_and_are_marked() -> None:
+    # The last two bars of A's first day, and the first one of its second day.
     bars = build(without(raw_minutes(), [11, 12, 13]), OPTIONS)
     assert np.argwhere(bars.filled).tolist() == [[11, 0], [12, 0], [13, 0]]
     assert (bars.close[11:14, 0] == bars.close[10, 0]).all()
@@ -132,16 +132,16 @@ def test_missing_bars_take_the_close_before_and_are_marked() -> None:
     assert "3 of 117 bars missing: filled forward and marked" in bars.metadata.notes
 
 
-def test_nothing_is_filled_backward_so_all_begin_where_the_last_one_does() -> None:
+def test_bars_are_never_filled_backward_so_all_symbols_start_with_the_last_one() -> None:
     bars = build(without(raw_minutes(), [13 * 3, 13 * 3 + 1]), OPTIONS)
     assert len(bars.date) == 37
     assert not bars.filled.any()
-    assert "the first 2 bars left out: not every symbol has them" in bars.metadata.notes
+    assert "the first 2 bars dropped: not every symbol has them" in bars.metadata.notes
 
 
-def test_a_symbol_that_begins_much_later_is_refused() -> None:
+def test_a_symbol_that_starts_much_later_is_refused() -> None:
     line = refused(without(raw_days(), slice(0, 20)))
-    assert "A begins on 2022-02-01, 20 sessions after the first: leave it out, or" in line
+    assert "A starts on 2022-02-01, 20 sessions after the first: leave it out, or" in line
     assert "--start 2022-02-01" in line
 
 
@@ -149,18 +149,18 @@ def test_a_long_gap_is_refused_and_a_short_one_filled() -> None:
     assert "A has no bar for 8 sessions after 2022-01-14" in refused(without(raw_days(), slice(10, 18)))
     assert build(without(raw_days(), slice(10, 15)), OPTIONS).filled.sum() == 5
     assert build(without(raw_days(), slice(10, 18)), replace(OPTIONS, maximum_gap_days=8)).filled.sum() == 8
-    # One that ended: its last price is not to be traded for the rest of time.
+    # A symbol without bars at the end: its last price must not be traded forever.
     assert "A has no bar for 10 sessions after" in refused(without(raw_days(), slice(50, 60)))
 
 
-def test_a_symbol_that_is_not_there_is_refused_with_the_closest() -> None:
+def test_an_unknown_symbol_is_refused_with_the_closest_one() -> None:
     raw = raw_minutes(symbols=("AAPL", "MSFT"))
-    assert "there are no bars of 'APPL'; did you mean 'AAPL'?" in refused(raw, replace(OPTIONS, symbols=("APPL",)))
-    assert "there are no bars of 'QQQ'" in refused(raw, replace(OPTIONS, index="QQQ"))
+    assert "no bars of 'APPL'; did you mean 'AAPL'?" in refused(raw, replace(OPTIONS, symbols=("APPL",)))
+    assert "no bars of 'QQQ'" in refused(raw, replace(OPTIONS, index="QQQ"))
     assert "named twice" in refused(raw, replace(OPTIONS, symbols=("AAPL",), index="AAPL"))
 
 
-def test_bars_outside_of_the_session_are_left_out_and_counted() -> None:
+def test_bars_outside_the_session_are_dropped_and_counted() -> None:
     raw = raw_minutes()
     early = raw.frame.iloc[[0]].assign(seconds=raw.frame["seconds"][0] - HALF_HOUR)
     holiday = raw_days()
@@ -168,9 +168,9 @@ def test_bars_outside_of_the_session_are_left_out_and_counted() -> None:
     for each, row, size in ((raw, early, 39), (holiday, sunday, 60)):
         bars = build(replace(each, frame=pd.concat([row, each.frame], ignore_index=True)), OPTIONS)
         assert len(bars.date) == size
-        assert "1 bars outside of the sessions of XNYS left out" in bars.metadata.notes
+        assert "1 bars outside the sessions of XNYS dropped" in bars.metadata.notes
     abroad = replace(raw, frame=raw.frame.assign(seconds=raw.frame["seconds"] - 10 * 3600))
-    assert "is it another --calendar, or another --timezone?" in refused(abroad)
+    assert "check --calendar and --timezone" in refused(abroad)
 
 
 def test_without_a_calendar_the_times_of_the_data_are_the_bars() -> None:
@@ -194,7 +194,7 @@ def test_half_days_are_marked() -> None:
 
 
 def with_split(ratio: float, day: int = 30, *, money_traded: float = 1.0) -> RawBars:
-    """A's shares split before row `day`; nobody adjusted anything."""
+    """A's shares split before row `day`; the prices are not adjusted."""
     raw = raw_days()
     frame = raw.frame.copy()
     rows = frame.index[day:60]
@@ -205,11 +205,11 @@ def with_split(ratio: float, day: int = 30, *, money_traded: float = 1.0) -> Raw
 
 
 @pytest.mark.parametrize("ratio", [2.0, 3.0, 4.0, 1.5, 10.0, 20.0, 0.5, 0.1])
-def test_a_split_that_nobody_adjusted_is_refused_or_taken_out(ratio: float) -> None:
+def test_an_unadjusted_split_is_refused_or_removed(ratio: float) -> None:
     raw = with_split(ratio)
     kind = f"{ratio:g} for 1" if ratio > 1 else f"1 for {1 / ratio:g}"
     line = refused(raw)
-    assert f"A 2022-02-15: looks like an unadjusted split, {kind}; --adjust takes it out" in line
+    assert f"A 2022-02-15: looks like an unadjusted split, {kind}; --adjust removes it" in line
     assert "--accept A:2022-02-15 leaves it" in line
     bars, clean = build(raw, replace(OPTIONS, adjust=True)), build(raw_days(), OPTIONS)
     np.testing.assert_allclose(bars.close, clean.close * [1 / ratio, 1])
@@ -220,11 +220,11 @@ def test_a_split_that_nobody_adjusted_is_refused_or_taken_out(ratio: float) -> N
     assert [split.name for split in suspected_splits(left)] == ["A:2022-02-15"]
 
 
-def test_a_crash_is_no_split_because_more_money_is_traded() -> None:
+def test_a_crash_is_not_a_split_because_more_money_is_traded() -> None:
     assert build(with_split(2.0, money_traded=4.0), OPTIONS).metadata.notes == ()
 
 
-def test_a_fall_that_is_made_up_the_next_day_is_no_split() -> None:
+def test_a_fall_that_reverts_the_next_day_is_not_a_split() -> None:
     raw = raw_days()
     frame = raw.frame.copy()
     for name in ("open", "high", "low", "close"):
@@ -232,15 +232,17 @@ def test_a_fall_that_is_made_up_the_next_day_is_no_split() -> None:
     assert build(replace(raw, frame=frame), OPTIONS).close[30, 0] == frame["close"][30]
 
 
-def test_a_split_of_the_table_is_taken_out_and_its_symbol_must_be_there() -> None:
+def test_a_split_of_the_table_is_removed_and_its_symbol_must_exist() -> None:
     split = Split("A", "2022-02-15", 2.0)
     bars = build(with_split(2.0), replace(OPTIONS, splits=(split,)))
     np.testing.assert_allclose(bars.close, build(raw_days(), OPTIONS).close * [0.5, 1])
-    assert "there are no bars of 'X'" in refused(raw_days(), replace(OPTIONS, splits=(replace(split, symbol="X"),)))
-    assert "the ratio is 0" in refused(raw_days(), replace(OPTIONS, splits=(replace(split, ratio=0.0),)))
+    assert "no bars of 'X'" in refused(raw_days(), replace(OPTIONS, splits=(replace(split, symbol="X"),)))
+    assert "the ratio must be a positive number, not 0" in refused(
+        raw_days(), replace(OPTIONS, splits=(replace(split, ratio=0.0),))
+    )
 
 
-def test_an_adjusted_close_takes_splits_and_dividends_out() -> None:
+def test_an_adjusted_close_removes_splits_and_dividends() -> None:
     raw = with_split(2.0)
     frame = raw.frame.assign(adj_close=raw.frame["close"])
     frame.loc[:29, "adj_close"] /= 2
@@ -273,16 +275,16 @@ def with_bad_tick(jump: float = 1.3) -> RawBars:
     return changed(raw, 20, close=raw.frame["close"][20] * jump, high=raw.frame["close"][20] * max(jump, 1) * 1.01)
 
 
-def test_a_bad_tick_is_told_and_left_as_it_is() -> None:
+def test_a_bad_tick_is_noted_and_left_as_it_is() -> None:
     bars = build(with_bad_tick(), OPTIONS)
     (note,) = bars.metadata.notes
     assert note.startswith("A 2022-03-02T18:00:00Z: suspected bad tick, +")
-    assert "left as it is; --repair puts the close before" in note
+    assert "left as it is; --repair replaces it" in note
     assert not bars.repaired.any()
     assert bars.close[20, 0] == with_bad_tick().frame["close"][20]
 
 
-def test_a_repaired_bad_tick_is_the_close_before_and_marked() -> None:
+def test_a_repaired_bad_tick_gets_the_close_before_and_is_marked() -> None:
     bars = build(with_bad_tick(), replace(OPTIONS, repair=True))
     assert np.argwhere(bars.repaired).tolist() == [[20, 0]]
     for panel in (bars.open, bars.high, bars.low, bars.close):
@@ -291,7 +293,7 @@ def test_a_repaired_bad_tick_is_the_close_before_and_marked() -> None:
     assert not bars.filled.any()
 
 
-def test_a_jump_that_stays_is_no_bad_tick() -> None:
+def test_a_jump_that_stays_is_not_a_bad_tick() -> None:
     close = np.exp(np.cumsum(np.random.default_rng(0).normal(0, 0.001, (500, 1)), axis=0))
     nothing = np.zeros(close.shape, bool)
     assert find_bad_ticks(close, nothing, 20) == []
@@ -304,7 +306,7 @@ def test_a_jump_that_stays_is_no_bad_tick() -> None:
     assert find_bad_ticks(np.ones((50, 1)), nothing[:50], 20) == []
 
 
-def test_the_robust_deviation_is_that_of_a_normal_variable_whatever_a_few_are() -> None:
+def test_the_robust_deviation_is_that_of_a_normal_variable_despite_outliers() -> None:
     returns = np.random.default_rng(0).normal(0, 0.01, 20_000)
     returns[:200] = 5.0
     assert robust_deviation(returns) == pytest.approx(0.01, rel=0.03)
@@ -314,7 +316,7 @@ def test_the_robust_deviation_is_that_of_a_normal_variable_whatever_a_few_are() 
 # --- members -----------------------------------------------------------------------------------------------------
 
 
-def test_members_are_marked_from_a_day_on_and_before_another() -> None:
+def test_members_are_marked_from_one_day_until_before_another() -> None:
     members = (
         ("A", "2022-03-02", ""),
         ("B", "", "2022-03-02"),
@@ -327,6 +329,6 @@ def test_members_are_marked_from_a_day_on_and_before_another() -> None:
     assert of_day == [[False, True, True], [True, False, True], [True, True, True]]
     assert "members without prices: GONE" in bars.metadata.notes
     assert "B is not in the table" in refused(raw_minutes(), replace(OPTIONS, members=(("A", "", ""), ("C", "", ""))))
-    assert "members: A: 'soon' is no date" in refused(
+    assert "members: A: 'soon' is not a date" in refused(
         raw_minutes(), replace(OPTIONS, members=(("A", "soon", ""), ("B", "", ""), ("C", "", "")))
     )

@@ -24,7 +24,7 @@ def test_a_week_with_thanksgiving_has_a_holiday_and_a_half_day() -> None:
     assert (monday.sum(), hours(grid.time_utc_seconds[monday])[-1]) == (13, "20:30")
 
 
-def test_a_half_day_is_one_even_if_there_is_no_other_day() -> None:
+def test_a_half_day_is_recognized_even_without_other_days() -> None:
     assert session_grid("XNYS", day("2022-11-25"), day("2022-11-25"), 1800).half_day.all()
 
 
@@ -41,10 +41,10 @@ def test_a_lunch_break_has_no_bars() -> None:
                                             "05:00", "05:30"]  # fmt: skip
 
 
-def test_days_without_a_session_and_calendars_that_are_none_are_refused() -> None:
+def test_days_without_a_session_and_unknown_calendars_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="XNYS has no session from 2022-11-26 to 2022-11-27"):
         session_grid("XNYS", day("2022-11-26"), day("2022-11-27"), 300)
-    with pytest.raises(InvalidArgument, match="there is no calendar 'XNYC'; did you mean"):
+    with pytest.raises(InvalidArgument, match="unknown calendar 'XNYC'; did you mean"):
         session_grid("XNYC", day("2022-11-25"), day("2022-11-25"), 300)
     assert timezone_of("XNYS") == "America/New_York"
     assert timezone_of("none") == "UTC"
@@ -63,5 +63,5 @@ def test_without_a_calendar_every_time_is_a_bar_of_its_local_day() -> None:
 def test_the_length_of_a_bar_is_the_most_frequent_distance() -> None:
     symbols = np.array(["A"] * 4 + ["B"] * 3, object)
     assert bar_length(symbols, np.array([0, 300, 600, 1500, 0, 300, 900])) == 300
-    with pytest.raises(InvalidArgument, match="give --bar"):
+    with pytest.raises(InvalidArgument, match="set --bar"):
         bar_length(np.array(["A", "B"], object), np.array([0, 300]))

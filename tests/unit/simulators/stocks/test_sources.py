@@ -1,4 +1,4 @@
-"""Where raw bars come from; services are stood for by modules of their published surface."""
+"""Reads raw bars; services are replaced by modules with the same interface."""
 
 import sys
 from pathlib import Path
@@ -39,7 +39,7 @@ def seconds(text: str) -> int:
         ("1656682200000000000", "2022-07-01T13:30"),
     ],
 )
-def test_times_become_utc_however_they_are_written(tmp_path: Path, written: str, utc: str) -> None:
+def test_times_become_utc_for_every_notation(tmp_path: Path, written: str, utc: str) -> None:
     raw = read(tmp_path, HEAD + written + ",A" + NUMBERS)
     assert not raw.daily
     assert raw.frame["seconds"].tolist() == [seconds(utc)]
@@ -51,7 +51,7 @@ def test_times_become_utc_however_they_are_written(tmp_path: Path, written: str,
     ["2022-07-01", "20220701", "2022-07-01T00:00:00", "2022-07-01T00:00:00-04:00", "2022-07-01T04:00:00Z",
      "2022-07-01T00:00:00Z"],
 )  # fmt: skip
-def test_bars_that_begin_at_midnight_are_days(tmp_path: Path, written: str) -> None:
+def test_bars_that_start_at_midnight_are_daily(tmp_path: Path, written: str) -> None:
     raw = read(tmp_path, HEAD + written + ",A" + NUMBERS)
     assert raw.daily
     assert raw.frame["seconds"].tolist() == [seconds("2022-07-01")]
@@ -64,19 +64,19 @@ def test_bars_that_begin_at_midnight_are_days(tmp_path: Path, written: str) -> N
             ["2022-03-01T09:30:00Z,A", "2022-03-01T09:35:00,A"],
             "A 2022-03-01T09:35:00: the time has no zone, but others",
         ),
-        (["soon,A"], "A: 'soon' is no time"),
+        (["soon,A"], "A: 'soon' is not a time"),
         (["2022-03-13T02:30:00,A"], "does not exist, or exists twice, in America/New_York"),
-        (["2022-03-01T09:30:00,"], "row 1: there is no symbol"),
+        (["2022-03-01T09:30:00,"], "row 1: the symbol is missing"),
     ],
 )
-def test_a_time_that_is_none_is_refused_with_its_place(tmp_path: Path, rows: list[str], line: str) -> None:
+def test_an_invalid_time_is_refused_with_its_place(tmp_path: Path, rows: list[str], line: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         read(tmp_path, HEAD + "".join(row + NUMBERS for row in rows))
     assert line in caught.value.message
     assert "\n" not in caught.value.message
 
 
-def test_columns_may_be_called_otherwise_and_missing_ones_are_named(tmp_path: Path) -> None:
+def test_columns_may_have_other_names_and_missing_ones_are_named(tmp_path: Path) -> None:
     raw = read(tmp_path, "Date,Ticker,Open,High,Low,Close,Adj Close,Volume\n2022-03-01,NA,1,2,1,1.5,1.4,10\n")
     assert raw.frame["symbol"].tolist() == ["NA"]
     assert raw.frame["adj_close"].tolist() == [1.4]
@@ -86,7 +86,7 @@ def test_columns_may_be_called_otherwise_and_missing_ones_are_named(tmp_path: Pa
         read(tmp_path, "symbol,open,high,low,close\nA,1,1,1,1\n")
 
 
-def test_a_folder_has_a_file_a_symbol(tmp_path: Path) -> None:
+def test_a_folder_has_one_file_per_symbol(tmp_path: Path) -> None:
     folder = tmp_path / "prices"
     folder.mkdir()
     for name in ("B", "A"):
@@ -108,8 +108,8 @@ def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read_source(str(path), timezone=NEW_YORK).frame, raw.frame)
 
 
-def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"absent\.csv: there is no such file"):
+def test_a_missing_source_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"absent\.csv: no such file"):
         read_source(str(tmp_path / "absent.csv"), timezone=NEW_YORK)
     with pytest.raises(InvalidArgument, match=r"the folder has no \.csv or \.parquet file"):
         read_source(str(tmp_path), timezone=NEW_YORK)
@@ -119,7 +119,7 @@ def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def yahoo(monkeypatch: pytest.MonkeyPatch, table: Any) -> list[Any]:
-    """A module with the function of yfinance that is used, and what it was asked."""
+    """Installs a module with the function of yfinance that is used; returns the list of its calls."""
     asked: list[Any] = []
 
     def download(tickers: list[str], **arguments: Any) -> Any:
@@ -142,7 +142,7 @@ def yahoo_table(symbols: list[str], index: pd.DatetimeIndex) -> pd.DataFrame:
     return pd.DataFrame([row * len(symbols)] * len(index), index=index, columns=columns)
 
 
-def test_yfinance_is_asked_for_unadjusted_days_with_their_adjusted_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yfinance_is_queried_for_unadjusted_days_with_their_adjusted_close(monkeypatch: pytest.MonkeyPatch) -> None:
     days = pd.DatetimeIndex(["2022-03-01", "2022-03-02"], name="Date")
     asked = yahoo(monkeypatch, yahoo_table(["AAPL", "MSFT"], days))
     raw = read_source("yfinance:AAPL,MSFT", timezone=NEW_YORK, start="2022-03-01", end="2022-03-03")
@@ -157,7 +157,7 @@ def test_yfinance_is_asked_for_unadjusted_days_with_their_adjusted_close(monkeyp
     assert len(raw.digest) == 64
 
 
-def test_yfinance_gives_minutes_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yfinance_returns_minutes_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
     times = pd.DatetimeIndex(["2022-03-01T14:30Z", "2022-03-01T14:35Z"], name="Datetime")
     asked = yahoo(monkeypatch, yahoo_table(["AAPL"], times))
     raw = read_source("yfinance:AAPL", timezone=NEW_YORK, start="2022-03-01", end="2022-03-02", bar_minutes=5)
@@ -165,7 +165,7 @@ def test_yfinance_gives_minutes_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
     assert raw.frame["seconds"].tolist() == [seconds("2022-03-01T14:30"), seconds("2022-03-01T14:35")]
 
 
-def test_a_symbol_that_a_service_does_not_know_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_symbol_unknown_to_a_service_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     yahoo(monkeypatch, yahoo_table(["AAPL"], pd.DatetimeIndex(["2022-03-01"])))
     with pytest.raises(InvalidArgument, match="yfinance: no bars of APPL from 2022-03-01 to 2022-03-02"):
         read_source("yfinance:AAPL,APPL", timezone=NEW_YORK, start="2022-03-01", end="2022-03-02")
@@ -176,11 +176,11 @@ def test_a_symbol_that_a_service_does_not_know_is_named(monkeypatch: pytest.Monk
 
 def test_a_service_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     yahoo(monkeypatch, ConnectionError("no route\nto host"))
-    with pytest.raises(Unavailable, match="yfinance does not give the bars: no route to host"):
+    with pytest.raises(Unavailable, match="yfinance did not return the bars: no route to host"):
         read_source("yfinance:AAPL", timezone=NEW_YORK, start="2022-03-01", end="2022-03-02")
 
 
-def test_a_service_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_of_a_service_is_named_with_an_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yfinance", None)
     with pytest.raises(Unimplemented, match=r"pip install 'podrace\[yfinance\]'"):
         read_source("yfinance:AAPL", timezone=NEW_YORK, start="2022-03-01", end="2022-03-02")
@@ -192,7 +192,7 @@ def test_a_service_needs_symbols_and_days() -> None:
 
 
 def alpaca(monkeypatch: pytest.MonkeyPatch, table: pd.DataFrame) -> list[Any]:
-    """Modules with the classes of alpaca-py that are used."""
+    """Installs modules with the classes of alpaca-py that are used."""
     asked: list[Any] = []
 
     class Client:
@@ -224,7 +224,7 @@ def alpaca(monkeypatch: pytest.MonkeyPatch, table: pd.DataFrame) -> list[Any]:
     return asked
 
 
-def test_alpaca_is_asked_with_the_keys_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alpaca_is_queried_with_the_keys_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     index = pd.MultiIndex.from_product(
         [["AAPL"], pd.DatetimeIndex(["2022-03-01T14:30Z", "2022-03-01T14:35Z"])], names=["symbol", "timestamp"]
     )

@@ -24,25 +24,25 @@ WITHIN = np.log(CLOSE / OPEN)
 GAPS = np.log(OPEN[1:, 0] / CLOSE[:-1, -1])
 
 
-def test_the_bars_are_bars() -> None:
+def test_the_bars_are_valid() -> None:
     check_bars("synthetic", BARS)
     assert BARS.close.shape == (250 * A_DAY, 12)
     assert (BARS.low <= np.minimum(BARS.open, BARS.close)).all()
     assert (BARS.high >= np.maximum(BARS.open, BARS.close)).all()
     assert (BARS.low > 0).all()
-    # Within a day a bar opens where the one before it closed.
+    # Within a day, a bar opens where the bar before it closed.
     np.testing.assert_allclose(OPEN[:, 1:], CLOSE[:, :-1])
     assert not BARS.daily
 
 
-def test_a_seed_is_a_market_and_another_seed_another() -> None:
+def test_a_seed_determines_the_market() -> None:
     again, other = synthetic_bars(MARKET), synthetic_bars(SyntheticMarket(**{**vars(MARKET), "seed": 5}))
     np.testing.assert_array_equal(BARS.close, again.close)
     np.testing.assert_array_equal(BARS.volume, again.volume)
     assert not np.allclose(BARS.close, other.close)
 
 
-def test_the_bars_begin_at_half_past_nine_in_new_york_in_summer_and_in_winter() -> None:
+def test_the_bars_start_at_half_past_nine_in_new_york_in_summer_and_in_winter() -> None:
     times = BARS.time_utc_seconds.reshape(250, A_DAY)
     of_day = times[:, 0] % 86_400
     assert set(of_day.tolist()) == {14 * 3600 + 1800, 13 * 3600 + 1800}
@@ -71,7 +71,7 @@ def test_a_year_is_as_volatile_as_stocks_are_and_a_quarter_of_it_comes_overnight
 
 
 def test_stocks_move_together_and_those_of_a_sector_more() -> None:
-    # Relative to the regime of the day, which would correlate sizes and not signs.
+    # Relative to the day's volatility, which would correlate magnitudes but not signs.
     correlation = np.corrcoef(WITHIN.reshape(-1, 12).T)
     sector = np.arange(12) % 3
     same = (sector[:, None] == sector) & ~np.eye(12, dtype=bool)
@@ -80,13 +80,13 @@ def test_stocks_move_together_and_those_of_a_sector_more() -> None:
     assert correlation[same].mean() > correlation[different].mean() + 0.08
 
 
-def test_regimes_change_as_their_chain_says() -> None:
+def test_regimes_follow_their_markov_chain() -> None:
     chain = regimes(np.random.default_rng(0), 40_000)
     assert set(np.unique(chain)) == {0, 1}
     for regime in (0, 1):
         left = (chain[1:] != chain[:-1])[chain[:-1] == regime].mean()
         assert left == pytest.approx(REGIME_CHANGE[regime], abs=0.01)
-    # Volatility clusters: what a turbulent day is like shows in the bars of the market drawn from the same numbers.
+    # Volatility clusters: the regime of a day is visible in the bars of the market drawn from the same numbers.
     drawn = regimes(np.random.default_rng(MARKET.seed), MARKET.days)
     ratio = WITHIN[drawn == 1].std() / WITHIN[drawn == 0].std()
     assert ratio == pytest.approx(REGIME_VOLATILITY[1] / REGIME_VOLATILITY[0], rel=0.08)
@@ -112,22 +112,22 @@ def test_a_path_names_a_market() -> None:
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        ("synthetic:daily", "there are only synthetic:minute prices, no 'daily'"),
+        ("synthetic:daily", "unknown kind 'daily', expected synthetic:minute"),
         ("synthetic:minute?symbol=3", "unknown option 'symbol'; did you mean 'symbols'?"),
         ("synthetic:minute?symbols=many", "option 'symbols' must be int, not 'many'"),
         ("synthetic:minute?symbols", "bad query field: 'symbols'; write synthetic:minute"),
         ("synthetic:minute?days=2", "days must be 3 to 10000, not 2"),
         ("synthetic:minute?bar_minutes=7", "bar_minutes must divide the 390 minutes"),
-        ("synthetic:minute?start=soon", "start is no date: 'soon'"),
+        ("synthetic:minute?start=soon", "start is not a date: 'soon'"),
     ],
 )
-def test_a_path_that_names_none_is_refused(path: str, line: str) -> None:
+def test_an_invalid_path_is_refused(path: str, line: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_synthetic(path)
     assert line in caught.value.message
 
 
-def test_its_days_are_split_into_training_validation_and_backtest() -> None:
+def test_the_days_are_split_into_training_validation_and_backtest() -> None:
     days = SyntheticMarket(days=100)
     assert days.split_dates == {"train_end": str(days.dates[69]), "validation_end": str(days.dates[84])}
     for split in ("train", "validation", "backtest"):

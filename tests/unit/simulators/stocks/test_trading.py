@@ -13,7 +13,7 @@ def tensor(*rows: list[float]) -> Tensor:
 def trade_one_by_one(
     orders: list[float], close: list[float], cash: float, shares: list[float], cost: float
 ) -> tuple[float, list[float]]:
-    """The rules as FinRL writes them: one lane, one stock after the other."""
+    """Applies the rules as FinRL writes them: one lane, one stock after the other."""
     shares = list(shares)
     by_size = sorted(range(len(orders)), key=lambda stock: orders[stock])
     for stock in [stock for stock in by_size if orders[stock] < 0]:
@@ -47,7 +47,7 @@ def test_all_lanes_at_once_are_the_same_as_one_lane_and_one_stock_after_the_othe
     ]
     assert new_shares.tolist() == [lane_shares for _, lane_shares in one_by_one]
     torch.testing.assert_close(new_cash, tensor([lane_cash for lane_cash, _ in one_by_one])[0], rtol=0, atol=1e-9)
-    # The case is only worth something if cash was short in many lanes and not in others.
+    # The test is meaningful only if cash was short in many lanes, but not in all.
     wanted = shares + torch.where(orders < 0, -torch.minimum(-orders, shares), orders)
     short = (wanted != new_shares).any(1).double().mean().item()
     assert 0.1 < short < 0.9
@@ -64,7 +64,7 @@ def test_value_is_conserved_up_to_the_fees() -> None:
 def test_cash_and_shares_are_never_negative_and_shares_stay_whole() -> None:
     for seed in range(20):
         orders, close, cash, shares = random_accounts(5000, 4, seed)
-        # Prices that are no exact binary fractions, and cash that pays for a whole number of them to the last bit.
+        # Prices without an exact binary representation, and cash that pays for a whole number of shares exactly.
         close = (close * 10).trunc() / 10 + 0.1
         cash = (close * (1 + 0.001)).sum(1) * (cash / 1000).trunc()
         new_cash, new_shares = trade(orders.abs() * 10, close, cash, shares, 0.001)
@@ -73,7 +73,7 @@ def test_cash_and_shares_are_never_negative_and_shares_stay_whole() -> None:
         assert torch.equal(new_shares, new_shares.trunc())
 
 
-def test_what_the_cash_pays_for_exactly_is_bought() -> None:
+def test_a_purchase_that_uses_exactly_all_cash_fills() -> None:
     cash, shares = trade(tensor([50.0]), tensor([20.0]), torch.tensor([1000.0]).double(), tensor([0.0]), 0.0)
     assert (cash.tolist(), shares.tolist()) == ([0.0], [[50.0]])
 
@@ -91,12 +91,12 @@ def test_sales_pay_for_purchases_of_the_same_day() -> None:
     assert (cash.tolist(), shares.tolist()) == ([0.0], [[10.0, 0.0]])
 
 
-def test_the_largest_purchase_comes_first_and_ties_go_by_index() -> None:
+def test_the_largest_purchase_is_filled_first_and_ties_by_index() -> None:
     close, cash, none = tensor([10.0, 10.0, 10.0]), torch.tensor([100.0]).double(), tensor([0.0, 0.0, 0.0])
     assert trade(tensor([6.0, 8.0, 7.0]), close, cash, none, 0.0)[1].tolist() == [[0.0, 8.0, 2.0]]
     assert trade(tensor([6.0, 6.0, 6.0]), close, cash, none, 0.0)[1].tolist() == [[6.0, 4.0, 0.0]]
 
 
-def test_no_more_is_sold_than_is_held() -> None:
+def test_a_sale_is_limited_by_the_shares_held() -> None:
     cash, shares = trade(tensor([-9.0]), tensor([10.0]), torch.tensor([0.0]).double(), tensor([4.0]), 0.1)
     assert (cash.tolist(), shares.tolist()) == ([36.0], [[0.0]])

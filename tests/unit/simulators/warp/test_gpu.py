@@ -1,4 +1,4 @@
-"""What shows on a GPU alone: captured steps of MuJoCo Warp, tens of thousands of lanes, and that nothing waits."""
+"""Tests MuJoCo Warp on a GPU: captured steps, tens of thousands of lanes, and that nothing waits for the device."""
 
 import os
 import time
@@ -33,7 +33,7 @@ def made(body: str, count: int, device: str = "cuda", **options: object) -> Warp
 
 
 def actions(simulator: WarpSimulator, steps: int) -> Tensor:
-    """[steps, N, n] on the processor."""
+    """Returns [steps, N, n] on the CPU."""
     (high, *_) = simulator.action_space.high or ()
     generator = torch.Generator().manual_seed(0)
     return (torch.rand(steps, simulator.count, *simulator.action_space.shape, generator=generator) * 2 - 1) * high
@@ -62,12 +62,12 @@ def test_tens_of_thousands_of_lanes_step_without_waiting(body: str, style: str) 
     assert int(ends) >= LANES
     assert torch.isfinite(step.observation).all()
     assert torch.isfinite(step.reward).all()
-    # The share that single precision loses; each costs its lane an episode.
+    # The fraction that diverges in single precision; each costs its lane an episode.
     assert simulator.report().metrics["diverged_episodes"] < 1e-4 * LANES
 
 
 @pytest.mark.parametrize(("body", "style"), KINDS)
-def test_a_gpu_and_a_processor_see_the_same_for_some_steps(body: str, style: str) -> None:
+def test_a_gpu_and_a_cpu_give_similar_results_for_some_steps(body: str, style: str) -> None:
     there, here = (
         made(body, 64, style=style, max_episode_steps=3),
         made(body, 64, "cpu", style=style, max_episode_steps=3),
@@ -77,7 +77,7 @@ def test_a_gpu_and_a_processor_see_the_same_for_some_steps(body: str, style: str
         theirs, ours = there.step(action.cuda()), here.step(action)
         assert torch.equal(theirs.truncated.cpu(), ours.truncated)
         torch.testing.assert_close(theirs.reward.cpu(), ours.reward, rtol=1e-2, atol=2e-2)
-        # The first observations of the next episodes among them.
+        # Includes the first observations of the next episodes.
         close = torch.isclose(theirs.observation.cpu(), ours.observation, rtol=1e-2, atol=2e-2)
         assert close.float().mean() > 0.999
     assert there.observation_space == here.observation_space
@@ -92,7 +92,7 @@ def test_a_deterministic_ant_steps_the_same_to_the_last_bit() -> None:
     assert torch.equal(*seen)
 
 
-def test_steps_are_in_the_order_of_whatever_stream_is_current() -> None:
+def test_steps_run_in_the_order_of_the_current_stream() -> None:
     simulator, other = made("ant", 256), torch.cuda.Stream()
     drawn, seen = actions(simulator, 6).cuda(), []
     for stream in (torch.cuda.current_stream(), other):
@@ -104,7 +104,7 @@ def test_steps_are_in_the_order_of_whatever_stream_is_current() -> None:
     torch.testing.assert_close(*seen, rtol=1e-3, atol=1e-3)
 
 
-def test_what_found_no_room_on_a_gpu_is_told_of() -> None:
+def test_an_overflow_on_a_gpu_is_reported() -> None:
     simulator = made("ant", 256, nconmax=1)
     for action in actions(simulator, 40).cuda():
         simulator.step(action)

@@ -1,4 +1,4 @@
-"""PPO on MuJoCo Warp's ant through the whole of learning: collect, update, score. Marked slow."""
+"""PPO learns on MuJoCo Warp's ant: collect, update, score. Marked slow."""
 
 import learning
 import pytest
@@ -19,11 +19,11 @@ SETTINGS: dict[str, object] = {
     "discount": 0.98,
 }
 BETTER = 20.0
-"""Standing still for 300 steps earns about 250 and walking as much again for every metre per second and 6 seconds."""
+"""Standing still for 300 steps returns about 250; walking at 1 m/s for 6 s returns as much again."""
 
 
 def isaac_ant(id: str, count: int) -> Simulator:
-    """Random actions cost Gymnasium's ant more than living earns: it learns to fall first, for a million steps."""
+    """Makes Isaac Gym's ant. Gymnasium's first learns to fall, for a million steps, as random actions cost too much."""
     return make(id, count, {"style": "isaac", "max_episode_steps": 300})
 
 

@@ -1,4 +1,4 @@
-"""What a user may write for the bodies on MuJoCo Warp."""
+"""The options of the bodies on MuJoCo Warp."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 from podrace.errors import InvalidArgument
 from simulators import FAMILIES, SIMULATORS, make
 from simulators.mujoco.tasks import TASKS as GYMNASIUM
-from simulators.warp.options import STYLES, AntOptions, parse_warp_options
+from simulators.warp.options import STYLES, WarpAntOptions, parse_warp_options
 from simulators.warp.simulator import TASKS
 
 OURS = {"style", "nconmax", "njmax", "deterministic"}
@@ -27,9 +27,9 @@ def test_every_style_of_every_body_has_a_task() -> None:
     assert "warp:" in FAMILIES
 
 
-def test_options_become_what_they_say() -> None:
+def test_options_are_parsed_to_the_values_given() -> None:
     options = parse_warp_options({"healthy_z_range": [0, 2], "ctrl_cost_weight": 1, "njmax": 70}, "ant")
-    assert isinstance(options, AntOptions)
+    assert isinstance(options, WarpAntOptions)
     assert (options.healthy_z_range, options.ctrl_cost_weight, options.njmax) == ((0.0, 2.0), 1.0, 70)
     assert parse_warp_options({"style": "isaac", "death_cost": -9}, "humanoid").death_cost == -9.0
 
@@ -53,12 +53,16 @@ def test_options_become_what_they_say() -> None:
         ("warp:ant", {"njmax": -1}, "'njmax' must be at least 0, not -1"),
         ("warp:ant", {"nconmax": 2.5}, "'nconmax' must be int, not 2.5"),
         ("warp:ant", {"deterministic": 1}, "'deterministic' must be bool, not 1"),
-        ("warp:ant", {"healthy_z_range": [2, 1]}, "'healthy_z_range' must go from low to high, not \\[2.0, 1.0\\]"),
+        (
+            "warp:ant",
+            {"healthy_z_range": [2, 1]},
+            "'healthy_z_range' must be \\[low, high\\] with low <= high, not \\[2.0, 1.0\\]",
+        ),
         ("warp:ant", {"healthy_z_range": 2}, "'healthy_z_range' must be a list of two numbers, not 2"),
         ("warp:humanoid", {"style": "isaac", "up_weight": math.nan}, "'up_weight' must be a number, not nan"),
     ],
 )
-def test_what_a_body_cannot_use_is_refused_on_one_line(id: str, options: dict[str, object], line: str) -> None:
+def test_an_invalid_option_is_refused_in_one_line(id: str, options: dict[str, object], line: str) -> None:
     with pytest.raises(InvalidArgument, match=line) as caught:
         make(id, 1, options)
     assert "\n" not in caught.value.message

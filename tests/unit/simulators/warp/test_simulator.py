@@ -1,4 +1,4 @@
-"""What holds of the lanes on MuJoCo Warp: their physics, who is reset and where to, what is noticed without waiting."""
+"""Properties of the lanes on MuJoCo Warp: physics, resets, first states, and errors detected without waiting."""
 
 import contextlib
 import math
@@ -18,11 +18,11 @@ from podrace.errors import ResourceExhausted, Unimplemented
 from simulators import make
 from simulators.warp import engine as warp_engine
 from simulators.warp import models as warp_models
-from simulators.warp.engine import Overflow, WarpPhysics, captured
+from simulators.warp.engine import Overflow, WarpPhysics, as_cuda_graph
 from simulators.warp.models import load_body
 from simulators.warp.simulator import WarpSimulator
 
-# Where nothing is compiled yet, whoever comes first waits for all kernels of a body.
+# On a machine without compiled kernels, the first test waits for all kernels of a body.
 pytestmark = pytest.mark.timeout(600)
 KINDS = [("ant", "gymnasium"), ("ant", "isaac"), ("humanoid", "gymnasium"), ("humanoid", "isaac")]
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ def made(body: str, count: int, **options: object) -> WarpSimulator:
 
 
 def actions(simulator: WarpSimulator, steps: int) -> Tensor:
-    """[steps, N, n]: each lane's are the same however many lanes there are."""
+    """Returns [steps, N, n]; the actions of a lane are the same for any number of lanes."""
     lanes = [torch.Generator().manual_seed(lane) for lane in range(simulator.count)]
     (high, *_) = simulator.action_space.high or ()
     shape = (steps, *simulator.action_space.shape)
@@ -43,7 +43,7 @@ def actions(simulator: WarpSimulator, steps: int) -> Tensor:
 
 
 def rolled(simulator: WarpSimulator, steps: int, seed: int = 3) -> Tensor:
-    """[steps, N, size + 3]: what every lane saw."""
+    """Returns [steps, N, size + 3]: the results of every lane."""
     simulator.reset(seed)
     rows = []
     for action in actions(simulator, steps):
@@ -54,7 +54,7 @@ def rolled(simulator: WarpSimulator, steps: int, seed: int = 3) -> Tensor:
 
 
 class Twins:
-    """Simulations here and in MuJoCo itself, in equal states and with equal controls."""
+    """Simulations of MuJoCo Warp and of MuJoCo itself, in equal states and with equal controls."""
 
     def __init__(self, body: str, style: str, count: int) -> None:
         loaded = load_body(body, style)
@@ -69,7 +69,7 @@ class Twins:
         self.meet()
 
     def meet(self) -> None:
-        """MuJoCo's go where ours are."""
+        """Puts MuJoCo's simulations into the states of the lanes."""
         fields = self.physics.fields
         for lane, data in enumerate(self.data):
             for name in ("qpos", "qvel", "qacc_warmstart"):
@@ -91,21 +91,21 @@ class Twins:
 
 
 @pytest.mark.parametrize(("body", "style"), KINDS)
-def test_the_physics_is_mujocos(body: str, style: str) -> None:
+def test_the_physics_equals_mujocos(body: str, style: str) -> None:
     twins, contacts = Twins(body, style, 6), 0
     for _ in range(50):
         twins.meet()
         twins.step()
         assert twins.distance("qpos") < 1e-5
         assert twins.distance("qvel") < 1e-3
-        # In newtons: a touch this light depends on the last bits of a distance.
+        # In newtons: a contact this light depends on the last bits of a distance.
         assert twins.distance("cfrc_ext") < 0.02 + 1e-3 * max(np.abs(data.cfrc_ext).max() for data in twins.data)
         contacts += sum(data.ncon for data in twins.data)
     assert contacts > 0
 
 
 @pytest.mark.parametrize(("body", "style"), KINDS)
-def test_the_physics_stays_mujocos_for_some_steps_on_its_own(body: str, style: str) -> None:
+def test_the_physics_stays_close_to_mujocos_for_some_steps(body: str, style: str) -> None:
     twins = Twins(body, style, 6)
     for _ in range(10):
         twins.step()
@@ -114,7 +114,7 @@ def test_the_physics_stays_mujocos_for_some_steps_on_its_own(body: str, style: s
 
 
 @pytest.mark.parametrize(("body", "task"), [("ant", "Ant-v5"), ("humanoid", "Humanoid-v5")])
-def test_first_observations_are_gymnasiums(body: str, task: str) -> None:
+def test_first_observations_equal_gymnasiums(body: str, task: str) -> None:
     simulator, environment = made(body, 3, max_episode_steps=2), gymnasium.make(task).unwrapped
     environment.reset(seed=0)
 
@@ -132,12 +132,12 @@ def test_first_observations_are_gymnasiums(body: str, task: str) -> None:
         if step.truncated.all():
             compare(step.observation)
         else:
-            # Who goes on sees what would have been seen last.
+            # Lanes that continue observe the state of their final observation.
             assert torch.equal(step.observation, step.final_observation)
 
 
 @pytest.mark.parametrize(("body", "task"), [("ant", "Ant-v5"), ("humanoid", "Humanoid-v5")])
-def test_spaces_are_gymnasiums(body: str, task: str) -> None:
+def test_spaces_equal_gymnasiums(body: str, task: str) -> None:
     simulator, environment = made(body, 1), gymnasium.make(task)
     assert simulator.observation_space.shape == environment.observation_space.shape
     assert simulator.action_space.low == tuple(environment.action_space.low.tolist())
@@ -145,22 +145,22 @@ def test_spaces_are_gymnasiums(body: str, task: str) -> None:
 
 
 @pytest.mark.parametrize(("body", "style"), KINDS)
-def test_what_a_lane_sees_does_not_depend_on_the_lanes_beside_it(body: str, style: str) -> None:
+def test_the_results_of_a_lane_do_not_depend_on_other_lanes(body: str, style: str) -> None:
     options = {"style": style, "max_episode_steps": 15}
     few, many = rolled(made(body, 2, **options), 40), rolled(made(body, 5, **options), 40)
-    assert few[:, :, -2:].sum() >= 2, "episodes must have ended for this to say anything of resets"
+    assert few[:, :, -2:].sum() >= 2, "resets are tested only if episodes have ended"
     assert torch.equal(few, many[:, :2])
 
 
 @pytest.mark.parametrize(("body", "style"), KINDS)
-def test_what_was_stepped_before_does_not_matter_after_a_reset(body: str, style: str) -> None:
+def test_a_reset_removes_every_trace_of_earlier_steps(body: str, style: str) -> None:
     used, fresh = made(body, 3, style=style), made(body, 3, style=style)
     rolled(used, 30, seed=8)
     assert torch.equal(rolled(used, 30), rolled(fresh, 30))
 
 
 @pytest.mark.parametrize("body", ["ant", "humanoid"])
-def test_a_reset_touches_the_lanes_that_ended_and_no_others(body: str) -> None:
+def test_a_reset_changes_only_the_lanes_that_ended(body: str) -> None:
     simulator = made(body, 4, healthy_z_range=[-10, 10])
     alone, disturbed = rolled(simulator, 30)[:, [0, 2], :-2], []
     simulator.reset(3)
@@ -175,7 +175,7 @@ def test_a_reset_touches_the_lanes_that_ended_and_no_others(body: str) -> None:
     assert torch.equal(torch.stack(disturbed), alone)
 
 
-def test_contact_forces_are_forgotten_at_a_reset() -> None:
+def test_contact_forces_are_cleared_at_a_reset() -> None:
     simulator = made("ant", 2, max_episode_steps=30)
     action = torch.ones(2, 8)
     for _ in range(29):
@@ -187,7 +187,7 @@ def test_contact_forces_are_forgotten_at_a_reset() -> None:
 
 
 @pytest.mark.parametrize("style", ["gymnasium", "isaac"])
-def test_every_lane_is_cut_off_at_its_own_time_limit(style: str) -> None:
+def test_every_lane_is_truncated_at_its_own_time_limit(style: str) -> None:
     floor = {"termination_height": -9.0} if style == "isaac" else {"terminate_when_unhealthy": False}
     simulator = made("ant", 2, style=style, max_episode_steps=13, **floor)
     still, cut = torch.zeros(2, 8), []
@@ -200,7 +200,7 @@ def test_every_lane_is_cut_off_at_its_own_time_limit(style: str) -> None:
     assert cut == [(13, 0), (18, 1)]
 
 
-def test_who_falls_in_the_last_step_has_terminated_and_is_not_truncated() -> None:
+def test_a_fall_in_the_last_step_terminates_and_does_not_truncate() -> None:
     simulator = made("ant", 2, max_episode_steps=1)
     fallen = torch.tensor(load_body("ant", "gymnasium").qpos)
     fallen[2] = 5.0
@@ -212,7 +212,7 @@ def test_who_falls_in_the_last_step_has_terminated_and_is_not_truncated() -> Non
 @pytest.mark.parametrize(
     ("body", "style", "number"), [*((*kind, math.nan) for kind in KINDS), ("ant", "isaac", math.inf), (*KINDS[0], 1e30)]
 )
-def test_a_lane_that_is_nowhere_ends_alone_and_begins_anew(body: str, style: str, number: float) -> None:
+def test_a_diverged_lane_ends_alone_and_restarts(body: str, style: str, number: float) -> None:
     sound, simulator = made(body, 3, style=style), made(body, 3, style=style)
     alone = rolled(sound, 25)
     simulator.reset(3)
@@ -229,7 +229,7 @@ def test_a_lane_that_is_nowhere_ends_alone_and_begins_anew(body: str, style: str
             assert (step.final_observation[1] == 0).all()
             begun = step.observation[1].clone()
     assert simulator.report().metrics == {"diverged_episodes": 1.0}
-    # As if the episode had ended in any other way.
+    # As if the episode had ended normally.
     sound._noise.seed(3)
     sound._episode.fill_(1)
     sound._ended.fill_(True)
@@ -246,7 +246,7 @@ def test_a_lane_that_is_nowhere_ends_alone_and_begins_anew(body: str, style: str
         ({"njmax": 4}, r"no room for rows of constraints in \d.* of 8 lanes.* 'njmax' \(4\)"),
     ],
 )
-def test_contacts_and_constraints_without_room_are_told_of(options: dict[str, object], line: str) -> None:
+def test_contacts_and_constraints_beyond_capacity_are_reported(options: dict[str, object], line: str) -> None:
     simulator = made("ant", 8, **options)
     with pytest.raises(ResourceExhausted, match=line) as caught:
         rolled(simulator, 2 * Overflow.every_steps)
@@ -256,7 +256,7 @@ def test_contacts_and_constraints_without_room_are_told_of(options: dict[str, ob
             late()
 
 
-def test_only_what_makes_the_physics_wrong_is_told_of() -> None:
+def test_only_overflows_that_make_the_physics_wrong_are_reported() -> None:
     bits = torch.tensor([0, 1 << 9, 1 << 10], dtype=torch.int32)
     overflow = Overflow(bits, 25, 64)
     overflow.check()
@@ -266,7 +266,7 @@ def test_only_what_makes_the_physics_wrong_is_told_of() -> None:
             overflow.check()
 
 
-def test_what_is_captured_is_what_would_be_launched() -> None:
+def test_a_replay_equals_the_launched_kernels() -> None:
     body = load_body("ant", "gymnasium")
     one, other = (WarpPhysics(body, 4, CPU, substeps=3, kinematics=True) for _ in range(2))
     generator = torch.Generator().manual_seed(0)
@@ -287,7 +287,7 @@ def test_what_is_captured_is_what_would_be_launched() -> None:
 
 
 class Waits(TorchDispatchMode):
-    """Collects operations after which a processor has to wait for a GPU."""
+    """Collects operations for which the CPU has to wait for a GPU."""
 
     names = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "item")
 
@@ -317,7 +317,7 @@ def test_nothing_in_a_step_waits_for_a_device(body: str, style: str) -> None:
     assert waits.seen == ["_local_scalar_dense"]
 
 
-def test_what_is_captured_on_a_gpu_is_run_before_and_replayed_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_is_run_before_its_capture_on_a_gpu_and_replayed_after(monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[str] = []
 
     class Stream:
@@ -343,20 +343,20 @@ def test_what_is_captured_on_a_gpu_is_run_before_and_replayed_after(monkeypatch:
         "graph": within,
     }.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    replay = captured(lambda: happened.append("run"), torch.device("cuda"))
+    replay = as_cuda_graph(lambda: happened.append("run"), torch.device("cuda"))
     assert happened == ["wait", "run", "run", "run", "wait", "[", "run", "]"]
     replay()
     assert happened[-1] == "replay"
 
 
 def test_nothing_is_written_to_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
-    # A size of its own: its kernels are loaded, and perhaps compiled, now.
+    # A new size, so that its kernels are loaded, and possibly compiled, now.
     made("ant", 1, njmax=4).step(torch.zeros(1, 8))
     assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize("package", ["mujoco_warp", "warp", "mujoco"])
-def test_a_package_that_is_not_installed_is_named_with_what_to_install(
+def test_a_package_that_is_not_installed_is_named_with_an_install_command(
     monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("simulators.warp")]:
@@ -366,15 +366,15 @@ def test_a_package_that_is_not_installed_is_named_with_what_to_install(
         make("warp:ant", 1)
 
 
-def test_a_model_that_is_gone_is_refused_on_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_missing_model_file_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(warp_models, "_folder", lambda package: tmp_path)
     with pytest.raises(Unimplemented, match=r"there is no .*humanoid\.xml: install the releases") as caught:
         made("humanoid", 1, style="isaac")
     assert "\n" not in caught.value.message
 
 
-def test_a_gpu_is_looked_at_by_its_own_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host reads what a copy has brought, and only once it has."""
+def test_overflow_bits_are_read_from_completed_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host reads what a copy has transferred, and only after it has completed."""
     overflow = Overflow(torch.tensor([1], dtype=torch.int32), 25, 64)
 
     class Event:
@@ -390,7 +390,7 @@ def test_a_gpu_is_looked_at_by_its_own_copies(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(overflow, "_copied", event)
     monkeypatch.setattr(warp_engine.torch.cuda, "current_stream", lambda device: None)
     for _ in range(3 * Overflow.every_steps - 1):
-        overflow.look()
+        overflow.poll()
     event.arrived = True
     with pytest.raises(ResourceExhausted, match="rows of constraints in 1 of 1 lanes"):
-        overflow.look()
+        overflow.poll()

@@ -1,4 +1,4 @@
-"""What torch makes of a state, beside what the same formulas give elsewhere: on processors, and written out by hand."""
+"""Compares what torch computes from a state with the numpy version of the same formulas, and with a plain one."""
 
 import math
 from typing import Any
@@ -15,14 +15,14 @@ from simulators.warp.isaac import TASKS as ISAAC_TASKS
 from simulators.warp.isaac import IsaacTask
 from simulators.warp.models import Body, load_body
 from simulators.warp.options import parse_warp_options
-from simulators.warp.tasks import Fields, GymnasiumAnt, GymnasiumHumanoid, Task
+from simulators.warp.tasks import Fields, GymnasiumAnt, GymnasiumHumanoid, WarpTask
 
 NAMES = [field for field in Fields.__dataclass_fields__ if field != "qacc_warmstart"]
 LANES = 6
 
 
 def fields_of(arrays: dict[str, Any], model: mujoco.MjModel) -> Fields:
-    """Of flat arrays in the shapes that MuJoCo Warp has."""
+    """Makes fields from flat arrays, in the shapes that MuJoCo Warp has."""
     shapes = {"xpos": (3,), "xmat": (3, 3), "xipos": (3,), "subtree_com": (3,), "cinert": (10,)}
     shapes |= {"cvel": (6,), "cfrc_ext": (6,)}
     tensors = {name: torch.tensor(array, dtype=torch.float32) for name, array in arrays.items()}
@@ -31,8 +31,8 @@ def fields_of(arrays: dict[str, Any], model: mujoco.MjModel) -> Fields:
     return Fields(**tensors, qacc_warmstart=torch.zeros_like(tensors["qvel"]))
 
 
-def gymnasium_task(body: str, options: dict[str, object], arrays: dict[str, Any]) -> Task[Any]:
-    task_class: type[Task[Any]] = GymnasiumAnt if body == "ant" else GymnasiumHumanoid
+def gymnasium_task(body: str, options: dict[str, object], arrays: dict[str, Any]) -> WarpTask[Any]:
+    task_class: type[WarpTask[Any]] = GymnasiumAnt if body == "ant" else GymnasiumHumanoid
     loaded = load_body(body, "gymnasium")
     return task_class(parse_warp_options(options, body), loaded, fields_of(arrays, loaded.model))
 
@@ -51,7 +51,7 @@ VARIANTS: list[tuple[str, str, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("body", "task", "options"), VARIANTS)
-def test_observations_rewards_and_ends_are_those_of_processors(
+def test_observations_rewards_and_terminations_equal_those_of_numpy(
     body: str, task: str, options: dict[str, object]
 ) -> None:
     theirs = make(f"mujoco:{task}", LANES, options)
@@ -64,7 +64,7 @@ def test_observations_rewards_and_ends_are_those_of_processors(
     for _ in range(40):
         action = torch.rand(LANES, len(low), generator=generator) * (high[0] - low[0]) + low[0]
         before = theirs._x_position.copy()
-        # The state that the step leaves, before lanes that end are begun anew.
+        # The state that the step leaves, before ended lanes are reset.
         state: dict[str, Any] = {}
         begin = theirs._begin_episodes
 
@@ -80,7 +80,7 @@ def test_observations_rewards_and_ends_are_those_of_processors(
         seen = torch.where(ended, step.final_observation, step.observation)
         torch.testing.assert_close(ours.observe(), seen, rtol=1e-6, atol=1e-6)
         outcome = ours.judge(torch.tensor(before, dtype=torch.float32), ours.position())
-        # A speed is the difference of two positions in single precision, divided by the seconds of a step.
+        # A speed is the difference of two positions in single precision, divided by the duration of a step.
         torch.testing.assert_close(outcome.reward, step.reward, rtol=2e-5, atol=2e-4)
         assert torch.equal(outcome.terminated, step.terminated)
         ends += int(step.terminated.sum())
@@ -93,7 +93,7 @@ def snapshot(physics: Any, bound: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("body", ["ant", "humanoid"])
-def test_first_states_are_those_of_processors(body: str) -> None:
+def test_first_states_equal_those_of_numpy(body: str) -> None:
     theirs = make(f"mujoco:{body.capitalize()}-v5", LANES)
     assert isinstance(theirs, MujocoSimulator)
     theirs.reset(11)
@@ -109,7 +109,7 @@ def bound_of(simulator: MujocoSimulator) -> dict[str, Any]:
 
 
 class Isaac:
-    """States of one of Isaac Gym's bodies, and its formulas in float64, lane by lane and joint by joint."""
+    """States of one of Isaac Gym's bodies, and its formulas in float64, per lane and joint."""
 
     def __init__(self, name: str, options: dict[str, object] | None = None) -> None:
         self.body: Body = load_body(name, "isaac")
@@ -123,7 +123,7 @@ class Isaac:
             data.qpos[:2] = generator.normal(0, 5, 2)
             if lane % 2:
                 data.qpos[2] = self.options.termination_height + generator.uniform(-0.1, 0.0)
-            # A little off upright, or anywhere.
+            # Slightly tilted, or in any orientation.
             quaternion = np.array([1.0, 0, 0, 0]) + (0.1 if lane < 3 else 1.0) * generator.normal(size=4)
             data.qpos[3:7] = quaternion / np.linalg.norm(quaternion)
             low, high = model.jnt_range[1:].T
@@ -139,7 +139,7 @@ class Isaac:
         self.task: IsaacTask = task_class(self.options, self.body, fields_of(arrays, model))
 
     def joints(self, lane: int) -> list[tuple[float, float, float, float, float]]:
-        """Of each joint: place between the limits, speed, action, gear, force of the motor."""
+        """Returns for each joint: position between the limits, speed, action, gear, motor force."""
         model, data, rows = self.body.model, self.data[lane], []
         for joint in range(1, model.njnt):
             low, high = model.jnt_range[joint]
@@ -150,7 +150,7 @@ class Isaac:
         return rows
 
     def posture(self, lane: int) -> tuple[np.ndarray, float, float]:
-        """The torso's matrix, its heading and how upright it is."""
+        """Returns the torso's matrix, its heading and how upright it is."""
         data = self.data[lane]
         frame = np.zeros(9)
         mujoco.mju_quat2Mat(frame, data.qpos[3:7])
@@ -177,7 +177,7 @@ class Isaac:
         return seen + [action for _, _, action, *_ in joints]
 
     def contact(self, lane: int, foot: int) -> np.ndarray:
-        """Force and torque on a foot in its own frame, summed over its contacts."""
+        """Returns force and torque on a foot in its own frame, summed over its contacts."""
         model, data = self.body.model, self.data[lane]
         total = np.zeros(6)
         for index, contact in enumerate(data.contact):
@@ -185,7 +185,7 @@ class Isaac:
             if foot in bodies:
                 wrench = np.zeros(6)
                 mujoco.mj_contactForce(model, data, index, wrench)
-                # On the second body; the opposite on the first.
+                # On the second body; the first one gets the opposite force.
                 sign = 1.0 if bodies[1] == foot else -1.0
                 force, torque = (sign * contact.frame.reshape(3, 3).T @ part for part in (wrench[:3], wrench[3:]))
                 total += np.concatenate([force, torque + np.cross(contact.pos - data.xpos[foot], force)])
@@ -225,12 +225,12 @@ def test_isaac_gyms_observations_are_as_published(name: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["ant", "humanoid"])
-def test_isaac_gyms_rewards_and_ends_are_as_published(name: str) -> None:
+def test_isaac_gyms_rewards_and_terminations_are_as_published(name: str) -> None:
     isaac = Isaac(name)
     after = np.stack([data.qpos[:2] for data in isaac.data])
     before = after - np.random.default_rng(5).normal(0, 0.05, after.shape)
     outcome = isaac.task.judge(torch.tensor(before, dtype=torch.float32), isaac.task.position())
-    # In single precision the two positions are known to 5e-7, and 60 of their differences are a reward.
+    # In single precision the two positions are known to 5e-7, and the reward contains 60 times their difference.
     expected = [isaac.reward(lane, before[lane]) for lane in range(LANES)]
     torch.testing.assert_close(outcome.reward, torch.tensor(expected, dtype=torch.float32), rtol=1e-4, atol=2e-4)
     fallen = [data.qpos[2] < isaac.options.termination_height for data in isaac.data]
@@ -254,7 +254,7 @@ def test_isaac_gyms_actions_are_in_the_order_of_the_joints() -> None:
 
 
 @pytest.mark.parametrize("name", ["ant", "humanoid"])
-def test_isaac_gyms_bodies_begin_at_rest_with_their_joints_within_their_limits(name: str) -> None:
+def test_isaac_gyms_bodies_start_at_rest_with_their_joints_within_their_limits(name: str) -> None:
     isaac = Isaac(name)
     noise = torch.rand(500, isaac.task.noise_size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     qpos, qvel = isaac.task.first_state(noise)
@@ -268,7 +268,7 @@ def test_isaac_gyms_bodies_begin_at_rest_with_their_joints_within_their_limits(n
     assert ((spread > 0.19) & (spread < 0.4)).all()
 
 
-def test_isaac_gyms_options_change_what_they_name() -> None:
+def test_isaac_gyms_options_change_the_terms_they_name() -> None:
     plain = Isaac("ant")
     after = plain.task.position()
     reward: Tensor = plain.task.judge(after, after).reward

@@ -1,4 +1,4 @@
-"""Wrappers around a simulator whose observations tell which lane, episode and step they are of."""
+"""Wrappers around a simulator whose observations encode lane, episode and step."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,8 +18,8 @@ LENGTHS = (2, 3, 50)
 COUNT = len(LENGTHS)
 
 
-class Told:
-    """Observes (lane, episode, step); lane i terminates after LENGTHS[i] steps, and is rewarded for its action."""
+class Numbered:
+    """Observes (lane, episode, step); lane i terminates after LENGTHS[i] steps; the reward is its action."""
 
     def __init__(self, action_space: Space | None = None) -> None:
         self.observation_space = Space("continuous", (3,), torch.float32)
@@ -45,14 +45,14 @@ class Told:
         return Step(self._observation(), reward, over, torch.zeros(COUNT, dtype=torch.bool), final)
 
     def report(self) -> Report:
-        return Report({"told": 7.0})
+        return Report({"numbered": 7.0})
 
     def close(self) -> None:
         self.is_closed = True
 
 
-class Pictures(Told):
-    """Observes one picture a lane and step, drawn from the seed."""
+class Pictures(Numbered):
+    """Observes one picture per lane and step, drawn from the seed."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Pictures(Told):
 
 
 def wrapped(inner: Simulator, *tables: dict[str, Any]) -> Simulator:
-    return wrap(inner, parse("told", list(tables)), "cpu")
+    return wrap(inner, parse("numbered", list(tables)), "cpu")
 
 
 def actions(*first: float) -> Tensor:
@@ -84,8 +84,8 @@ def actions(*first: float) -> Tensor:
 # --- time limit
 
 
-def test_a_time_limit_cuts_off_what_has_not_ended_and_the_lane_goes_on() -> None:
-    simulator = wrapped(Told(), {"name": "time_limit", "steps": 3})
+def test_a_time_limit_truncates_running_episodes_and_the_lane_continues() -> None:
+    simulator = wrapped(Numbered(), {"name": "time_limit", "steps": 3})
     simulator.reset(0)
     flags, shown = [], []
     for _ in range(6):
@@ -96,7 +96,7 @@ def test_a_time_limit_cuts_off_what_has_not_ended_and_the_lane_goes_on() -> None
     assert flags == [
         [no, no, no, no, no, no],
         [yes, no, no, no, no, no],
-        # An end of its own on the last step that was allowed counts as that.
+        # A termination in the last allowed step counts as a termination.
         [no, yes, no, no, no, yes],
         [yes, no, no, no, no, no],
         [no, no, no, no, no, no],
@@ -105,8 +105,8 @@ def test_a_time_limit_cuts_off_what_has_not_ended_and_the_lane_goes_on() -> None
     assert shown[2] == ([2.0, 0.0, 3.0], [2.0, 0.0, 3.0])
 
 
-def test_the_steps_of_a_time_limit_begin_anew_with_an_episode_and_a_reset() -> None:
-    simulator = wrapped(Told(), {"name": "time_limit", "steps": 4})
+def test_the_steps_of_a_time_limit_restart_with_an_episode_and_a_reset() -> None:
+    simulator = wrapped(Numbered(), {"name": "time_limit", "steps": 4})
     for _ in range(2):
         simulator.reset(0)
         cut = torch.stack([simulator.step(torch.zeros(COUNT, 2)).truncated for _ in range(6)])
@@ -117,7 +117,7 @@ def test_the_steps_of_a_time_limit_begin_anew_with_an_episode_and_a_reset() -> N
 
 
 def test_actions_are_clipped_to_the_bounds() -> None:
-    inner = Told()
+    inner = Numbered()
     simulator = wrapped(inner, {"name": "clip_actions"})
     assert (simulator.action_space.low, simulator.action_space.high) == (None, None)
     simulator.reset(0)
@@ -125,8 +125,8 @@ def test_actions_are_clipped_to_the_bounds() -> None:
     assert inner.actions.tolist() == [[-2.0, 0.0], [4.0, 1.0], [1.5, 0.5]]
 
 
-def test_actions_are_spread_over_the_bounds() -> None:
-    inner = Told()
+def test_actions_are_scaled_to_the_bounds() -> None:
+    inner = Numbered()
     simulator = wrapped(inner, {"name": "scale_actions"})
     assert (simulator.action_space.low, simulator.action_space.high) == ((-1.0, -1.0), (1.0, 1.0))
     simulator.reset(0)
@@ -137,18 +137,16 @@ def test_actions_are_spread_over_the_bounds() -> None:
 @pytest.mark.parametrize(
     ("name", "space", "line"),
     [
-        ("clip_actions", Space("discrete", (), torch.int64, n=2), "the actions are choices, not numbers"),
-        ("scale_actions", Space("discrete", (), torch.int64, n=2), "the actions are choices, not numbers"),
+        ("clip_actions", Space("discrete", (), torch.int64, n=2), "the actions are discrete, not continuous"),
+        ("scale_actions", Space("discrete", (), torch.int64, n=2), "the actions are discrete, not continuous"),
         ("clip_actions", Space("continuous", (2,), torch.float32), "the action space has no bounds"),
         ("scale_actions", Space("continuous", (1,), torch.float32, (0.0,)), "not bounded on both sides"),
         ("scale_actions", Space("continuous", (1,), torch.float32, (0.0,), (torch.inf,)), "not bounded on both"),
     ],
 )
-def test_a_wrapper_that_does_not_fit_is_refused_and_what_it_was_to_wrap_is_closed(
-    name: str, space: Space, line: str
-) -> None:
-    inner = Told(space)
-    with pytest.raises(InvalidArgument, match=f"told: wrapper '{name}': .*{line}"):
+def test_a_wrapper_that_does_not_fit_is_refused_and_its_simulator_closed(name: str, space: Space, line: str) -> None:
+    inner = Numbered(space)
+    with pytest.raises(InvalidArgument, match=f"numbered: wrapper '{name}': .*{line}"):
         wrapped(inner, {"name": name})
     assert inner.is_closed
 
@@ -156,8 +154,8 @@ def test_a_wrapper_that_does_not_fit_is_refused_and_what_it_was_to_wrap_is_close
 # --- frame stack
 
 
-def test_a_stack_holds_the_last_observations_of_the_episode_alone() -> None:
-    simulator = wrapped(Told(), {"name": "frame_stack", "count": 3})
+def test_a_stack_holds_only_the_last_observations_of_the_episode() -> None:
+    simulator = wrapped(Numbered(), {"name": "frame_stack", "count": 3})
 
     def steps_of(observation: Tensor, lane: int) -> list[list[float]]:
         frames = observation[lane].view(3, 3)
@@ -193,7 +191,7 @@ def test_a_stack_of_vectors_or_channels_joins_them(shape: tuple[int, ...], stack
 
 
 def test_observations_are_normalized_by_all_that_were_acted_upon() -> None:
-    simulator, twin = wrapped(Told(), {"name": "normalize_observations", "clip": 1.5}), Told()
+    simulator, twin = wrapped(Numbered(), {"name": "normalize_observations", "clip": 1.5}), Numbered()
     seen = [twin.reset(0)]
     for step in range(10):
         shown = simulator.reset(0) if step == 0 else simulator.step(torch.zeros(COUNT, 2)).observation
@@ -206,8 +204,8 @@ def test_observations_are_normalized_by_all_that_were_acted_upon() -> None:
     assert simulator.observation_space.low == (-1.5,) * 3
 
 
-def test_a_final_observation_is_normalized_as_the_others_and_not_counted() -> None:
-    simulator, twin = wrapped(Told(), {"name": "normalize_observations"}), Told()
+def test_a_final_observation_is_normalized_like_the_others_but_not_counted() -> None:
+    simulator, twin = wrapped(Numbered(), {"name": "normalize_observations"}), Numbered()
     seen = [twin.reset(0)]
     simulator.reset(0)
     for _ in range(3):
@@ -219,8 +217,8 @@ def test_a_final_observation_is_normalized_as_the_others_and_not_counted() -> No
     torch.testing.assert_close(step.final_observation[1], expected[1].float())
 
 
-def test_rewards_are_divided_by_the_deviation_of_returns_that_end_with_their_episodes() -> None:
-    simulator = wrapped(Told(), {"name": "normalize_rewards", "discount": 0.5, "clip": 1.25})
+def test_rewards_are_divided_by_the_deviation_of_returns_reset_at_the_end_of_episodes() -> None:
+    simulator = wrapped(Numbered(), {"name": "normalize_rewards", "discount": 0.5, "clip": 1.25})
     for _ in range(2):
         simulator.reset(0)
         returns, all_returns, steps = [0.0] * COUNT, [], [0] * COUNT
@@ -248,9 +246,9 @@ def test_rewards_are_divided_by_the_deviation_of_returns_that_end_with_their_epi
         ({"name": "time_limit"}, "option 'steps' must be at least 1, not 0"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused(table: dict[str, Any], line: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"told: wrapper '{table['name']}': {line}"):
-        wrapped(Told(), table)
+def test_an_invalid_value_is_refused(table: dict[str, Any], line: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"numbered: wrapper '{table['name']}': {line}"):
+        wrapped(Numbered(), table)
 
 
 def test_bytes_are_not_normalized() -> None:
@@ -262,7 +260,7 @@ def test_bytes_are_not_normalized() -> None:
 
 
 @pytest.mark.parametrize("shape", [(210, 160, 3), (210, 160, 1), (96, 128)])
-def test_pictures_are_made_small_by_area(shape: tuple[int, ...]) -> None:
+def test_pictures_are_resized_by_area(shape: tuple[int, ...]) -> None:
     inner, twin = Pictures(shape), Pictures(shape)
     simulator = wrapped(inner, {"name": "pixels", "height": 84, "width": 80})
     assert simulator.observation_space.shape == (1, 84, 80)
@@ -274,7 +272,7 @@ def test_pictures_are_made_small_by_area(shape: tuple[int, ...]) -> None:
         assert np.abs(small[lane, 0].numpy().astype(int) - expected).max() <= 1
 
 
-def test_colours_are_kept_where_asked_for() -> None:
+def test_colors_are_kept_on_request() -> None:
     simulator, twin = (
         wrapped(Pictures((20, 12, 3)), {"name": "pixels", "height": 10, "width": 6, "grayscale": False}),
         Pictures((20, 12, 3)),
@@ -296,20 +294,22 @@ def test_final_pictures_are_those_of_the_lanes_that_ended() -> None:
     assert torch.equal(small.final_observation[0, 0], expected)
 
 
-def test_what_is_shared_between_pixels_is_theirs_by_area() -> None:
+def test_area_weights_are_the_shared_areas_of_pixels() -> None:
     assert area_weights(5, 2).tolist() == pytest.approx(np.array([[0.4, 0.4, 0.2, 0, 0], [0, 0, 0.2, 0.4, 0.4]]))
 
 
 @pytest.mark.parametrize(
     ("inner", "options", "line"),
     [
-        (Told(), {}, r"observations of shape \(3,\) and type torch.float32 are no pictures of bytes"),
-        (Pictures((9, 9, 4)), {}, "are no pictures of bytes"),
-        (Pictures((9, 90, 3)), {}, "option 'height' must be between 1 and 9, that of the picture, not 84"),
+        (Numbered(), {}, r"observations of shape \(3,\) and type torch.float32 are not pictures of bytes"),
+        (Pictures((9, 9, 4)), {}, "are not pictures of bytes"),
+        (Pictures((9, 90, 3)), {}, "option 'height' must be between 1 and 9, the size of the picture, not 84"),
         (Pictures((9, 9)), {"height": 9, "width": 0}, "option 'width' must be between 1 and 9"),
     ],
 )
-def test_what_is_no_picture_or_too_small_is_refused(inner: Simulator, options: dict[str, int], line: str) -> None:
+def test_observations_that_are_not_pictures_or_too_small_are_refused(
+    inner: Simulator, options: dict[str, int], line: str
+) -> None:
     with pytest.raises(InvalidArgument, match=line):
         wrapped(inner, {"name": "pixels", **options})
 
@@ -318,15 +318,17 @@ def test_what_is_no_picture_or_too_small_is_refused(inner: Simulator, options: d
 
 
 def test_wrappers_are_applied_from_the_inside_out() -> None:
-    simulator = wrapped(Told(), {"name": "frame_stack", "count": 2}, {"name": "normalize_observations", "clip": 2.0})
+    simulator = wrapped(
+        Numbered(), {"name": "frame_stack", "count": 2}, {"name": "normalize_observations", "clip": 2.0}
+    )
     assert simulator.observation_space.high == (2.0,) * 6
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_wrapper_reports_and_closes_what_it_wraps(name: str) -> None:
-    inner = Pictures((84, 84)) if name == "pixels" else Told()
+    inner = Pictures((84, 84)) if name == "pixels" else Numbered()
     simulator = wrapped(inner, {"name": name, **({"steps": 5} if name == "time_limit" else {})})
-    assert simulator.report().metrics == {"told": 7.0}
+    assert simulator.report().metrics == {"numbered": 7.0}
     assert isinstance(simulator, Simulator)
     simulator.close()
     assert inner.is_closed
@@ -344,7 +346,7 @@ def test_a_wrapper_reports_and_closes_what_it_wraps(name: str) -> None:
         ([{"name": "frame_stack", "count": "4"}], "wrapper 'frame_stack': option 'count' must be int, not '4'"),
     ],
 )
-def test_what_no_wrapper_reads_is_one_line(tables: object, line: str) -> None:
+def test_an_unknown_wrapper_or_option_is_refused_in_one_line(tables: object, line: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^cartpole: .*{line}"):
         make("cartpole", 2, {"wrappers": tables})
 
@@ -357,8 +359,8 @@ def test_options_name_wrappers_beside_the_simulators_own() -> None:
 
 
 def test_no_wrapper_waits_for_the_device() -> None:
-    # On the meta device nothing has a value: whoever asked for one would fail.
-    class Meta(Told):
+    # Tensors on the meta device have no values: any operation that reads one fails.
+    class Meta(Numbered):
         def reset(self, seed: int) -> Tensor:
             return torch.zeros(
                 (COUNT, *self.observation_space.shape), dtype=self.observation_space.dtype, device="meta"
@@ -376,14 +378,14 @@ def test_no_wrapper_waits_for_the_device() -> None:
         {"name": "scale_actions"},
         {"name": "clip_actions"},
     ]
-    simulator = wrap(Meta(), parse("told", tables), "meta")
+    simulator = wrap(Meta(), parse("numbered", tables), "meta")
     simulator.reset(0)
     for _ in range(4):
         step = simulator.step(torch.zeros((COUNT, 2), device="meta"))
     assert step.observation.shape == (COUNT, 12)
     pictures = Meta()
     pictures.observation_space = Space("continuous", (90, 90, 3), torch.uint8)
-    small = wrap(pictures, parse("told", [{"name": "pixels"}]), "meta")
+    small = wrap(pictures, parse("numbered", [{"name": "pixels"}]), "meta")
     assert (
         small.reset(0).shape == small.step(torch.zeros((COUNT, 2), device="meta")).observation.shape == (3, 1, 84, 84)
     )

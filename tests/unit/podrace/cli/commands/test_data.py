@@ -64,15 +64,15 @@ def test_an_unadjusted_split_is_refused_and_can_be_adjusted_accepted_or_listed(t
     build = "data", "build", source, "--output", "prices.npz"
     refused = type_(*build)
     assert refused.code == 2
-    assert "A 2022-03-03: looks like an unadjusted split, 2 for 1; --adjust takes it out" in refused.err
+    assert "A 2022-03-03: looks like an unadjusted split, 2 for 1; --adjust removes it" in refused.err
     assert not (tmp_path / "prices.npz").exists()
     assert type_(*build, "--accept", "A:2022-03-03").code == 0
     checked = type_("data", "check", "prices.npz")
     assert checked.code == 1
     assert "looks like an unadjusted split" in checked.out
-    assert "split, 2 for 1: taken out" in type_(*build, "--adjust").out
+    assert "split, 2 for 1: removed" in type_(*build, "--adjust").out
     (tmp_path / "splits.csv").write_text("symbol,date,ratio\nA,2022-03-03,2\n")
-    assert "A 2022-03-03: split 2 taken out, as the table says" in type_(*build, "--splits", "splits.csv").out
+    assert "A 2022-03-03: split 2 of the table removed" in type_(*build, "--splits", "splits.csv").out
     with np.load(tmp_path / "prices.npz") as file:
         assert file["close"][:, 0].tolist() == [50, 50.5, 50.5, 51]
 
@@ -100,8 +100,8 @@ def test_synthetic_prices_depend_only_on_the_seed(type_: Any, tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("build", "absent.csv", "--output", "x.npz"), "absent.csv: there is no such file or folder"),
-        (("build", "absent.csv", "--output", "x.npz", "--calendar", "XNYC"), "there is no calendar 'XNYC'; did you"),
+        (("build", "absent.csv", "--output", "x.npz"), "absent.csv: no such file or folder"),
+        (("build", "absent.csv", "--output", "x.npz", "--calendar", "XNYC"), "unknown calendar 'XNYC'; did you"),
         (("check", "absent.npz"), "absent.npz cannot be read as an array file"),
         (("synthesize", "--output", "x.npz", "--days", "1"), "days must be 3 to 10000, not 1"),
     ],

@@ -1,4 +1,4 @@
-"""Stands in for Isaac Gym Preview 4: refuses to come after torch, and is loud."""
+"""Test double of Isaac Gym Preview 4: refuses to be imported after torch, and prints a lot."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Stands in for IsaacGymEnvs 1.5.1: the signature of `make`, and tasks with the surface of its VecTask."""
+"""Test double of IsaacGymEnvs 1.5.1: the signature of `make`, and tasks with the interface of its VecTask."""
 
 import torch
 
@@ -18,10 +18,10 @@ def make(
     force_render=True,
     cfg=None,
 ):
-    """Makes a task; the seed is not applied, as in the original, and there is one simulation a process."""
+    """Makes a task; as in the original, the seed is ignored, and a process can hold only one simulation."""
     from isaacgymenvs.tasks import find
 
-    assert not _MADE, "one simulation a process"
+    assert not _MADE, "a process can hold only one simulation"
     assert isinstance(num_envs, int)
     assert torch.device(sim_device) == torch.device(rl_device)
     _MADE.append(task)

@@ -1,1 +1,1 @@
-"""Stands in for Isaac Lab."""
+"""Test double of Isaac Lab."""

@@ -1,10 +1,10 @@
-"""The application, which has to run before anything else is imported."""
+"""The application, which must run before anything else is imported."""
 
 RUNNING = []
 
 
 class AppLauncher:
-    """Starts it."""
+    """Starts the application."""
 
     def __init__(self, launcher_args=None, **kwargs):
         assert kwargs["headless"] is True

@@ -1,4 +1,4 @@
-"""Registers an environment, as importing isaaclab_tasks does, under the name that this version has for it."""
+"""Registers an environment on import, as isaaclab_tasks does, under the name that this version uses."""
 
 import os
 

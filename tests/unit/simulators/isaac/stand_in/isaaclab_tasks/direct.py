@@ -1,4 +1,4 @@
-"""MuJoCo's ant with the surface of isaaclab.envs.DirectRLEnv: lanes are reset in the step that ends their episode."""
+"""MuJoCo's ant with the interface of isaaclab.envs.DirectRLEnv: lanes reset in the step that ends their episode."""
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,7 @@ EPISODE_STEPS = 20
 
 
 class AntEnv(gymnasium.Env):
-    """Runs along x; both flags may be set."""
+    """Runs along x; both flags may be set in the same step."""
 
     def __init__(self, cfg):
         self.cfg, self.num_envs, self.device = cfg, cfg.num_envs, torch.device(cfg.device)

@@ -1,4 +1,4 @@
-"""Configurations by id."""
+"""Returns configurations by id."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ from isaaclab_tasks import TASK
 
 
 def parse_env_cfg(task_name, device="cuda:0", num_envs=None, use_fabric=None):
-    """The configuration of a registered environment; only that of 3.0 has `compute_final_obs`."""
+    """Returns the configuration of a registered environment; only that of 3.0 has `compute_final_obs`."""
     if task_name != TASK:
         raise KeyError(f"no configuration of {task_name}")
     cfg = SimpleNamespace(device=device, num_envs=num_envs, seed=None)

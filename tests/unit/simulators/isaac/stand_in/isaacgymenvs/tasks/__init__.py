@@ -1,4 +1,4 @@
-"""The tasks there are; each is imported when it is made, for the ant costs seconds."""
+"""Finds tasks by name; each is imported when it is made, because the ant takes seconds to import."""
 
 import importlib
 
@@ -12,5 +12,5 @@ TASKS = {
 
 
 def find(name):
-    """The class of a task."""
+    """Returns the class of a task."""
     return getattr(importlib.import_module(f"isaacgymenvs.tasks.{TASKS[name]}"), name)

@@ -1,4 +1,4 @@
-"""MuJoCo's ant where PhysX's would be."""
+"""MuJoCo's ant in place of PhysX's."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ SUBSTEPS = 5
 
 
 class Ant(VecTask):
-    """Runs along x; dies when its torso is low."""
+    """Runs along x; terminates when its torso is low."""
 
     observations, actions = 27, 8
     max_episode_length = 21

@@ -1,4 +1,4 @@
-"""Tasks whose every number says which lane, episode and step it is of."""
+"""Tasks whose observations and rewards encode lane, episode and step."""
 
 import torch
 
@@ -6,10 +6,9 @@ from isaacgymenvs.tasks.vec_task import VecTask
 
 
 class Counter(VecTask):
-    """Observes (episode, steps in it, 2000, of which 1000 are shown); lane i dies when action i is above 0.5; lasts 4
-    steps otherwise.
+    """Observes (episode, its steps, 2000, which is clipped to 1000).
 
-    The reward is 100 x episode + steps.
+    Lane i terminates when action i is above 0.5, otherwise after 4 steps. The reward is 100 x episode + steps.
     """
 
     observations, actions = 3, 1
@@ -35,14 +34,14 @@ class Counter(VecTask):
 
     def compute_reward(self, actions):
         self.rew_buf[:] = 100 * self.episode + self.steps
-        # A lane that has just been reset has not been acted on.
+        # A lane that has just been reset has not received an action yet.
         dead = (actions[:, 0] > 0.5) & (self.steps > 0)
         over = dead | (self.progress_buf >= self.max_episode_length - 1)
         self.reset_buf[:] = torch.where(over, torch.ones_like(self.reset_buf), self.reset_buf)
 
 
 class LateCounter(Counter):
-    """Resets as the hands do: before physics, and with more to say than which lanes."""
+    """Resets as the hand tasks do: before the physics step, with more arguments than the lanes."""
 
     def pre_physics_step(self, actions):
         env_ids = self.reset_buf.nonzero(as_tuple=False).flatten()
@@ -52,7 +51,7 @@ class LateCounter(Counter):
 
     def reset_idx(self, env_ids, goal_env_ids):
         super().reset_idx(env_ids)
-        # The simulation that follows within the same step counts up.
+        # The simulation later in the same step counts up.
         self.steps[goal_env_ids] = -1
 
     def post_physics_step(self):
@@ -62,7 +61,7 @@ class LateCounter(Counter):
 
 
 class Crashing(Counter):
-    """Breaks as it is told: by an exception where an action is above 0.9, by its process below -0.9."""
+    """Fails on command: raises an exception for an action above 0.9, kills its process for one below -0.9."""
 
     def pre_physics_step(self, actions):
         if (actions > 0.9).any():

@@ -1,4 +1,4 @@
-"""A point on a line that is to stay near 0: cheap enough to learn on."""
+"""A point on a line that has to stay near 0: cheap enough to learn on."""
 
 import torch
 
@@ -6,7 +6,7 @@ from isaacgymenvs.tasks.vec_task import VecTask
 
 
 class Point(VecTask):
-    """Position and speed; dies far away."""
+    """Position and speed; terminates far from 0."""
 
     observations, actions = 2, 1
     max_episode_length = 51

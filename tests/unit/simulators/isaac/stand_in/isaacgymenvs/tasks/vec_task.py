@@ -1,18 +1,19 @@
-"""The surface of isaacgymenvs.tasks.base.vec_task.VecTask, and when what of it changes."""
+"""The interface of isaacgymenvs.tasks.base.vec_task.VecTask, with its order of updates."""
 
 import numpy as np
 import torch
 
 
 class Box:
-    """As much of gym.spaces.Box as is looked at."""
+    """The used part of gym.spaces.Box."""
 
     def __init__(self, low, high):
         self.low, self.high, self.shape = low, high, low.shape
 
 
 class VecTask:
-    """Buffers live as long as the task; `step` hands them out as they are, all but the clipped observations."""
+    """Its buffers live as long as the task; `step` returns them without copying, except for the clipped
+    observations."""
 
     observations = 0
     actions = 0
@@ -31,7 +32,7 @@ class VecTask:
         self.obs_dict, self.extras = {}, {}
 
     def step(self, actions):
-        """Applies actions, simulates, resets the lanes that ended a step ago (in most tasks), observes."""
+        """Applies actions, simulates, resets the lanes that ended one step ago (in most tasks), observes."""
         self.pre_physics_step(torch.clamp(actions, -self.clip_actions, self.clip_actions))
         self.simulate()
         self.post_physics_step()
@@ -41,20 +42,20 @@ class VecTask:
         return self.obs_dict, self.rew_buf.to(self.rl_device), self.reset_buf.to(self.rl_device), self.extras
 
     def zero_actions(self):
-        """No action in any lane."""
+        """Returns zero actions for all lanes."""
         return torch.zeros([self.num_envs, self.actions], dtype=torch.float32, device=self.rl_device)
 
     def reset(self):
-        """Resets nothing, and returns what is there: zeros at first."""
+        """Resets nothing and returns the current buffer, which is initially zero."""
         self.obs_dict["obs"] = torch.clamp(self.obs_buf, -self.clip_obs, self.clip_obs).to(self.rl_device)
         return self.obs_dict
 
     def pre_physics_step(self, actions):
-        """Keeps the actions."""
+        """Stores the actions."""
         self.applied = actions.clone().to(self.device)
 
     def post_physics_step(self):
-        """As the tasks of locomotion: resets first, observes and rewards then."""
+        """Resets, then observes and rewards, as the locomotion tasks do."""
         self.progress_buf += 1
         env_ids = self.reset_buf.nonzero(as_tuple=False).flatten()
         if len(env_ids) > 0:
