@@ -19,7 +19,7 @@ from typing import Any
 
 from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, session
 from podrace.cli.grid.axes import NAME_CHARACTERS, Cell, digest
-from podrace.cli.grid.results import Grid, Outcome
+from podrace.cli.grid.results import CellOutcome, Grid
 from podrace.cli.grid.run import Runner
 from podrace.cli.grid.screen import GridLines
 from podrace.cli.grid.statistics import bootstrap_interval
@@ -114,13 +114,13 @@ class Lines(GridLines):
         super().__init__(tell)
         self._path = path
 
-    def ended(self, cell: Cell, outcome: Outcome) -> None:
+    def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         """Writes the line at once, so that it is kept whatever happens to the next race."""
         super().ended(cell, outcome)
         append(self._path, finite(record(cell, outcome)))
 
 
-def record(cell: Cell, outcome: Outcome) -> dict[str, Any]:
+def record(cell: Cell, outcome: CellOutcome) -> dict[str, Any]:
     """Builds the line of a race."""
     return {
         **cell.labels,
