@@ -120,7 +120,7 @@ async def test_a_failing_function_is_replaced_by_the_built_in_evaluator(
     for manifest in mesh.leaderboard.manifests:
         assert manifest.evaluation.evaluator == ""
         assert manifest.evaluation.evaluator_fault.startswith(f"evaluator {name}: ")
-        # The house's: each step of CartPole is worth 1.
+        # By the built-in evaluator: each step of CartPole is worth 1.
         assert manifest.evaluation.mean_return == pytest.approx(manifest.evaluation.mean_length_steps)
     faults = {request.progress.evaluator_fault for request in mesh.orchestrator.completed}
     assert faults == {mesh.leaderboard.manifests[-1].evaluation.evaluator_fault}

@@ -1,13 +1,13 @@
-"""Kills a leaderboard with SIGKILL at every write to its database, and looks at what it leaves; prints one JSON line.
+"""Kills a leaderboard with SIGKILL at every write to its database and checks what it leaves; prints one JSON line.
 
-A life is a process with the real database, updater and generator that answers a fixed list of requests, reports each
-answer, closes its database half-way and goes on. It is killed at its k-th write: before it, when half of its bytes are
-there, or after it, when what it completes may be durable and is not answered. Then the same requests are made of a new
-leaderboard on the same file. Harm is
+A run is a process with the real database, updater and generator. It answers a fixed list of requests, prints each
+answer, and reopens its database half-way. It is killed at its k-th write: before the write, after half of its bytes, or
+after the write, when the change may be durable without an answer. The same requests are then sent to a new leaderboard
+on the same file. These are failures:
     unopened   the file cannot be opened again, or is damaged
-    lost       an answer that was reported is no longer given, or is another
+    lost       a printed answer is no longer given, or differs
     torn       the board breaks its own rules, or the log does not explain it
-    diverged   after all requests the file does not hold what an undisturbed life leaves
+    diverged   after all requests the file differs from that of an undisturbed run
 
     python tests/integration/leaderboard/board_kills.py [--every 1]
 """
@@ -62,7 +62,7 @@ SCORES = (10.0, 30.0, 30.0, 40.0, 5.0, 40.0)
 no better than its own earlier; an equal one evicts again."""
 CAPACITY = 2
 END = "end"
-"""What a life tells last."""
+"""The last line that a run prints."""
 
 MOMENTS = ("before", "half", "after")
 """When a life is killed, seen from its fatal write."""
@@ -245,12 +245,12 @@ class Writes:
 
 @dataclass(frozen=True)
 class Life:
-    """What a process has told."""
+    """The answers that a process printed."""
 
     answers: dict[str, bytes]
     """By request id."""
     writes: dict[str, int]
-    """How many writes there were when it told."""
+    """Number of writes before each answer."""
 
 
 def one_life(requests: Requests, folder: Path, fatal: int = 0, moment: str = "") -> Life:
@@ -289,13 +289,13 @@ def live(requests: Requests, folder: Path, writes: Writes, acknowledge: int) -> 
 # --- what is left ------------------------------------------------------------------------------------------------
 
 
-def look(requests: Requests, folder: Path, told: dict[str, bytes], whole: object, toll: Toll) -> None:
-    """Compares what a life left with what it had told, and with what an undisturbed one leaves (`whole`)."""
+def compare(requests: Requests, folder: Path, printed: dict[str, bytes], whole: object, toll: Toll) -> None:
+    """Compares the records of a run with the answers it printed, and with those of an undisturbed run (`whole`)."""
     database = folder / "board.sqlite"
     try:
         found = what_is_there(database)
         again: dict[str, bytes] = {}
-        toll.unacknowledged += len(found.answers) > len(told)
+        toll.unacknowledged += len(found.answers) > len(printed)
         asyncio.run(answers_to(requests, database, FolderStore(folder.parent / "store"), again.__setitem__))
         everything = what_is_there(database)
     except PodraceError as error:
@@ -305,7 +305,7 @@ def look(requests: Requests, folder: Path, told: dict[str, bytes], whole: object
     for flaw in (*found.flaws, *everything.flaws):
         print(flaw, file=sys.stderr)
     toll.torn += bool(found.flaws or everything.flaws)
-    toll.lost += any(again[key] != answer or found.answers.get(key) != answer for key, answer in told.items())
+    toll.lost += any(again[key] != answer or found.answers.get(key) != answer for key, answer in printed.items())
     toll.diverged += everything != whole
 
 
@@ -376,7 +376,7 @@ def kill_again_and_again(folder: Path, *, every: int) -> tuple[Toll, int]:
     for fatal, moment in deaths:
         place = folder / f"life-{fatal}-{moment}"
         place.mkdir()
-        look(requests, place, one_life(requests, place, fatal, moment).answers, whole, toll)
+        compare(requests, place, one_life(requests, place, fatal, moment).answers, whole, toll)
         toll.kills += 1
         shutil.rmtree(place)
     return toll, count

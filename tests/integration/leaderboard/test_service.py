@@ -130,7 +130,7 @@ async def test_all_agents_of_a_tournament_are_listed_page_by_page(client: Any) -
         if not token:
             break
     assert (numbers, sizes) == ([0, 1, 2, 3, 4], [2, 2, 1])
-    assert not (await client.call(client.reading.GetLineage, pb.GetLineageRequest(tournament_id="nobody"))).agents
+    assert not (await client.call(client.reading.GetLineage, pb.GetLineageRequest(tournament_id="unknown"))).agents
     listed = pb.ListCandidatesRequest(tournament_id=TOURNAMENT, page_size=2)
     stray = (await client.call(client.reading.ListCandidates, listed)).next_page_token
     with pytest.raises(InvalidArgument, match="does not belong to this list"):

@@ -42,7 +42,7 @@ TOURNAMENT = "cartpole-abc123"
 
 @dataclass
 class Clock:
-    """A clock that goes when told."""
+    """A clock that the test advances."""
 
     now: float = 1_700_000_000.0
 
@@ -111,7 +111,7 @@ class Mesh:
     async def judge(
         self, agent: Agent, score: float, standard_error: float, steps: int = 1000
     ) -> SubmitCandidateResponse:
-        """Has a candidate judged that nobody published."""
+        """Judges a candidate that was not published."""
         candidate = Candidate(
             candidate_id=digest(f"{agent.agent_id} {score}".encode()),
             tournament_id=agent.tournament_id,
@@ -226,7 +226,7 @@ class Race:
         return Counter(parent for agent_id in self.training for parent in agents[agent_id].parent_agent_ids)
 
     def run(self, agents: int) -> "Race":
-        """Goes on until so many agents were made."""
+        """Continues until this many agents were generated."""
         while len(self.generations) < agents:
             while len(self.training) < self.pods and len(self.generations) < agents:
                 agent, depth = self.next()

@@ -77,8 +77,8 @@ async def test_a_replay_of_unaltered_records_finds_no_difference(raced: Any) -> 
 
 
 async def test_an_unknown_tournament_cannot_be_replayed(raced: Any) -> None:
-    with pytest.raises(NotFound, match="tournament 'nobody': no agent of it was ever generated here"):
-        await raced.replay("nobody")
+    with pytest.raises(NotFound, match="tournament 'unknown': no agent of it was ever generated here"):
+        await raced.replay("unknown")
 
 
 def standing(transaction: Transaction) -> None:
@@ -94,7 +94,7 @@ def score(transaction: Transaction) -> None:
 
 
 def owner(transaction: Transaction) -> None:
-    change_answer(transaction, 2, lambda answer: setattr(answer.candidate, "agent_id", "somebody"))
+    change_answer(transaction, 2, lambda answer: setattr(answer.candidate, "agent_id", "unknown"))
 
 
 def hyperparameters(transaction: Transaction) -> None:
@@ -102,7 +102,7 @@ def hyperparameters(transaction: Transaction) -> None:
 
 
 def parents(transaction: Transaction) -> None:
-    change_agent(transaction, 9, lambda agent: agent.parent_agent_ids.append("somebody"))
+    change_agent(transaction, 9, lambda agent: agent.parent_agent_ids.append("unknown"))
 
 
 def seed(transaction: Transaction) -> None:
@@ -136,7 +136,7 @@ def change_agent(transaction: Transaction, number: int, change: Callable[[Agent]
         (standing, f"submission 5 of {TOURNAMENT}-a0 at the end: verdict was "),
         (best_score, f"submission 2 of {TOURNAMENT}-a0: best_score was 1000.0, is "),
         (score, f"submission 2 of {TOURNAMENT}-a0: "),
-        (owner, "submission 2 of somebody: was judged before its agent was generated"),
+        (owner, "submission 2 of unknown: was judged before its agent was generated"),
         (hyperparameters, f"agent {TOURNAMENT}-a3: hyperparameters was "),
         (parents, f"agent {TOURNAMENT}-a9: parent_agent_ids was "),
         (seed, f"agent {TOURNAMENT}-a0: seed was 1, is "),

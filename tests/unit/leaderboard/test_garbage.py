@@ -65,7 +65,7 @@ async def test_an_idle_board_is_cut_to_its_best_only_if_configured(mesh: Any, ma
     mesh.clock.now += 12 * HOUR
     board = [(await mesh.submit(agent, 9.0 - number)).candidate.candidate_id for number, agent in enumerate(agents)]
     for number, agent in enumerate(agents):
-        await mesh.submit(agent, -9.0 - number)  # their last: the board's are the last of nobody
+        await mesh.submit(agent, -9.0 - number)  # the last ones: those on the board are not the last of any agent
         await publish_more(mesh, agent)
     cut = Retention(best_of_idle_board=1, idle_seconds=24 * HOUR)
     mesh.clock.now += 23 * HOUR
@@ -196,7 +196,7 @@ async def cut_board(mesh: Any, make_spec: MakeSpec) -> tuple[list[Any], list[str
 
 
 def litter(mesh: Any) -> str:
-    """Something that nobody can reach, old enough to go."""
+    """An unreferenced object, old enough to be deleted."""
     name: str = mesh.store.put_object(b"a part whose manifest was never written")
     mesh.clock.now += 2 * HOUR
     return name
@@ -206,7 +206,7 @@ async def test_a_cut_board_that_is_used_again_is_collected_and_loses_nothing_mor
     mesh: Any, make_spec: MakeSpec
 ) -> None:
     agents, board = await cut_board(mesh, make_spec)
-    # It goes on: the whole board counts again, of which some is gone.
+    # It is used again: the whole board counts again, and some of its files are missing.
     latest = (await mesh.submit(agents[1], 7.0)).candidate.candidate_id
     await publish_more(mesh, agents[1])
     garbage = litter(mesh)
@@ -231,11 +231,11 @@ async def test_nothing_is_deleted_if_every_needed_checkpoint_is_missing(
     agent = await mesh.generate(make_spec(), 0)
     await mesh.submit(agent, 5.0)
     elsewhere = FolderStore(tmp_path / "another store", mesh.clock)
-    strangers = elsewhere.put_object(b"what another leaderboard keeps")
+    foreign_object = elsewhere.put_object(b"what another leaderboard keeps")
     mesh.clock.now += 2 * HOUR
     with pytest.raises(NotFound, match="is it the store of this leaderboard"):
         await collect_once(mesh.state, elsewhere, grace_seconds=HOUR, retention=CUT)
-    assert elsewhere.get_object(strangers)
+    assert elsewhere.get_object(foreign_object)
 
 
 async def test_nothing_is_deleted_if_a_needed_manifest_is_damaged(mesh: Any, make_spec: MakeSpec) -> None:

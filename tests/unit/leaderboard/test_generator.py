@@ -69,7 +69,7 @@ async def test_a_parent_has_a_bounded_number_of_unfinished_children(mesh: Any, m
 
 
 async def test_unknown_unfinished_agents_are_ignored(mesh: Any, make_spec: MakeSpec) -> None:
-    made = [await mesh.generate(make_spec(), number, ["somebody", f"{TOURNAMENT}-a7"]) for number in range(2)]
+    made = [await mesh.generate(make_spec(), number, ["unknown", f"{TOURNAMENT}-a7"]) for number in range(2)]
     generations = [await mesh.state.transact(records.get_generation, agent.agent_id) for agent in made]
     assert [generation.ended for generation in generations] == [generations[1].position, None]
 
@@ -115,7 +115,7 @@ async def test_failed_agents_are_recorded_with_the_agent_generated_next(mesh: An
     agents = [await mesh.generate(spec, number) for number in range(2)]
     for agent in agents:
         await mesh.submit(agent, 5.0)
-    heir = await mesh.generate(spec, 2, failed=[agents[0].agent_id, "somebody"])
+    heir = await mesh.generate(spec, 2, failed=[agents[0].agent_id, "unknown"])
     assert heir.reason.startswith("seat 0: a0 failed; continues from the best, a1 (5 ± 0.5)")
     generation = await mesh.state.transact(records.get_generation, heir.agent_id)
     failed = [(await mesh.state.transact(records.get_generation, agent.agent_id)).failed for agent in agents]

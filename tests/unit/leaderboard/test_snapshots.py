@@ -26,7 +26,7 @@ ABSENT = 64 * "0"
 
 
 @pytest.fixture
-def kept(mesh: Any) -> SnapshotRecorder:
+def recorder(mesh: Any) -> SnapshotRecorder:
     return SnapshotRecorder(mesh.state, mesh.store)
 
 
@@ -77,11 +77,11 @@ async def first_agent(mesh: Any, make_spec: MakeSpec, number: int = 0) -> Agent:
 
 
 async def test_a_snapshot_is_recorded_with_its_time_and_steps(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     digest = stored(mesh, agent, b"policy")
-    answer = (await kept.submit(request(agent, digest, 3, at=30.25))).snapshot
+    answer = (await recorder.submit(request(agent, digest, 3, at=30.25))).snapshot
     assert (answer.agent_id, answer.algorithm, answer.number, answer.champion) == (agent.agent_id, "ppo", 3, False)
     assert answer.running_duration.ToMilliseconds() == 30_250
     assert (answer.environment_steps, answer.agent_environment_steps) == (700, 100)
@@ -89,26 +89,26 @@ async def test_a_snapshot_is_recorded_with_its_time_and_steps(
 
 
 async def test_the_first_snapshot_of_an_agent_and_number_is_final(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
-    first = await kept.submit(request(agent, stored(mesh, agent, b"policy"), 3, at=30.0))
-    assert await kept.submit(request(agent, stored(mesh, agent, b"policy"), 3, at=30.0)) == first
-    # Another pod went on from an earlier checkpoint, and took it again.
+    first = await recorder.submit(request(agent, stored(mesh, agent, b"policy"), 3, at=30.0))
+    assert await recorder.submit(request(agent, stored(mesh, agent, b"policy"), 3, at=30.0)) == first
+    # Another pod resumed from an earlier checkpoint and took the snapshot again.
     claim(mesh.store, agent.agent_id, 2)
-    again = await kept.submit(request(agent, stored(mesh, agent, b"another policy"), 3, epoch=2, at=31.0))
+    again = await recorder.submit(request(agent, stored(mesh, agent, b"another policy"), 3, epoch=2, at=31.0))
     assert again == first
-    fourth = await kept.submit(request(agent, stored(mesh, agent, b"another policy"), 4, epoch=2))
+    fourth = await recorder.submit(request(agent, stored(mesh, agent, b"another policy"), 4, epoch=2))
     assert await listed(mesh) == [first.snapshot, fourth.snapshot]
 
 
 async def test_a_pod_that_lost_its_agent_cannot_submit_snapshots(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     claim(mesh.store, agent.agent_id, 2)
     with pytest.raises(FailedPrecondition, match="epoch 1 is stale"):
-        await kept.submit(request(agent, stored(mesh, agent, b"policy"), 1))
+        await recorder.submit(request(agent, stored(mesh, agent, b"policy"), 1))
     assert not await listed(mesh)
 
 
@@ -121,41 +121,41 @@ async def test_a_pod_that_lost_its_agent_cannot_submit_snapshots(
     ],
 )
 async def test_another_agents_snapshot_is_refused(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec, changes: dict[str, str], line: str
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec, changes: dict[str, str], line: str
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     with pytest.raises(InvalidArgument, match=line):
-        await kept.submit(request(agent, stored(mesh, agent, b"policy", **changes), 1))
+        await recorder.submit(request(agent, stored(mesh, agent, b"policy", **changes), 1))
 
 
 async def test_a_checkpoint_is_not_accepted_as_a_snapshot(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     digest = mesh.publish(agent, 5.0).checkpoint.manifest_digest
     with pytest.raises(InvalidArgument, match="is not a snapshot"):
-        await kept.submit(request(agent, digest, 1))
+        await recorder.submit(request(agent, digest, 1))
 
 
 async def test_an_invalid_submission_is_refused_and_not_recorded(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     digest = stored(mesh, agent, b"policy")
-    stranger = Agent(agent_id="t-a9")
+    unknown_agent = Agent(agent_id="t-a9")
     for wrong, error in [
         (request(agent, ABSENT, 1), NotFound),
         (request(agent, "nonsense", 1), InvalidArgument),
         (request(agent, digest, 0), InvalidArgument),
         (request(agent, digest, 1, at=-1.0), InvalidArgument),
-        (request(stranger, digest, 1), NotFound),
+        (request(unknown_agent, digest, 1), NotFound),
     ]:
         with pytest.raises(error):
-            await kept.submit(wrong)
+            await recorder.submit(wrong)
     path = mesh.store._object_path(digest)
     path.write_bytes(path.read_bytes()[:-1] + b"~")
     with pytest.raises(DataLoss):
-        await kept.submit(request(agent, digest, 1))
+        await recorder.submit(request(agent, digest, 1))
     assert not await listed(mesh)
 
 
@@ -163,17 +163,17 @@ async def test_an_invalid_submission_is_refused_and_not_recorded(
 
 
 async def test_the_champions_snapshot_is_the_policy_of_the_best_at_that_time(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     first, second = [await mesh.generate(make_spec(), number) for number in range(2)]
-    assert not (await kept.champion(champions(1))).HasField("snapshot")
+    assert not (await recorder.champion(champions(1))).HasField("snapshot")
     best = (await mesh.submit(first, 5.0, environment_steps=800)).candidate
-    early = (await kept.champion(champions(2, steps=1800))).snapshot
+    early = (await recorder.champion(champions(2, steps=1800))).snapshot
     assert (early.agent_id, early.champion, early.number) == (first.agent_id, True, 2)
     assert (early.environment_steps, early.tournament_environment_steps) == (800, 1800)
     await mesh.submit(second, 9.0)
-    assert (await kept.champion(champions(2, steps=99))).snapshot == early, "that time has passed"
-    late = (await kept.champion(champions(3))).snapshot
+    assert (await recorder.champion(champions(2, steps=99))).snapshot == early, "that time has passed"
+    late = (await recorder.champion(champions(3))).snapshot
     assert late.agent_id == second.agent_id
     manifest = read_manifest(mesh.store, early.manifest_digest)
     assert [part.name for part in manifest.parts] == ["policy"]
@@ -183,47 +183,47 @@ async def test_the_champions_snapshot_is_the_policy_of_the_best_at_that_time(
 
 
 async def test_an_unchanged_champion_has_one_manifest_for_all_snapshots(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
     await mesh.submit(agent, 5.0)
-    digests = [(await kept.champion(champions(number))).snapshot.manifest_digest for number in (1, 2, 3)]
+    digests = [(await recorder.champion(champions(number))).snapshot.manifest_digest for number in (1, 2, 3)]
     assert len(set(digests)) == 1
     assert len(await listed(mesh)) == 3
 
 
 async def test_an_agents_snapshot_has_the_tournament_steps_of_the_champions_of_its_number(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
     await mesh.submit(agent, 5.0)
     for number in (1, 2, 3):
-        await kept.submit(request(agent, stored(mesh, agent, b"%d" % number), number))
-    await kept.champion(champions(2, steps=4321))
+        await recorder.submit(request(agent, stored(mesh, agent, b"%d" % number), number))
+    await recorder.champion(champions(2, steps=4321))
     found = {(one.champion, one.number): one.tournament_environment_steps for one in await listed(mesh)}
     assert found == {(False, 1): 0, (False, 2): 4321, (False, 3): 0, (True, 2): 4321}
 
 
 @pytest.mark.parametrize("number", [0])
-async def test_a_champions_snapshot_needs_a_number(kept: SnapshotRecorder, number: int) -> None:
+async def test_a_champions_snapshot_needs_a_number(recorder: SnapshotRecorder, number: int) -> None:
     with pytest.raises(InvalidArgument, match="number = 0"):
-        await kept.champion(champions(number))
+        await recorder.champion(champions(number))
 
 
 async def test_a_policy_recorded_while_its_candidate_is_evicted_and_collected_stays_readable(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await one_place_for_two(mesh, make_spec)
     evicted = await old_best(mesh, first)
-    noting = kept._record
+    noting = recorder._record
 
     async def note_late(draft: Snapshot) -> Snapshot:
         await mesh.submit(second, 9.0)
         await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=Retention())
         return await noting(draft)
 
-    monkeypatch.setattr(kept, "_record", note_late)
-    snapshot = (await kept.champion(champions(1))).snapshot
+    monkeypatch.setattr(recorder, "_record", note_late)
+    snapshot = (await recorder.champion(champions(1))).snapshot
     assert snapshot.agent_id == first.agent_id
     with pytest.raises(NotFound):
         read_manifest(mesh.store, evicted)
@@ -232,7 +232,7 @@ async def test_a_policy_recorded_while_its_candidate_is_evicted_and_collected_st
 
 
 async def test_the_next_candidate_is_recorded_if_the_first_was_collected_before_its_policy_was_read(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await one_place_for_two(mesh, make_spec)
     await old_best(mesh, first)
@@ -247,17 +247,17 @@ async def test_the_next_candidate_is_recorded_if_the_first_was_collected_before_
         return found
 
     monkeypatch.setattr(mesh.state, "transact", transact_then_lose)
-    assert (await kept.champion(champions(1))).snapshot.agent_id == second.agent_id
+    assert (await recorder.champion(champions(1))).snapshot.agent_id == second.agent_id
 
 
 async def test_missing_files_of_the_first_candidate_are_reported(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
     best = (await mesh.submit(agent, 5.0)).candidate.candidate_id
     mesh.store._object_path(best).unlink()
     with pytest.raises(NotFound, match=best):
-        await kept.champion(champions(1))
+        await recorder.champion(champions(1))
     assert not await listed(mesh)
 
 
@@ -278,10 +278,10 @@ async def old_best(mesh: Any, agent: Agent) -> str:
 # --- lists and garbage -------------------------------------------------------------------------------------------
 
 
-async def test_pages_together_are_the_whole_list(mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec) -> None:
+async def test_pages_together_are_the_whole_list(mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec) -> None:
     agent = await first_agent(mesh, make_spec)
     for number in range(1, 6):
-        await kept.submit(request(agent, stored(mesh, agent, b"%d" % number), number))
+        await recorder.submit(request(agent, stored(mesh, agent, b"%d" % number), number))
     whole = await listed(mesh)
     assert [one.number for one in whole] == [1, 2, 3, 4, 5]
     assert [one.sequence for one in whole] == [1, 2, 3, 4, 5]
@@ -292,20 +292,20 @@ async def test_pages_together_are_the_whole_list(mesh: Any, kept: SnapshotRecord
 
 
 async def test_snapshots_are_kept_as_long_as_the_board_without_other_checkpoint_files(
-    mesh: Any, kept: SnapshotRecorder, make_spec: MakeSpec
+    mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     one_place = {"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 1}
     first, second = [await mesh.generate(make_spec(evolution=one_place), number) for number in range(2)]
     evicted = (await mesh.submit(first, 5.0)).candidate.candidate_id
-    crowned = (await kept.champion(champions(1))).snapshot.manifest_digest
-    own = (await kept.submit(request(first, stored(mesh, first, b"own"), 1))).snapshot.manifest_digest
-    lost = stored(mesh, first, b"nobody was told of this one")
+    champion_digest = (await recorder.champion(champions(1))).snapshot.manifest_digest
+    own = (await recorder.submit(request(first, stored(mesh, first, b"own"), 1))).snapshot.manifest_digest
+    lost = stored(mesh, first, b"published, never submitted")
     await mesh.submit(second, 9.0)
     for attempt in range(3):
         await mesh.submit(first, -1.0 - attempt)
     mesh.clock.now += 2 * HOUR
     await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=Retention())
-    for digest in (crowned, own):
+    for digest in (champion_digest, own):
         for part in read_manifest(mesh.store, digest).parts:
             read_part(mesh.store, part)
     for digest in (evicted, lost):
@@ -314,6 +314,6 @@ async def test_snapshots_are_kept_as_long_as_the_board_without_other_checkpoint_
     mesh.clock.now += 48 * HOUR
     cut = Retention(best_of_idle_board=1, idle_seconds=24 * HOUR)
     await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=cut)
-    for digest in (crowned, own):
+    for digest in (champion_digest, own):
         with pytest.raises(NotFound):
             read_manifest(mesh.store, digest)

@@ -123,7 +123,7 @@ async def test_an_eviction_is_stored_with_its_reason(mesh: Any, agents: list[Age
 async def test_a_pod_that_lost_its_agent_is_refused_and_its_successor_is_not(mesh: Any, agents: list[Agent]) -> None:
     request = mesh.publish(agents[0], 5.0, lease_epoch=1)
     claim(mesh.store, agents[0].agent_id, 2)
-    with pytest.raises(FailedPrecondition, match="was handed out again") as refused:
+    with pytest.raises(FailedPrecondition, match="was assigned again") as refused:
         await mesh.updater.submit(request)
     assert refused.value.reason == STALE_EPOCH
     request.lease_epoch = 2
@@ -138,9 +138,9 @@ async def test_an_epoch_that_was_never_claimed_is_refused(mesh: Any, agents: lis
 
 
 async def test_an_agent_that_was_never_generated_is_not_found(mesh: Any, agents: list[Agent]) -> None:
-    stranger = Agent(agent_id="t-a0", tournament_id="t", algorithm="ppo")
+    unknown_agent = Agent(agent_id="t-a0", tournament_id="t", algorithm="ppo")
     with pytest.raises(NotFound, match="agent 't-a0' was never generated here"):
-        await mesh.submit(stranger, 5.0)
+        await mesh.submit(unknown_agent, 5.0)
 
 
 async def test_a_manifest_that_is_not_in_the_store_is_not_found(mesh: Any, agents: list[Agent]) -> None:

@@ -160,8 +160,8 @@ def test_a_failing_algorithm_leaves_and_its_turns_go_to_the_others(
     agents = [generation.agent for generation in race.generations]
     failed = [agent for agent in agents if agent.algorithm == "dqn"]
     assert len(failed) <= 4
-    (told,) = [agent.reason for agent in agents if "leaves the draw" in agent.reason]
-    assert told.endswith("; dqn leaves the draw: none of its agents was ever scored, and 2 have ended")
+    (reason,) = [agent.reason for agent in agents if "leaves the draw" in agent.reason]
+    assert reason.endswith("; dqn leaves the draw: none of its agents was ever scored, and 2 have ended")
     last = Counter(agent.algorithm for agent in agents[-40:])
     assert set(last) == {"ppo", "a2c"}
     if strategy in ("random-search", "generational"):

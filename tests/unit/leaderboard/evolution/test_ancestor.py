@@ -184,8 +184,8 @@ def test_the_best_candidate_is_the_one_on_the_board_or_else_the_last(make_spec: 
     assert best_of(agent_id, roomy, better) is None
 
 
-class SaysFresh:
-    """A custom generator, as far as whoever asks is concerned; remembers what it was asked about."""
+class FreshProposer:
+    """A generator plugin that always proposes a fresh agent; records the numbers of the agents."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -208,7 +208,7 @@ async def test_a_generator_plugin_is_not_called_for_agents_that_start_from_the_a
     ancestor, best = await ancestor_of(mesh, make_spec)
     rounds = {"synchronous": True, "pool": {"maximum_pods": 2}} if synchronous else {}
     spec = after(make_spec, ancestor.agent_id, evolution={"generator": "python:mine:propose"}, **rounds)
-    plugins = SaysFresh()
+    plugins = FreshProposer()
     mesh.generator = Generator(mesh.state, plugins)  # type: ignore[arg-type]
     agents = [await mesh.generate(spec, number, tournament_id=NEW) for number in (0, 1, 3, 2, 4)]
     agents.sort(key=lambda agent: agent.number)

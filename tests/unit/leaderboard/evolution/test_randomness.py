@@ -16,7 +16,7 @@ def test_a_stream_depends_only_on_seed_purpose_and_number() -> None:
 
 
 def test_streams_and_seeds_are_those_of_every_earlier_version() -> None:
-    # Whoever changes these numbers changes the population of every specification that was ever run.
+    # A change of these numbers changes the population of every specification.
     assert stream(0, "fresh", 1).random() == 0.7756631537937142
     assert agent_seed(0, 0) == 330816607163945591
 

@@ -23,7 +23,7 @@ def test_later_agents_take_the_free_seat_with_the_fewest_agents(make_population:
 def test_a_seat_that_waited_longer_comes_first_and_a_new_one_need_not_catch_up(
     make_population: MakePopulation, row: Row
 ) -> None:
-    # All have had two agents since seat 2 was new, but for seat 1, which had been busy.
+    # All have had two agents since seat 2 was new, except seat 1, which was busy.
     rows = [row(0, 1.0), row(0, 1.0), row(1, 1.0), row(2, 1.0), row(0, 1.0), row(0, 1.0), row(2, 1.0)]
     seats = make_population(rows).seats()
     assert next_seat(seats, 3) == (1, seats[1])
@@ -57,8 +57,8 @@ def test_a_seat_remembers_its_agents_and_the_last_score_of_each(make_population:
 
 
 def test_an_agent_that_ended_without_a_score_has_failed(make_population: MakePopulation, row: Row) -> None:
-    silent, told, fine = make_population([row(0), row(1, 1.0, failed=True), row(2, 1.0)]).seats()
-    assert [silent.failed, told.failed, fine.failed] == [True, True, False]
+    unscored, reported, fine = make_population([row(0), row(1, 1.0, failed=True), row(2, 1.0)]).seats()
+    assert [unscored.failed, reported.failed, fine.failed] == [True, True, False]
 
 
 def test_scores_of_another_algorithm_do_not_count_for_the_seat(make_population: MakePopulation, row: Row) -> None:

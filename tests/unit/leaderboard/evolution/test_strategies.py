@@ -47,7 +47,7 @@ def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 RACED: dict[str, Any] = {}
-"""Races by their settings: nobody changes them."""
+"""Simulated tournaments by their settings; never modified."""
 
 
 @pytest.fixture

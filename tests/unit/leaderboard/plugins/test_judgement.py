@@ -41,9 +41,9 @@ def test_an_invalid_answer_is_refused_by_name(answer: JudgeCandidateResponse, wo
 def test_a_candidate_records_the_opinion_and_keeps_its_score(make_candidate: Make) -> None:
     answer = JudgeCandidateResponse(opinion=OPINION_ACCEPT, rank_score=2.5, reason="why\nnot")
     check(answer)
-    told = with_opinion(make_candidate(3, 7.0), "python:mine:judge", answer)
-    assert (told.opinion, told.rank_score, told.score, told.agent_number) == (OPINION_ACCEPT, 2.5, 7.0, 3)
-    assert told.opinion_reason == "python:mine:judge: why not (ranked by 2.5)"
+    judged = with_opinion(make_candidate(3, 7.0), "python:mine:judge", answer)
+    assert (judged.opinion, judged.rank_score, judged.score, judged.agent_number) == (OPINION_ACCEPT, 2.5, 7.0, 3)
+    assert judged.opinion_reason == "python:mine:judge: why not (ranked by 2.5)"
 
 
 def test_an_opinion_accepts_the_worst_and_refuses_the_best(make_candidate: Make) -> None:
@@ -70,7 +70,7 @@ def test_with_rank_scores_a_full_board_ignores_the_noise(make_candidate: Make) -
     candidate = make_candidate(1, 5.1, 3.0, opinion=OPINION_BY_RANK, rank_score=1.1)
     best = make_candidate(2, 9.0, rank_score=9.0)
     assert judge((best, last), candidate, 2).standings[candidate.candidate_id].verdict == VERDICT_ACCEPTED
-    # The same by the rules of the house: within one standard error of the difference the last stays.
+    # The same by the built-in rules: within one standard error of the difference the last stays.
     for one in (best, last, candidate):
         one.ClearField("rank_score")
     candidate.opinion = OPINION_UNSPECIFIED
@@ -80,11 +80,11 @@ def test_with_rank_scores_a_full_board_ignores_the_noise(make_candidate: Make) -
 def test_candidates_without_a_rank_score_rank_behind_those_with_one(make_candidate: Make) -> None:
     keyed, other = make_candidate(0, 5.0, rank_score=-1e9), make_candidate(1, 1e9)
     assert sorted([other, keyed], key=rank_key) == [keyed, other]
-    failed = without_opinion(other, "the updater u broke off")
+    failed = without_opinion(other, "the updater u crashed")
     judgement = judge((keyed,), failed, 1)
     assert judgement.board == (keyed,)
     assert judgement.standings[other.candidate_id].reason.startswith(
-        "the updater u broke off; built-in rules instead: the board is full"
+        "the updater u crashed; built-in rules instead: the board is full"
     )
 
 

@@ -173,4 +173,4 @@ def test_the_answer_has_rank_verdict_reason_and_the_highest_score(make_candidate
 def test_a_rank_counts_from_one_and_is_zero_off_the_board(make_candidate: Make) -> None:
     board = (make_candidate(0, 9.0), make_candidate(1, 2.0))
     assert [rank_of(board, candidate.candidate_id) for candidate in board] == [1, 2]
-    assert rank_of(board, "somebody else") == 0
+    assert rank_of(board, "another") == 0

@@ -1,7 +1,7 @@
-"""A leaderboard under whatever may happen to it, beside a model that remembers only what was answered.
+"""A leaderboard under random requests and crashes, compared with a model that remembers only the answers.
 
-The model knows the contract, not the code: what was answered once stays true, nothing comes from nowhere, and a board
-is in order. A crash is a copy of the files as a kill leaves them, taken before or after a request nobody was answered.
+The model follows the contract, not the code: an answer stays true, every record belongs to a request, and a board is in
+order. A crash is a copy of the files as a kill leaves them, taken before or after a request that got no answer.
 """
 
 import asyncio
@@ -233,7 +233,7 @@ class BoardHistory(RuleBasedStateMachine):
 
     @rule(one=published, epoch=st.integers(0, 9), request_id=st.sampled_from(["", "another"]))
     def repeat(self, one: Published, epoch: int, request_id: str) -> None:
-        """Under any epoch and any request id, a candidate has the outcome that was told."""
+        """Under any epoch and any request id, a candidate has the outcome of the first answer."""
         digest_ = one.request.checkpoint.manifest_digest
         again = pb.SubmitCandidateRequest()
         again.CopyFrom(one.request)
@@ -281,7 +281,7 @@ class BoardHistory(RuleBasedStateMachine):
         new = self._publish(agent, score, 1.0, 1000)
         self.epochs[agent.agent_id] += 1
         claim(self.store, agent.agent_id, self.epochs[agent.agent_id])
-        with self._nothing_changes(), pytest.raises(FailedPrecondition, match="was handed out again"):
+        with self._nothing_changes(), pytest.raises(FailedPrecondition, match="was assigned again"):
             self._ask(self.updater.submit(new.request))
         # Its successor submits what it finds.
         new.request.lease_epoch = self.epochs[agent.agent_id]
@@ -296,7 +296,7 @@ class BoardHistory(RuleBasedStateMachine):
             self._ask(self.updater.submit(new.request))
 
     @rule(number=st.integers(50, 60))
-    def submit_for_nobody(self, number: int) -> None:
+    def submit_without_an_answer(self, number: int) -> None:
         agent = pb.Agent(agent_id=f"{TOURNAMENT}-a{number}", algorithm="ppo")
         new = self._publish(agent, 1e6, 1.0, 1000)
         with self._nothing_changes(), pytest.raises(NotFound, match="was never generated here"):
@@ -304,7 +304,7 @@ class BoardHistory(RuleBasedStateMachine):
 
     @rule(target=published, agent=agents, score=SCORES, done=st.booleans(), number=st.integers(0, NUMBERS - 1))
     def crash_before_the_answer(self, agent: pb.Agent, score: float, done: bool, number: int) -> Published:
-        """A submission and a generation were under way: they are done or they are not, and nobody was told."""
+        """A submission and a generation were under way: they are done or not, and no answer was sent."""
         new = self._publish(agent, score, 1.0, 1000)
         before = self._copy()
         self._ask(self.updater.submit(new.request))
@@ -346,7 +346,7 @@ class BoardHistory(RuleBasedStateMachine):
     # --- what must hold ---
 
     @invariant()
-    def every_answer_is_on_record_and_nothing_comes_from_nowhere(self) -> None:
+    def every_answer_is_on_record_and_nothing_else(self) -> None:
         recorded = self._list(all_submissions=True)
         assert [candidate.sequence for candidate in recorded] == list(range(1, len(recorded) + 1))
         names = [candidate.candidate_id for candidate in recorded]
@@ -354,8 +354,8 @@ class BoardHistory(RuleBasedStateMachine):
         assert self.answered.keys() <= set(names) <= self.answered.keys() | self.unanswered
         for candidate in recorded:
             if candidate.candidate_id in self.answered:
-                told = self.answered[candidate.candidate_id].candidate
-                assert (candidate.score, candidate.sequence) == (told.score, told.sequence)
+                answered = self.answered[candidate.candidate_id].candidate
+                assert (candidate.score, candidate.sequence) == (answered.score, answered.sequence)
 
     @invariant()
     def ranks_are_a_total_order(self) -> None:
@@ -374,7 +374,7 @@ class BoardHistory(RuleBasedStateMachine):
             assert (candidate.verdict == pb.VERDICT_ACCEPTED) == (candidate.candidate_id in on_board)
 
     @invariant()
-    def who_was_accepted_is_on_the_board_or_was_evicted_and_never_returns(self) -> None:
+    def an_accepted_candidate_is_on_the_board_or_evicted_forever(self) -> None:
         if self.synchronous:
             # All are judged again in the canonical order whenever one comes.
             self.board = self._list(all_submissions=False)
@@ -382,8 +382,10 @@ class BoardHistory(RuleBasedStateMachine):
         for candidate in self._list(all_submissions=True):
             if candidate.candidate_id not in self.answered:
                 continue
-            told = self.answered[candidate.candidate_id].candidate.verdict
-            allowed = {pb.VERDICT_REFUSED} if told == pb.VERDICT_REFUSED else {pb.VERDICT_ACCEPTED, pb.VERDICT_EVICTED}
+            answered = self.answered[candidate.candidate_id].candidate.verdict
+            allowed = (
+                {pb.VERDICT_REFUSED} if answered == pb.VERDICT_REFUSED else {pb.VERDICT_ACCEPTED, pb.VERDICT_EVICTED}
+            )
             assert candidate.verdict in allowed
         board = self._list(all_submissions=False)
         known = {candidate.candidate_id for candidate in self.board}
@@ -392,7 +394,7 @@ class BoardHistory(RuleBasedStateMachine):
         self.board = board
 
     @invariant()
-    def every_agent_is_as_it_was_told(self) -> None:
+    def every_agent_is_as_it_was_answered(self) -> None:
         found = self._query(queries.lineage, EVERYBODY).agents
         numbers = {agent.number: agent for agent in found}
         assert len(numbers) == len(found)

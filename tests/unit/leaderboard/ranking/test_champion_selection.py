@@ -73,9 +73,9 @@ def test_failed_evaluations_are_ignored(make_spec: MakeSpec, board: Board) -> No
     failed = [FreshEvaluation(candidate_id=candidate.candidate_id) for candidate in board[:3]]
     answer = name_champion(spec_of(make_spec), board, [failed[0], fresh(board[2], 1.0), failed[1]])
     assert (answer.champion, list(answer.contenders)) == (board[2], [])
-    nobody = name_champion(spec_of(make_spec), board, failed)
-    assert nobody.champion == board[0]
-    assert nobody.reason == "a0 (100 ± 3) is first on the board; no fresh evaluation of a contender succeeded"
+    unevaluated = name_champion(spec_of(make_spec), board, failed)
+    assert unevaluated.champion == board[0]
+    assert unevaluated.reason == "a0 (100 ± 3) is first on the board; no fresh evaluation of a contender succeeded"
     broken = [fresh(candidate, math.nan) for candidate in board[:3]]
     assert name_champion(spec_of(make_spec), board, broken).champion == board[0]
 

@@ -13,14 +13,18 @@ def test_an_agent_is_summarized_by_its_submissions(make_candidate: MakeCandidate
     last = make_candidate(1, 7.0, environment_steps=3000, agent_environment_steps=2000, core_seconds=12.0)
     child = Agent(agent_id=good.agent_id, starting_checkpoint=Checkpoint(manifest_digest="start"))
     unscored = Agent(agent_id="t-a2", starting_checkpoint=Checkpoint(manifest_digest="start"))
-    told, silent = summaries_of([child, unscored], {child.agent_id: 1, "t-a2": 1}, [parent, good, last])
-    assert (told.agent_id, told.depth, told.submissions) == (good.agent_id, 1, 2)
-    assert (told.environment_steps, told.lineage_environment_steps, told.core_seconds) == (2000, 3000, 12.0)
-    assert (told.best, told.last) == (good, last)
-    assert told.learning_speed == (7.0 - 5.0) / 2000
-    assert (silent.submissions, silent.environment_steps, silent.lineage_environment_steps) == (0, 0, 1000)
-    assert not silent.HasField("best")
-    assert not silent.HasField("learning_speed")
+    summary, unscored_summary = summaries_of([child, unscored], {child.agent_id: 1, "t-a2": 1}, [parent, good, last])
+    assert (summary.agent_id, summary.depth, summary.submissions) == (good.agent_id, 1, 2)
+    assert (summary.environment_steps, summary.lineage_environment_steps, summary.core_seconds) == (2000, 3000, 12.0)
+    assert (summary.best, summary.last) == (good, last)
+    assert summary.learning_speed == (7.0 - 5.0) / 2000
+    assert (
+        unscored_summary.submissions,
+        unscored_summary.environment_steps,
+        unscored_summary.lineage_environment_steps,
+    ) == (0, 0, 1000)
+    assert not unscored_summary.HasField("best")
+    assert not unscored_summary.HasField("learning_speed")
 
 
 def test_summaries_come_in_the_order_of_the_agents(make_candidate: MakeCandidate) -> None:

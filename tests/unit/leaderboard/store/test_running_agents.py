@@ -67,7 +67,7 @@ async def test_the_cache_equals_what_a_restart_reads(mesh: Any, monkeypatch: pyt
         name = draw.choice(sorted(expected))
         staying = {agent for agent in expected[name] if draw.random() < 0.7}
         work: Callable[..., Any] = make if draw.random() < 0.8 else make_and_undo
-        others = [*staying, "somebody"]
+        others = [*staying, "unknown"]
         try:
             made = await transact(work, known, name, step, others)
         except Undone:
