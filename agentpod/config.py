@@ -67,8 +67,8 @@ class PodConfig:
     orphan_seconds: float = 60.0
     """Without an answer from the orchestrator for this long, the pod publishes and exits."""
     standing: bool = False
-    """Whether the pod was started from outside and works for any tournament. Asked to drain, it gives back its
-    assignment and asks for another one. Only a signal or its lifeline ends it."""
+    """Whether the pod was started from outside and works for any tournament. When it is drained, it completes
+    its assignment and asks for another one. Only a signal or its lifeline ends it."""
     role_wait_seconds: float = 15.0
     """If a lost role does not serve again within this time, the pod exits."""
     plane_folder: Path = Path("/dev/shm")

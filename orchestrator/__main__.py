@@ -87,7 +87,7 @@ async def _work(config: Config, reconciler: Reconciler, servicer: OrchestratorSe
     reconciler.stop()
     await running
     if config.mesh_id:
-        # Pods publish and give back their work, so calls are answered until all pods have stopped.
+        # Pods publish and complete their assignments, so calls are answered until all pods have stopped.
         servicer.refuse_new()
         await reconciler.stop_all_pods(config.stop_grace_seconds)
     servicer.close()

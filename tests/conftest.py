@@ -1,7 +1,8 @@
 """Set-up that all tests share: threads, logs, and how tests are spread over processes."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from typing import Any
 
 import pytest
 import structlog
@@ -39,3 +40,14 @@ def logs_as_they_come() -> Iterator[None]:
     yield
     structlog.contextvars.clear_contextvars()
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def log_lines() -> Iterator[list[MutableMapping[str, Any]]]:
+    """What this process logs during the test: one dictionary per line, with the message as `event`, `log_level`,
+    the keys of the call, and the ids that are bound (`agent_id`, `tournament_id`).
+
+    The pod of tests/integration/agentpod/test_log.py is an example. A child process has a log of its own.
+    """
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        yield lines

@@ -179,6 +179,7 @@ class Leader:
                 progress = ProgressReporter(lease.progress)
                 try:
                     work = assignment.WhichOneof("work")
+                    _log.info("assignment begins", work=work or "unknown", lease_epoch=assignment.lease_epoch)
                     if work == "evaluate":
                         return await self._evaluate(lease, progress)
                     return await (self._train(lease, progress) if work == "train" else self._give_back(lease))
@@ -189,7 +190,7 @@ class Leader:
     async def _give_back(self, lease: Lease) -> int | None:
         """Completes an assignment whose kind of work this build does not know."""
         ending = Ending(orchestrator_pb.OUTCOME_DRAINED, "this pod does not know this kind of work")
-        _log.error("assignment given back", assignment_id=lease.assignment.assignment_id, reason=ending.message)
+        _log.error("assignment not understood", assignment_id=lease.assignment.assignment_id, reason=ending.message)
         await self._complete(lease, ending)
         return ending.exit_code
 
@@ -216,8 +217,7 @@ class Leader:
         except PodraceError as error:
             ending = ending_of_error(error, opened=setup.opened)
             await self._leave(publish=ending.publish)
-        outcome = orchestrator_pb.Outcome.Name(ending.outcome)
-        _log.info("assignment ends", outcome=outcome, reason=ending.message)
+        _log_ending(ending)
         await self._complete(lease, ending)
         return ending.exit_code
 
@@ -240,13 +240,15 @@ class Leader:
         progress.enter(orchestrator_pb.POD_ACTIVITY_EVALUATING)
         evaluating = asyncio.create_task(self._evaluate_checkpoint(lease, progress))
         evaluation: Evaluation | None = None
-        ending = Ending(orchestrator_pb.OUTCOME_DRAINED, "stopped", exit_code=EXIT_DONE)
         if await finish_unless_stopped(evaluating, lease.stop):
             try:
                 evaluation = evaluating.result()
                 ending = Ending(orchestrator_pb.OUTCOME_FINISHED)
             except PodraceError as error:
                 ending = ending_of_error(error, opened=True)
+        else:
+            ending = Ending(orchestrator_pb.OUTCOME_DRAINED, lease.stop.result(), exit_code=EXIT_DONE)
+        _log_ending(ending)
         await self._complete(lease, ending, evaluation)
         return ending.exit_code
 
@@ -265,6 +267,10 @@ class Leader:
         if ending.outcome == orchestrator_pb.OUTCOME_DRAINED and ending.exit_code is None:
             # The cause may still be there: without a pause the pod would acquire and give up in a tight loop.
             await asyncio.sleep(GIVEN_UP_SECONDS)
+
+
+def _log_ending(ending: Ending) -> None:
+    _log.info("assignment ends", outcome=orchestrator_pb.Outcome.Name(ending.outcome), reason=ending.message)
 
 
 class LearnerServicer(pb_grpc.LearnerServiceServicer):

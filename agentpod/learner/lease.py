@@ -149,6 +149,7 @@ class Lease:
                 self._orchestrator.RenewAssignment, request, deadline_seconds=RENEW_DEADLINE_SECONDS
             )
         except (FailedPrecondition, NotFound) as error:
+            _log.warning("the lease is lost", error=error.message)
             self.request_stop(error.message, held=False)
         except PodraceError as error:
             silence = self._clock() - self._last_answer
@@ -163,6 +164,11 @@ class Lease:
         self._lease_seconds = response.lease_duration.ToTimedelta().total_seconds()
         if response.HasField("running_duration"):
             self._running = _seconds(response.running_duration), self._clock()
+        if response.directive != pb.DIRECTIVE_CONTINUE and not self.stop.done():
+            directive = (
+                pb.Directive.Name(response.directive) if response.directive in pb.Directive.values() else "unknown"
+            )
+            _log.info("directive received", directive=directive, reason=response.reason)
         if response.directive == pb.DIRECTIVE_CANCEL:
             self.request_stop(response.reason or "the orchestrator cancelled the assignment", held=False)
         elif response.directive != pb.DIRECTIVE_CONTINUE:

@@ -161,7 +161,7 @@ def preferences(current: str, others: Mapping[str, int], entitled: Mapping[str, 
 def decide_external(
     now: float, capacity: Capacity, demands: Sequence[Demand], views: Sequence[PodView], limits: Limits
 ) -> tuple[list[Action], str]:
-    """Like `pool_size.decide`, for pods that cannot be started or killed: surplus pods are asked to give back work.
+    """Like `pool_size.decide`, for pods that cannot be started or killed: surplus pods are drained.
 
     Args:
         now: Monotonic time.

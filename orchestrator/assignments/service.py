@@ -195,7 +195,7 @@ class Assignments:
     # --- complete ---------------------------------------------------------------------------------------------
 
     async def complete(self, request: pb.CompleteAssignmentRequest) -> None:
-        """Completes an assignment: its work is finished, failed, or given back.
+        """Completes an assignment: its work is finished, failed, or drained.
 
         Raises:
             InvalidArgument: The outcome is missing, or the reported progress is implausible.

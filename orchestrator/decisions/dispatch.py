@@ -93,7 +93,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Drain:
-    """Ask the pod to give back its work and stop."""
+    """Ask the pod to complete its assignment and stop."""
 
     reason: str
 
@@ -176,7 +176,7 @@ def direct(*, held: bool, training: bool, drain_reason: str, end_reason: str) ->
     """Decides what a pod that renews a lease must do.
 
     Args:
-        held: Whether the work was not given back in the meantime.
+        held: Whether the assignment has not been completed in the meantime.
         training: True for an agent, False for an evaluation, which is completed even after the tournament has ended.
         drain_reason: See `DispatchState`.
         end_reason: See `DispatchState`.

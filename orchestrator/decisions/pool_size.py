@@ -12,7 +12,7 @@ Rules:
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from orchestrator.decisions.resources import Capacity, FreeResources, Resources
@@ -23,6 +23,8 @@ FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
 MAXIMUM_DEATHS = 5
 """A tournament fails after this many pods in a row that died before they did useful work."""
+PACE = "pool.step_pods, pool.cooldown_duration"
+"""Keys of a specification that make a pool grow and shrink in steps."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Demand:
     """Minimum time between two changes of the pool's size."""
     granted: PoolGrant | None = None
     """The current size; None at first."""
+    evaluations_only: bool = False
+    """Whether the tournament no longer trains, so that `maximum_pods` is not that of its specification."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,7 @@ def decide(
     staying = [pod for pod in pods if pod.drained_since is None]
     actions: list[Action] = [action for pod in draining for action in _enforce_drain(now, pod, limits)]
     counts = Counter(map(tournament_of, staying))
-    actions += _retire_surplus(now, demands, desired, counts, staying)
+    actions += _retire_surplus(now, capacity.unoccupied, demands, desired, counts, staying)
     free = _free(capacity, pods)
     if limits.start_pods and capacity.closed:
         actions += [PoolShort(demand.tournament_id, capacity.closed) for demand in demands]
@@ -264,6 +268,7 @@ def _enforce_drain(now: float, pod: PodView, limits: Limits) -> list[Action]:
 
 def _retire_surplus(
     now: float,
+    unoccupied: FreeResources,
     demands: Sequence[Demand],
     desired: Mapping[str, int],
     counts: Counter[str],
@@ -273,17 +278,19 @@ def _retire_surplus(
 
     Busy pods are kept before idle ones, then pods whose agent has a score, the highest first, then older pods.
     """
-    names = {demand.tournament_id for demand in demands}
     too_many = {name for name, count in counts.items() if count > desired.get(name, 0)}
     kept: Counter[str] = Counter()
     actions: list[Action] = []
     if not too_many:
         return actions
+    limits = {name: _why_no_more(name, unoccupied, demands, desired) for name in too_many}
     concerned = [(pod, pod.activity(now)) for pod in staying if pod.tournament_id in too_many]
     for pod, activity in sorted(concerned, key=_most_valuable_first):
-        kept[pod.tournament_id] += 1
-        if kept[pod.tournament_id] > desired.get(pod.tournament_id, 0):
-            actions.append(RetirePod(pod.pod_id, _why_retired(pod, activity, names, desired)))
+        name = pod.tournament_id
+        kept[name] += 1
+        if kept[name] > desired.get(name, 0):
+            chosen = f"; chosen because {_why_chosen(activity)}" if name in desired else ""
+            actions.append(RetirePod(pod.pod_id, limits[name] + chosen))
     return actions
 
 
@@ -293,16 +300,40 @@ def _most_valuable_first(concerned: tuple[PodView, PodActivity]) -> tuple[bool, 
     return not activity.busy, activity.score is None, -(activity.score or 0.0), pod.start_time
 
 
-def _why_retired(pod: PodView, activity: PodActivity, names: set[str], desired: Mapping[str, int]) -> str:
-    if pod.tournament_id not in names:
-        return f"tournament {pod.tournament_id} has no work"
-    if not activity.busy:
-        weakest = "it is idle"
-    elif activity.score is None:
-        weakest = "its agent has no score yet"
+def _why_no_more(name: str, unoccupied: FreeResources, demands: Sequence[Demand], desired: Mapping[str, int]) -> str:
+    """Returns which limit keeps a pool at its desired size."""
+    demand = next((each for each in demands if each.tournament_id == name), None)
+    if demand is None:
+        return f"tournament {name} has no work"
+    if demand.evaluations_only:
+        return f"tournament {name} no longer trains, and {_pods(desired[name])} is enough for its evaluations"
+    if desired[name] == demand.maximum_pods:
+        return f"pool.maximum_pods is {demand.maximum_pods}"
+    wanted = share(unoccupied, demands)[name]
+    if desired[name] < wanted:
+        return f"the pool grows in steps ({PACE}), to {_pods(desired[name])} at first"
+    alone = share(unoccupied, [replace(demand, minimum_pods=0)])[name]
+    if wanted < alone:
+        limit = f"the fair share among {len(demands)} tournaments is {_pods(wanted)}"
     else:
-        weakest = f"its agent has the lowest score, {activity.score:.4g}"
-    return f"the share of {pod.tournament_id} is now {desired[pod.tournament_id]}, and {weakest}"
+        limit = f"there is capacity for {_pods(alone)} only"
+        limit += f", and pool.minimum_pods is {demand.minimum_pods}" * (wanted > alone)
+    return limit + f", and the pool shrinks in steps ({PACE}), to {_pods(desired[name])} at first" * (
+        desired[name] > wanted
+    )
+
+
+def _why_chosen(activity: PodActivity) -> str:
+    """Returns why a pod is stopped before others of its tournament. The reason is read later, hence the past tense."""
+    if not activity.busy:
+        return "it was idle"
+    if activity.score is None:
+        return "its agent had no score when this was decided"
+    return f"its agent had the lowest score, {activity.score:.4g}"
+
+
+def _pods(count: int) -> str:
+    return f"{count} pod{'' if count == 1 else 's'}"
 
 
 def _start_missing(

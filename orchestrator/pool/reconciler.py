@@ -255,8 +255,8 @@ class Reconciler:
             await self._record_short(action.tournament_id, action.reason)
         else:
             kill = isinstance(action, KillPod)
-            word = "killed" if kill else "terminated"
-            await self._record_once(action, action.pod_id, f"pod_{word}", f"{action.pod_id} is {word}: {action.reason}")
+            kind, word = ("pod_killed", "killed") if kill else ("pod_terminated", "terminated")
+            await self._record_once(action, action.pod_id, kind, f"{action.pod_id} is {word}: {action.reason}")
             if not kill:
                 self._views.mark_terminated(action.pod_id)
             await self._launcher.stop(action.pod_id, kill=kill)
@@ -355,6 +355,7 @@ def demand_of(
         step_pods=pool.step_pods if pool.HasField("step_pods") else None,
         cooldown_seconds=pool.cooldown_duration.ToNanoseconds() / 1e9,
         granted=granted,
+        evaluations_only=not running,
     )
 
 

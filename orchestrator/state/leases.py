@@ -108,7 +108,7 @@ class Leases:
         return lease
 
     def release(self, work_id: str, lease_epoch: int) -> None:
-        """Ends the lease on work that was given back or is done; ignored for another epoch."""
+        """Ends the lease on work whose assignment was completed; ignored for another epoch."""
         lease = self.held.get(work_id)
         if lease and lease.lease_epoch == lease_epoch:
             del self.held[work_id], self._by_pod[lease.pod_id][work_id]

@@ -79,8 +79,8 @@ def show(settings: Settings, tournament: str) -> int:
 def events(settings: Settings, tournament: str, kinds: tuple[str, ...]) -> int:
     """Show all events of a tournament with their reasons, oldest first.
 
-    TOURNAMENT is an id, a prefix of one, or `latest`. KIND is a kind from the list, such as pod_started,
-    agent_generated or algorithm_left.
+    TOURNAMENT is an id, a prefix of one, or `latest`. KIND is a kind of event, such as pod_draining, agent_generated
+    or algorithm_left; docs/monitoring.md lists all kinds with their meaning.
     """
 
     async def query(client: Client) -> int:

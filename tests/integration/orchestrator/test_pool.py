@@ -58,7 +58,7 @@ async def test_two_tournaments_share_the_machine(mesh: Any, spec: Any) -> None:
     draining = [pod.pod_id for pod in await mesh.pods(first) if pod.activity == pb.POD_ACTIVITY_DRAINING]
     assert draining == [f"{first}-p1"]
     answer = await mesh.acquire(f"{first}-p1")
-    assert answer.drain == f"the share of {first} is now 1, and it is idle"
+    assert answer.drain == "the fair share among 2 tournaments is 1 pod; chosen because it was idle"
     mesh.launcher.pods.pop(f"{first}-p1")
     await mesh.cycle()
     assert [pod.pod_id for pod in await mesh.pods(second)] == [f"{second}-p0"]

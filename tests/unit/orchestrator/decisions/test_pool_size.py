@@ -158,8 +158,47 @@ def test_the_pods_with_the_lowest_scores_are_retired_first() -> None:
         {"idle", "unknown", "worst"},
         {"idle", "unknown", "worst", "better"},
     ]
-    (reason,) = [one.reason for one in act(machine(), [wants(maximum=1)], pods[1:3]) if isinstance(one, RetirePod)]
-    assert reason == "the share of t is now 1, and its agent has the lowest score, -2"
+
+
+@pytest.mark.parametrize(
+    ("surplus", "chosen"),
+    [
+        (pod("p1", age=10, busy=False), "it was idle"),
+        (pod("p1", age=10), "its agent had no score when this was decided"),
+        (pod("p1", score=-2.0), "its agent had the lowest score, -2"),
+    ],
+)
+def test_the_reason_of_a_retired_pod_says_why_this_pod_was_chosen(surplus: PodView, chosen: str) -> None:
+    (action,) = act(machine(), [wants(maximum=1)], [pod("p0", score=9.0), surplus])
+    assert action == RetirePod("p1", f"pool.maximum_pods is 1; chosen because {chosen}")
+
+
+SHRINKING_SLOWLY = {"granted": PoolGrant(4, NOW - 99), "step_pods": 1}
+STEPS = "in steps (pool.step_pods, pool.cooldown_duration)"
+
+
+@pytest.mark.parametrize(
+    ("cores", "demands", "limit"),
+    [
+        (4, [wants(maximum=1)], "pool.maximum_pods is 1"),
+        (1, [wants()], "there is capacity for 1 pod only"),
+        (0, [wants(minimum=0)], "there is capacity for 0 pods only"),
+        (2, [wants(minimum=3)], "there is capacity for 2 pods only, and pool.minimum_pods is 3"),
+        (2, [wants(), wants("u")], "the fair share among 2 tournaments is 1 pod"),
+        (1, [wants(), wants("u", minimum=0)], "there is capacity for 1 pod only"),
+        (1, [wants(**SHRINKING_SLOWLY)], f"there is capacity for 1 pod only, and the pool shrinks {STEPS}, to 3 pods"),
+        (4, [wants(step_pods=1)], f"the pool grows {STEPS}, to 2 pods"),
+        (4, [wants(maximum=1, evaluations_only=True)], "tournament t no longer trains, and 1 pod is enough for its"),
+        (4, [], "tournament t has no work"),
+    ],
+)
+def test_the_reason_of_a_retired_pod_names_the_limit_of_its_pool(
+    cores: float, demands: list[Demand], limit: str
+) -> None:
+    pods = [pod(f"p{number}") for number in range(4)]
+    reasons = [one.reason for one in act(machine(cores), demands, pods) if isinstance(one, RetirePod)]
+    assert reasons
+    assert all(reason.startswith(limit) for reason in reasons)
 
 
 def test_a_publishing_pod_is_not_killed() -> None:
