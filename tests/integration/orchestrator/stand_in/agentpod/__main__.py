@@ -46,9 +46,15 @@ def start(pod: dict[str, Any]) -> dict[str, Any]:
     folder.mkdir(parents=True)
     roles = {}
     for name in names:
+        closed, inherited = os.pipe()
         pid = os.fork()
         if pid == 0:
             run_role(pod, name)
+        os.close(inherited)
+        # Reads the end of the pipe once the child has closed it, and with it the socket of this server: a client must
+        # not connect to a child after this process was killed.
+        os.read(closed, 1)
+        os.close(closed)
         children[pid] = name
         roles[name] = {"pid": pid, "start_ticks": start_ticks(pid)}
     content = {
