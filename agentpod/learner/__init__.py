@@ -1,1 +1,1 @@
-"""The learner: takes assignments, trains agents and publishes checkpoints."""
+"""Acquires assignments, trains agents and publishes their checkpoints: the leader of a pod and its followers."""

@@ -50,21 +50,8 @@ async def evaluate_policies(
         InvalidArgument: The environment does not accept the options.
         RoleLost: A role was lost.
     """
-    work, spec = assignment.evaluate, assignment.spec
-    environment = with_options(spec.environment, work.options, min(work.episodes, MAXIMUM_EVALUATION_LANES))
-    first, *others = policies
-    session = SessionSpec(
-        assignment=assignment.assignment_id.rpartition("-")[2],
-        environment=environment,
-        evaluation_environment=environment,
-        network=first.network,
-        memory=MemorySpec(horizon=1),
-        seed=work.seed,
-        rollouts=0,
-        members=tuple(other.network for other in others),
-        evaluator=user_evaluator_settings(spec.evaluation),
-    )
-    spaces = await roles.open(session)
+    work = assignment.evaluate
+    spaces = await roles.open(_session_spec(policies, assignment))
     for published, ring in zip(policies, roles.rings, strict=True):
         policy = Policy(*spaces, published.network)
         load_policy(policy.tensors(), published.tensors)
@@ -80,3 +67,20 @@ async def evaluate_policies(
                 " published"
             )
     return evaluation
+
+
+def _session_spec(policies: Sequence[PublishedPolicy], assignment: pb.Assignment) -> SessionSpec:
+    work, spec = assignment.evaluate, assignment.spec
+    environment = with_options(spec.environment, work.options, min(work.episodes, MAXIMUM_EVALUATION_LANES))
+    first, *others = policies
+    return SessionSpec(
+        assignment=assignment.assignment_id.rpartition("-")[2],
+        environment=environment,
+        evaluation_environment=environment,
+        network=first.network,
+        memory=MemorySpec(horizon=1),
+        seed=work.seed,
+        rollouts=0,
+        members=tuple(other.network for other in others),
+        evaluator=user_evaluator_settings(spec.evaluation),
+    )

@@ -89,7 +89,7 @@ class Publisher:
         try:
             latest = fetch_latest(self._store, self.agent.agent_id, without=replay_files.PREFIX)
         except (DataLoss, NotFound) as error:
-            _log.error("the own checkpoint is damaged; the agent starts again", error=error.message)
+            _log.error("the agent's checkpoint is damaged; it starts again", error=error.message)
             return self._inherited(), []
         assert latest is not None, "the pointer names a manifest"
         if latest.damage:

@@ -1,1 +1,1 @@
-"""The processes of a pod: wiring, the fork server, and retraining."""
+"""Starts the processes of a pod: wiring, the fork server, and retraining."""

@@ -1,1 +1,1 @@
-"""The services of a pod that the leader calls: worker and evaluator."""
+"""Runs the services of a pod that a learner calls: worker and evaluator."""

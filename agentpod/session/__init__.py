@@ -1,1 +1,1 @@
-"""The session of a pod: its roles opened together, and the calls to them."""
+"""Opens the roles of a pod for a session and calls them."""
