@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from podrace.config import config_from_arguments
 from podrace.errors import PodraceError
+from podrace.printable import printable
 from podrace.telemetry import TelemetryConfig
 
 
@@ -44,6 +45,6 @@ def run(
     except PodraceError as error:
         if debug:
             raise
-        print(f"error: {error.message}", file=sys.stderr)
+        print(f"error: {printable(error.message)}", file=sys.stderr)
         return 2
     return 0

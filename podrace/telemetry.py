@@ -16,6 +16,7 @@ import prometheus_client
 import structlog
 
 from podrace.errors import InvalidArgument, Unavailable
+from podrace.printable import printable, printable_lines
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication
@@ -116,17 +117,6 @@ def configure_logging(config: TelemetryConfig) -> None:
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING))
 
 
-def escape(text: str) -> str:
-    r"""Replaces control characters and line breaks by their Python escapes, such as `\x1b` and `\n`.
-
-    Ids and reasons in a log line come from other processes. Written as they are, they could forge further lines or
-    change the reader's terminal.
-    """
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
 class _Quoted:
     """A string that the renderer writes in quotes, with escapes."""
 
@@ -138,19 +128,18 @@ class _Quoted:
 
 
 def _escape_values(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escapes the strings of a line. The renderer writes other values as `repr` does, which escapes as well."""
+    """Escapes the strings of a line, which may come from other processes: they could forge lines or change a terminal.
+
+    The renderer writes other values as `repr` does, which escapes as well.
+    """
     for key, value in event.items():
-        if isinstance(value, str) and not value.isprintable():
-            event[key] = escape(value) if key == "event" else _Quoted(value)
+        if isinstance(value, str) and (escaped := printable(value)) != value:
+            event[key] = escaped if key == "event" else _Quoted(value)
     return event
 
 
-def _escape_lines(text: str) -> str:
-    return "\n".join(map(escape, text.split("\n")))
-
-
 def _write_traceback(file: "IO[str]", exc_info: "ExcInfo") -> None:
-    file.write("\n" + _escape_lines("".join(traceback.format_exception(*exc_info)).rstrip("\n")))
+    file.write("\n" + printable_lines("".join(traceback.format_exception(*exc_info)).rstrip("\n")))
 
 
 class _EscapingFormatter(logging.Formatter):
@@ -158,8 +147,8 @@ class _EscapingFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """Formats the first line."""
-        return escape(super().formatMessage(record))
+        return printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         """Formats a traceback, which keeps its line breaks."""
-        return _escape_lines(super().formatException(ei))
+        return printable_lines(super().formatException(ei))

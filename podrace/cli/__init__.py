@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 import click
 
-from podrace.cli.terminal.printable import printable
 from podrace.errors import InvalidArgument, NotFound, PodraceError
+from podrace.printable import printable
 
 EXIT_FAILED = 1
 EXIT_WRONG_REQUEST = 2

@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 from podrace import tls
 from podrace.errors import Unavailable
 from podrace.rpc.interceptor import ErrorTranslator
+from podrace.tasks import cancel_all
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,9 @@ async def shutdown_requested(*others: Awaitable[str]) -> str:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    waiting = [asyncio.ensure_future(other) for other in others]
-    done, pending = await asyncio.wait([signalled, *waiting], return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
+    waiting = [signalled, *map(asyncio.ensure_future, others)]
+    try:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel_all(*waiting)
     return next(iter(done)).result()

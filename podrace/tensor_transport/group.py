@@ -127,11 +127,9 @@ class Group:
         if size == 1:
             return cls(None, rank, size, device, timeout_seconds)
         connect = _connect_nccl if device.type == "cuda" else _connect_gloo
+        timeout = timedelta(seconds=timeout_seconds)
         try:
-            server, _, port = store_address.rpartition(":")
-            timeout = timedelta(seconds=timeout_seconds)
-            store = PrefixStore(prefix, TCPStore(server, int(port), wait_for_workers=False, timeout=timeout))
-            backend = connect(store, rank, size, device, timeout, host)
+            backend = connect(_open_store(store_address, prefix, timeout), rank, size, device, timeout, host)
         except RuntimeError as error:
             raise MemberLost(
                 f"group {prefix}: not all of the {size} members joined at {store_address} within {timeout_seconds:g} s"
@@ -162,18 +160,6 @@ class Group:
                 tensor.copy_(target)
         return tensor
 
-    def sum(self, tensor: Tensor) -> Tensor:
-        """Returns the sum over the members in the tensor's dtype; floats are summed in float64. Raises as `gather`."""
-        first, *others = self.gather(tensor)
-        total = first.to(torch.float64 if tensor.is_floating_point() else torch.int64)
-        for other in others:
-            total += other
-        return total.to(tensor.dtype)
-
-    def maximum(self, tensor: Tensor) -> Tensor:
-        """Returns the elementwise maximum over the members. Raises as `gather`."""
-        return torch.stack(list(self.gather(tensor))).amax(0)
-
     def broadcast(self, tensor: Tensor, source: int) -> Tensor:
         """Returns the tensor of rank `source`; the others pass the same shape and dtype. Raises as `gather`."""
         received = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -187,10 +173,6 @@ class Group:
             MemberLost: As `gather`; the content of the tensors is then undefined.
         """
         self._broadcast([(source, tensor.detach()) for tensor in tensors if tensor.numel()])
-
-    def barrier(self) -> None:
-        """Waits until all members have called this. Raises as `gather`."""
-        self.gather(torch.zeros(1, device=self.device))
 
     def _exchange(self, tensor: Tensor, gathered: Tensor) -> None:
         """Fills [size, ...] with the tensors of all members."""
@@ -279,6 +261,11 @@ class Group:
             # Also raised by a failed operation; the caller checks for that.
             with suppress(RuntimeError):
                 work.wait(timedelta(seconds=min(ABORT_SLICE_SECONDS, self._timeout_seconds)))
+
+
+def _open_store(address: str, prefix: str, timeout: timedelta) -> PrefixStore:
+    host, _, port = address.rpartition(":")
+    return PrefixStore(prefix, TCPStore(host, int(port), wait_for_workers=False, timeout=timeout))
 
 
 def _connect_gloo(store: PrefixStore, rank: int, size: int, device: torch.device, timeout: timedelta, host: str) -> Any:

@@ -14,7 +14,6 @@ from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import check_file, whole_file
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show, show_json, tell
-from podrace.cli.terminal.printable import printable
 from podrace.cli.views import family, family_svg, json_shapes
 from podrace.cli.views.family import FamilyMember, Members
 from podrace.cli.views.tables import EscapingTable
@@ -22,6 +21,7 @@ from podrace.client import Client, resolve
 from podrace.config import unknown
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.printable import printable
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 

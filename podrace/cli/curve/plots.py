@@ -10,7 +10,7 @@ from podrace.cli.curve.points import CHAMPION, CurvePoint, curves
 from podrace.cli.results.plots import clock_unit, new_figure
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.palette import FAMILY_COLORS, OTHER_FAMILIES_COLOR
-from podrace.cli.terminal.printable import printable
+from podrace.printable import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

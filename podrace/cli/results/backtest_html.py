@@ -8,7 +8,7 @@ from string import Template
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
 from podrace.cli.results.scoring import headline
 from podrace.cli.terminal import formats
-from podrace.cli.terminal.printable import printable
+from podrace.printable import printable
 
 CHAMPION = "account_value"
 """Trace that an evaluation needs for a page."""

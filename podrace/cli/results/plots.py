@@ -10,9 +10,9 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Trace
 from podrace.cli.results import backtest_html
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.palette import BASELINE_COLOR, CHAMPION_COLOR, FAMILY_COLORS, OTHER_FAMILIES_COLOR
-from podrace.cli.terminal.printable import printable
 from podrace.errors import Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.printable import printable
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from podrace.cli.results.scoring import evaluated, headline
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.output import finite
-from podrace.cli.terminal.printable import printable
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.printable import printable
 from podrace.tournament.v1.tournament_pb2 import ReportSpec, Tournament
 
 OTHERS = ("index_", "random_")

@@ -6,7 +6,7 @@ from typing import Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from podrace.cli.terminal.printable import printable
+from podrace.printable import printable
 
 
 class LiveArea:

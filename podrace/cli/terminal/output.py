@@ -10,7 +10,7 @@ import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from podrace.cli.terminal.printable import printable, printable_lines
+from podrace.printable import printable, printable_lines
 
 PIPE_WIDTH = 120
 """Columns if the output is not a terminal."""

@@ -10,8 +10,8 @@ from xml.sax.saxutils import escape
 
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.palette import FAMILY_COLORS, OTHER_FAMILIES_COLOR
-from podrace.cli.terminal.printable import printable
 from podrace.cli.views.family import FamilyMember, Members, Position, changes, compute, plain
+from podrace.printable import printable
 
 _LINE_COLOR = "#111111"
 _EDGE_COLOR = "#b8b8b8"

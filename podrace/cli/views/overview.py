@@ -8,12 +8,12 @@ from rich.text import Text
 
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.plugin_fallbacks import describe_fallbacks
-from podrace.cli.terminal.printable import printable
 from podrace.cli.views import tables
 from podrace.cli.views.progress import progress
 from podrace.client.plugin_fallbacks import PluginFallbacks, named_plugins
 from podrace.leaderboard.v1.leaderboard_pb2 import AlgorithmStatistics
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod
+from podrace.printable import printable
 from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentSpec
 
 PER_STEPS = 1_000_000

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from podrace.cli.terminal import formats
-from podrace.cli.terminal.printable import printable
 from podrace.client.enum_values import UNSPECIFIED, word_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
+from podrace.printable import printable
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 NOTHING = "-"

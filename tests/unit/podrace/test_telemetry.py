@@ -61,11 +61,6 @@ def test_messages_of_the_standard_library_are_escaped():
     assert telemetry._EscapingFormatter("%(levelname)s %(message)s").format(record) == f"WARNING retry {ESCAPED}"
 
 
-@pytest.mark.parametrize("text", ["", "plain text", "Größe 漢字 → €", r"C:\new"])
-def test_printable_text_is_not_escaped(text):
-    assert telemetry.escape(text) == text
-
-
 def test_metrics_are_served_at_the_address_that_is_returned():
     prometheus_client.Counter("podrace_test_things", "Counted for a test").inc()
     address = telemetry.start(TelemetryConfig(log_level="error"), service="test")

@@ -1,4 +1,4 @@
-"""Escapes control characters in text from services, so that it cannot change a terminal, a log line or a page."""
+"""Escapes control characters in text of other processes, so that it cannot change a terminal, a log line or a page."""
 
 import re
 

@@ -9,10 +9,10 @@ from rich.text import Text
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.cli.results.backtest_html import backtest_page
 from podrace.cli.terminal import output
-from podrace.cli.terminal.printable import printable
 from podrace.cli.views import family_svg
 from podrace.cli.views.family import FamilyMember, lay_out
 from podrace.cli.views.tables import plain_table
+from podrace.printable import printable
 
 EVIL = "p1\x1b[2J\nforged line\r\x9b31m\u202e"
 SHOWN = "p1\\x1b[2J\\nforged line\\r\\x9b31m\\u202e"
