@@ -7,14 +7,16 @@ The signature of the factory decides what it makes:
 * without one, it makes one lane: `factory(**options)` returns a gymnasium.Env, and is called N times.
 """
 
-import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 
 from podrace.errors import InvalidArgument
+from podrace.plugins import loader
+from podrace.plugins.address import PythonFunction, parse
 from simulators.base import Simulator
 from simulators.gym.simulator import GymSimulator
 from simulators.options import check_names, closest
@@ -43,20 +45,15 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> Sim
 
 
 def _find(id: str) -> Callable[..., Any]:
-    scheme, _, path = id.partition(":")
-    module_name, separator, name = path.partition(":")
-    if not (module_name and separator and name):
-        raise InvalidArgument(f"{id}: expected {scheme}:module:factory")
+    found = parse(id)
+    if not isinstance(found, PythonFunction):
+        raise InvalidArgument(f"{id}: expected python:module:factory")
     try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InvalidArgument(
-            f"{id}: module {module_name!r} cannot be imported ({error}); is it on PYTHONPATH?"
-        ) from error
-    factory = getattr(module, name, None)
-    if not callable(factory):
-        raise InvalidArgument(f"{id}: module {module_name!r} has no factory {name!r}{closest(name, dir(module))}")
-    return factory  # type: ignore[no-any-return]
+        return loader.load(found.module, found.name)
+    except InvalidArgument as error:
+        module = sys.modules.get(found.module)
+        hint = closest(found.name, dir(module)) if module else ""
+        raise InvalidArgument(f"{id}: {error.message}{hint}") from error
 
 
 def _checked_simulator(id: str, made: object, count: int) -> Simulator:

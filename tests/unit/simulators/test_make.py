@@ -142,7 +142,7 @@ def test_a_factory_makes_one_lane_or_the_whole_batch_as_its_signature_says(own_m
 @pytest.mark.parametrize(
     ("path", "options", "line"),
     [
-        ("{module}:one_lan", {}, "no factory 'one_lan'; did you mean 'one_lane'"),
+        ("{module}:one_lan", {}, "no function 'one_lan'; did you mean 'one_lane'"),
         ("absent_module:factory", {}, "module 'absent_module' cannot be imported"),
         ("{module}", {}, "expected python:module:factory"),
         ("{module}:one_lane", {"step": 5}, "unknown option 'step'; did you mean 'steps'\\? \\(allowed: steps\\)"),
