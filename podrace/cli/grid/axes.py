@@ -222,7 +222,7 @@ def _cell_values(values: Mapping[str, Any], axes: Sequence[Axis], chosen: Mappin
     for axis in axes:
         if axis.name != ALGORITHM:
             config.assign(tree, axis.key, copy.deepcopy(chosen[axis.name]))
-        # An axis of one algorithm's hyperparameters would add it to the cells of the others.
+        # An axis with a hyperparameter of one algorithm would add that algorithm to the cells of the others.
         if ALGORITHM in chosen and set(tree["algorithms"]) != {str(chosen[ALGORITHM])}:
             raise InvalidArgument(
                 f"axis {axis.name} belongs to another algorithm; use a separate grid for it, or for those cells"
