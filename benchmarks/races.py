@@ -98,9 +98,9 @@ def _run(cells: Sequence[Cell], folder: Path, tell: Callable[[str], None]) -> in
     async def command(interrupts: Interrupts) -> int:
         Folders.of(settings.home).make_home()
         screen = Lines(folder / RUNS, tell)
-        async with session.open_clients(settings, Use.TRAIN, interrupts, notify=tell) as clients:
+        async with session.open_client(settings, Use.TRAIN, interrupts, notify=tell) as client:
             with interrupts.polite() as stop:
-                await Runner(settings, clients, grid, screen, stop).run(parallel=1)
+                await Runner(settings, client, grid, screen, stop).run(parallel=1)
         return EXIT_INTERRUPTED if interrupts.count else 0 if grid.complete else EXIT_FAILED
 
     return session.run(command)
