@@ -43,6 +43,6 @@ async def test_a_drained_pod_logs_the_reason_of_the_orchestrator(mesh, make_spec
     mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_DRAIN, 1
     await run(mesh, make_assignment(make_spec(steps=10**7)))
     (received,) = lines_of(log_lines, "directive received")
-    assert (received["directive"], received["reason"]) == ("DIRECTIVE_DRAIN", "the script says so")
+    assert (received["directive"], received["reason"]) == ("DIRECTIVE_DRAIN", "by the script")
     (end,) = lines_of(log_lines, "assignment ends")
-    assert (end["outcome"], end["reason"]) == ("OUTCOME_DRAINED", "the script says so")
+    assert (end["outcome"], end["reason"]) == ("OUTCOME_DRAINED", "by the script")
