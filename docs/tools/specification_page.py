@@ -17,7 +17,7 @@ from markdown_tables import names_table, number, sentence, shown, table
 from podrace.specification import catalog, evolution_settings, plugin_settings, snapshot_schedule
 from podrace.specification.catalog import Hyperparameter
 from podrace.specification.files import to_values
-from podrace.specification.resolve import LIMITS, parse, resolve
+from podrace.specification.resolve import CHOICES, LIMITS, parse, resolve
 
 REPOSITORY = Path(__file__).parents[2]
 PROTO = "podrace/tournament/v1/tournament.proto"
@@ -38,15 +38,6 @@ SECTIONS = {
     "reports.NAME": "ReportSpec",
 }
 """TOML tables in the order of the page, with the message that each is."""
-CHOICES: Mapping[str, Iterable[str]] = {
-    "pod.precision": catalog.PRECISIONS,
-    "pod.plane": catalog.PLANES,
-    "fusion.mode": catalog.FUSION_MODES,
-    "evolution.strategy": catalog.STRATEGIES,
-    "evolution.allocation": evolution_settings.ALLOCATIONS,
-}
-"""Values of the keys that are names."""
-
 RANGES: Mapping[str, str] = {
     "evaluation.answer_duration": f"more than 0, at most {plugin_settings.LONGEST_EVALUATION_ANSWER_SECONDS} s",
     "evaluation.snapshot_period": f"at least {snapshot_schedule.SHORTEST_PERIOD_SECONDS:g} s",

@@ -8,7 +8,7 @@ languages may send incomplete ones.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from podrace.config import unknown
@@ -69,6 +69,15 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 }
 """Smallest and largest allowed value of numeric fields, inclusive."""
 
+CHOICES: Mapping[str, Collection[str]] = {
+    "pod.precision": catalog.PRECISIONS,
+    "pod.plane": catalog.PLANES,
+    "evolution.strategy": catalog.STRATEGIES,
+    "evolution.allocation": evolution_settings.ALLOCATIONS,
+    "fusion.mode": catalog.FUSION_MODES,
+}
+"""Allowed values of the string fields that have a default and a fixed set of values."""
+
 
 def parse(values: Mapping[str, Any], *, source: str) -> pb.TournamentSpec:
     """Reads nested TOML values as a TournamentSpec.
@@ -104,6 +113,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     # Assigning a default to itself makes its presence explicit.
     spec.seed = spec.seed
     spec.synchronous = spec.synchronous
+    _check_choices(spec)
     _resolve_layout(spec.pod)
     if not spec.evaluation.HasField("every_environment_steps"):
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
@@ -139,10 +149,6 @@ def _resolve_layout(pod: pb.PodSpec) -> None:
                 f"pod.{name} = {number}: a fused pod has one compute thread, one worker and one learner;"
                 " use layout = 'separate'"
             )
-    if pod.precision not in catalog.PRECISIONS:
-        raise bad_spec(unknown("pod.precision", "precision", pod.precision, catalog.PRECISIONS))
-    if pod.plane not in catalog.PLANES:
-        raise bad_spec(unknown("pod.plane", "plane", pod.plane, catalog.PLANES))
     if pod.plane == "cuda" and not pod.gpus:
         raise bad_spec("pod.plane = 'cuda': set pod.gpus to 1 or more, or pod.plane to 'auto'")
     if pod.layout == pb.LAYOUT_FUSED and pod.plane != "auto":
@@ -153,6 +159,14 @@ def _resolve_layout(pod: pb.PodSpec) -> None:
         number = getattr(pod, name)
         if number % pod.hosts:
             raise bad_spec(f"pod.{name} = {number}: is not divisible by pod.hosts = {pod.hosts}")
+
+
+def _check_choices(spec: pb.TournamentSpec) -> None:
+    for key, choices in CHOICES.items():
+        section, name = key.split(".")
+        value = getattr(getattr(spec, section), name)
+        if value not in choices:
+            raise bad_spec(unknown(key, name, value, choices))
 
 
 def _check_limits(spec: pb.TournamentSpec) -> None:
@@ -192,14 +206,6 @@ def _check_together(spec: pb.TournamentSpec) -> None:
         raise bad_spec(problem)
     if problem := data_leakage.leak(spec):
         raise bad_spec(problem)
-    if spec.fusion.mode not in catalog.FUSION_MODES:
-        raise bad_spec(unknown("fusion.mode", "mode", spec.fusion.mode, catalog.FUSION_MODES))
-    if spec.evolution.strategy not in catalog.STRATEGIES:
-        raise bad_spec(unknown("evolution.strategy", "strategy", spec.evolution.strategy, catalog.STRATEGIES))
-    if spec.evolution.allocation not in evolution_settings.ALLOCATIONS:
-        raise bad_spec(
-            unknown("evolution.allocation", "allocation", spec.evolution.allocation, evolution_settings.ALLOCATIONS)
-        )
     for problem_of in (evolution_settings.misplaced, plugin_settings.evolution_problem, ancestor.malformed):
         if refusal := problem_of(spec.evolution):
             raise bad_spec(refusal)
