@@ -42,10 +42,10 @@ def test_an_object_is_a_version_and_is_read_in_pieces(
     first = take_version(source, tmp_path, cancelled=lambda: False)
     assert first.path.name == "prices.npz"
     assert first.path.read_bytes() == data
-    looked = source.look()
-    assert source.look() == looked
+    signature = source.signature()
+    assert source.signature() == signature
     put(f"{root}/prices.npz", data[::-1])
-    assert source.look() != looked
+    assert source.signature() != signature
     second = take_version(source, tmp_path, cancelled=lambda: False)
     assert second.path.read_bytes() == data[::-1]
     assert first.path.read_bytes() == data
@@ -99,12 +99,12 @@ def test_an_object_replaced_while_it_is_read_is_not_a_version(
 def test_a_source_that_cannot_be_read_is_reported_on_one_line(
     put: Callable[[str, bytes], None], root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert source_of(root).look() == ()
+    assert source_of(root).signature() == ()
     with pytest.raises(FailedPrecondition, match="no-such-bucket"):
-        open_source("s3://no-such-bucket/x", os.environ).look()
+        open_source("s3://no-such-bucket/x", os.environ).signature()
     monkeypatch.setenv("PODRACE_STORE_SECRET_KEY", "wrong")
     with pytest.raises(PermissionDenied):
-        source_of(root).look()
+        source_of(root).signature()
 
 
 SPEC = """
