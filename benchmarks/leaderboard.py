@@ -177,7 +177,7 @@ async def measure(folder: Path, count: int) -> None:
                 ("generate", "agents_per_second", list(map(generate, numbers))),
             ]:
                 rate = await calls_per_second(calls, in_flight)
-                report(f"{case}/concurrency-{in_flight}", metric, rate, "a unary call that does nothing", floor)
+                report(f"{case}/concurrency-{in_flight}", metric, rate, "an empty unary call", floor)
         report("watch", "submissions_per_second", await watched_per_second(channel, len(checkpoints)))
         await channel.close()
 

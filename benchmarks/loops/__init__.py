@@ -1,1 +1,1 @@
-"""Training loops in processes of their own: ours, Stable-Baselines3's and RLlib's, asked the same way (`process`)."""
+"""Trains with podrace, Stable-Baselines3 and RLlib in separate processes with the same protocol (`process`)."""

@@ -1,4 +1,4 @@
-"""One process of our own for `peers.py`: training in a loop without services, the matrix products, the simulator."""
+"""Measures podrace for `peers.py` in one process: a training loop without services, matrix products, the simulator."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ EVALUATION_SEED = 12345
 
 
 class Loop:
-    """An agent that collects and updates by turns, on one thread.
+    """An agent that collects and updates in alternation, on one thread.
 
     loop = Loop(request)
     while not over(loop.steps):
@@ -35,14 +35,14 @@ class Loop:
         spaces = self._simulator.observation_space, self._simulator.action_space
         self.algorithm = make(request.algorithm, *spaces, request.settings, request.seed)
         self._memory = self.algorithm.memory
-        self._tensors, self._replay = self._remember(*spaces, request.count)
+        self._tensors, self._replay = self._allocate(*spaces, request.count)
         self._lanes = Lanes.start(self._simulator.reset(derive_seed(request.seed, "reset", 0)))
         self._seed, self.steps = request.seed, 0
 
-    def _remember(
+    def _allocate(
         self, observation_space: Space, action_space: Space, count: int
     ) -> tuple[dict[str, Tensor], ReplayBuffer | None]:
-        """One rollout, or a replay memory."""
+        """Allocates one rollout, or a replay buffer."""
         memory, spaces = self._memory, (observation_space, action_space)
         if not memory.replay_capacity:
             return _zeros(rollout_fields(*spaces, memory.horizon, count)), None
@@ -51,7 +51,7 @@ class Loop:
         return tensors, ReplayBuffer(tensors, memory.horizon, prioritized=memory.prioritized)
 
     def advance(self) -> None:
-        """One rollout and the update with it."""
+        """Collects one rollout and makes the update that follows."""
         if self._replay is None:
             self._collect(self._tensors)
             self._update(self._tensors)
@@ -73,7 +73,7 @@ class Loop:
         self.steps += result.steps
 
     def evaluate(self, environment: str) -> float:
-        """Mean return of EPISODES greedy episodes."""
+        """Returns the mean return of EPISODES greedy episodes."""
         simulator = make_simulator(environment, EPISODES)
         try:
             actor = PolicyActor(self.algorithm.policy, EPISODES, torch.Generator(), greedy=True)
@@ -92,7 +92,7 @@ def _zeros(fields: Mapping[str, Field]) -> dict[str, Tensor]:
 
 
 def train(request: Request) -> Answer:
-    """Rate, or time to the target."""
+    """Measures a rate, or the time to the target."""
     goal = Rate(request) if request.measure == "rate" else Target(request, lambda: loop.evaluate(request.environment))
     loop = Loop(request)
     try:
@@ -104,7 +104,7 @@ def train(request: Request) -> Answer:
 
 
 def matrix_products(request: Request) -> Answer:
-    """Environment steps a second that the matrix products of the updates allow."""
+    """Measures the environment steps per second that the matrix products of the updates allow."""
     settings, (observation, action) = request.settings, _spaces(request.environment)
     inputs = math.prod(observation.shape)
     update: list[Product]
@@ -137,7 +137,7 @@ def measure(request: Request, cores: int) -> Answer:
 
 
 def load(threads: int) -> Measure:
-    """Everything is imported already."""
+    """Returns the function that answers requests; everything is imported already."""
     torch.set_num_threads(threads)
     return measure
 

@@ -1,8 +1,8 @@
-"""Owns how `peers.py` measures in other processes: one pinned process a contender, one JSON object a line in and out.
+"""Runs the measurements of `peers.py` in other processes: one process per contender, pinned to its cores.
 
-A process is started before the first measurement and waits, blocked, while others are measured, so that nobody pays
-for imports and contenders can alternate. Only the standard library is imported here: a peer may run in an interpreter
-of its own, with none of our packages in it.
+Requests and answers are JSON objects, one per line. A process is started before the first measurement and waits,
+blocked, while others are measured. So no measurement includes imports, and contenders can alternate. Only the standard
+library is imported here: a peer may run in its own interpreter, without podrace's packages.
 """
 
 import argparse
@@ -27,61 +27,61 @@ Answer = Mapping[str, Any]
 Measure = Callable[["Request", int], Answer]
 
 READY_SECONDS = 120.0
-"""Imports take no longer."""
+"""Maximum duration of the imports."""
 STOP_SECONDS = 15.0
-"""A process that has not gone this long after its input was closed is killed."""
+"""A process that has not exited this many seconds after its input was closed is killed."""
 LOG_TAIL_BYTES = 2000
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What is to be measured; the same for every contender."""
+    """What to measure; the same for every contender."""
 
     measure: str
-    """`rate` (steps a second) or `target` (seconds to a return); our own process also knows `products` and
+    """`rate` (steps per second) or `target` (seconds to a return); podrace's process also measures `products` and
     `simulator`."""
     algorithm: str
     """`ppo` or `sac`."""
     environment: str
     """Gymnasium id."""
     count: int
-    """Environments stepped side by side."""
+    """Number of parallel environments."""
     settings: Mapping[str, Any]
     """Hyperparameters under podrace's names."""
     seed: int = 1
-    """Of networks and environments."""
+    """Seed of networks and environments."""
     seconds: float = 1.0
-    """How long a rate is measured, warm-up not counted."""
+    """Duration over which a rate is measured, without warm-up."""
     target_return: float = 0.0
-    """Mean of EPISODES greedy episodes that ends the measurement."""
+    """Mean return of EPISODES greedy episodes at which the measurement ends."""
     every_steps: int = 0
-    """Environment steps from one evaluation to the next."""
+    """Environment steps between two evaluations."""
     limit_steps: int = 0
-    """Environment steps after which the target is given up."""
+    """Environment steps after which the run stops without reaching the target."""
     limit_seconds: float = math.inf
-    """Of training, likewise; of a curve (papers/curve.py) alone."""
+    """Training seconds after which the run stops; only for a curve (papers/curve.py)."""
     options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    """Of the environment, by what it is for (papers/curve.py); there where it is a simulator of ours."""
+    """Options of the environment by purpose (papers/curve.py), if it is one of podrace's simulators."""
 
     @property
     def warm_steps(self) -> int:
-        """Environment steps that are not measured: before the first update, and of the updates that warm caches."""
+        """Environment steps before the measurement: those before the first update, and of updates that warm caches."""
         settings = self.settings
         steps: int = settings.get("warmup_steps", 0) + WARM_UPDATES * self.count * settings["horizon"]
         return steps
 
 
 EPISODES = 32
-"""Of an evaluation."""
+"""Episodes of an evaluation."""
 WARM_UPDATES = 3
 
 
 class Rate:
-    """Steps a second between two ends of an update, the first ones left out.
+    """Measures steps per second between the ends of two updates, excluding the first ones.
 
     rate = Rate(request)
     while not rate.over(environment_steps):
-        ...                                   # one rollout and what is learned from it
+        ...                                   # one rollout and the update that follows
     """
 
     def __init__(self, request: Request) -> None:
@@ -90,7 +90,7 @@ class Rate:
         self.answer: Answer = {"steps_per_second": None}
 
     def over(self, steps: int) -> bool:
-        """Whether that is enough, now that `steps` were taken."""
+        """Whether the measurement is complete after `steps` steps."""
         now = time.perf_counter()
         if steps < self._request.warm_steps:
             return False
@@ -103,7 +103,7 @@ class Rate:
 
 
 class Target:
-    """Seconds of training to the first policy that scores as much as is asked for; evaluations are not counted.
+    """Measures training seconds until the first policy that reaches the target return, without evaluations.
 
     target = Target(request, evaluate)        # before the environments are made
     while not target.over(environment_steps):
@@ -117,7 +117,7 @@ class Target:
         self.answer: Answer = {"seconds": None, "steps": None}
 
     def over(self, steps: int) -> bool:
-        """Whether the target is reached or given up, now that `steps` were taken."""
+        """Whether the target is reached, or the limit exceeded, after `steps` steps."""
         if steps < self._due_steps:
             return False
         self._seconds += time.perf_counter() - self._began
@@ -130,31 +130,31 @@ class Target:
 
 
 def environment() -> dict[str, str]:
-    """Variables of a process that finds the modules of this folder of benchmarks, as its own children will."""
+    """Returns the variables of a process that can import the modules of this folder, as can its children."""
     folder = str(Path(__file__).resolve().parents[1])
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH", ""))))}
 
 
 class Contender:
-    """One process that measures, on its own cores.
+    """A process that measures, on its own cores.
 
     with Contender("loops.sb3", cpus=[0, 1], threads=2) as contender:
         answer = contender.ask(request, deadline_seconds=60)
     """
 
     def __init__(self, module: str, cpus: Sequence[int], threads: int, python: str = sys.executable) -> None:
-        """Starts it; it goes on importing while this returns.
+        """Starts the process; its imports continue after this returns.
 
         Args:
-            module: One of this folder of benchmarks that calls `serve`.
-            cpus: Processors it may run on.
-            threads: Of torch.
-            python: Interpreter.
+            module: A module of the benchmarks folder that calls `serve`.
+            cpus: CPUs on which it may run.
+            threads: Number of torch threads.
+            python: Python interpreter.
         """
         self._name, self._ready = f"{module} on {len(cpus)} cores", False
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by __exit__)
         cpu_list = ",".join(map(str, cpus))
-        # A session of its own: what the peer may have started dies with it, and Ctrl-C ends measurements in order.
+        # A separate session: children of the peer can be killed with it, and Ctrl-C reaches only this process.
         self._process = subprocess.Popen(
             [python, "-m", module, "--cpus", cpu_list, "--threads", str(threads)],
             stdin=subprocess.PIPE,
@@ -165,13 +165,13 @@ class Contender:
         )
 
     def wait_until_ready(self, deadline_seconds: float = READY_SECONDS) -> None:
-        """Waits for the end of its imports; raises SystemExit with the end of its log if it fails."""
+        """Waits until the imports are done; raises SystemExit with the end of the log on failure."""
         if not self._ready:
             self._read(deadline_seconds)
             self._ready = True
 
     def ask(self, request: Request, deadline_seconds: float) -> Answer:
-        """Has it measure; raises SystemExit with the end of its log if it fails or does not answer in time."""
+        """Makes the process measure; raises SystemExit with the end of the log on failure or timeout."""
         self.wait_until_ready()
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(dataclasses.asdict(request)).encode() + b"\n")
@@ -183,7 +183,7 @@ class Contender:
         ready, _, _ = select.select([self._process.stdout], [], [], deadline_seconds)
         line = self._process.stdout.readline() if ready else b""
         if not line:
-            trouble = "ended" if ready else f"did not answer within {deadline_seconds:g} s"
+            trouble = "exited" if ready else f"did not answer within {deadline_seconds:g} s"
             raise SystemExit(f"{self._name} {trouble}; the end of its log:\n{self._tail()}")
         answer: Answer = json.loads(line)
         return answer
@@ -199,7 +199,7 @@ class Contender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Ends it, and all that it started."""
+        """Ends the process and all that it started."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -214,23 +214,23 @@ class Contender:
 
 
 def serve(load: Callable[[int], Measure]) -> None:
-    """The other end: answers requests until the input ends.
+    """Runs the process of a contender: answers requests until the input ends.
 
     Args:
-        load: Imports what is measured, once the process is pinned; takes the number of threads, returns what answers
-            a request (the request, the number of processors).
+        load: Called after the process is pinned, with the number of threads. Imports what is measured, and returns a
+            function that answers a request, given the request and the number of CPUs.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--cpus", required=True)
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
     cpus = [int(cpu) for cpu in options.cpus.split(",")]
-    # Before the imports: threads inherit it from whoever starts them.
+    # Before the imports: new threads inherit the affinity of the thread that starts them.
     os.sched_setaffinity(0, cpus)
-    # SIGTERM unwinds, so that whatever the peer has started is shut down.
+    # SIGTERM raises SystemExit, so that everything the peer has started is shut down.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_input, daemon=True).start()
-    # Libraries print: their words go to the log, and only answers to the pipe.
+    # Libraries print to stdout: redirect it to the log, so that the pipe has only answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     measure = load(options.threads)
@@ -240,7 +240,7 @@ def serve(load: Callable[[int], Measure]) -> None:
 
 
 def _end_with_input() -> None:
-    """Ends this process when its input does, in the middle of a measurement too: whoever asked is gone."""
+    """Ends this process when its input ends, even during a measurement: the benchmark has exited."""
     poll = select.poll()
     poll.register(0, 0)
     poll.poll()

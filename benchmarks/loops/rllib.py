@@ -1,8 +1,8 @@
-"""One process of RLlib (its new stack) for `peers.py`, with its own defaults wherever a request does not say otherwise.
+"""Measures RLlib (its new API stack) for `peers.py`, with its own defaults for everything a request does not set.
 
-On one core it samples in the learning process; on two, by two processes with half of the environments each, between
-which and the learner it goes to and fro. Ray runs without dashboard, on 127.0.0.1, in a temporary folder, and is shut
-down after every measurement, so that it takes no time from others.
+On one core it samples in the learning process. On two, two processes sample with half of the environments each, and
+alternate with the learner. Ray runs without dashboard, on 127.0.0.1, in a temporary folder, and is shut down after
+every measurement so that it uses no CPU time during others.
 """
 
 import contextlib
@@ -16,17 +16,17 @@ from typing import Any
 from loops.process import EPISODES, Answer, Measure, Rate, Request, Target, serve
 
 LOGICAL_CPUS = 4
-FAR_ITERATIONS = 10**9
+MAXIMUM_ITERATIONS = 10**9
 ITERATION_STEPS = 64
-"""Fewest environment steps from one look at the clock to the next."""
+"""Minimum number of environment steps between two checks of the clock."""
 
 
 def load(threads: int) -> Measure:
-    """Imports it."""
+    """Imports RLlib; returns the function that answers requests."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
-    # Of the processes that only act.
+    # For the processes that only sample.
     os.environ["OMP_NUM_THREADS"] = "1"
     for name in ("ppo", "sac"):
         importlib.import_module(f"ray.rllib.algorithms.{name}")
@@ -34,7 +34,7 @@ def load(threads: int) -> Measure:
 
 
 def measure(request: Request, cores: int) -> Answer:
-    """Trains until the rate is known or the target is reached."""
+    """Trains until the rate is measured or the target is reached."""
     with ray_running():
         goal = Rate(request) if request.measure == "rate" else Target(request, lambda: evaluate(algorithm))
         algorithm = make_config(request, runners=0 if cores == 1 else cores).build_algo()
@@ -49,10 +49,10 @@ def measure(request: Request, cores: int) -> Answer:
 
 @contextlib.contextmanager
 def ray_running() -> Iterator[None]:
-    """A cluster of this process's own."""
+    """Runs a Ray cluster for this process."""
     import ray
 
-    # Short: the paths of Ray's sockets are long enough.
+    # A short path: those of Ray's sockets are limited in length.
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
         ray.init(
             num_cpus=LOGICAL_CPUS,
@@ -69,7 +69,7 @@ def ray_running() -> Iterator[None]:
 
 
 def make_config(request: Request, runners: int) -> Any:
-    """A configuration under its own names."""
+    """Translates a request to RLlib's configuration."""
     settings = request.settings
     make = ppo_config if request.algorithm == "ppo" else sac_config
     config = make(settings, request.count, runners)
@@ -77,7 +77,7 @@ def make_config(request: Request, runners: int) -> Any:
     if settings.get("normalize_observations"):
         from ray.rllib.connectors.env_to_module import MeanStdFilter
 
-        # It has none for rewards.
+        # RLlib has no normalization of rewards.
         normalizer["env_to_module_connector"] = lambda *_, **__: MeanStdFilter()
     return (
         config.environment(request.environment)
@@ -89,8 +89,8 @@ def make_config(request: Request, runners: int) -> Any:
         )
         .learners(num_learners=0, num_gpus_per_learner=0)
         .evaluation(
-            # Never by itself; the runners are made because it could.
-            evaluation_interval=FAR_ITERATIONS if request.measure == "target" else None,
+            # Evaluations are triggered by `evaluate` only; without an interval the runners would not be created.
+            evaluation_interval=MAXIMUM_ITERATIONS if request.measure == "target" else None,
             evaluation_duration=EPISODES,
             evaluation_duration_unit="episodes",
             evaluation_num_env_runners=0,
@@ -106,7 +106,7 @@ def make_config(request: Request, runners: int) -> Any:
 
 
 def network(settings: Any, **more: Any) -> Any:
-    """Networks of actor and critic, apart."""
+    """Configures separate networks of actor and critic."""
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
     hidden = list(settings["hidden_sizes"])
@@ -114,7 +114,7 @@ def network(settings: Any, **more: Any) -> Any:
 
 
 def ppo_config(settings: Any, count: int, runners: int) -> Any:
-    """Of PPO, without the penalty that it adds to the clipping by default."""
+    """Configures PPO without the KL penalty that RLlib adds to the clipping by default."""
     from ray.rllib.algorithms.ppo import PPOConfig
 
     return (
@@ -138,10 +138,10 @@ def ppo_config(settings: Any, count: int, runners: int) -> Any:
 
 
 def sac_config(settings: Any, count: int, runners: int) -> Any:
-    """Of SAC, with as many gradient steps as environment steps and even sampling from the replay memory."""
+    """Configures SAC with as many gradient steps as environment steps, and uniform sampling from the replay buffer."""
     from ray.rllib.algorithms.sac import SACConfig
 
-    # It counts one runner more than there are when there are any (calculate_rr_weights in its dqn.py).
+    # RLlib counts one runner more than there are, if there are any (calculate_rr_weights in its dqn.py).
     counted_steps = settings["horizon"] * (count // max(runners, 1)) * (runners + 1)
     return (
         SACConfig()
@@ -164,7 +164,7 @@ def sac_config(settings: Any, count: int, runners: int) -> Any:
 
 
 def evaluate(algorithm: Any) -> float:
-    """Mean return of EPISODES greedy episodes: the first to end, so that one that fails early may be played again."""
+    """Returns the mean return of the first EPISODES greedy episodes to end; a lane that ends early starts another."""
     return float(algorithm.evaluate()["env_runners"]["episode_return_mean"])
 
 

@@ -1,7 +1,8 @@
-"""One process of Stable-Baselines3 for `peers.py`, with its own defaults wherever a request does not say otherwise.
+"""Measures Stable-Baselines3 for `peers.py`, with its own defaults for everything a request does not set.
 
-Environments are made by its `make_vec_env`: all in the learning process (DummyVecEnv), which is its default. A process
-an environment (SubprocVecEnv) costs a round trip of messages a step: on two cores it was slower even with Ant-v5.
+Environments are made by its `make_vec_env`: all in the learning process (DummyVecEnv), which is its default. One
+process per environment (SubprocVecEnv) costs a round trip of messages per step: on two cores it was slower even with
+Ant-v5.
 """
 
 import importlib
@@ -15,7 +16,7 @@ ACTIVATIONS = {"tanh": "Tanh", "relu": "ReLU"}
 
 
 def load(threads: int) -> Measure:
-    """Imports it."""
+    """Imports it; returns the function that answers requests."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(threads)
     importlib.import_module("stable_baselines3.common.env_util")
@@ -23,12 +24,12 @@ def load(threads: int) -> Measure:
 
 
 def measure(request: Request, cores: int) -> Answer:
-    """Trains until the rate is known or the target is reached."""
+    """Trains until the rate is measured or the target is reached."""
     goal = Rate(request) if request.measure == "rate" else Target(request, lambda: evaluate(model, request))
     environments = make_environments(request, request.count)
     model = make_model(request, environments)
     callback = make_callback(goal.over)
-    # Its schedules end with the steps it is told to learn.
+    # Its schedules span the total steps passed to `learn`.
     total_steps = request.settings.get("schedule_steps", FOREVER_STEPS)
     try:
         model.learn(total_steps, callback=callback)
@@ -40,7 +41,7 @@ def measure(request: Request, cores: int) -> Answer:
 
 
 def make_environments(request: Request, count: int, *, training: bool = True) -> Any:
-    """Environments side by side, normalised if that is asked for."""
+    """Makes a vector environment, with normalization if requested."""
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
 
@@ -59,7 +60,7 @@ def make_environments(request: Request, count: int, *, training: bool = True) ->
 
 
 def make_model(request: Request, environments: Any) -> Any:
-    """An algorithm under its own names."""
+    """Makes the algorithm, with the request translated to its own names."""
     import stable_baselines3
     import torch
 
@@ -75,7 +76,7 @@ def make_model(request: Request, environments: Any) -> Any:
 
 
 def ppo_keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of PPO; with `schedule_steps`, learning rate and clip range go down to 0 in a straight line."""
+    """Translates PPO's settings; with `schedule_steps`, learning rate and clip range fall linearly to 0."""
     decay = linear if "schedule_steps" in settings else float
     return {
         "learning_rate": decay(settings["learning_rate"]),
@@ -92,7 +93,7 @@ def ppo_keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sac_keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of SAC; two critics and an automatic temperature are its defaults."""
+    """Translates SAC's settings; two critics and an automatic temperature are its defaults."""
     return {
         "learning_rate": settings["learning_rate"],
         "buffer_size": settings["replay_capacity"],
@@ -101,21 +102,21 @@ def sac_keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
         "gamma": settings["discount"],
         "tau": settings["target_rate"],
         "train_freq": settings["horizon"],
-        # As many as environment steps were taken.
+        # As many gradient steps as environment steps.
         "gradient_steps": -1,
     }
 
 
 def linear(initial: float) -> Callable[[float], float]:
-    """From `initial` to 0 with the steps that remain."""
+    """Returns a linear schedule from `initial` to 0, as a function of the remaining fraction of steps."""
     return lambda remaining: initial * remaining
 
 
 def make_callback(over: Callable[[int], bool]) -> Any:
-    """Asks `over` between an update and the next rollout, and ends the training when it says so."""
+    """Makes a callback that calls `over` between an update and the next rollout, which ends the training if true."""
     from stable_baselines3.common.callbacks import BaseCallback
 
-    class End(BaseCallback):
+    class EndWhenOver(BaseCallback):
         finished = False
 
         def _on_rollout_start(self) -> None:
@@ -124,11 +125,11 @@ def make_callback(over: Callable[[int], bool]) -> Any:
         def _on_step(self) -> bool:
             return not self.finished
 
-    return End()
+    return EndWhenOver()
 
 
 def evaluate(model: Any, request: Request) -> float:
-    """Mean return of EPISODES greedy episodes."""
+    """Returns the mean return of EPISODES greedy episodes."""
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecNormalize
 

@@ -1,1 +1,1 @@
-"""What `paper.py` is made of: the cases, ours and the peers' runs of them, and how a peer's run is told."""
+"""Provides the parts of `paper.py`: its cases, and the runs of the peers."""

@@ -1,8 +1,8 @@
-"""Owns what `paper.py` runs: the files examples/paper-*.toml, cut down to this machine, for us and for the peers. Pure.
+"""Defines the runs of `paper.py`: examples/paper-*.toml, reduced for this machine, for podrace and the peers. Pure.
 
-Everybody has the same budget, network and update work: what a peer is asked for are the hyperparameters of our vanilla
-agent, resolved, under our names. Of PPO's normalisers the trading task has none, because RLlib cannot normalise
-rewards; Ant and Humanoid have both, and RLlib has the one of observations.
+All contenders have the same budget, network and update work: a peer gets the resolved hyperparameters of podrace's
+vanilla agent, under podrace's names. The trading task uses no normalization in PPO, because RLlib cannot normalize
+rewards. Ant and Humanoid use it for observations and rewards, and in RLlib only for observations.
 """
 
 import copy
@@ -28,22 +28,25 @@ MIXED, VANILLA, TOURNAMENT = "ppo:sac:td3", "vanilla", "tournament"
 SB3, RLLIB = "stable-baselines3", "rllib"
 ALONE = ("ppo", "sac", "td3")
 OWN_CONTENDERS = {STOCKS: (VANILLA, *ALONE, MIXED), **dict.fromkeys(MUJOCO, (VANILLA, TOURNAMENT))}
-"""Of each case, in the order of the table."""
+"""podrace's contenders by case, in the order of the table."""
 PODS, CORES = 2, 2
 SCORES = 8
-"""Scores on the way of a vanilla agent or a peer; a tournament has twice as many candidates, of half as many steps."""
+"""Evaluations during training of a vanilla agent or a peer; a tournament has twice as many, every half as many
+steps."""
 STOCKS_COUNT, MUJOCO_COUNT = 64, 16
 STEPS_UNIT = 2 * SCORES * STOCKS_COUNT * 64
-"""Steps of a trading run are a multiple of this: whole rollouts in every assignment, whole rounds in all."""
+"""Steps of a trading run are a multiple of this, so that every assignment has whole rollouts, and all have whole
+rounds."""
 EPISODES = 32
 EPISODES_ON_THE_WAY = 8
-"""Of Ant and Humanoid: an episode takes as long as a thousand steps of training, and ours pay for theirs."""
+"""Evaluation episodes during training of Ant and Humanoid: one takes as long as a thousand steps, and counts as
+time."""
 FRESH = "fresh"
 REPLAY_STEPS = 100_000
 ENDLESS_STEPS, ENDLESS_SECONDS = 10**12, 1e9
 
 FIVE_MINUTES: Mapping[str, Any] = {
-    # The minute layout counts in raw prices; ours holds the same state, scaled for a network without a normaliser.
+    # Layout minute has raw prices; `scaled` has the same state, scaled for a network without normalization.
     "layout": "scaled",
     "train_start": "",
     "train_end": "2022-12-01",
@@ -51,10 +54,10 @@ FIVE_MINUTES: Mapping[str, Any] = {
     "backtest_end": "2023-06-23",
     "ignored_shares": 10,
 }
-"""What differs from the papers' options for the five-minute bars of 2022 and 2023."""
+"""Changes of the papers' options for five-minute bars of 2022 and 2023."""
 PLAIN = {
     "ppo": {"normalize_observations": False, "normalize_rewards": False},
-    # A gradient step for every batch of environment steps: one for each of them is a night's work here.
+    # One gradient step per batch of environment steps: one per environment step would take a night on this machine.
     "sac": {"normalize_observations": False, "updates_per_step": 1 / STOCKS_COUNT, "replay_capacity": REPLAY_STEPS},
     "td3": {"normalize_observations": False, "updates_per_step": 1 / STOCKS_COUNT, "replay_capacity": REPLAY_STEPS},
 }
@@ -62,7 +65,7 @@ PLAIN = {
 
 @dataclass(frozen=True)
 class Budget:
-    """What everybody gets: environment steps in all of the trading task, seconds of training of the others."""
+    """The budget of every contender: total environment steps of the trading task, training seconds of the others."""
 
     steps: int
     seconds: float
@@ -79,7 +82,7 @@ class PeerJob:
 
     @property
     def name(self) -> str:
-        """The same for the same work, of which the place of the data is no part."""
+        """A name that is equal for equal work; the folder of the data does not matter."""
         values = json.loads(json.dumps(vars(self.request)))
         for options in values["options"].values():
             options["path"] = Path(options.get("path", "")).name
@@ -87,24 +90,24 @@ class PeerJob:
 
 
 def example(case: str) -> dict[str, Any]:
-    """The papers' file as it stands."""
+    """Reads the papers' file."""
     return tomllib.loads((EXAMPLES / f"paper-{case}.toml").read_text())
 
 
-# --- ours --------------------------------------------------------------------------------------------------------
+# --- podrace -----------------------------------------------------------------------------------------------------
 
 
 def race(case: str, contender: str, seed: int, budget: Budget, data: str) -> Race:
-    """One of our runs."""
+    """Makes one of podrace's runs."""
     values = stocks(contender, budget.steps, data) if case == STOCKS else mujoco(case, contender, budget.seconds)
     return Race(case, contender, seed, values)
 
 
 def stocks(contender: str, steps: int, data: str) -> dict[str, Any]:
-    """The trading task for one contender.
+    """Makes the trading task for one contender.
 
     Raises:
-        SystemExit: There is no data.
+        SystemExit: No data is given.
     """
     if not data:
         raise SystemExit("--data: the case stocks needs prices; see --help")
@@ -112,7 +115,7 @@ def stocks(contender: str, steps: int, data: str) -> dict[str, Any]:
     values["environment"] |= {"count": STOCKS_COUNT}
     values["environment"]["options"] |= {**FIVE_MINUTES, "path": data}
     if data.startswith("synthetic:"):
-        # They are cut where their own days are.
+        # Their default split dates depend on their days.
         for name in ("train_start", "train_end", "validation_end", "backtest_end"):
             values["environment"]["options"].pop(name)
     names = ALONE if contender == MIXED else ("ppo",) if contender == VANILLA else (contender,)
@@ -120,21 +123,22 @@ def stocks(contender: str, steps: int, data: str) -> dict[str, Any]:
     for name, algorithm in values["algorithms"].items():
         algorithm["hyperparameters"] |= PLAIN[name]
     values["objective"] = {"environment_steps": steps}
-    # In rounds the steps are exactly those, and the same seed gives the same champion.
+    # In synchronous rounds the steps are exact, and the same seed gives the same champion.
     values["synchronous"] = True
     return scaled(values, contender, steps, assignment_steps=steps // (2 * SCORES), every_steps=steps // SCORES)
 
 
 def mujoco(case: str, contender: str, seconds: float) -> dict[str, Any]:
-    """Ant or Humanoid for one contender."""
+    """Makes Ant or Humanoid for one contender."""
     values = example(case)
     values["environment"]["count"] = MUJOCO_COUNT
     values["objective"] = {"wall_clock_duration": f"{seconds:g}s"}
-    # Whenever it is due: a peer is scored as often, and the clock stands still for it meanwhile.
+    # Every evaluation that is due takes place; a peer has as many, and they do not count as training time.
     values["evaluation"]["share"] = 1.0
     every_steps = max(10_000, int(seconds * 500))
-    # A vanilla agent never ends; one of the tournament trains for about half of the time, at most as long as in the
-    # papers' file. Ant loses for its first million steps, and whoever is followed up sooner has learned to stand still.
+    # A vanilla agent trains until the end. One of the tournament trains for about half of the time, but at most as long
+    # as in the papers' file. Ant's return falls in its first million steps: if agents were selected earlier, those that
+    # stand still would win.
     agent_steps = min(values["assignment"]["environment_steps"], 4 * every_steps)
     values = scaled(values, contender, ENDLESS_STEPS, assignment_steps=agent_steps, every_steps=every_steps)
     values["evaluation"]["episodes"] = EPISODES_ON_THE_WAY
@@ -144,14 +148,14 @@ def mujoco(case: str, contender: str, seconds: float) -> dict[str, Any]:
 def scaled(
     values: dict[str, Any], contender: str, steps: int, *, assignment_steps: int, every_steps: int
 ) -> dict[str, Any]:
-    """Two cores: a pod that has both for a vanilla agent, two pods of one each for a tournament.
+    """Sizes a run for two cores: one pod with both for a vanilla agent, two pods of one core for a tournament.
 
     Args:
         values: The papers' specification.
-        contender: Whose it becomes.
-        steps: Of a vanilla agent.
-        assignment_steps: Of each agent of a tournament.
-        every_steps: From one score to the next of a vanilla agent; a tournament has twice as many.
+        contender: The contender that the specification is for.
+        steps: Steps of a vanilla agent.
+        assignment_steps: Steps of each agent of a tournament.
+        every_steps: Steps between two evaluations of a vanilla agent; half as many in a tournament.
     """
     values = copy.deepcopy(values)
     vanilla = contender == VANILLA
@@ -174,7 +178,7 @@ def scaled(
 
 
 def peer_job(case: str, peer: str, seed: int, budget: Budget, data: str) -> PeerJob:
-    """One run of a peer: what our vanilla agent is given."""
+    """Makes one run of a peer, with the settings of podrace's vanilla agent."""
     values = race(case, VANILLA, seed, budget, data).values
     resolved = race(case, VANILLA, seed, budget, data).cell().spec
     given = resolved.algorithms["ppo"].hyperparameters
@@ -196,14 +200,14 @@ def peer_job(case: str, peer: str, seed: int, budget: Budget, data: str) -> Peer
 
 
 def plain(value: Any) -> Any:
-    """Whole numbers as such: a message has only one kind of number."""
+    """Turns whole numbers to int: a Struct holds only floats."""
     if isinstance(value, list):
         return [plain(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) > 1 else value
 
 
 def trading_options(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a peer learns in, is scored in, and is told by."""
+    """Returns the options for training, for evaluations and for reports of a peer."""
     training = values["environment"]["options"]
     found = {TRAIN: training, VALIDATION: {**training, **values["evaluation"]["options"]}}
     for name, report in values["reports"].items():
@@ -212,5 +216,5 @@ def trading_options(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def resolved_toml(values: Mapping[str, Any], name: str) -> str:
-    """A specification as a file for other benchmarks."""
+    """Returns a resolved specification as TOML, for other benchmarks."""
     return to_toml(specification.resolve(specification.parse({**values, "name": name}, source=name)))

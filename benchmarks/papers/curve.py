@@ -1,9 +1,9 @@
-"""Owns what `paper.py` asks of a peer: a learning curve up to a budget, the best policy on it, and how that one does.
+"""Records a learning curve of a peer for `paper.py`, keeps the best policy, and reports its results.
 
-Only the standard library is imported here: a peer may run in an interpreter of its own. For a peer,
+Only the standard library is imported here: a peer may run in its own interpreter. The options of a request are
 
-    TRAIN, VALIDATION   options of the environments that it learns in, and that its policies are scored in
-    reports             by name, options of the environment and the number of episodes that the best policy plays last
+    TRAIN, VALIDATION   options of the environments for training, and for evaluations
+    reports             by name, options of the environment, and the number of episodes that the best policy plays
 """
 
 import statistics
@@ -14,30 +14,30 @@ from loops.process import Answer, Request
 
 TRAIN, VALIDATION = "train", "validation"
 REPORT = "report:"
-"""Before the names of reports among a request's options."""
+"""Prefix of the names of reports among a request's options."""
 EPISODES_OPTION = "paper_episodes"
-"""Among the options of a report."""
+"""Option of a report: its number of episodes."""
 FRESH_SEED = 777_000
 
 
-class Curve:
-    """Scores every so many steps until the budget is spent; the best policy is kept.
+class PeerCurve:
+    """Evaluates at regular steps until the budget is spent, and keeps the best policy.
 
-    curve = Curve(request, evaluate, keep)     # before the environments are made
+    curve = PeerCurve(request, evaluate, keep)     # before the environments are made
     while not curve.over(environment_steps):
         ...
     """
 
     def __init__(self, request: Request, evaluate: Callable[[], float], keep: Callable[[], None]) -> None:
-        """Begins to count seconds; evaluations are not counted."""
+        """Starts to count seconds; evaluations are not counted."""
         self._request, self._evaluate, self._keep = request, evaluate, keep
         self._due_steps = request.every_steps
         self._seconds, self._began = 0.0, time.perf_counter()
         self.points: list[tuple[int, float, float]] = []
-        """Environment steps, seconds of training, score."""
+        """Environment steps, training seconds, score."""
 
     def over(self, steps: int) -> bool:
-        """Whether the budget is spent, now that `steps` were taken; scores the policy if that is due."""
+        """Whether the budget is spent after `steps` steps; evaluates the policy if that is due."""
         seconds = self._seconds + time.perf_counter() - self._began
         spent = steps >= self._request.limit_steps or seconds >= self._request.limit_seconds
         if steps < self._due_steps and not spent:
@@ -51,7 +51,7 @@ class Curve:
         return spent
 
     def answer(self, reports: dict[str, Answer]) -> Answer:
-        """What is told at the end."""
+        """Returns the answer to the request."""
         steps, seconds, _ = self.points[-1]
         return {
             "curve": self.points,
@@ -63,7 +63,7 @@ class Curve:
 
 
 def reports_of(request: Request) -> dict[str, tuple[dict[str, object], int]]:
-    """The reports that a request asks for: options and episodes by name."""
+    """Returns the requested reports: options and number of episodes by name."""
     found = {}
     for name, options in request.options.items():
         if name.startswith(REPORT):
@@ -72,6 +72,6 @@ def reports_of(request: Request) -> dict[str, tuple[dict[str, object], int]]:
     return found
 
 
-def told(returns: Sequence[float], metrics: dict[str, float] | None = None) -> Answer:
-    """A report."""
+def report_answer(returns: Sequence[float], metrics: dict[str, float] | None = None) -> Answer:
+    """Builds the answer of a report."""
     return {"mean_return": statistics.fmean(returns), "episodes": len(returns), "metrics": metrics or {}}

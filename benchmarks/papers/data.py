@@ -1,8 +1,8 @@
-"""Owns how the prices for `paper.py` become the array file that the simulator `stocks` reads.
+"""Prepares the prices of `paper.py` as an array file for the simulator `stocks`.
 
-What is given is an array file of ours (`podrace data build`), or an archive of five-minute bars:
+The source is an array file (`podrace data build`), or an archive of five-minute bars:
 
-    ohlcv [bars, n, 5], filled [bars, n], time_utc_s [bars], tickers [n]; qqq_ohlcv [bars, 5] (an index fund) or none
+    ohlcv [bars, n, 5], filled [bars, n], time_utc_s [bars], tickers [n]; optionally qqq_ohlcv [bars, 5] (an index fund)
 """
 
 from pathlib import Path
@@ -19,14 +19,14 @@ OPEN, HIGH, LOW, CLOSE, VOLUME = range(5)
 
 
 def prepare(source: Path, output: Path) -> Path:
-    """The array file to read: `source` itself if it is one, else `output`, made of it.
+    """Returns the array file to read: `source` itself if it is one, else `output`, built from it.
 
     Raises:
-        SystemExit: There is no such file.
-        InvalidArgument: It holds bars that cannot be.
+        SystemExit: The file does not exist.
+        InvalidArgument: It contains impossible bars.
     """
     if not source.exists():
-        raise SystemExit(f"--data {source}: there is no such file")
+        raise SystemExit(f"--data {source}: no such file")
     with np.load(source, allow_pickle=False) as file:
         if "ohlcv" not in file:
             read_bars(str(source))
@@ -38,7 +38,7 @@ def prepare(source: Path, output: Path) -> Path:
 
 
 def bars_of(arrays: dict[str, np.ndarray], name: str) -> Bars:
-    """The arrays of an archive in our layout; nothing is repaired."""
+    """Converts the arrays of an archive to those of an array file; nothing is repaired."""
     panels = arrays["ohlcv"].astype(np.float64)
     times = arrays["time_utc_s"].astype(np.int64)
     dates = np.array(

@@ -1,6 +1,6 @@
-"""Owns single lanes of our simulators as gymnasium environments, for peers that step environments one by one.
+"""Wraps single lanes of podrace's simulators as Gymnasium environments, for peers that step single environments.
 
-A module of its own: RLlib's processes find it by its name.
+This is a separate module because RLlib's processes import it by name.
 """
 
 import functools
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parents[1]
 
 
 def make_lane(id: str, options: Mapping[str, Any]) -> Any:
-    """One lane of a simulator of ours as a gymnasium.Env."""
+    """Makes one lane of one of podrace's simulators as a gymnasium.Env."""
     import gymnasium
     import numpy as np
     import torch
@@ -50,8 +50,8 @@ def make_lane(id: str, options: Mapping[str, Any]) -> Any:
 
 
 def make_simulator(id: str, options: str) -> Any:
-    """One lane; prices are loaded once for all lanes of a process."""
-    # A benchmark of this folder has the name of the package.
+    """Makes a simulator with one lane; prices are loaded once for all lanes of a process."""
+    # A benchmark of this folder has the same name as the package simulators.
     sys.path[:] = [path for path in sys.path if Path(path).resolve() != FOLDER]
     from simulators import make
 
@@ -66,7 +66,7 @@ def make_simulator(id: str, options: str) -> Any:
 
 @functools.cache
 def market_of(options: Any) -> Any:
-    """The prices of a split."""
+    """Loads the prices of a split."""
     from simulators.stocks.market import load_market
 
     return load_market(options)

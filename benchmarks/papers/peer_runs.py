@@ -1,6 +1,6 @@
-"""Owns the runs of peers for `paper.py`: each in a process of its own, one after another, a line in the runs' file.
+"""Runs the peers of `paper.py`: each run in a separate process, one after another, with a line in the runs' file.
 
-A run that was stopped begins anew: no peer's checkpoint holds its environments and normalisers alike.
+A run that was interrupted starts again: a peer's checkpoint does not contain environments and normalization.
 """
 
 import importlib.util
@@ -24,13 +24,13 @@ DEADLINE_SECONDS = 4 * 3600.0
 
 
 def available(pythons: Mapping[str, str], *, tell: Callable[[str], None]) -> dict[str, str]:
-    """The interpreters that have their peer; says which peers are left out."""
+    """Returns the interpreters that have their peer installed; reports the peers that are skipped."""
     found = {}
     for peer, python in pythons.items():
         if _has(python, PACKAGES[peer]):
             found[peer] = python
         else:
-            tell(f"{peer} is left out: {python} has no {PACKAGES[peer]}; see benchmarks/peers.py --help")
+            tell(f"{peer} is skipped: {python} has no {PACKAGES[peer]}; see benchmarks/peers.py --help")
     return found
 
 
@@ -42,12 +42,12 @@ def _has(python: str, package: str) -> bool:
 
 
 def run(jobs: Sequence[PeerJob], pythons: Mapping[str, str], folder: Path, *, tell: Callable[[str], None]) -> list[Run]:
-    """Runs what was not run yet, in order.
+    """Runs the jobs without a result, in order.
 
     Returns:
-        What came of the jobs that have ended, failures included; of each its last attempt.
+        The results of the jobs that have ended, including failures; for each job its last attempt.
     """
-    # Unwinds as Ctrl-C does, so that no peer stays behind; an exit would pass for the failure of one.
+    # Raises KeyboardInterrupt, which ends the peers; SystemExit would be taken for the failure of one.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     done = {run["name"]: run for run in read(folder / RUNS)}
     for job in jobs:
@@ -62,7 +62,7 @@ def _run(job: PeerJob, python: str) -> Run:
     cpus = sorted(os.sched_getaffinity(0))[:2]
     known = {"case": job.case, "contender": job.peer, "seed": job.seed, "name": job.name}
     try:
-        # One thread: with two, products of small networks stall wherever anything else runs.
+        # One thread: with two, products of small networks stall when anything else runs.
         with Contender(MODULES[job.peer], cpus, threads=1, python=python) as contender:
             answer = contender.ask(job.request, DEADLINE_SECONDS)
     except SystemExit as error:

@@ -1,7 +1,7 @@
-"""One process of RLlib (its new stack) for `paper.py`: a learning curve, and what its best policy does afterwards.
+"""Runs RLlib (its new API stack) for `paper.py`: a learning curve, then reports on its best policy.
 
-Gymnasium's environments are made as for `peers.py`. A simulator of ours (an id with options) is given lane by lane, as
-RLlib wants environments (papers/lanes.py).
+Gymnasium's environments are made as in `peers.py`. One of podrace's simulators (an id with options) is wrapped lane by
+lane, because RLlib steps single environments (papers/lanes.py).
 """
 
 import functools
@@ -15,14 +15,14 @@ from typing import Any
 from loops import rllib as loop
 from loops.process import Answer, Measure, Request, serve
 
-from papers.curve import FRESH_SEED, TRAIN, VALIDATION, Curve, reports_of, told
+from papers.curve import FRESH_SEED, TRAIN, VALIDATION, PeerCurve, report_answer, reports_of
 from papers.lanes import make_lane
 
 OURS = "ours"
 
 
 def load(threads: int) -> Measure:
-    """Imports it."""
+    """Imports RLlib; returns the function that answers requests."""
     measure = loop.load(threads)
     assert measure
     importlib.import_module("ray.tune.registry")
@@ -37,7 +37,7 @@ def train(request: Request, cores: int) -> Answer:
         def keep() -> None:
             best["path"] = algorithm.save_to_path(tempfile.mkdtemp(dir=folder))
 
-        curve = Curve(request, lambda: loop.evaluate(algorithm), keep)
+        curve = PeerCurve(request, lambda: loop.evaluate(algorithm), keep)
         algorithm = make_config(request, runners=0 if cores == 1 else cores).build_algo()
         steps = 0
         try:
@@ -54,7 +54,7 @@ def train(request: Request, cores: int) -> Answer:
 
 
 def make_config(request: Request, runners: int) -> Any:
-    """A configuration under its own names; of `measure` it needs to know that scores are asked for."""
+    """Translates a request to RLlib's configuration, with evaluations."""
     known = replace(request, measure="target", environment=OURS if TRAIN in request.options else request.environment)
     config = loop.make_config(known, runners)
     if TRAIN not in request.options:
@@ -69,10 +69,10 @@ def make_config(request: Request, runners: int) -> Any:
 
 
 def play(algorithm: Any, request: Request, options: Mapping[str, Any], episodes: int) -> Answer:
-    """What a restored policy does: in environments of its own kind by RLlib itself, in ours by hand."""
+    """Plays a restored policy: Gymnasium environments by RLlib's evaluation, podrace's simulators step by step."""
     if TRAIN not in request.options:
         returns = [loop.evaluate(algorithm) for _ in range(max(1, episodes // 32))]
-        return told([statistics.fmean(returns)])
+        return report_answer([statistics.fmean(returns)])
     import numpy as np
     import torch
 
@@ -92,7 +92,7 @@ def play(algorithm: Any, request: Request, options: Mapping[str, Any], episodes:
             observation, reward, terminated, truncated, _ = lane.step(action.astype(np.float32))
             total, ended = total + reward, terminated or truncated
         returns.append(total)
-    return told(returns, dict(lane.simulator.report().metrics))
+    return report_answer(returns, dict(lane.simulator.report().metrics))
 
 
 if __name__ == "__main__":

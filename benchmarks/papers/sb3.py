@@ -1,7 +1,7 @@
-"""One process of Stable-Baselines3 for `paper.py`: a learning curve, and what the best policy on it does afterwards.
+"""Runs Stable-Baselines3 for `paper.py`: a learning curve, then reports on its best policy.
 
-Gymnasium's environments are made as for `peers.py`. A simulator of ours (an id with options) is given as one batch, so
-that it steps no slower here than with us.
+Gymnasium's environments are made as in `peers.py`. One of podrace's simulators (an id with options) is wrapped as one
+batch, so it steps as fast as with podrace.
 """
 
 import copy
@@ -12,13 +12,13 @@ from typing import Any
 from loops import sb3 as loop
 from loops.process import EPISODES, Answer, Measure, Request, serve
 
-from papers.curve import FRESH_SEED, TRAIN, VALIDATION, Curve, reports_of, told
+from papers.curve import FRESH_SEED, TRAIN, VALIDATION, PeerCurve, report_answer, reports_of
 
 FOREVER_STEPS = 10**9
 
 
 def load(threads: int) -> Measure:
-    """Imports it."""
+    """Imports it; returns the function that answers requests."""
     loop.load(threads)
     importlib.import_module("stable_baselines3.common.evaluation")
     return measure
@@ -37,7 +37,7 @@ def measure(request: Request, cores: int) -> Answer:
         returns, _ = play(model, request, request.options.get(VALIDATION, {}), EPISODES, request.seed + 1, normalizer)
         return sum(returns) / len(returns)
 
-    curve = Curve(request, score, keep)
+    curve = PeerCurve(request, score, keep)
     environments = make_environments(request, request.options.get(TRAIN, {}), request.count, request.seed)
     model = loop.make_model(request, environments)
     callback = loop.make_callback(curve.over)
@@ -47,7 +47,7 @@ def measure(request: Request, cores: int) -> Answer:
         environments.close()
     model.set_parameters(best["parameters"])
     reports = {
-        name: told(*play(model, request, options, episodes, FRESH_SEED, best["normalizer"]))
+        name: report_answer(*play(model, request, options, episodes, FRESH_SEED, best["normalizer"]))
         for name, (options, episodes) in reports_of(request).items()
     }
     return curve.answer(reports)
@@ -56,7 +56,7 @@ def measure(request: Request, cores: int) -> Answer:
 def play(
     model: Any, request: Request, options: Mapping[str, Any], episodes: int, seed: int, normalizer: Any
 ) -> tuple[list[float], dict[str, float]]:
-    """Greedy episodes: their returns, and the simulator's own measures of the last one of its first lane."""
+    """Plays greedy episodes; returns their returns, and the simulator's report on the first lane's last one."""
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecNormalize
 
@@ -76,7 +76,7 @@ def play(
 def make_environments(
     request: Request, options: Mapping[str, Any], count: int, seed: int, *, training: bool = True
 ) -> Any:
-    """Environments side by side; those of Gymnasium as `peers.py` has them."""
+    """Makes a vector environment; Gymnasium's environments as in `peers.py`."""
     if TRAIN not in request.options:
         wanted = Request(request.measure, request.algorithm, request.environment, count, request.settings, seed)
         return loop.make_environments(wanted, count, training=training)
@@ -84,7 +84,7 @@ def make_environments(
 
 
 def make_batch(id: str, options: Mapping[str, Any], count: int, seed: int) -> Any:
-    """A simulator of ours as a VecEnv."""
+    """Wraps one of podrace's simulators as a VecEnv."""
     import numpy as np
     import torch
     from gymnasium.spaces import Box

@@ -1,1 +1,1 @@
-"""What `scale.py` is made of: real services, simulated pods, and the learning curves that these follow."""
+"""Provides the parts of `scale.py`: real services, simulated pods, and the learning curves that these follow."""

@@ -1,7 +1,7 @@
-"""Owns what simulated agents score: learning curves, measured or made up. Pure.
+"""Computes the scores of simulated agents from learning curves, recorded or artificial. Pure.
 
-A curve is what one line of descent has learned. A fresh agent follows the curve of its number, and beyond the last they
-begin again; a child goes on on its parent's, from where that first has the score that it begins with.
+A curve belongs to one lineage. A new agent follows the curve with its number (modulo the number of curves); a child
+continues its parent's curve, from where that curve first reaches the score it starts with.
 """
 
 import bisect
@@ -10,26 +10,26 @@ import math
 from collections.abc import Sequence
 
 Points = Sequence[tuple[float, float]]
-"""Environment steps of an agent and the score it had then, by steps."""
+"""Environment steps of an agent and its score at that time, ordered by steps."""
 
 
 class Curve:
-    """The best score that an agent had after so many steps, linear between points."""
+    """The best score of an agent up to a number of steps, interpolated linearly between points."""
 
     def __init__(self, points: Points) -> None:
-        """Takes points as they were measured; what was lost after a best score is left out.
+        """Builds a curve from measured points; scores lower than an earlier one are replaced by it.
 
         Raises:
-            ValueError: There is none.
+            ValueError: There are no points.
         """
         if not points:
-            raise ValueError("a learning curve without a point; record it again")
+            raise ValueError("a learning curve without points; record it again")
         ordered = sorted(points)
         self._steps = [float(steps) for steps, _ in ordered]
         self._scores = list(itertools.accumulate((float(score) for _, score in ordered), max))
 
     def score_at(self, steps: float) -> float:
-        """The score after so many steps; before the first and after the last point that of the point."""
+        """Returns the score after a number of steps; before the first and after the last point, that point's score."""
         index = bisect.bisect_right(self._steps, steps)
         if index == 0:
             return self._scores[0]
@@ -40,7 +40,7 @@ class Curve:
         return self._scores[index - 1] + share * (self._scores[index] - self._scores[index - 1])
 
     def steps_to(self, score: float) -> float:
-        """After how many steps it first has a score; that of its last point if it never has."""
+        """Returns the steps after which a score is first reached; those of the last point if it never is."""
         index = bisect.bisect_left(self._scores, score)
         if index == 0:
             return self._steps[0] if score >= self._scores[0] else 0.0
@@ -53,39 +53,39 @@ class Curve:
 
 
 class Curves:
-    """Curves to choose from."""
+    """Several curves, by number."""
 
     def __init__(self, curves: Sequence[Points]) -> None:
         self._curves = [Curve(points) for points in curves]
 
     def of(self, number: int) -> Curve:
-        """The curve with this number, as fresh agents are numbered."""
+        """Returns the curve of a new agent with this number."""
         return self._curves[number % len(self._curves)]
 
 
 def due_steps(steps: int, every: int, budget: int, rollout_steps: int) -> int:
-    """When an agent is scored next: with the first whole rollout at or beyond a multiple of `every`, or its budget."""
+    """Returns when an agent is evaluated next: at the first whole rollout at or beyond a multiple of `every`."""
     due = min((steps // every + 1) * every, budget)
     return -(-due // rollout_steps) * rollout_steps
 
 
-class Learner:
-    """How far an agent has come.
+class SimulatedLearner:
+    """The training progress of a simulated agent.
 
     Attributes:
-        steps: Environment steps it took; whoever trains it counts them here.
-        number: Of the curve that it follows.
+        steps: Environment steps taken; the caller increments it.
+        number: Number of the curve that it follows.
     """
 
     def __init__(self, curves: Curves, number: int, steps: int, inherited_steps: int, score: float | None) -> None:
-        """Begins, or goes on.
+        """Starts or resumes an agent.
 
         Args:
-            curves: All that there are.
-            number: Of the one that it follows: its own if it is fresh, else its parent's.
-            steps: That it took already.
-            inherited_steps: Of its ancestors.
-            score: That it begins with: its own last, or its parent's; None: it is fresh.
+            curves: All curves.
+            number: Number of the curve to follow: the agent's own number if it is new, else its parent's curve.
+            steps: Steps it has taken already.
+            inherited_steps: Steps of its ancestors.
+            score: Score it starts with: its own last one, or its parent's; None: a new agent.
         """
         self.number = number
         self._curve = curves.of(number)
@@ -95,10 +95,10 @@ class Learner:
 
     @property
     def score(self) -> float:
-        """The score it has now."""
+        """The current score."""
         return max(self._floor, self._curve.score_at(self._offset + self.steps))
 
     @property
     def lineage_steps(self) -> int:
-        """Steps behind it, those of its ancestors included."""
+        """Environment steps, including those of its ancestors."""
         return self._inherited_steps + self.steps

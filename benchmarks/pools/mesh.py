@@ -1,4 +1,4 @@
-"""Owns the processes of a simulated mesh: a real orchestrator, a real leaderboard, and those that simulate pods."""
+"""Runs the processes of a simulated mesh: a real orchestrator, a real leaderboard, and processes that simulate pods."""
 
 import asyncio
 import contextlib
@@ -26,8 +26,8 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclasses.dataclass(frozen=True)
-class Service:
-    """A service's process."""
+class ServiceProcess:
+    """The process of a service."""
 
     process: asyncio.subprocess.Process
     address: str
@@ -35,44 +35,44 @@ class Service:
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time it has used, all threads together."""
+        """CPU time used by all threads."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
     @property
     def waited_seconds(self) -> float:
-        """Time that its threads could have run and had no processor: what others on the machine cost it."""
+        """Time in which threads were ready to run but had no CPU: the effect of other load on the machine."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
         return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
 
     @property
     def memory_bytes(self) -> int:
-        """Memory it has touched and keeps."""
+        """Resident memory."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """Both services."""
+    """The two services of a mesh."""
 
     folder: Path
-    orchestrator: Service
-    leaderboard: Service
+    orchestrator: ServiceProcess
+    leaderboard: ServiceProcess
 
     @property
-    def services(self) -> Mapping[str, Service]:
-        """By name."""
+    def services(self) -> Mapping[str, ServiceProcess]:
+        """The services by name."""
         return {"orchestrator": self.orchestrator, "leaderboard": self.leaderboard}
 
     @property
     def store(self) -> Path:
-        """Where simulated pods publish."""
+        """The folder in which simulated pods publish."""
         return self.folder / "store"
 
     @property
     def generated(self) -> Path:
-        """Where the orchestrator writes, when it ends, how long the leaderboard took for each agent."""
+        """The file to which the orchestrator writes, on exit, how long the leaderboard took for each agent."""
         return self.folder / "generated.json"
 
     async def create(self, spec: TournamentSpec) -> str:
@@ -84,7 +84,7 @@ class Mesh:
             return str(answer.tournament.tournament_id)
 
     async def wait_for_pods(self, tournament_id: str, count: int) -> float:
-        """Waits until so many pods run; returns how long that took in seconds."""
+        """Waits until `count` pods run; returns how long that took, in seconds."""
         begin = time.monotonic()
         async with rpc.connect(self.orchestrator.address, pb.DESCRIPTOR) as channel:
             stub: Any = pb_grpc.OrchestratorServiceStub(channel)
@@ -98,9 +98,9 @@ class Mesh:
 
 @contextlib.asynccontextmanager
 async def services(folder: Path, lease_seconds: float) -> AsyncIterator[Mesh]:
-    """Runs a leaderboard and an orchestrator in processes of their own."""
+    """Runs a leaderboard and an orchestrator, each in its own process."""
     store = folder / "store"
-    # In plain surroundings: a benchmark has its name.
+    # With the plain environment: a benchmark module has the same name.
     board = ["-m", "leaderboard"]
     pods = ["-m", "pools.orchestrator", str(folder / "generated.json")]
     async with _service(folder, "leaderboard", board, {"store": store}) as leaderboard:
@@ -123,7 +123,7 @@ async def _service(
     command: Sequence[str],
     settings: Mapping[str, object],
     env: Mapping[str, str] | None = None,
-) -> AsyncIterator[Service]:
+) -> AsyncIterator[ServiceProcess]:
     address, database = f"unix:{folder}/{name}.sock", folder / f"{name}.sqlite"
     settings = {
         "server.listen": address,
@@ -137,14 +137,14 @@ async def _service(
         process = await asyncio.create_subprocess_exec(sys.executable, *command, *overrides, stderr=log, env=env)
         try:
             await rpc.wait_until_serving(address, deadline_seconds=START_SECONDS)
-            yield Service(process, address, database)
+            yield ServiceProcess(process, address, database)
         finally:
             process.send_signal(signal.SIGTERM)
             await process.wait()
 
 
 async def simulate(jobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Runs the pods of each job in a process of its own; returns what all of them saw together."""
+    """Runs the pods of each job in a separate process; returns the combined measurements."""
     seen = await asyncio.gather(*map(_simulate, jobs))
     notes: dict[str, Any] = {
         "seconds": defaultdict(list),

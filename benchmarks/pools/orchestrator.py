@@ -1,9 +1,9 @@
-"""Runs the real orchestrator on a machine without end, with a launcher whose pods somebody else simulates.
+"""Runs the real orchestrator with unlimited resources and a launcher whose pods other processes simulate.
 
     python -m pools.orchestrator NOTES --set key=value ...
 
-Everything is as in `python -m orchestrator` but what starts pods and what a machine holds. When it ends it writes to
-the file NOTES how long the leaderboard took for each agent, as a JSON list of [monotonic begin, seconds].
+Only the launcher and the capacity differ from `python -m orchestrator`. On exit it writes to the file NOTES how long
+the leaderboard took for each agent, as a JSON list of [monotonic begin, seconds].
 """
 
 import contextlib
@@ -30,7 +30,7 @@ ENDLESS_BYTES = 1 << 60
 
 
 class SimulatedPods:
-    """Pods that run as soon as they are started, somewhere else. See Launcher."""
+    """A launcher whose pods run as soon as they are started, simulated by other processes. See Launcher."""
 
     def __init__(self) -> None:
         self._pods: dict[str, ListedPod] = {}
@@ -64,10 +64,10 @@ async def _open(
     yield SimulatedPods()
 
 
-class TimedBoard(LeaderboardClient):
-    """The leaderboard as the orchestrator sees it, with a watch."""
+class TimedLeaderboardClient(LeaderboardClient):
+    """A leaderboard client that times the generation of agents."""
 
-    notes: list[tuple[float, float]] = []  # noqa: RUF012 - one a process
+    notes: list[tuple[float, float]] = []  # noqa: RUF012 - one list per process
 
     async def generate(
         self, tournament: TournamentRecord, agent: AgentRecord, *others: Sequence[str], **named: Sequence[str]
@@ -83,9 +83,9 @@ def main() -> int:
     """Serves until SIGTERM."""
     notes, *arguments = sys.argv[1:]
     LAUNCHERS["simulated"] = _open
-    sys.modules["orchestrator.__main__"].LeaderboardClient = TimedBoard  # type: ignore[attr-defined]
+    sys.modules["orchestrator.__main__"].LeaderboardClient = TimedLeaderboardClient  # type: ignore[attr-defined]
     code = service.run("orchestrator", Config, lambda config: serve(config, SystemClock()), arguments)
-    Path(notes).write_text(json.dumps(TimedBoard.notes))
+    Path(notes).write_text(json.dumps(TimedLeaderboardClient.notes))
     return code
 
 

@@ -1,11 +1,11 @@
-"""Simulated pods: they speak the real contracts over gRPC and publish real manifests, but training is a clock.
+"""Simulates pods: they use the real contracts over gRPC and publish real manifests, but training only takes time.
 
     python -m pools.pods < JOB > NOTES
 
-What a pod does: acquire an assignment, claim its agent in the store, renew every third of the lease, publish and submit
-a score whenever an evaluation is due, complete the assignment when its budget is used up, acquire the next. Scores
-follow learning curves (pools.curves). Simulated time runs `speed` times faster than the clock: every pause, that
-between renewals too, is that much shorter; what takes time at the services takes what it takes.
+A pod acquires an assignment, claims its agent in the store, renews every third of the lease, publishes and submits a
+score whenever an evaluation is due, completes the assignment when its budget is used up, and acquires the next. Scores
+follow learning curves (pools.curves). Simulated time runs `speed` times faster than real time: all pauses, including
+those between renewals, are divided by `speed`; the services take their real time.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from pools.curves import Curves, Learner, due_steps
+from pools.curves import Curves, SimulatedLearner, due_steps
 
 WAIT_SECONDS = 5.0
 DEADLINE_SECONDS = 60.0
 RETRY_SECONDS = 0.5
 POLICY = digest(b"policy")
 CURVE = "curve"
-"""The metric that tells children which curve they go on on."""
+"""The metric by which children learn which curve to continue."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What the pods of one process do."""
+    """The work of the pods of one process."""
 
     orchestrator: str
     leaderboard: str
@@ -53,49 +53,49 @@ class Job:
     first_pod: int
     pods: int
     connections: int
-    """Channels to each service, shared by the pods in turn."""
+    """Channels to each service; pods are assigned to them in turn."""
     begin: float
-    """Monotonic, as all times here: when the first pod asks for work."""
+    """When the first pod acquires its first assignment; monotonic, as all times here."""
     ramp_seconds: float
-    """Within so long all have asked."""
+    """Time after `begin` within which all pods have acquired one."""
     measured_from: float
     until: float
     speed: float
-    """Simulated seconds in a second."""
+    """Simulated seconds per second."""
     steps_per_second: float
-    """Environment steps a simulated second."""
+    """Environment steps per simulated second."""
     rollout_steps: int
-    """An agent is scored between rollouts of so many environment steps."""
+    """An agent is evaluated only between rollouts of this many environment steps."""
     opening_seconds: float
-    """Simulated, from an assignment to its first step."""
+    """Simulated seconds from an assignment to its first step."""
     spread: bool
-    """The first assignment of a pod is anywhere between its begin and its end, as in a tournament that is under way."""
+    """Whether a pod's first assignment starts at a random point of its budget, as in a running tournament."""
     target_return: float | None
     curves: Sequence[Sequence[tuple[float, float]]]
 
 
 @dataclasses.dataclass
-class Notes:
-    """What the pods of one process saw."""
+class Measurements:
+    """The measurements of the pods of one process."""
 
     seconds: dict[str, list[float]] = dataclasses.field(default_factory=lambda: defaultdict(list))
-    """Of each call within the measured time, by method."""
+    """Durations of the calls within the measured time, by method."""
     ramp_seconds: dict[str, list[float]] = dataclasses.field(default_factory=lambda: defaultdict(list))
-    """And before it."""
+    """Durations of the calls before it."""
     errors: dict[str, int] = dataclasses.field(default_factory=lambda: defaultdict(int))
     reached: tuple[float, float, float] | None = None
     """When the first score at or above the target was on the board (monotonic), and how long the pod that earned it had
-    trained and waited until then."""
+    trained and waited until then, in seconds."""
     trained_seconds: float = 0.0
-    """Simulated, over all pods."""
+    """Simulated training time of all pods."""
     waited_seconds: float = 0.0
-    """For answers without which a pod cannot train; not compressed."""
+    """Real time in which pods waited for answers that they need for training."""
 
 
 class Pod:
-    """One pod."""
+    """One simulated pod."""
 
-    def __init__(self, pod_id: str, job: Job, notes: Notes, store: FolderStore, stubs: tuple[Any, Any]) -> None:
+    def __init__(self, pod_id: str, job: Job, notes: Measurements, store: FolderStore, stubs: tuple[Any, Any]) -> None:
         self._pod_id, self._job, self._notes, self._store = pod_id, job, notes, store
         self._orchestrator, self._updater = stubs
         self._random = random.Random(pod_id)
@@ -103,8 +103,8 @@ class Pod:
         self._fresh_start = job.spread
         self._trained_seconds = self._waited_seconds = 0.0
 
-    async def live(self, delay_seconds: float) -> None:
-        """Works until the time is up or it is told to go."""
+    async def run(self, delay_seconds: float) -> None:
+        """Works until the measurement ends or the pod is drained."""
         await asyncio.sleep(self._job.begin + delay_seconds - time.monotonic())
         request = pb.AcquireAssignmentRequest(pod_id=self._pod_id, incarnation="one")
         request.wait_duration.FromNanoseconds(int(WAIT_SECONDS * 1e9))
@@ -120,11 +120,11 @@ class Pod:
                 else:
                     return
             except PodraceError:
-                # Somebody else got the agent, or somebody does not answer.
+                # Another pod got the agent, or a service does not answer.
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _train(self, assignment: pb.Assignment) -> None:
-        """Trains until the budget is used up, the pod is told to go, or the time is up."""
+        """Trains until the budget is used up, the pod is drained, or the measurement ends."""
         job, budget = self._job, assignment.spec.assignment.environment_steps
         learner = self._learner(assignment.train, self._claim(assignment.train.agent_id, assignment.lease_epoch))
         if self._fresh_start:
@@ -166,8 +166,8 @@ class Pod:
         self._waited_seconds += seconds
         self._notes.waited_seconds += seconds
 
-    def _learner(self, work: Agent, pointer: Pointer) -> Learner:
-        """Where the agent stands: at what it published itself, else at its parent's checkpoint, else at nothing."""
+    def _learner(self, work: Agent, pointer: Pointer) -> SimulatedLearner:
+        """Starts the agent from its own last checkpoint, else from its parent's, else from nothing."""
         steps, start = 0, None
         if pointer.manifest_digest:
             start = read_manifest(self._store, pointer.manifest_digest)
@@ -175,13 +175,13 @@ class Pod:
         elif work.HasField("starting_checkpoint"):
             start = read_manifest(self._store, work.starting_checkpoint.manifest_digest)
         if start is None:
-            return Learner(self._curves, work.number, steps, 0, None)
+            return SimulatedLearner(self._curves, work.number, steps, 0, None)
         inherited_steps = start.lineage_environment_steps - steps
-        return Learner(
+        return SimulatedLearner(
             self._curves, int(start.evaluation.metrics[CURVE]), steps, inherited_steps, start.evaluation.mean_return
         )
 
-    # --- what is published: files whose loss would do no harm here, so that nothing waits for the disk ------------
+    # --- publication: without waiting for the disk, because the files may be lost --------------------------------
 
     def _claim(self, agent_id: str, lease_epoch: int) -> Pointer:
         found = self._store.read_pointer(agent_id) or (Pointer(agent_id=agent_id), None)
@@ -189,7 +189,7 @@ class Pod:
         self._store.swap_pointer(agent_id, pointer, found[1])
         return pointer
 
-    async def _submit(self, assignment: pb.Assignment, learner: Learner) -> None:
+    async def _submit(self, assignment: pb.Assignment, learner: SimulatedLearner) -> None:
         agent = assignment.train
         score = learner.score
         manifest = Manifest(
@@ -227,7 +227,7 @@ class Pod:
 
     # --- calls -----------------------------------------------------------------------------------------------------
 
-    def _progress(self, learner: Learner) -> pb.Progress:
+    def _progress(self, learner: SimulatedLearner) -> pb.Progress:
         return pb.Progress(
             activity=pb.POD_ACTIVITY_TRAINING,
             environment_steps=learner.steps,
@@ -239,7 +239,7 @@ class Pod:
             plane="memory",
         )
 
-    async def _renew(self, assignment: pb.Assignment, learner: Learner) -> Any:
+    async def _renew(self, assignment: pb.Assignment, learner: SimulatedLearner) -> Any:
         request = pb.RenewAssignmentRequest(
             assignment_id=assignment.assignment_id,
             lease_epoch=assignment.lease_epoch,
@@ -247,7 +247,9 @@ class Pod:
         )
         return await self._call("RenewAssignment", self._orchestrator.RenewAssignment, request)
 
-    async def _complete(self, assignment: pb.Assignment, learner: Learner, outcome: pb.Outcome.ValueType) -> None:
+    async def _complete(
+        self, assignment: pb.Assignment, learner: SimulatedLearner, outcome: pb.Outcome.ValueType
+    ) -> None:
         request = pb.CompleteAssignmentRequest(
             request_id=assignment.assignment_id,
             assignment_id=assignment.assignment_id,
@@ -271,9 +273,9 @@ class Pod:
         return answer
 
 
-async def work(job: Job) -> Notes:
-    """Lets all pods of a job live."""
-    store, notes = FolderStore(Path(job.store)), Notes()
+async def work(job: Job) -> Measurements:
+    """Runs all pods of a job."""
+    store, notes = FolderStore(Path(job.store)), Measurements()
     stubs = []
     for _ in range(min(job.connections, job.pods)):
         orchestrator = rpc.connect(job.orchestrator, pb.DESCRIPTOR)
@@ -287,18 +289,18 @@ async def work(job: Job) -> Notes:
     ]
     gc.freeze()
     delays = [job.ramp_seconds * index / job.pods for index in range(job.pods)]
-    await asyncio.gather(*(pod.live(delay) for pod, delay in zip(pods, delays, strict=True)))
+    await asyncio.gather(*(pod.run(delay) for pod, delay in zip(pods, delays, strict=True)))
     return notes
 
 
 def main() -> None:
-    """Reads a job, does it, prints what was seen."""
+    """Reads a job, runs it, and prints the measurements."""
     job = Job(**json.load(sys.stdin))
-    # Whoever simulates thousands of pods must not wait for the disk on behalf of each.
+    # A process that simulates thousands of pods must not wait for the disk for each of them.
     os.fsync = lambda fd: None
     notes = asyncio.run(work(job), debug=False)
     print(json.dumps(vars(notes)), flush=True)
-    # Channels by the thousand take long to close.
+    # Closing thousands of channels takes long.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Owns the recording of learning curves: short real tournaments by the normal command, one for each number of pods."""
+"""Records learning curves from short real tournaments of the normal command, one for each number of pods."""
 
 import json
 import math
@@ -20,64 +20,64 @@ LONGEST_SECONDS = 1500.0
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a real tournament took."""
+class RecordedRun:
+    """The durations of a real tournament."""
 
     pods: int
     wall_seconds: float
     """From its creation until a score at or above the target was on the board."""
     startup_seconds: float
-    """From its creation until a pod asked for the first agent."""
+    """From its creation until a pod requested the first agent."""
     opening_seconds: float
-    """From an agent's making until its first score, without the training in between."""
+    """From an agent's creation until its first score, without the training in between."""
     steps_per_second: float
-    """Of a pod, its evaluations included."""
+    """Environment steps per second of a pod, including evaluations."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Learning curves and what else a prediction needs."""
+    """Learning curves, and everything else that a prediction needs."""
 
     target_return: float
     assignment_steps: int
     evaluation_steps: int
     rollout_steps: int
-    """The steps of all scores are multiples of it."""
+    """All scores are at multiples of this number of steps."""
     evolution: Mapping[str, Any]
-    """As in a specification."""
-    runs: Sequence[Run]
+    """The section `evolution` of the specification."""
+    runs: Sequence[RecordedRun]
     curves: Sequence[Sequence[tuple[float, float]]]
-    """Environment steps and scores of each line of descent, in the order of the fresh agents that they begin with."""
+    """Environment steps and scores of each lineage, in the order of the new agents with which they start."""
     curves_by_pods: Mapping[str, Sequence[Sequence[tuple[float, float]]]] = field(default_factory=dict)
-    """The same, of each run apart, by its number of pods."""
+    """The curves of each run separately, by its number of pods."""
 
     @classmethod
     def read(cls, path: Path) -> "Recorded":
-        """Reads what `write` wrote.
+        """Reads a file written by `write`.
 
         Raises:
-            SystemExit: An earlier version of this benchmark wrote it.
+            SystemExit: The file was written by an earlier version of this benchmark.
         """
         values = json.loads(path.read_text())
         if missing := {field.name for field in fields(cls)} - values.keys():
-            sys.exit(f"error: {path} lacks {', '.join(sorted(missing))}: delete it, and it is recorded again")
-        return cls(**{**values, "runs": [Run(**run) for run in values["runs"]]})
+            sys.exit(f"error: {path} lacks {', '.join(sorted(missing))}: delete it to record it again")
+        return cls(**{**values, "runs": [RecordedRun(**run) for run in values["runs"]]})
 
     def write(self, path: Path) -> None:
-        """Writes JSON."""
+        """Writes a JSON file."""
         path.write_text(json.dumps(asdict(self)))
 
-    def curves_of(self, run: Run, *, at: Run) -> "Recorded":
-        """What one of the runs has learned, at the rate and the start-up of another."""
+    def curves_of(self, run: RecordedRun, *, at: RecordedRun) -> "Recorded":
+        """Returns the curves of one run, with the step rate and start-up times of another."""
         return replace(self, runs=[at], curves=self.curves_by_pods[str(run.pods)])
 
-    def run_of(self, pods: int) -> Run:
-        """The run whose number of pods is nearest."""
+    def run_of(self, pods: int) -> RecordedRun:
+        """Returns the run with the nearest number of pods."""
         return min(self.runs, key=lambda run: abs(run.pods - pods))
 
 
 def pooled(recorded: Sequence[Recorded]) -> Recorded:
-    """Several recordings of one specification, seed after seed."""
+    """Combines several recordings of one specification with different seeds."""
     runs = [run for one in recorded for run in one.runs]
     curves = [curve for one in recorded for curve in one.curves]
     rollout_steps = math.gcd(*(one.rollout_steps for one in recorded))
@@ -88,17 +88,17 @@ def record(spec: Path, numbers_of_pods: Sequence[int], seed: int | None = None) 
     """Runs a specification once for each number of pods.
 
     Args:
-        spec: With a target return.
-        numbers_of_pods: Of each run.
-        seed: Of all runs; None: the specification's.
+        spec: A specification with a target return.
+        numbers_of_pods: Number of pods of each run.
+        seed: Seed of all runs; None: the specification's.
 
     Raises:
         SystemExit: A tournament ended before it reached its target.
     """
-    runs: list[Run] = []
+    runs: list[RecordedRun] = []
     rollout_steps = 0
     curves: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    apart: dict[str, list[list[tuple[float, float]]]] = {}
+    by_pods: dict[str, list[list[tuple[float, float]]]] = {}
     for pods in numbers_of_pods:
         with tempfile.TemporaryDirectory(prefix="pr-") as home:
             _train(spec, pods, Path(home), seed)
@@ -106,7 +106,7 @@ def record(spec: Path, numbers_of_pods: Sequence[int], seed: int | None = None) 
             resolved, run, steps = _read(Path(home), pods, own)
             runs.append(run)
             rollout_steps = math.gcd(rollout_steps, steps)
-        apart[str(pods)] = [sorted(own[number]) for number in sorted(own)]
+        by_pods[str(pods)] = [sorted(own[number]) for number in sorted(own)]
         for number, points in own.items():
             curves[number] += points
     return Recorded(
@@ -121,7 +121,7 @@ def record(spec: Path, numbers_of_pods: Sequence[int], seed: int | None = None) 
         },
         runs=runs,
         curves=[sorted(curves[number]) for number in sorted(curves)],
-        curves_by_pods=apart,
+        curves_by_pods=by_pods,
     )
 
 
@@ -136,11 +136,13 @@ def _train(spec: Path, pods: int, home: Path, seed: int | None) -> None:
         sys.exit(f"error: {' '.join(command)}: exit code {ended.returncode}: {ended.stderr[-500:]}")
 
 
-def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -> tuple[TournamentSpec, Run, int]:
-    """Adds the points of all agents to the curves, those of children to the curve of their fresh ancestor.
+def _read(
+    home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]
+) -> tuple[TournamentSpec, RecordedRun, int]:
+    """Adds the points of all agents to the curves; those of children to the curve of their first ancestor.
 
     Returns:
-        What was run, how long it took, and of what number of steps all scores have a multiple.
+        The specification, the durations, and the largest number of which the steps of all scores are multiples.
     """
     with sqlite3.connect(home / "leaderboard.sqlite") as database:
         agents = [Agent.FromString(row[0]) for row in database.execute("SELECT agent FROM agents ORDER BY number")]
@@ -151,7 +153,9 @@ def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -
         spec, create_time = TournamentSpec.FromString(row[0]), float(row[1])
     best = [one for one in candidates if one.score >= spec.objective.target_return]
     if not best:
-        sys.exit(f"error: {pods} pods ended before they reached {spec.objective.target_return:g}; give them longer")
+        sys.exit(
+            f"error: {pods} pods did not reach {spec.objective.target_return:g}; give them more time in the objective"
+        )
     roots = roots_of(agents)
     by_agent: dict[str, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
@@ -164,7 +168,7 @@ def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -
         for agent in agents
         if (own := by_agent[agent.agent_id])
     ]
-    run = Run(
+    run = RecordedRun(
         pods=pods,
         wall_seconds=_seconds(best[0]) - create_time,
         startup_seconds=min(agent.create_time.ToNanoseconds() for agent in agents) / 1e9 - create_time,
@@ -175,7 +179,7 @@ def _read(home: Path, pods: int, curves: dict[int, list[tuple[float, float]]]) -
 
 
 def roots_of(agents: Sequence[Agent]) -> dict[str, int]:
-    """The number of each agent's fresh ancestor (of a fresh one: its own) by agent id; parents come before children."""
+    """Returns the number of each agent's first ancestor (or of itself) by agent id; parents must precede children."""
     roots: dict[str, int] = {}
     for agent in agents:
         parent = agent.parent_agent_ids[0] if agent.parent_agent_ids else ""
@@ -184,7 +188,7 @@ def roots_of(agents: Sequence[Agent]) -> dict[str, int]:
 
 
 def _rates(agents: Sequence[Sequence[Candidate]]) -> list[float]:
-    """Steps a second of each agent between its first and its last submission."""
+    """Returns the steps per second of each agent between its first and its last submission."""
     return [
         (own[-1].agent_environment_steps - own[0].agent_environment_steps) / (_seconds(own[-1]) - _seconds(own[0]))
         for own in agents
@@ -193,7 +197,7 @@ def _rates(agents: Sequence[Sequence[Candidate]]) -> list[float]:
 
 
 def _rates_with_openings(agents: Sequence[Agent], by_agent: Mapping[str, Sequence[Candidate]]) -> list[float]:
-    """The same from an agent's making on, where none was scored twice: what opening it took is then in the rate."""
+    """Returns rates since each agent's creation, if no agent was scored twice; these include the time to open it."""
     return [
         own[0].agent_environment_steps / (_seconds(own[0]) - agent.create_time.ToNanoseconds() / 1e9)
         for agent in agents

@@ -25,7 +25,7 @@ def request(**settings: Any) -> Any:
 
 def test_a_curve_ends_with_its_steps_and_keeps_only_its_best_policy(curve: Any) -> None:
     scores, kept = iter([1.0, 5.0, 3.0]), []
-    one = curve.Curve(request(every_steps=10, limit_steps=30), lambda: next(scores), lambda: kept.append(True))
+    one = curve.PeerCurve(request(every_steps=10, limit_steps=30), lambda: next(scores), lambda: kept.append(True))
     assert [one.over(steps) for steps in (5, 12, 19, 20, 31)] == [False, False, False, False, True]
     answer = one.answer({})
     assert [(steps, score) for steps, _, score in answer["curve"]] == [(12, 1.0), (20, 5.0), (31, 3.0)]
@@ -33,7 +33,7 @@ def test_a_curve_ends_with_its_steps_and_keeps_only_its_best_policy(curve: Any) 
 
 
 def test_a_curve_ends_with_its_seconds_and_is_then_scored(curve: Any) -> None:
-    one = curve.Curve(request(every_steps=100, limit_steps=10**9, limit_seconds=0.0), lambda: 7.0, lambda: None)
+    one = curve.PeerCurve(request(every_steps=100, limit_steps=10**9, limit_seconds=0.0), lambda: 7.0, lambda: None)
     assert one.over(3)
     assert one.answer({})["selection_score"] == 7.0
 

@@ -33,23 +33,23 @@ def test_agents_follow_the_curves_in_turn(curves: Any) -> None:
 
 def test_a_child_starts_with_its_parents_score_and_continues_its_parents_curve(curves: Any) -> None:
     both = curves.Curves([[(0, 0.0), (100, 10.0)], [(0, 0.0), (100, 100.0)]])
-    parent = curves.Learner(both, 1, 0, 0, None)
+    parent = curves.SimulatedLearner(both, 1, 0, 0, None)
     parent.steps = 50
-    child = curves.Learner(both, parent.number, 0, parent.lineage_steps, parent.score)
+    child = curves.SimulatedLearner(both, parent.number, 0, parent.lineage_steps, parent.score)
     assert (child.score, child.lineage_steps) == (50.0, 50)
     child.steps = 10
     assert (child.score, child.lineage_steps) == (60.0, 60)
 
 
 def test_an_agent_that_moves_to_another_pod_continues_at_its_steps(curves: Any) -> None:
-    agent = curves.Learner(curves.Curves([[(0, 0.0), (100, 100.0)]]), 0, 30, 70, 40.0)
+    agent = curves.SimulatedLearner(curves.Curves([[(0, 0.0), (100, 100.0)]]), 0, 30, 70, 40.0)
     assert agent.score == 40.0
     agent.steps = 35
     assert (agent.score, agent.lineage_steps) == (45.0, 105)
 
 
 def test_a_child_is_never_worse_than_its_parent(curves: Any) -> None:
-    child = curves.Learner(curves.Curves([[(0, 0.0), (100, 10.0)]]), 0, 0, 0, 50.0)
+    child = curves.SimulatedLearner(curves.Curves([[(0, 0.0), (100, 10.0)]]), 0, 0, 0, 50.0)
     child.steps = 40
     assert child.score == 50.0
 
