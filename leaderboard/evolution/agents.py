@@ -82,6 +82,16 @@ def make(
     """
     left = left_draw(spec, history)
     situation = Situation(spec, number, board, {**history.by_id, **agents}, unfinished_children, history, left)
+    agent, depth = _make(tournament_id, situation, proposal, ancestor)
+    before = already_left(history) if left else {}
+    agent.reason += "".join(f"; {name} leaves the draw: {left[name]}" for name in sorted(left) if name not in before)
+    return agent, depth
+
+
+def _make(
+    tournament_id: str, situation: Situation, proposal: Proposal | None, ancestor: Ancestor | None
+) -> tuple[Agent, int]:
+    spec, number = situation.spec, situation.number
     answer, fault = _decide(situation, proposal)
     start = None
     if isinstance(answer, Fresh) and ancestor is not None:
@@ -93,18 +103,14 @@ def make(
         seed=agent_seed(spec.seed, number),
         reason=start.reason + _not_called(spec, proposal) if start else answer.reason,
         seat=answer.seat,
-        left_algorithms=left,
+        left_algorithms=situation.left,
         generator_fault=fault,
     )
     if start is not None and ancestor is not None:
-        agent, depth = _as_child(agent, start, ancestor.agent)
-    elif isinstance(answer, Child):
-        agent, depth = _as_child(agent, answer, situation.agents[answer.parent.agent_id])
-    else:
-        agent, depth = _as_fresh(agent, answer, situation)
-    before = already_left(history) if left else {}
-    agent.reason += "".join(f"; {name} leaves the draw: {left[name]}" for name in sorted(left) if name not in before)
-    return agent, depth
+        return _as_child(agent, start, ancestor.agent)
+    if isinstance(answer, Child):
+        return _as_child(agent, answer, situation.agents[answer.parent.agent_id])
+    return _as_fresh(agent, answer, situation)
 
 
 def _not_called(spec: TournamentSpec, proposal: Proposal | None) -> str:
