@@ -102,7 +102,7 @@ ANSWERED = {
     2: "the function raised SystemExit: 5",
     3: "the function returned a number that is not finite",
     4: "the function returned 3 numbers for 4 episodes",
-    5: "the policy was changed while it was scored: it must be left as it is",
+    5: "the policy was changed while it was scored: an evaluation function must not modify it",
 }
 """The failures of `scorers.seeded` after which its process keeps running, by seed."""
 
