@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fork_servers import ForkServerProcess, RunningForkServer, connected, running_fork_server
 from google.protobuf.duration_pb2 import Duration
 from scripted import Mesh, ScriptedLeaderboard, ScriptedOrchestrator
 
@@ -21,6 +22,20 @@ def short_folder() -> Iterator[Path]:
     """A folder directly under /tmp, because Linux limits socket paths to 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as name:
         yield Path(name)
+
+
+@pytest.fixture(scope="session")
+def shared_fork_server() -> Iterator[RunningForkServer]:
+    """One fork server for all tests of this process, because importing torch takes seconds."""
+    with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as name, running_fork_server(Path(name)) as server:
+        yield server
+
+
+@pytest.fixture
+async def fork_server(shared_fork_server: RunningForkServer, short_folder: Path) -> AsyncIterator[ForkServerProcess]:
+    """The shared fork server; the pods of a test exit with the test."""
+    async with connected(shared_fork_server, short_folder) as connection:
+        yield connection
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ import os
 import signal
 
 import pytest
+from fork_servers import pids
 from scripted import until
-from test_processes import digest_of, fork_server, left_in_shared_memory, lives, pids
+from test_processes import digest_of, left_in_shared_memory, lives
 
 from podrace.checkpoint_store import open_store
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tensor_transport.codec import decode
 
-__all__ = ["fork_server"]
 OFF_POLICY = {
     "dqn": {
         "hyperparameters": {

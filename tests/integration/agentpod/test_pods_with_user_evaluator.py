@@ -1,44 +1,24 @@
 """Real pods whose tournament has an evaluator of its own: what is published is what it said, or why it did not."""
 
-import asyncio
 import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from scripted import until
-from test_processes import ForkServerProcess, left_in_shared_memory, lives
+from test_processes import left_in_shared_memory, lives
 
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import fetch_latest
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.processes import lifeline
 
 REPOSITORY = Path(__file__).parents[3]
 EXAMPLE = "python:examples.custom.evaluator:evaluate"
 SCORERS = "python:tests.integration.agentpod.scorers"
-
-
-@pytest.fixture
-async def fork_server(short_folder: Path) -> AsyncIterator[ForkServerProcess]:
-    line = short_folder / "n.life"
-    with lifeline.hold(line):
-        settings = ("--set", f"socket={short_folder / 'n.sock'}", "--set", f"lifeline={line}")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "agentpod", "forkserver", *settings],
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SCORERS_CHILD": str(short_folder / "child")},
-            start_new_session=True,
-        )
-        await until((short_folder / "n.sock").exists, 60)
-        reader, writer = await asyncio.open_unix_connection(str(short_folder / "n.sock"))
-        yield ForkServerProcess(process, reader, writer)
-        writer.close()
-    await asyncio.to_thread(process.wait, 20)
 
 
 @pytest.fixture
@@ -145,13 +125,14 @@ async def test_a_checkpoint_is_scored_by_the_tournaments_evaluator(mesh, make_sp
 
 @pytest.mark.parametrize("function", ["hanging", "starting"])
 async def test_a_function_and_its_processes_are_killed_with_the_leader(
-    mesh, make_spec, make_assignment, fork_server, short_folder: Path, function
+    mesh, make_spec, make_assignment, fork_server, shared_fork_server, function
 ):
     spec = make_spec(steps=1024, evaluation=evaluation(f"{SCORERS}:{function}"))
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("fused")
     roles = await fork_server.start(pod)
-    mine, started = str(pod.folder), short_folder / "child"
+    mine, started = str(pod.folder), shared_fork_server.scorers_child
+    started.unlink(missing_ok=True)
     await until(lambda: any(mine in line for line in function_processes()), 90)
     if function == "starting":
         await until(started.exists, 90)

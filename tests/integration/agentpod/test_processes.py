@@ -1,53 +1,23 @@
 """Pods as real processes, forked by a real fork server: they train, survive kills and release their memory."""
 
-import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import torch
+from fork_servers import pids
 from scripted import until
 
 from agentpod.config import PodConfig
 from agentpod.process.forkserver import start_ticks
 from podrace.checkpoint_store import open_store
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.processes import lifeline
 from podrace.tensor_transport.codec import decode
 
 REPOSITORY = Path(__file__).parents[3]
-
-
-@dataclasses.dataclass
-class ForkServerProcess:
-    """A fork server and a connection to it."""
-
-    process: subprocess.Popen[bytes]
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def order(self, line: bytes) -> dict:
-        self.writer.write(line + b"\n")
-        return json.loads(await self.reader.readline())
-
-    async def start(self, pod: PodConfig) -> dict[str, int]:
-        """Starts a pod and returns the pids of its roles."""
-        fields = {**dataclasses.asdict(pod), "lifeline": ""}
-        answer = await self.order(json.dumps({"pod": fields}, default=str).encode())
-        assert "pid" in answer, answer
-        return pids(pod)
-
-
-def pids(pod: PodConfig) -> dict[str, int]:
-    content = json.loads((pod.folder / "pod.json").read_text())
-    return {role: entry["pid"] for role, entry in content["roles"].items()}
 
 
 def lives(pid: int) -> bool:
@@ -55,24 +25,6 @@ def lives(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
-
-
-@pytest.fixture
-async def fork_server(short_folder: Path) -> AsyncIterator[ForkServerProcess]:
-    socket, line = short_folder / "n.sock", short_folder / "n.life"
-    with lifeline.hold(line):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "agentpod", "forkserver", "--set", f"socket={socket}", "--set", f"lifeline={line}"],
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            start_new_session=True,
-        )
-        await until(socket.exists)
-        reader, writer = await asyncio.open_unix_connection(str(socket))
-        yield ForkServerProcess(process, reader, writer)
-        writer.close()
-    # The lifeline is lost: the fork server exits once its children have exited.
-    await asyncio.to_thread(process.wait, 20)
 
 
 def left_in_shared_memory(pod: PodConfig) -> list[str]:
