@@ -26,6 +26,7 @@ from orchestrator.tournaments.lifecycle import Tournaments, TournamentView, has_
 from podrace.errors import Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.tasks import wait_at_most
 from podrace.tournament.v1 import tournament_pb2
 
 WATCH_PERIOD_SECONDS = 0.5
@@ -106,7 +107,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
                 raise Unavailable("the orchestrator is stopping; watch again with the last resume_token")
             spent_seconds = self._clock.monotonic() - begin
             await asyncio.sleep(max(self._watch_pause_seconds, WATCH_REST_FACTOR * spent_seconds))
-            await _wait(change, WATCH_PERIOD_SECONDS)
+            await wait_at_most(change.wait(), WATCH_PERIOD_SECONDS)
 
     async def UpdateTournament(
         self, request: pb.UpdateTournamentRequest, context: Context
@@ -204,10 +205,3 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             events=map(event_message, view.events),
             resume_token=view.events[-1].sequence if view.events else token,
         )
-
-
-async def _wait(change: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(change.wait(), seconds)
-    except TimeoutError:
-        return

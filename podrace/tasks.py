@@ -29,13 +29,13 @@ async def finish_unless_stopped(task: "asyncio.Task[Any]", stop: "asyncio.Future
     return False
 
 
-async def first_finished(*work: "Coroutine[Any, Any, Any] | asyncio.Task[Any]") -> "set[asyncio.Task[Any]]":
+async def first_finished(*work: "Coroutine[Any, Any, Any] | asyncio.Future[Any]") -> "set[asyncio.Future[Any]]":
     """Runs coroutines and tasks concurrently until the first has finished; cancels the others and waits for their end.
 
     Returns:
         The tasks that finished first, with their results or errors.
     """
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(one) for one in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return done
@@ -50,8 +50,8 @@ async def cancel_all(*tasks: "asyncio.Future[Any]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def wait_at_most(awaitable: Awaitable[object], seconds: float) -> bool:
-    """Waits for an awaitable, but no longer than this many seconds. Returns whether it finished."""
+async def wait_at_most(awaitable: Awaitable[object], seconds: float | None) -> bool:
+    """Waits for an awaitable, but no longer than this many seconds (None: no limit). Returns whether it finished."""
     try:
         await asyncio.wait_for(awaitable, seconds)
     except TimeoutError:
@@ -59,21 +59,22 @@ async def wait_at_most(awaitable: Awaitable[object], seconds: float) -> bool:
     return True
 
 
-class Notifier:
-    """Wakes everything that waits, again and again.
+class ChangeSignal:
+    """Wakes every task that waits for a change.
 
-    await notifier.wait()   # in any number of tasks
-    notifier.notify()       # wakes those that wait now; later waits need another call
+    change = signal.next_change()  # before reading, so that no change in between is missed
+    if not is_ready():
+        await change.wait()
     """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def notify(self) -> None:
-        """Wakes all current waiters."""
-        event, self._event = self._event, asyncio.Event()
-        event.set()
+    def next_change(self) -> asyncio.Event:
+        """Returns an event that the next `notify_all` sets."""
+        return self._event
 
-    async def wait(self) -> None:
-        """Waits for the next call of `notify`."""
-        await self._event.wait()
+    def notify_all(self) -> None:
+        """Wakes every task that waits for the current event."""
+        self._event.set()
+        self._event = asyncio.Event()

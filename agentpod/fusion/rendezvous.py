@@ -15,6 +15,7 @@ from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import NOT_OPEN, DeadlineExceeded, FailedPrecondition
 from podrace.processes import lifeline
+from podrace.tasks import ChangeSignal, wait_at_most
 from podrace.tensor_transport.group import GroupStore
 
 _log = structlog.get_logger(__name__)
@@ -99,7 +100,7 @@ class LeaderRendezvous:
         self._lifeline_of, self._clock = lifeline_of, clock
         self._watches: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._elsewhere: dict[int, tuple[int, str]] = {}
-        self._changed = asyncio.Event()
+        self._changes = ChangeSignal()
         self._closed = False
 
     async def join(self, request: pb.JoinFusionRequest) -> pb.JoinFusionResponse:
@@ -153,12 +154,12 @@ class LeaderRendezvous:
         if member is not None:
             _log.warning("learner on another host disconnected", learner=learner)
             self._rounds.leave(member)
-            self._notify()
+            self._changes.notify_all()
 
     async def close(self) -> None:
         """Ends the session; waiting calls fail with FailedPrecondition (NOT_OPEN)."""
         self._closed = True
-        self._changed.set()
+        self._changes.notify_all()
         for watch in self._watches.values():
             watch.cancel()
         await asyncio.gather(*self._watches.values(), return_exceptions=True)
@@ -166,23 +167,16 @@ class LeaderRendezvous:
 
     async def _wait_for(self, ready: Callable[[], Any]) -> Any:
         """Waits until `ready` returns a result, which calls of the others or a timeout bring about."""
-        self._notify()
+        self._changes.notify_all()
         while True:
             due = self._rounds.advance(self._clock())
             if (found := ready()) is not None:
                 # The decision may also release other waiting calls.
-                self._notify()
+                self._changes.notify_all()
                 return found
             self._check_session(self.session)
-            changed = self._changed
-            try:
-                await asyncio.wait_for(changed.wait(), None if due == math.inf else max(0.0, due - self._clock()))
-            except TimeoutError:
-                continue
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+            change = self._changes.next_change()
+            await wait_at_most(change.wait(), None if due == math.inf else max(0.0, due - self._clock()))
 
     def _check_session(self, session: str) -> None:
         if self._closed or session != self.session:
@@ -201,4 +195,4 @@ class LeaderRendezvous:
         reason = await lifeline.lost(path)
         _log.warning("learner exited", learner=member[0], reason=reason)
         self._rounds.leave(member)
-        self._notify()
+        self._changes.notify_all()

@@ -6,6 +6,7 @@ from contextlib import suppress
 from agentpod.fusion.rendezvous import LeaderRendezvous
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import NOT_OPEN, FailedPrecondition
+from podrace.tasks import ChangeSignal
 
 
 class SharedTraining:
@@ -18,18 +19,18 @@ class SharedTraining:
     def __init__(self) -> None:
         self.training = pb.GetTrainingResponse()
         self._rendezvous: LeaderRendezvous | None = None
-        self._changed = asyncio.Event()
+        self._changes = ChangeSignal()
         self._ended = False
 
     def share(self, training: pb.GetTrainingResponse, rendezvous: LeaderRendezvous) -> None:
         """Shares a training with the followers."""
         self.training, self._rendezvous = training, rendezvous
-        self._notify()
+        self._changes.notify_all()
 
     def withdraw(self) -> None:
         """Stops sharing."""
         self.training, self._rendezvous = pb.GetTrainingResponse(), None
-        self._notify()
+        self._changes.notify_all()
 
     def end(self) -> None:
         """Stops sharing for good, and wakes all waiting calls."""
@@ -58,9 +59,5 @@ class SharedTraining:
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
                 while self.training.session == session and not self._ended:
-                    await self._changed.wait()
+                    await self._changes.next_change().wait()
         return self.training
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()

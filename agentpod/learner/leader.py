@@ -10,7 +10,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import grpc.aio
@@ -38,7 +37,7 @@ from podrace.errors import PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc
-from podrace.tasks import finish_unless_stopped
+from podrace.tasks import finish_unless_stopped, wait_at_most
 from podrace.tensor_transport.plane import Plane
 
 _log = structlog.get_logger(__name__)
@@ -158,8 +157,7 @@ class Leader:
         return response
 
     async def _pause(self, seconds: float, stop: "asyncio.Future[str]") -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(stop), seconds)
+        await wait_at_most(asyncio.shield(stop), seconds)
 
     # --- working ----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import fail_tournament
 from podrace.errors import InvalidArgument, NotFound, PodraceError
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.tasks import wait_at_most
 
 MAXIMUM_WAIT_SECONDS = 30.0
 RETRY_SECONDS = 1.0
@@ -104,9 +105,7 @@ class Assignments:
             remaining_seconds = deadline - self._clock.monotonic()
             if not isinstance(answer, dispatch.Wait) or remaining_seconds <= 0 or self._closing:
                 return answer
-            try:
-                await asyncio.wait_for(change.wait(), remaining_seconds)
-            except TimeoutError:
+            if not await wait_at_most(change.wait(), remaining_seconds):
                 return answer
 
     async def _try_acquire(self, requester: Holder) -> AcquireResult:

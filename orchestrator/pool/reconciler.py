@@ -5,7 +5,6 @@ having received an event, so the process can be killed at any moment.
 """
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.completion import CompletionCheck
 from orchestrator.tournaments.snapshots import ChampionSnapshots
 from podrace.errors import InvalidArgument, PodraceError, Unavailable
+from podrace.tasks import wait_at_most
 
 SAVE_PERIOD_SECONDS = 2.0
 """Progress that is lost at most when the process is killed; pods report it again."""
@@ -311,8 +311,7 @@ class Reconciler:
             _log.exception("the reconcile cycle failed; retrying")
 
     async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._runtime.reconcile_requested.wait(), seconds)
+        await wait_at_most(self._runtime.reconcile_requested.wait(), seconds)
         self._runtime.reconcile_requested.clear()
 
     async def _wait_until_no_pods(self, seconds: float) -> bool:

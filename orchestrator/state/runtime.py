@@ -15,27 +15,7 @@ from orchestrator.state.records import COMPLETED, AgentRecord, TournamentRecord,
 from orchestrator.state.running_time import RunningTime
 from orchestrator.state.saved_state import SavedState, UnsavedChanges, write_changes
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-
-
-class ChangeSignal:
-    """Wakes every task that waits for a change.
-
-    change = signal.next_change()  # before reading, so that no change in between is missed
-    if not is_ready():
-        await change.wait()
-    """
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def next_change(self) -> asyncio.Event:
-        """Returns an event that the next `notify_all` sets."""
-        return self._event
-
-    def notify_all(self) -> None:
-        """Wakes every task that waits for the current event."""
-        self._event.set()
-        self._event = asyncio.Event()
+from podrace.tasks import ChangeSignal
 
 
 class RuntimeState:

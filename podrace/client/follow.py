@@ -11,6 +11,7 @@ from podrace.client import reconnect
 from podrace.client.client import Client
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1.orchestrator_pb2 import Pod
+from podrace.tasks import first_finished
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 DRAW_SECONDS = 0.25
@@ -68,15 +69,8 @@ async def follow_to_end(
 
 async def _until_first_returns(*coroutines: Coroutine[Any, Any, None]) -> None:
     """Runs coroutines concurrently until one returns or raises, and raises its error."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in await first_finished(*coroutines):
+        task.result()
 
 
 async def _follow_tournament(client: Client, view: TournamentView) -> None:

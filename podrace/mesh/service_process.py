@@ -12,6 +12,7 @@ from pathlib import Path
 
 from podrace import rpc
 from podrace.errors import FailedPrecondition, Unavailable
+from podrace.tasks import wait_at_most
 
 START_SECONDS = 30.0
 """Time limit for a service to start serving."""
@@ -136,8 +137,7 @@ class ServiceProcess:
         if self.pid is None or self._process is None:
             return
         self._signal(signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), grace_seconds)
+        await wait_at_most(self._process.wait(), grace_seconds)
         self.kill()
         await self._process.wait()
 

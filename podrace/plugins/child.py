@@ -27,6 +27,7 @@ import grpc.aio
 
 from podrace import rpc
 from podrace.errors import Cancelled, DeadlineExceeded, FailedPrecondition, PodraceError, Unavailable, Unimplemented
+from podrace.tasks import wait_at_most
 
 EXIT_SECONDS = 1.0
 """How long the exit of a child may take to show after its connection broke."""
@@ -246,8 +247,7 @@ class ChildProcess:
 
     async def wait(self, seconds: float) -> int | None:
         """Returns the exit code as soon as there is one; None if the process still runs after this time."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._exited.wait(), seconds)
+        await wait_at_most(self._exited.wait(), seconds)
         return self.exit_code()
 
     async def kill(self) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from podrace.tasks import wait_at_most
+
 DEAD_STATES = ("Z", "X")
 """States in /proc/PID/stat of a process that has exited. A zombie keeps its entry until its parent reaps it."""
 
@@ -47,12 +49,9 @@ class Process:
             loop, gone = asyncio.get_running_loop(), asyncio.Event()
             loop.add_reader(descriptor, gone.set)
             try:
-                await asyncio.wait_for(gone.wait(), seconds)
-            except TimeoutError:
-                return False
+                return await wait_at_most(gone.wait(), seconds)
             finally:
                 loop.remove_reader(descriptor)
-            return True
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int | None]:

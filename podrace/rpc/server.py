@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 from podrace import tls
 from podrace.errors import Unavailable
 from podrace.rpc.interceptor import ErrorTranslator
-from podrace.tasks import cancel_all
+from podrace.tasks import first_finished
 
 
 @dataclass(frozen=True)
@@ -163,9 +163,6 @@ async def shutdown_requested(*others: Awaitable[str]) -> str:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    waiting = [signalled, *map(asyncio.ensure_future, others)]
-    try:
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await cancel_all(*waiting)
-    return next(iter(done)).result()
+    done = await first_finished(signalled, *map(asyncio.ensure_future, others))
+    reason: str = next(iter(done)).result()
+    return reason

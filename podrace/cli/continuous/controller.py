@@ -39,6 +39,7 @@ from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_t
 from podrace.errors import Aborted, Cancelled, FailedPrecondition, InvalidArgument, NotFound, PodraceError
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
+from podrace.tasks import cancel_all, first_finished, wait_at_most
 from podrace.tournament.v1.tournament_pb2 import (
     TOURNAMENT_STATE_CANCELLED,
     TOURNAMENT_STATE_COMPLETED,
@@ -129,9 +130,7 @@ class Controller:
                 if task.done():
                     task.result()
         finally:
-            for task in (watching, working):
-                task.cancel()
-            await asyncio.gather(watching, working, return_exceptions=True)
+            await cancel_all(watching, working)
 
     # --- the data -------------------------------------------------------------------------------------------------
 
@@ -373,20 +372,13 @@ class Controller:
             self._diary.change(trouble="; ".join(filter(None, self._troubles.values())))
 
     async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
+        await wait_at_most(self._stop.wait(), seconds)
 
 
 async def _first(wanted: Coroutine[Any, Any, Any] | asyncio.Task[Any], other: Coroutine[Any, Any, Any]) -> bool:
     """Waits for the first of two awaitables, cancels the other one, and returns whether `wanted` is done."""
-    tasks = [asyncio.ensure_future(wanted), asyncio.ensure_future(other)]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return tasks[0].done()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    task = asyncio.ensure_future(wanted)
+    return task in await first_finished(task, other)
 
 
 def _is_over(tournament: Tournament) -> bool:

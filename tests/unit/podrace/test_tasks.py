@@ -72,19 +72,26 @@ async def test_a_wait_has_a_limit():
 
 
 async def test_every_notification_wakes_those_that_wait_then():
-    notifier, woken = tasks.Notifier(), []
+    signal, woken = tasks.ChangeSignal(), []
 
     async def wait(name: str) -> None:
-        await notifier.wait()
+        await signal.next_change().wait()
         woken.append(name)
 
     first = [asyncio.create_task(wait("a")), asyncio.create_task(wait("b"))]
     await asyncio.sleep(0)
-    notifier.notify()
+    signal.notify_all()
     await asyncio.gather(*first)
     second = asyncio.create_task(wait("c"))
     await asyncio.sleep(0)
     assert woken == ["a", "b"]
-    notifier.notify()
+    signal.notify_all()
     await second
     assert woken == ["a", "b", "c"]
+
+
+async def test_a_change_before_the_wait_is_not_missed():
+    signal = tasks.ChangeSignal()
+    change = signal.next_change()
+    signal.notify_all()
+    assert await tasks.wait_at_most(change.wait(), 0.1)
