@@ -6,14 +6,14 @@ STAMP := $(VENV)/.installed
 SOURCES := podrace orchestrator leaderboard agentpod simulators
 PROTOS := $(shell find protos -name '*.proto')
 TESTS ?=
-# Processes that tests start import the project hundreds of times: each compiles it once, whatever the environment says.
+# Tests start hundreds of processes that import the project. With this variable set, each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image release release-images format clean
 
 install: $(STAMP)
 
-# torch comes first and pinned: an unpinned torch is the newest CUDA build, several gigabytes.
+# torch is installed first, with a pinned version: an unpinned torch is the newest CUDA build of several gigabytes.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
@@ -26,7 +26,7 @@ run: install
 test: install
 	$(BIN)/python -m pytest --numprocesses auto $(TESTS)
 
-# Only what starts no process of its own and needs less than a second.
+# Only tests that start no processes and take less than a second.
 test-unit: install
 	$(BIN)/python -m pytest --numprocesses auto -m 'not slow and not gpu and not engine and not docs and not processes' tests/unit
 
@@ -40,15 +40,15 @@ test-gpu: install
 test-docs: install
 	$(BIN)/python -m pytest -m docs -n 2 --timeout 600 tests/docs
 
-# On the Docker Engine that DOCKER_HOST names; builds the images first.
+# Runs on the Docker Engine of DOCKER_HOST; builds the images first.
 test-compose: install
 	$(BIN)/python -m pytest -m engine tests/engine/test_compose.py
 
-# On the cluster that KUBECONFIG names, with images that the Docker Engine of DOCKER_HOST builds and its nodes see.
+# Runs on the cluster of KUBECONFIG, with images built by the Docker Engine of DOCKER_HOST, from which its nodes run.
 test-k8s: install
 	$(BIN)/python -m pytest -m engine tests/engine/test_k8s.py
 
-# A publisher killed a thousand times at random moments, on each store; what it leaves must be whole.
+# Kills a publisher a thousand times at random moments, for each store; every published checkpoint must be intact.
 chaos-store: install
 	for store in folder minio; do $(BIN)/python tests/contract/publisher_kills.py --store $$store --kills 1000 || exit 1; done
 
@@ -64,13 +64,13 @@ check: install
 	$(MAKE) manifests
 	$(MAKE) docs
 
-# What containers are made from and how clusters run them: linted, rendered in every combination, held against schemas.
+# Checks Dockerfiles, compose files and Kubernetes manifests: lints them, renders every combination, validates schemas.
 manifests: install
 	$(BIN)/hadolint deploy/Dockerfile tests/engine/*.Dockerfile
 	$(BIN)/compose-lint check --quiet deploy/compose/compose*.yaml
 	$(BIN)/python -m pytest -m 'slow or not slow' tests/architecture/test_manifests.py
 
-# The documentation site, in build/docs. A link that leads nowhere is an error.
+# Builds the documentation site in build/docs; a broken link is an error.
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
@@ -88,15 +88,15 @@ bench-peers: install
 protos: install
 	./protos/generate.sh
 
-# The contracts as third parties know them. Refused when the protos break the image that is there.
+# Renews the contract image, which is the reference for `buf breaking`. Fails if the protos break the present image.
 contract-image: install
 	BIN=$(BIN) ./protos/renew_image.sh
 
-# Version, changelog, contract image, wheel, tag and images of a release: make release VERSION=0.2.0
+# Makes a release (version, changelog, contract image, wheel, tag and images): make release VERSION=0.2.0
 release: install
 	$(BIN)/python deploy/release.py $(if $(GATE),--gate "$(GATE)") $(VERSION)
 
-# The images of a release that is tagged, on the Docker Engine that DOCKER_HOST names: make release-images VERSION=0.2.0
+# Builds the images of a tagged release on the Docker Engine of DOCKER_HOST: make release-images VERSION=0.2.0
 release-images: install
 	$(BIN)/python deploy/release.py --images-only $(VERSION)
 

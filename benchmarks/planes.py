@@ -179,11 +179,35 @@ def measure_token(connection: Connection, name: str, region: Region, rounds: int
     report(name, "hand_over_microseconds", seconds["hand_over"] * 1e6, "us", "pipe", seconds["pipe"] * 1e6)
 
 
+COMPARISONS = (
+    ("shared", "write_in_place", "memcpy"),
+    ("shared", "copy_in_read_in_place", "memcpy"),
+    ("shared", "copy_in_read_in_place", "memcpy_and_read"),
+    ("shared", "copy_in_read_in_place", "grpc_bytes"),
+    ("shared", "copy_in_read_in_place", "grpc_unary"),
+    ("grpc", "grpc_pull_and_read", "grpc_bytes"),
+    ("group", "group_pull_and_read", "grpc_bytes"),
+)
+"""Plane of each case, the way that is measured, and the way that it is compared with."""
+
+
 def measure_size(
     connection: Connection, channel: grpc.Channel, regions: Mapping[str, Region], name: str, rounds: int
 ) -> None:
     """Reports all ways of passing one tensor, in bytes of the tensor per second."""
     payload = regions["shared"]["payload"]
+    seconds = median_seconds(ways_of_passing(connection, channel, regions, payload), rounds)
+    rates = {way: payload.nbytes / time_ / GIGABYTE for way, time_ in seconds.items()}
+    for case, way, against in COMPARISONS:
+        if against in rates:
+            metric = f"{way.removeprefix(f'{case}_')}_gigabytes_per_second"
+            report(f"{case}/{name}", metric, rates[way], "GB/s", against, rates[against])
+
+
+def ways_of_passing(
+    connection: Connection, channel: grpc.Channel, regions: Mapping[str, Region], payload: Tensor
+) -> dict[str, Callable[[], object]]:
+    """Returns the actions to time, by name: every way of passing a tensor to the peer, and the lower bounds."""
     source, target = torch.randn_like(payload), torch.empty_like(payload)
     refs = {scheme: region.refs()[0].SerializeToString() for scheme, region in regions.items()}
     send: Any = channel.stream_unary(BYTES_METHOD)
@@ -200,7 +224,7 @@ def measure_size(
 
         return action
 
-    actions = {
+    actions: dict[str, Callable[[], object]] = {
         "write_in_place": write_in_place,
         "copy_in_read_in_place": copy_in("shared", READ),
         "grpc_pull_and_read": copy_in("grpc", PULL),
@@ -211,20 +235,7 @@ def measure_size(
     }
     if payload.nbytes <= UNARY_BYTES:
         actions["grpc_unary"] = lambda: send_whole(bytes(memoryview(source.numpy()).cast("B")))
-    seconds = median_seconds(actions, rounds)
-    rates = {way: payload.nbytes / time_ / GIGABYTE for way, time_ in seconds.items()}
-    for case, way, against in (
-        ("shared", "write_in_place", "memcpy"),
-        ("shared", "copy_in_read_in_place", "memcpy"),
-        ("shared", "copy_in_read_in_place", "memcpy_and_read"),
-        ("shared", "copy_in_read_in_place", "grpc_bytes"),
-        ("shared", "copy_in_read_in_place", "grpc_unary"),
-        ("grpc", "grpc_pull_and_read", "grpc_bytes"),
-        ("group", "group_pull_and_read", "grpc_bytes"),
-    ):
-        if against in rates:
-            metric = f"{way.removeprefix(f'{case}_')}_gigabytes_per_second"
-            report(f"{case}/{name}", metric, rates[way], "GB/s", against, rates[against])
+    return actions
 
 
 def measure_cuda(connection: Connection, region: Region, name: str, rounds: int) -> None:

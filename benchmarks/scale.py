@@ -203,6 +203,22 @@ async def predict(
     best = max(score for curve in recorded.curves for _, score in curve)
     if best < recorded.target_return:
         sys.exit(f"error: curves that end at {best:g} never reach {recorded.target_return:g}; record them again")
+    notes = await simulate_training(folder, pods, recorded, connections, speed)
+    _, trained, waited = notes["reached"]
+    case, ideal = f"{label}/pods-{pods}", run.startup_seconds + trained
+    predicted = ideal + waited
+    report(case, "seconds_to_target", predicted, "s", "the same training without a mesh", ideal)
+    report(case, "mesh_share", notes["waited_seconds"] / (notes["waited_seconds"] + notes["trained_seconds"]), "1")
+    if run.pods == pods:
+        report(case, "seconds_to_target", predicted, "s", "podrace train", run.wall_seconds)
+    return predicted
+
+
+async def simulate_training(
+    folder: Path, pods: int, recorded: Recorded, connections: int, speed: float
+) -> dict[str, Any]:
+    """Simulates a pool that learns by recorded curves until it reaches the target; returns its measurements."""
+    run = recorded.run_of(pods)
     async with services(folder, LEASE_SECONDS) as mesh:
         spec = spec_of(
             pods,
@@ -220,7 +236,7 @@ async def predict(
             pods,
             connections=connections,
             begin=begin,
-            # Pods do not start all at the same time, and do not in reality.
+            # Real pods do not start all at the same time either.
             ramp_seconds=pods / RAMP_PODS_PER_SECOND,
             measured_from=begin,
             until=begin + ENDLESS_SECONDS,
@@ -232,15 +248,7 @@ async def predict(
             target_return=recorded.target_return,
             curves=recorded.curves,
         )
-        notes = await simulate(jobs)
-    _, trained, waited = notes["reached"]
-    case, ideal = f"{label}/pods-{pods}", run.startup_seconds + trained
-    predicted = ideal + waited
-    report(case, "seconds_to_target", predicted, "s", "the same training without a mesh", ideal)
-    report(case, "mesh_share", notes["waited_seconds"] / (notes["waited_seconds"] + notes["trained_seconds"]), "1")
-    if run.pods == pods:
-        report(case, "seconds_to_target", predicted, "s", "podrace train", run.wall_seconds)
-    return predicted
+        return await simulate(jobs)
 
 
 def validate(options: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """Makes a release: version, changelog, contract image, wheel, tag and container images.
 
     make release VERSION=0.2.0           # everything
-    make release-images VERSION=0.2.0    # only the images of a release that was tagged before
+    make release-images VERSION=0.2.0    # only the images of a tagged release
 
 A release happens in this order:
 
@@ -76,7 +76,7 @@ class Version:
 
     @property
     def tag(self) -> str:
-        """The name of its tag."""
+        """The name of the tag of this version."""
         return f"v{self}"
 
 
@@ -85,12 +85,12 @@ class Checkout:
     """The state of the checkout that a release starts from."""
 
     branch: str
-    """Empty for a detached head."""
+    """Name of the current branch; empty for a detached head."""
     changes: Sequence[str]
     """Lines of `git status --porcelain`."""
     tags: Sequence[str]
     version: str
-    """As the source says."""
+    """Version that the source states."""
     changelog: str
 
 
@@ -227,11 +227,11 @@ def restored_on_failure(repository: Path, target: Path) -> Iterator[None]:
 
 
 def build(repository: Path, tree: str, version: Version, target: Path) -> None:
-    """Builds the artifacts of one tree of git, which is all that they can contain."""
+    """Builds the artifacts from one git tree, so that they cannot contain other files."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     with exported(repository, tree) as source:
-        # Without isolation, so that it works without a network.
+        # Without build isolation, so that it works without a network.
         options = ("--quiet", "--no-isolation", "--sdist", "--wheel", "--outdir", str(target))
         run(sys.executable, "-m", "build", *options, ".", cwd=source)
         shutil.copy(source / CONTRACTS, target / f"podrace-contracts-{version}.binpb")
@@ -253,12 +253,12 @@ def try_wheel(wheel: Path, version: Version) -> None:
         program = f"import sys; sys.path.insert(0, {folder!r}); import podrace.cli; podrace.cli.main(['version'])"
         answer = ask(sys.executable, "-c", program, cwd=Path(folder))
     if answer.split()[:2] != ["podrace", str(version)]:
-        raise SystemExit(f"error: the wheel {wheel.name} is of another version: {answer}")
+        raise SystemExit(f"error: the wheel {wheel.name} has another version: {answer}")
 
 
 @contextmanager
 def exported(repository: Path, tree: str) -> Iterator[Path]:
-    """A folder with the files of one tree of git, removed afterwards."""
+    """Yields a folder with the files of one git tree, and removes it afterwards."""
     with tempfile.TemporaryDirectory(prefix="podrace-release-") as folder:
         archive = Path(folder) / "source.tar"
         run("git", "archive", "--output", str(archive), tree, cwd=repository)
@@ -294,7 +294,7 @@ def build_images(repository: Path, version: Version) -> str:
 
 
 def conclude(version: Version, missing_images: str) -> None:
-    """Prints what there is now, what is missing, and how to publish it."""
+    """Prints what was built, what is missing, and how to publish the release."""
     names = [f"{os.environ.get('PODRACE_REGISTRY') or 'podrace'}/{image}:{version}" for image in IMAGES]
     if missing_images:
         print(f"\nThe images were NOT built: {missing_images}.")
@@ -307,11 +307,11 @@ def conclude(version: Version, missing_images: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Parses the command line and makes the release."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("version", nargs="?", default="", help="for instance 0.2.0")
     parser.add_argument("--gate", default=GATE, help="targets of make that must pass  [default: %(default)s]")
-    parser.add_argument("--images-only", action="store_true", help="build the images of a release that is tagged")
+    parser.add_argument("--images-only", action="store_true", help="build only the images of a tagged release")
     options = parser.parse_args(arguments)
     repository = Path(__file__).resolve().parents[1]
     checkout = look(repository)

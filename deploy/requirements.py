@@ -1,6 +1,6 @@
-"""Prints what pip has to install for some extras: `python requirements.py PYPROJECT [EXTRA...]`.
+"""Prints the dependencies of the project and of some extras: `python requirements.py PYPROJECT [EXTRA...]`.
 
-Without the project itself, so that an image's layer of dependencies outlives a change of the source.
+The project itself is not included, so an image's layer of dependencies is reused when only the source changes.
 """
 
 import sys
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 def requirements(pyproject: Path, extras: list[str]) -> list[str]:
-    """The project's own dependencies and those of the extras, in order."""
+    """Returns the dependencies of the project, then those of the extras, in order."""
     project = tomllib.loads(pyproject.read_text())["project"]
     optional = project["optional-dependencies"]
     unknown = [extra for extra in extras if extra not in optional]
     if unknown:
-        raise SystemExit(f"error: no extra {unknown[0]!r} in {pyproject} (there are: {', '.join(sorted(optional))})")
+        raise SystemExit(f"error: unknown extra {unknown[0]!r} in {pyproject} (extras: {', '.join(sorted(optional))})")
     return [*project["dependencies"], *(line for extra in extras for line in optional[extra])]
 
 

@@ -80,67 +80,9 @@ def make_environments(
     if TRAIN not in request.options:
         wanted = Request(request.measure, request.algorithm, request.environment, count, request.settings, seed)
         return loop.make_environments(wanted, count, training=training)
-    return make_batch(request.environment, options, count, seed)
+    from papers.batch import Batch
 
-
-def make_batch(id: str, options: Mapping[str, Any], count: int, seed: int) -> Any:
-    """Wraps one of podrace's simulators as a VecEnv."""
-    import numpy as np
-    import torch
-    from gymnasium.spaces import Box
-    from stable_baselines3.common.vec_env import VecEnv
-
-    from simulators import make
-
-    class Batch(VecEnv):
-        def __init__(self) -> None:
-            self.simulator = make(id, count, options=options)
-            observed, acted = self.simulator.observation_space, self.simulator.action_space
-            super().__init__(
-                count,
-                Box(-np.inf, np.inf, observed.shape, np.float32),
-                Box(
-                    np.array(acted.low, np.float32).reshape(acted.shape),
-                    np.array(acted.high, np.float32).reshape(acted.shape),
-                ),
-            )
-
-        def reset(self) -> Any:
-            return self.simulator.reset(seed).numpy().copy()
-
-        def step_async(self, actions: Any) -> None:
-            self.step_seen = self.simulator.step(torch.as_tensor(actions, dtype=torch.float32))
-
-        def step_wait(self) -> Any:
-            step = self.step_seen
-            ended = (step.terminated | step.truncated).numpy().copy()
-            information: list[dict[str, Any]] = [{} for _ in range(count)]
-            for lane in ended.nonzero()[0]:
-                information[lane] = {
-                    "terminal_observation": step.final_observation[lane].numpy().copy(),
-                    "TimeLimit.truncated": bool(step.truncated[lane]),
-                }
-            return step.observation.numpy().copy(), step.reward.numpy().copy(), ended, information
-
-        def measures(self) -> dict[str, float]:
-            return self.simulator.report().metrics
-
-        def close(self) -> None:
-            self.simulator.close()
-
-        def env_method(self, method_name: str, *_: Any, indices: Any = None, **__: Any) -> list[Any]:
-            return [getattr(self, method_name)()]
-
-        def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-            return [getattr(self, attr_name, None)] * count
-
-        def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-            raise NotImplementedError(attr_name)
-
-        def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-            return [False] * count
-
-    return Batch()
+    return Batch(request.environment, options, count, seed)
 
 
 if __name__ == "__main__":

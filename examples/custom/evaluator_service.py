@@ -1,4 +1,4 @@
-"""Evaluator plugin as a gRPC service, with the protos and numpy only: one action in ten is random when it scores.
+"""Evaluator plugin as a gRPC service that needs only the protos and numpy: it plays one action in ten at random.
 
 python examples/custom/evaluator_service.py 127.0.0.1:50080     # [evaluation] evaluator = "grpc://127.0.0.1:50080"
 """
@@ -30,7 +30,7 @@ def read(ref: Any, kind: type[np.floating[Any]]) -> np.ndarray:
 
 
 def act(policy: dict[str, np.ndarray], x: np.ndarray) -> int:
-    """The most likely action in CartPole-v1 of a network with tanh between its layers; one in ten is random."""
+    """Chooses an action in CartPole-v1: one in ten at random, else the most likely one of a tanh network."""
     x = (x - policy["observation_mean"]) / np.sqrt(policy["observation_variance"] + 1e-8)
     for layer in range(last := sum(".weight" in name for name in policy)):
         x = policy[f"actor.{layer}.weight"] @ x + policy[f"actor.{layer}.bias"]
@@ -39,7 +39,7 @@ def act(policy: dict[str, np.ndarray], x: np.ndarray) -> int:
 
 
 def play(environment: Any, policy: dict[str, np.ndarray], seed: int) -> float:
-    """The return of one episode."""
+    """Plays one episode and returns its return."""
     random, total, over, observation = np.random.default_rng(seed), 0.0, False, environment.reset(seed=seed)[0]
     while not over:
         action = int(random.integers(2)) if random.random() < 0.1 else act(policy, observation)
@@ -49,23 +49,23 @@ def play(environment: Any, policy: dict[str, np.ndarray], seed: int) -> float:
 
 
 class ClumsyEvaluator(pb_grpc.EvaluatorServiceServicer):
-    """Remembers what each pod has opened its session for."""
+    """Serves sessions of pods; stores the request that opened each session."""
 
     def __init__(self) -> None:
         self.opened: dict[str, Any] = {}
 
     def OpenEvaluator(self, request: Any, context: Any) -> pb.OpenEvaluatorResponse:
-        """Says what it read of the probe, and so that it can read policies."""
+        """Opens a session; returns the sum of the probe, which proves that the service can read the pod's tensors."""
         self.opened[request.session] = request
         return pb.OpenEvaluatorResponse(probe_sum=read(request.probe, np.float64).sum())
 
     def CloseEvaluator(self, request: Any, context: Any) -> pb.CloseEvaluatorResponse:
-        """Forgets a session."""
+        """Closes a session."""
         self.opened.pop(request.session, None)
         return pb.CloseEvaluatorResponse()
 
     def EvaluatePolicy(self, request: Any, context: Any) -> pb.EvaluatePolicyResponse:
-        """Fetches the policy, plays, and answers with the score and the digest of the policy that played."""
+        """Fetches the policy, plays, and returns the score and the digest of the policy that played."""
         if request.session not in self.opened:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not open")
         specs, flat = self.opened[request.session].policy.tensors, read(request.policy.tensor, np.float32)

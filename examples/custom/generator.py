@@ -1,4 +1,4 @@
-"""Generator plugin: proposes a fresh agent now and then, else a child of the best with a smaller learning rate.
+"""Generator plugin: sometimes proposes a fresh agent, otherwise a child of the best with a smaller learning rate.
 
     [evolution]
     generator = "python:examples.custom.generator:propose"    # run from the folder that contains examples/

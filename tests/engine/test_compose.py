@@ -1,7 +1,7 @@
-"""The mesh as containers of a real Docker Engine: it trains through S3, survives kills, grows, shrinks, and leaves
-nothing behind.
+"""Tests the mesh in containers of a real Docker Engine: it trains through S3, survives kills, grows and shrinks.
 
-Needs `docker compose` and an engine (DOCKER_HOST) of this host; the images are built first. Run by `make test-compose`.
+It must leave nothing behind. Needs `docker compose` and an engine (DOCKER_HOST) on this host; builds the images first.
+Run by `make test-compose`.
 """
 
 import json
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 COMPLETED = tournament_pb2.TOURNAMENT_STATE_COMPLETED
 FAILED = tournament_pb2.TOURNAMENT_STATE_FAILED
 ENDLESS = {"target_return": 501.0, "wall_clock_duration": "10m"}
-"""CartPole gives no more than 500: it goes on until a lower target is set."""
+"""CartPole's return is at most 500: the tournament runs until a lower target is set."""
 SHARED_MEMORY = Path("/dev/shm")
 SMALL = {"layout": "fused", "cores": 1.0, "memory_bytes": 1 << 30}
 
@@ -38,7 +38,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     project = f"podrace-test-{os.getpid()}"
     environment = {
         **os.environ,
-        # Of this project alone, so that what others have built is not touched.
+        # Names of this project only, so that other images are not overwritten.
         "PODRACE_REGISTRY": "podrace-test",
         "PODRACE_STORE_IMAGE": "podrace-test/store",
         "PODRACE_STORE_COMMAND": "none",
@@ -56,11 +56,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     try:
         made.compose("up", "--detach", "--wait", "--wait-timeout", "120", "orchestrator", "prometheus")
         yield made
-        # What runs still is gone with its tournament, or is a defect that is found here.
+        # `down` must find no pods: they end with their tournaments.
         made.compose("down", "--volumes", "--remove-orphans", "--timeout", "20")
         assert made.left() == []
     finally:
-        made.sweep()
+        made.remove_pods()
         made.compose("down", "--volumes", "--remove-orphans", "--timeout", "20")
     assert set(SHARED_MEMORY.glob("podrace-*")) <= shared_memory
 
@@ -69,7 +69,7 @@ def no_pods(stack: Stack) -> None:
     stack.until(lambda: not stack.containers() and not stack.volumes(), "the pods to be removed")
 
 
-def test_two_pods_reach_the_target_whoever_is_killed_meanwhile(stack: Stack) -> None:
+def test_two_pods_reach_the_target_although_pod_orchestrator_and_leaderboard_are_killed(stack: Stack) -> None:
     name = stack.create(pods=(2, 2), objective=ENDLESS, **SMALL)
     before = stack.watch(name, lambda seen: len(seen.training()) == 2, "two pods training").training()
 
@@ -87,7 +87,7 @@ def test_two_pods_reach_the_target_whoever_is_killed_meanwhile(stack: Stack) -> 
     stack.watch(
         name,
         lambda now: now.tournament.environment_steps > steps + 50_000 and now.training() == seen.training(),
-        "the same pods going on after the restart",
+        "the same pods continuing after the restart",
     )
     assert stack.service("orchestrator") == orchestrator
 
@@ -108,14 +108,14 @@ def test_a_pool_grows_and_shrinks_by_its_limits_and_loses_nothing(stack: Stack) 
     seen = stack.watch(name, lambda seen: len(seen.pods) == 1 and seen.training(), "one pod, the others gone")
     assert seen.kinds().count("pod_gone") == 2
     assert "pod_died" not in seen.kinds()
-    assert seen.kinds().count("agent_drained") >= 1, "nobody gave back what it held"
+    assert seen.kinds().count("agent_drained") >= 1, "no pod returned its agent"
     stack.until(lambda: len(stack.containers()) == 1, "the containers of pods that are gone to be removed")
     stack.update(name, target=100.0)
     stack.watch(name, lambda seen: seen.tournament.state == COMPLETED, "the end")
     no_pods(stack)
 
 
-def test_a_killed_worker_of_a_separate_pod_comes_back_in_its_place(stack: Stack) -> None:
+def test_a_killed_worker_of_a_separate_pod_is_restarted(stack: Stack) -> None:
     separate = {"layout": "separate", "cores": 2.0, "memory_bytes": 2 << 30}
     name = stack.create(pods=(1, 1), objective=ENDLESS, **separate)
     stack.watch(name, lambda seen: seen.training(), "a pod training")
@@ -124,7 +124,7 @@ def test_a_killed_worker_of_a_separate_pod_comes_back_in_its_place(stack: Stack)
     before = stack.pid(worker)
     stack.kill(worker)
     stack.until(lambda: stack.pid(worker) not in (0, before), "the worker to be started again")
-    # It lives no longer than it takes to win, which may be less than the collector's period.
+    # The worker may run for less than the collector's period before the tournament ends.
     steps = 'podrace_worker_environment_steps_total{role="worker-0"}'
     stack.until(lambda: bool(stack.query(steps)), "the collector to find the worker")
     stack.update(name, target=100.0)
@@ -133,8 +133,8 @@ def test_a_killed_worker_of_a_separate_pod_comes_back_in_its_place(stack: Stack)
     no_pods(stack)
 
 
-def test_the_collector_finds_services_and_pods_by_itself(stack: Stack) -> None:
-    # What the tests above have done lies in its past: nothing has to be waited for.
+def test_the_collector_finds_services_and_pods_without_configuration(stack: Stack) -> None:
+    # The tests above have produced the samples, so there is nothing to wait for.
     seen = {labels["job"] for labels, _ in stack.query("max_over_time(up[15m]) == 1")}
     assert seen == {"services", "pods"}
     steps = stack.query("max by (pod_id, role) (max_over_time(podrace_worker_environment_steps_total[15m]))")
@@ -147,7 +147,7 @@ def test_the_collector_finds_services_and_pods_by_itself(stack: Stack) -> None:
     assert wanted == 3.0
 
 
-def test_what_the_dashboards_ask_is_understood_by_the_collector(stack: Stack) -> None:
+def test_queries_of_the_dashboards_are_valid_for_the_collector(stack: Stack) -> None:
     rules = []
     for path in sorted((REPOSITORY / "deploy/compose/grafana/dashboards").glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
@@ -155,27 +155,27 @@ def test_what_the_dashboards_ask_is_understood_by_the_collector(stack: Stack) ->
                 expression = target["expr"].replace("$__rate_interval", "1m")
                 rules.append({"record": f"checked:{path.stem}:{len(rules)}", "expr": expression})
     file = json.dumps({"groups": [{"name": "dashboards", "rules": rules}]})
-    said = stack.compose("exec", "-T", "prometheus", "promtool", "check", "rules", "/dev/stdin", told=file)
-    assert f"{len(rules)} rules found" in said
+    output = stack.compose("exec", "-T", "prometheus", "promtool", "check", "rules", "/dev/stdin", stdin=file)
+    assert f"{len(rules)} rules found" in output
 
 
 @pytest.mark.parametrize("profile", ["docker", "fixed"])
-def test_gpus_are_added_by_a_file_that_compose_accepts(stack: Stack, profile: str) -> None:
+def test_the_gpu_file_adds_gpus(stack: Stack, profile: str) -> None:
     folder = REPOSITORY / "deploy/compose"
     files = ("--file", str(folder / "compose.yaml"), "--file", str(folder / "compose.gpu.yaml"))
-    told = json.loads(stack.run("compose", *files, "--profile", profile, "config", "--format", "json"))
+    config = json.loads(stack.run("compose", *files, "--profile", profile, "config", "--format", "json"))
     if profile == "docker":
-        assert told["services"]["orchestrator"]["environment"]["PODRACE_ORCHESTRATOR__LAUNCHERS__DOCKER__GPUS"] == "0"
+        assert config["services"]["orchestrator"]["environment"]["PODRACE_ORCHESTRATOR__LAUNCHERS__DOCKER__GPUS"] == "0"
         return
-    (device,) = told["services"]["agentpod"]["deploy"]["resources"]["reservations"]["devices"]
+    (device,) = config["services"]["agentpod"]["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["device_ids"]) == ("nvidia", ["0"])
     assert set(device["capabilities"]) == {"gpu", "compute", "utility"}
 
 
-def test_what_the_engine_refuses_ends_the_tournament_with_its_reason(stack: Stack) -> None:
+def test_an_image_missing_on_the_engine_fails_the_tournament_with_the_reason(stack: Stack) -> None:
     stack.environment["PODRACE_VERSION"] = "never-built"
     try:
-        # Only the orchestrator is made anew: it is told of an image of pods that there is not.
+        # Only the orchestrator is recreated, configured with an image of pods that does not exist.
         stack.run("tag", "podrace-test/orchestrator:latest", "podrace-test/orchestrator:never-built")
         stack.compose("up", "--detach", "--wait", "--no-deps", "orchestrator")
         name = stack.create(pods=(1, 1), objective=ENDLESS, **SMALL)
@@ -190,7 +190,7 @@ def test_what_the_engine_refuses_ends_the_tournament_with_its_reason(stack: Stac
     assert "does not exist on the engine" in " ".join(shown.split())
 
 
-def test_a_fixed_pool_without_the_socket_grows_and_shrinks_by_hand(stack: Stack) -> None:
+def test_a_fixed_pool_without_the_socket_is_scaled_by_hand(stack: Stack) -> None:
     stack.compose("rm", "--stop", "--force", "orchestrator")
     stack.profile, stack.orchestrator = "fixed", "orchestrator-fixed"
 
@@ -209,14 +209,14 @@ def test_a_fixed_pool_without_the_socket_grows_and_shrinks_by_hand(stack: Stack)
     hosts = {pod.pod_id for pod in seen.pods}
     assert all(container.startswith(tuple(hosts)) for container in stack.service("agentpod").split())
     scale(1)
-    seen = stack.watch(name, lambda seen: len(seen.pods) == 1, "the pods that were taken away to have gone")
+    seen = stack.watch(name, lambda seen: len(seen.pods) == 1, "the removed pods to be gone")
     assert "pod_died" not in seen.kinds()
-    given_back = [event for event in seen.events if event.kind == "agent_drained"]
-    assert len({event.pod_id for event in given_back}) == 2, "a pod that was stopped gave nothing back"
+    returned = [event for event in seen.events if event.kind == "agent_drained"]
+    assert len({event.pod_id for event in returned}) == 2, "a stopped pod did not return its agent"
     stack.update(name, target=475.0)
     stack.watch(name, lambda seen: seen.tournament.state == COMPLETED, "the end")
 
-    # The same pod, without a restart, takes part in the next tournament.
+    # The same pod takes part in the next tournament without a restart.
     later = stack.create(pods=(1, 1), objective=ENDLESS)
     seen = stack.watch(later, lambda seen: seen.training(), "the pod training for another tournament")
     assert seen.training() <= hosts

@@ -1,7 +1,7 @@
-"""The mesh on a real cluster: the overlay `local` trains, survives what clusters do to pods, and leaves nothing behind.
+"""Tests the mesh on a real cluster: the overlay `local` trains, survives the loss of pods, and leaves nothing behind.
 
-Needs KUBECONFIG with the rights of an administrator, a cluster whose service addresses can be reached from here, and
-the Docker Engine that its nodes run images of. Run by `make test-k8s`; prints a JSON line for each time it measures.
+Needs KUBECONFIG with administrator rights, a cluster whose service addresses can be reached from here, and the Docker
+Engine from which its nodes run images. Run by `make test-k8s`; prints a JSON line for each time it measures.
 """
 
 import asyncio
@@ -10,30 +10,20 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
-import tomllib
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from k8s_mesh import AGENT_PODS, KUBECTL, REPOSITORY, Mesh, grown, handed_back, until, write_overlay
 
 from podrace import rpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from podrace.specification.resolve import parse
 from podrace.tournament.v1 import tournament_pb2
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
-REPOSITORY = Path(__file__).parents[2]
-KUBECTL = str(Path(sys.executable).parent / "kubectl")
 ADDRESS = "10.96.0.51"
-PATIENCE_SECONDS = 120.0
-AGENT_PODS = "app.kubernetes.io/component=agentpod"
 Tell = Callable[[str, float], None]
 KILL_WORKER = """
 import os, pathlib
@@ -44,92 +34,16 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
 COMPLETED = tournament_pb2.TOURNAMENT_STATE_COMPLETED
 
 
-@dataclass
-class Mesh:
-    """The overlay `local` in a namespace of its own, and a client of its orchestrator."""
-
-    namespace: str
-    stub: Any
-
-    def kubectl(self, *arguments: str, check: bool = True) -> str:
-        done = subprocess.run([KUBECTL, "-n", self.namespace, *arguments], capture_output=True, text=True)
-        assert done.returncode == 0 or not check, f"kubectl {' '.join(arguments)}: {done.stderr[-2000:]}"
-        return done.stdout
-
-    def names(self, kind: str, labels: str) -> list[str]:
-        return [name.partition("/")[2] for name in self.kubectl("get", kind, "-l", labels, "-o", "name").split()]
-
-    def uid(self, pod: str) -> str:
-        return self.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}", check=False)
-
-    def running(self) -> list[str]:
-        found = json.loads(self.kubectl("get", "pods", "-l", AGENT_PODS, "-o", "json"))["items"]
-        living = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
-        return [pod["metadata"]["name"] for pod in living if pod["status"]["phase"] == "Running"]
-
-    async def call(self, method: str, request: Any) -> Any:
-        return await rpc.call(getattr(self.stub, method), request, deadline_seconds=10.0)
-
-    async def create(self, **changes: Any) -> str:
-        values = tomllib.loads((REPOSITORY / "examples" / "cartpole.toml").read_text())
-        for path, value in changes.items():
-            section, _, key = path.partition("__")
-            values.setdefault(section, {})[key] = value
-        spec = parse(values, source="test")
-        response = await self.call(
-            "CreateTournament", pb.CreateTournamentRequest(request_id=uuid.uuid4().hex, spec=spec)
-        )
-        tournament_id: str = response.tournament.tournament_id
-        return tournament_id
-
-    async def get(self, tournament_id: str) -> Any:
-        return (await self.call("GetTournament", pb.GetTournamentRequest(tournament_id=tournament_id))).tournament
-
-    async def cancel_all(self) -> bool:
-        listed = await self.call("ListTournaments", pb.ListTournamentsRequest(page_size=100))
-        for tournament in listed.tournaments:
-            if tournament.state == tournament_pb2.TOURNAMENT_STATE_RUNNING:
-                request = pb.CancelTournamentRequest(
-                    request_id=uuid.uuid4().hex, tournament_id=tournament.tournament_id
-                )
-                await self.call("CancelTournament", request)
-        return True
-
-    async def steps(self, tournament_id: str) -> int:
-        return int((await self.get(tournament_id)).environment_steps)
-
-    async def events(self, tournament_id: str, kind: str) -> list[str]:
-        response = await self.call("ListEvents", pb.ListEventsRequest(tournament_id=tournament_id, page_size=1000))
-        return [event.message for event in response.events if event.kind == kind]
-
-
-async def until(condition: Callable[[], Any], what: str, *, seconds: float = PATIENCE_SECONDS) -> float:
-    """Waits for a condition, plain or awaited; returns how long it took."""
-    begin = time.monotonic()
-    while True:
-        found = condition()
-        if asyncio.iscoroutine(found):
-            try:
-                found = await found
-            except rpc.errors.PodraceError:
-                # The orchestrator is being replaced.
-                found = None
-        if found:
-            return time.monotonic() - begin
-        assert time.monotonic() - begin < seconds, f"waited {seconds:g} s for {what}"
-        await asyncio.sleep(0.2)
-
-
 @pytest.fixture
 def tell(capfd: pytest.CaptureFixture[str]) -> Tell:
-    """Prints what was measured, as benchmarks do."""
+    """Returns a function that prints a measurement in the format of the benchmarks."""
 
-    def told(metric: str, seconds: float) -> None:
+    def print_line(metric: str, seconds: float) -> None:
         value = {"metric": metric, "value": round(seconds, 1), "unit": "s"}
         with capfd.disabled():
             print(json.dumps({"benchmark": "elasticity", "case": "kubernetes", **value}), flush=True)
 
-    return told
+    return print_line
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +55,7 @@ def namespace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
         pytest.skip("no Docker Engine answers: set DOCKER_HOST to the one of the cluster's nodes")
     build = ["docker", "compose", "--file", str(REPOSITORY / "tests/engine/images.yaml"), "build"]
-    # PODRACE_IMAGES=there: as the last run has built them.
+    # PODRACE_IMAGES=there: use the images of the last run.
     wanted = (
         [] if os.environ.get("PODRACE_IMAGES") == "there" else [["orchestrator", "leaderboard", "store"], ["agentpod"]]
     )
@@ -165,36 +79,6 @@ def namespace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         subprocess.run([KUBECTL, "delete", "--ignore-not-found", "-k", str(folder)], capture_output=True)
 
 
-def write_overlay(folder: Path, name: str, data: Path) -> None:
-    """The overlay `local` with a namespace, images and folders of this test's own."""
-
-    def image(service: str) -> dict[str, str]:
-        return {"name": f"podrace/{service}", "newName": f"podrace-test/{service}", "newTag": "local"}
-
-    def renamed(kind: str) -> dict[str, Any]:
-        change = json.dumps([{"op": "replace", "path": "/metadata/name", "value": name}])
-        return {"target": {"kind": kind}, "patch": change, "options": {"allowNameChange": True}}
-
-    def moved(service: str) -> dict[str, Any]:
-        volume = {"name": "data", "hostPath": {"path": str(data / service), "type": "DirectoryOrCreate"}}
-        patch = {
-            "apiVersion": "apps/v1",
-            "kind": "StatefulSet",
-            "metadata": {"name": f"podrace-{service}"},
-            "spec": {"template": {"spec": {"volumes": [volume]}}},
-        }
-        return {"patch": json.dumps(patch)}
-
-    services = ("orchestrator", "leaderboard", "store")
-    overlay = {
-        "namespace": name,
-        "resources": [os.path.relpath(REPOSITORY / "deploy/k8s/overlays/local", folder)],
-        "images": [image(service) for service in (*services, "agentpod")],
-        "patches": [renamed("ClusterRole"), renamed("ClusterRoleBinding"), *map(moved, services)],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-
-
 @pytest.fixture
 async def mesh(namespace: str) -> AsyncIterator[Mesh]:
     channel = rpc.connect(f"{ADDRESS}:50051", pb.DESCRIPTOR)
@@ -216,7 +100,7 @@ ENDLESS = {
 }
 
 
-async def test_two_pods_train_cartpole_and_everything_is_cleared_away(mesh: Mesh, tell: Tell) -> None:
+async def test_two_pods_train_cartpole_and_everything_is_removed(mesh: Mesh, tell: Tell) -> None:
     tournament = await mesh.create(pool__minimum_pods=2, pool__maximum_pods=2, **SMALL)
     tell("create_tournament_to_first_environment_step", await until(lambda: mesh.steps(tournament), "steps"))
     await until(lambda: len(mesh.running()) == 2, "two pods")
@@ -229,13 +113,15 @@ async def test_two_pods_train_cartpole_and_everything_is_cleared_away(mesh: Mesh
     assert ended.best_score >= 475.0, ended.reason
     await until(lambda: not mesh.names("jobs", "podrace/scope=podrace"), "the Jobs to be deleted")
     await until(lambda: not mesh.names("pods", AGENT_PODS), "the pods to be deleted")
-    told = json.loads(mesh.kubectl("get", "events", "--field-selector", "involvedObject.kind=ConfigMap", "-o", "json"))
-    reasons = {event["reason"] for event in told["items"]}
+    listed = json.loads(
+        mesh.kubectl("get", "events", "--field-selector", "involvedObject.kind=ConfigMap", "-o", "json")
+    )
+    reasons = {event["reason"] for event in listed["items"]}
     assert {"PodStarted", "PodGone", "TournamentCompleted"} <= reasons
     await until(lambda: not mesh.names("configmaps", "podrace/scope=podrace"), "the ConfigMap to be deleted")
 
 
-async def test_killed_pods_are_replaced_and_a_killed_orchestrator_takes_them_up_again(mesh: Mesh) -> None:
+async def test_killed_pods_are_replaced_and_a_restarted_orchestrator_adopts_its_pods(mesh: Mesh) -> None:
     tournament = await mesh.create(pool__minimum_pods=2, pool__maximum_pods=2, **SMALL, **ENDLESS)
     await until(lambda: len(mesh.running()) == 2, "two pods")
     await until(lambda: mesh.steps(tournament), "steps")
@@ -243,10 +129,10 @@ async def test_killed_pods_are_replaced_and_a_killed_orchestrator_takes_them_up_
     first = mesh.uid("podrace-orchestrator-0")
     mesh.kubectl("delete", "pod", "podrace-orchestrator-0", "--grace-period=0", "--force", "--wait=false")
     await until(lambda: mesh.uid("podrace-orchestrator-0") not in ("", first), "another orchestrator")
-    # What it knows of steps is what was written down; from there on it grows again.
+    # It knows the steps that were written to its database; the number grows again from there.
     await until(lambda: mesh.steps(tournament), "it to answer")
     seen = await mesh.steps(tournament)
-    await until(lambda: grown(mesh, tournament, seen), "training to go on")
+    await until(lambda: grown(mesh, tournament, seen), "training to continue")
     assert sorted(mesh.running()) == sorted(before), "its pods outlived it"
     victim = mesh.running()[0]
     mesh.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
@@ -254,18 +140,10 @@ async def test_killed_pods_are_replaced_and_a_killed_orchestrator_takes_them_up_
     assert not await mesh.events(tournament, "tournament_failed")
 
 
-async def handed_back(mesh: Mesh, tournament: str) -> bool:
-    """Whether the agent was given back by its pod, rather than missed when the lease expired."""
-    first, *later = await mesh.events(tournament, "agent_assigned")
-    return "the next new agent" in first and len(later) == 1 and "no pod holds it" in later[0]
-
-
-async def grown(mesh: Mesh, tournament: str, beyond: int) -> bool:
-    return await mesh.steps(tournament) > beyond
-
-
-async def test_a_drained_node_hands_the_agent_back_and_a_pod_waits_for_room(mesh: Mesh, tell: Tell) -> None:
-    """Eviction, cordon, and the reason in the events; then the node takes pods again."""
+async def test_the_pod_of_a_drained_node_returns_its_agent_and_the_next_one_waits_for_capacity(
+    mesh: Mesh, tell: Tell
+) -> None:
+    """Eviction, cordon, and the reason in the events; afterwards the node accepts pods again."""
     tournament = await mesh.create(
         pool__minimum_pods=1,
         pool__maximum_pods=1,
@@ -285,7 +163,7 @@ async def test_a_drained_node_hands_the_agent_back_and_a_pod_waits_for_room(mesh
         assert not mesh.running()
 
         async def short() -> bool:
-            # Before that it may say that it waits a moment: its last pod went before it was of any use.
+            # Before that, the reason may be a back-off: the last pod exited before it was useful.
             reasons = await mesh.events(tournament, "pool_short")
             return any("no node accepts it" in reason or "cores" in reason for reason in reasons)
 
@@ -293,7 +171,7 @@ async def test_a_drained_node_hands_the_agent_back_and_a_pod_waits_for_room(mesh
         published = await mesh.steps(tournament)
     finally:
         mesh.kubectl("uncordon", node)
-    tell("capacity_to_a_pod_training", await until(lambda: grown(mesh, tournament, published), "training to go on"))
+    tell("capacity_to_a_pod_training", await until(lambda: grown(mesh, tournament, published), "training to continue"))
     assert await handed_back(mesh, tournament)
 
 
@@ -312,11 +190,11 @@ async def test_a_pod_that_lost_a_role_publishes_and_is_replaced(mesh: Mesh) -> N
     await until(lambda: broken not in mesh.running() and mesh.running(), "another pod")
     (death,) = await mesh.events(tournament, "pod_died")
     assert "worker-0 exited" in death, death
-    await until(lambda: handed_back(mesh, tournament), "its agent to go on")
+    await until(lambda: handed_back(mesh, tournament), "its agent to be assigned again")
 
 
-async def test_an_evicted_pod_trains_on_elsewhere(mesh: Mesh, tell: Tell) -> None:
-    """One node only: elsewhere is another pod on it."""
+async def test_the_agent_of_an_evicted_pod_continues_in_another(mesh: Mesh, tell: Tell) -> None:
+    """On a cluster of one node, the other pod runs on the same node."""
     tournament = await mesh.create(pool__minimum_pods=1, pool__maximum_pods=1, **SMALL, **ENDLESS)
     await until(lambda: mesh.steps(tournament), "steps")
     (victim,) = mesh.running()
@@ -324,7 +202,7 @@ async def test_an_evicted_pod_trains_on_elsewhere(mesh: Mesh, tell: Tell) -> Non
     begin = time.monotonic()
     mesh.kubectl("delete", "pod", victim)
     await until(lambda: victim not in mesh.running() and mesh.running(), "another pod")
-    await until(lambda: grown(mesh, tournament, seen), "training to go on")
+    await until(lambda: grown(mesh, tournament, seen), "training to continue")
     tell("pod_evicted_to_its_agent_training_again", time.monotonic() - begin)
     assert await handed_back(mesh, tournament)
 
@@ -336,9 +214,7 @@ async def test_an_evicted_pod_trains_on_elsewhere(mesh: Mesh, tell: Tell) -> Non
         ({"pod__cores": 1000}, "a pod needs 1000 cores"),
     ],
 )
-async def test_what_the_cluster_does_not_have_is_told_and_waited_for(
-    mesh: Mesh, changes: dict[str, Any], said: str
-) -> None:
+async def test_missing_resources_are_reported_and_waited_for(mesh: Mesh, changes: dict[str, Any], said: str) -> None:
     tournament = await mesh.create(pool__minimum_pods=1, **{**SMALL, **changes}, **ENDLESS)
 
     async def short() -> bool:
@@ -348,13 +224,13 @@ async def test_what_the_cluster_does_not_have_is_told_and_waited_for(
     assert (await mesh.get(tournament)).state == tournament_pb2.TOURNAMENT_STATE_RUNNING
 
 
-async def test_an_image_that_is_missing_is_told_and_waited_for(mesh: Mesh) -> None:
+async def test_a_missing_image_is_reported_and_waited_for(mesh: Mesh) -> None:
     def take(image: str) -> None:
         containers = [{"name": "agentpod", "image": image}]
         patch = {"template": {"spec": {"containers": containers}}}
         mesh.kubectl("patch", "podtemplate", "podrace-agentpod", "--type=strategic", "-p", json.dumps(patch))
 
-    take("podrace-test/nobody-built-this:local")
+    take("podrace-test/missing-image:local")
     try:
         tournament = await mesh.create(pool__minimum_pods=1, **SMALL, **ENDLESS)
 
@@ -363,12 +239,12 @@ async def test_an_image_that_is_missing_is_told_and_waited_for(mesh: Mesh) -> No
 
         await until(short, "the reason in the events")
         (reason, *_) = await mesh.events(tournament, "pool_short")
-        assert "image 'podrace-test/nobody-built-this:local' is not available (ErrImageNeverPull)" in reason
+        assert "image 'podrace-test/missing-image:local' is not available (ErrImageNeverPull)" in reason
     finally:
         take("podrace-test/agentpod:local")
 
 
-async def test_rights_that_are_missing_are_told_and_waited_for(mesh: Mesh) -> None:
+async def test_missing_permissions_are_reported_and_waited_for(mesh: Mesh) -> None:
     role = mesh.kubectl("get", "role", "podrace-orchestrator", "-o", "json")
     mesh.kubectl("patch", "role", "podrace-orchestrator", "--type=merge", "-p", '{"rules": []}')
     try:
@@ -381,10 +257,10 @@ async def test_rights_that_are_missing_are_told_and_waited_for(mesh: Mesh) -> No
     finally:
         patch = json.dumps({"rules": json.loads(role)["rules"]})
         mesh.kubectl("patch", "role", "podrace-orchestrator", "--type=merge", "-p", patch)
-    await until(lambda: mesh.steps(tournament), "steps once it may again")
+    await until(lambda: mesh.steps(tournament), "steps after the permissions are restored")
 
 
-async def test_a_quota_is_told_and_waited_for(mesh: Mesh) -> None:
+async def test_an_exhausted_quota_is_reported_and_waited_for(mesh: Mesh) -> None:
     quota = {
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "tight"}, "spec": {"hard": {"pods": "3"}},
     }  # fmt: skip
@@ -399,7 +275,7 @@ async def test_a_quota_is_told_and_waited_for(mesh: Mesh) -> None:
         await until(short, "the reason in the events")
     finally:
         mesh.kubectl("delete", "resourcequota", "tight")
-    await until(lambda: mesh.steps(tournament), "steps once the quota is gone")
+    await until(lambda: mesh.steps(tournament), "steps after the quota is deleted")
 
 
 @pytest.mark.parametrize(
@@ -420,12 +296,12 @@ async def test_a_quota_is_told_and_waited_for(mesh: Mesh) -> None:
         ("leaderboard", "get", "configmaps"),
     ],
 )
-def test_service_accounts_may_not(mesh: Mesh, account: str, verb: str, what: str) -> None:
+def test_service_accounts_lack_permissions_they_do_not_need(mesh: Mesh, account: str, verb: str, what: str) -> None:
     who = f"--as=system:serviceaccount:{mesh.namespace}:podrace-{account}"
     assert mesh.kubectl("auth", "can-i", verb, what, who, check=False).strip() == "no"
 
 
-def test_the_orchestrator_may_not_start_jobs_elsewhere_and_may_here(mesh: Mesh) -> None:
+def test_the_orchestrator_can_start_jobs_only_in_its_own_namespace(mesh: Mesh) -> None:
     who = f"--as=system:serviceaccount:{mesh.namespace}:podrace-orchestrator"
     assert mesh.kubectl("auth", "can-i", "create", "jobs", who, check=False).strip() == "yes"
     assert mesh.kubectl("auth", "can-i", "create", "jobs", who, "-n", "kube-system", check=False).strip() == "no"

@@ -36,7 +36,7 @@ const service = {
       callback(null, { fresh: {}, reason: "no candidate has been scored yet" });
       return;
     }
-    // The seed is larger than a number of JavaScript's can be.
+    // The seed exceeds the range of exact integers in JavaScript.
     const discount = DISCOUNTS[Number(BigInt(request.seed) % BigInt(DISCOUNTS.length))];
     callback(null, {
       child: { candidate_id: best.candidate.candidate_id, hyperparameters: struct({ discount }) },

@@ -1,5 +1,4 @@
-// Simulator service in JavaScript: a point on a line has to be brought to rest at 0. Uses only the .proto files of
-// podrace.
+// Simulator service in JavaScript: a point on a line must come to rest at 0. Uses only the .proto files of podrace.
 //
 //     npm install
 //     node simulator.js PROTOS [ADDRESS]      (PROTOS: the folder protos/ of podrace; ADDRESS: 127.0.0.1:0)
@@ -55,7 +54,7 @@ function maximumSteps(id, options) {
   return steps;
 }
 
-// Numbers in [0, 1) that depend on nothing but their seed (mulberry32).
+// Numbers in [0, 1) that depend only on their seed (mulberry32).
 function generator(seed) {
   let state = seed >>> 0;
   return () => {
@@ -101,7 +100,7 @@ class Points {
       terminated[lane] = Math.abs(position) > BOUND ? 1 : 0;
       truncated[lane] = !terminated[lane] && this.steps[lane] >= this.maximumSteps ? 1 : 0;
       if (terminated[lane] || truncated[lane]) {
-        // The last observation of the episode; the lane itself begins the next one within this step.
+        // The last observation of the episode; the lane starts the next episode in the same step.
         finalLanes.push(lane);
         finals.push(position, speed);
         this.begin(lane);
@@ -112,10 +111,10 @@ class Points {
 }
 
 const bytes = (array) => Buffer.from(array.buffer, array.byteOffset, array.byteLength);
-// Copied: a message's bytes lie anywhere, numbers at multiples of their size. Little-endian, as this machine.
+// Copied, because numbers must be aligned and the bytes of a message are not. Little-endian, like this machine.
 const floats = (buffer) => new Float32Array(new Uint8Array(buffer).buffer);
 
-// What one stream has open. A step of 4,096 points fits one message, so `more` is never needed.
+// The state of one stream. A step of 4,096 points fits in one message, so `more` is never needed.
 class Stream {
   answer(message) {
     if (message.request !== "open" && !this.points) refuse("a stream begins with open");

@@ -1,0 +1,142 @@
+"""Controls the overlay `local` on a real cluster for tests."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from podrace import rpc
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.specification.resolve import parse
+from podrace.tournament.v1 import tournament_pb2
+
+REPOSITORY = Path(__file__).parents[2]
+KUBECTL = str(Path(sys.executable).parent / "kubectl")
+WAIT_SECONDS = 120.0
+AGENT_PODS = "app.kubernetes.io/component=agentpod"
+
+
+@dataclass
+class Mesh:
+    """The overlay `local` in its own namespace, and a client of its orchestrator."""
+
+    namespace: str
+    stub: Any
+
+    def kubectl(self, *arguments: str, check: bool = True) -> str:
+        done = subprocess.run([KUBECTL, "-n", self.namespace, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0 or not check, f"kubectl {' '.join(arguments)}: {done.stderr[-2000:]}"
+        return done.stdout
+
+    def names(self, kind: str, labels: str) -> list[str]:
+        return [name.partition("/")[2] for name in self.kubectl("get", kind, "-l", labels, "-o", "name").split()]
+
+    def uid(self, pod: str) -> str:
+        return self.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}", check=False)
+
+    def running(self) -> list[str]:
+        found = json.loads(self.kubectl("get", "pods", "-l", AGENT_PODS, "-o", "json"))["items"]
+        living = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        return [pod["metadata"]["name"] for pod in living if pod["status"]["phase"] == "Running"]
+
+    async def call(self, method: str, request: Any) -> Any:
+        return await rpc.call(getattr(self.stub, method), request, deadline_seconds=10.0)
+
+    async def create(self, **changes: Any) -> str:
+        values = tomllib.loads((REPOSITORY / "examples" / "cartpole.toml").read_text())
+        for path, value in changes.items():
+            section, _, key = path.partition("__")
+            values.setdefault(section, {})[key] = value
+        spec = parse(values, source="test")
+        response = await self.call(
+            "CreateTournament", pb.CreateTournamentRequest(request_id=uuid.uuid4().hex, spec=spec)
+        )
+        tournament_id: str = response.tournament.tournament_id
+        return tournament_id
+
+    async def get(self, tournament_id: str) -> Any:
+        return (await self.call("GetTournament", pb.GetTournamentRequest(tournament_id=tournament_id))).tournament
+
+    async def cancel_all(self) -> bool:
+        listed = await self.call("ListTournaments", pb.ListTournamentsRequest(page_size=100))
+        for tournament in listed.tournaments:
+            if tournament.state == tournament_pb2.TOURNAMENT_STATE_RUNNING:
+                request = pb.CancelTournamentRequest(
+                    request_id=uuid.uuid4().hex, tournament_id=tournament.tournament_id
+                )
+                await self.call("CancelTournament", request)
+        return True
+
+    async def steps(self, tournament_id: str) -> int:
+        return int((await self.get(tournament_id)).environment_steps)
+
+    async def events(self, tournament_id: str, kind: str) -> list[str]:
+        response = await self.call("ListEvents", pb.ListEventsRequest(tournament_id=tournament_id, page_size=1000))
+        return [event.message for event in response.events if event.kind == kind]
+
+
+async def until(condition: Callable[[], Any], what: str, *, seconds: float = WAIT_SECONDS) -> float:
+    """Waits for a condition, given as a function or a coroutine function; returns how long it took, in seconds."""
+    begin = time.monotonic()
+    while True:
+        found = condition()
+        if asyncio.iscoroutine(found):
+            try:
+                found = await found
+            except rpc.errors.PodraceError:
+                # The orchestrator is being replaced.
+                found = None
+        if found:
+            return time.monotonic() - begin
+        assert time.monotonic() - begin < seconds, f"waited {seconds:g} s for {what}"
+        await asyncio.sleep(0.2)
+
+
+async def handed_back(mesh: Mesh, tournament: str) -> bool:
+    """Whether the agent was returned by its pod, rather than released when the lease expired."""
+    first, *later = await mesh.events(tournament, "agent_assigned")
+    return "the next new agent" in first and len(later) == 1 and "no pod holds it" in later[0]
+
+
+async def grown(mesh: Mesh, tournament: str, beyond: int) -> bool:
+    return await mesh.steps(tournament) > beyond
+
+
+def write_overlay(folder: Path, name: str, data: Path) -> None:
+    """Writes the overlay `local` with the namespace, images and folders of this test."""
+
+    def image(service: str) -> dict[str, str]:
+        return {"name": f"podrace/{service}", "newName": f"podrace-test/{service}", "newTag": "local"}
+
+    def renamed(kind: str) -> dict[str, Any]:
+        change = json.dumps([{"op": "replace", "path": "/metadata/name", "value": name}])
+        return {"target": {"kind": kind}, "patch": change, "options": {"allowNameChange": True}}
+
+    def moved(service: str) -> dict[str, Any]:
+        volume = {"name": "data", "hostPath": {"path": str(data / service), "type": "DirectoryOrCreate"}}
+        patch = {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": f"podrace-{service}"},
+            "spec": {"template": {"spec": {"volumes": [volume]}}},
+        }
+        return {"patch": json.dumps(patch)}
+
+    services = ("orchestrator", "leaderboard", "store")
+    overlay = {
+        "namespace": name,
+        "resources": [os.path.relpath(REPOSITORY / "deploy/k8s/overlays/local", folder)],
+        "images": [image(service) for service in (*services, "agentpod")],
+        "patches": [renamed("ClusterRole"), renamed("ClusterRoleBinding"), *map(moved, services)],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
