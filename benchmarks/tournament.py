@@ -32,9 +32,11 @@ from typing import Any
 
 from races import Race, Run, Summary, line, of, run, summarize
 
+from podrace.specification import catalog
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
-STRATEGIES = ("tournament", "softmax", "truncation", "dexpbt", "pb2", "generational")
 RANDOM, LONG, VANILLA = "random-search", "random-search-long", "vanilla"
+STRATEGIES = tuple(name for name in catalog.STRATEGIES if name != RANDOM)
 CONTENDERS = (*STRATEGIES, RANDOM, LONG, VANILLA)
 CONTROLS = (RANDOM, LONG, VANILLA)
 PODS, POPULATION, ASSIGNMENTS = 2, 8, 48

@@ -10,9 +10,9 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from leaderboard.evolution.agents import make, visible_board
+from leaderboard.evolution.agents import make, needs_history, visible_board
 from leaderboard.evolution.ancestor import Ancestor
-from leaderboard.evolution.history import NOTHING, History, history_of, is_needed
+from leaderboard.evolution.history import NOTHING, History, history_of
 from leaderboard.evolution.proposals import Proposal
 from leaderboard.ranking.board import Board, Standing, answer_of, judge_arrival
 from leaderboard.recorded_wording import current_wording
@@ -126,7 +126,7 @@ def _note_ends(position: int, state: _ReplayState) -> None:
 
 
 def _history(generation: Generation, state: _ReplayState) -> History:
-    if not is_needed(state.log.spec):
+    if not needs_history(state.log.spec):
         return NOTHING
     return history_of(
         state.log.spec,

@@ -15,10 +15,10 @@ import prometheus_client
 import structlog
 
 from leaderboard.cached_statistics import CachedStatistics
-from leaderboard.evolution import NEEDED, STRATEGIES
-from leaderboard.evolution.agents import agent_id_of, make, round_begin, visible_board
+from leaderboard.evolution import STRATEGIES
+from leaderboard.evolution.agents import agent_id_of, make, needs_history, round_begin, visible_board
 from leaderboard.evolution.allocation import left_draw
-from leaderboard.evolution.history import NOTHING, History, history_of, is_needed, window_begin
+from leaderboard.evolution.history import NOTHING, History, history_of, window_begin
 from leaderboard.evolution.proposals import Proposal, adopted
 from leaderboard.evolution.strategy import Situation
 from leaderboard.plugins import requests
@@ -147,12 +147,12 @@ def load_needed(strategy: str) -> None:
     Raises:
         InvalidArgument: The package is not installed (BAD_SPEC).
     """
-    if strategy in NEEDED:
+    if module := STRATEGIES[strategy].requires:
         try:
-            importlib.import_module(NEEDED[strategy])
+            importlib.import_module(module)
         except ImportError:
             raise bad_spec(
-                f"evolution.strategy = {strategy!r}: needs {NEEDED[strategy]}, which is not installed where the"
+                f"evolution.strategy = {strategy!r}: needs {module}, which is not installed where the"
                 f" leaderboard runs; pip install 'podrace[{strategy}]' there, or choose another strategy"
             ) from None
 
@@ -342,7 +342,7 @@ def _read_visible(transaction: Transaction, tournament_id: str, spec: Tournament
 
 
 def _read_history(transaction: Transaction, tournament_id: str, spec: TournamentSpec, number: int) -> History:
-    if not is_needed(spec):
+    if not needs_history(spec):
         return NOTHING
     generations = records.list_generations(transaction, tournament_id, from_number=window_begin(spec, number))
     # An agent submits only after it was generated.

@@ -28,14 +28,11 @@ from leaderboard.evolution import dexpbt, generational, pb2, random_search, soft
 from leaderboard.evolution.strategy import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
-    "tournament": tournament.propose,
-    "softmax": softmax.propose,
-    "truncation": truncation.propose,
-    "dexpbt": dexpbt.propose,
-    "pb2": pb2.propose,
-    "generational": generational.propose,
-    "random-search": random_search.propose,
+    "tournament": Strategy(tournament.propose),
+    "softmax": Strategy(softmax.propose),
+    "truncation": Strategy(truncation.propose, reads_history=True),
+    "dexpbt": Strategy(dexpbt.propose, reads_history=True),
+    "pb2": Strategy(pb2.propose, reads_history=True, requires="sklearn"),
+    "generational": Strategy(generational.propose, reads_history=True),
+    "random-search": Strategy(random_search.propose),
 }
-
-NEEDED: Mapping[str, str] = {"pb2": "sklearn"}
-"""Strategy -> optional module that it imports. The extra that installs the module has the name of the strategy."""

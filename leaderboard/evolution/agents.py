@@ -36,6 +36,12 @@ def agent_id_of(tournament_id: str, number: int) -> str:
     return f"{tournament_id}-a{number}"
 
 
+def needs_history(spec: TournamentSpec) -> bool:
+    """Returns whether the generator of a tournament uses the history, which takes time to read."""
+    # An algorithm may leave the draw because of its history, if there are others.
+    return STRATEGIES[spec.evolution.strategy].reads_history or len(spec.algorithms) > 1
+
+
 def visible_board(spec: TournamentSpec, number: int, candidates: Iterable[Candidate]) -> Board:
     """Returns the board that the generator of an agent sees.
 
@@ -130,7 +136,8 @@ def _decide(situation: Situation, proposal: Proposal | None) -> tuple[Fresh | Ch
             problem = f"generator {evolution.generator}: its proposal is no longer valid: {one_line(error.message)}"
     elif proposal is not None:
         problem = proposal.failure
-    answer = STRATEGIES[evolution.strategy](situation, stream(situation.spec.seed, "generate", situation.number))
+    strategy = STRATEGIES[evolution.strategy]
+    answer = strategy.propose(situation, stream(situation.spec.seed, "generate", situation.number))
     if problem:
         answer = replace(answer, reason=f"{problem}; built-in strategy {evolution.strategy} instead: {answer.reason}")
     return answer, problem

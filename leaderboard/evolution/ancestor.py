@@ -96,13 +96,17 @@ def starts_from(answer: Fresh, spec: TournamentSpec, number: int, algorithm: str
     return Child(ancestor.candidate, values, f"starts from {named} of another tournament; {changes}", answer.seat)
 
 
+def first_agents(spec: TournamentSpec) -> int:
+    """Returns how many agents are fresh at the begin of a tournament; a rule for every strategy."""
+    has_population = "population_size" in evolution_settings.SETTINGS[spec.evolution.strategy]
+    return spec.evolution.population_size if has_population else spec.evolution.initial_agents
+
+
 def seeded_numbers(spec: TournamentSpec, algorithm: str) -> list[int]:
     """Returns the numbers of the agents of an algorithm that start from the ancestor: all first ones except the
     last.
     """
-    has_population = "population_size" in evolution_settings.SETTINGS[spec.evolution.strategy]
-    first = spec.evolution.population_size if has_population else spec.evolution.initial_agents
-    numbers = [number for number in range(first) if turn_of(spec, number).algorithm == algorithm]
+    numbers = [number for number in range(first_agents(spec)) if turn_of(spec, number).algorithm == algorithm]
     return numbers[:-1] or numbers
 
 

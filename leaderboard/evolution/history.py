@@ -17,8 +17,6 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 SMALLEST_WINDOW = 200
 SEATS_IN_WINDOW = 4
 """The window has at least this many times as many agents as the population."""
-SEATED = frozenset({"truncation", "dexpbt", "pb2"})
-"""Strategies whose population has seats."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,6 @@ class History:
 
 NOTHING = History()
 """The history for strategies that use the board only."""
-
-
-def is_needed(spec: TournamentSpec) -> bool:
-    """Whether the generator of a tournament uses the history, which takes time to read."""
-    return spec.evolution.strategy in SEATED | {"generational"} or len(spec.algorithms) > 1
 
 
 def window_begin(spec: TournamentSpec, number: int) -> int:

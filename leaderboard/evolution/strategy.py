@@ -1,6 +1,14 @@
 """Defines the interface of evolution strategies: what a strategy is shown, and what it answers.
 
-    answer = STRATEGIES[spec.evolution.strategy](situation, random)
+    answer = STRATEGIES[spec.evolution.strategy].propose(situation, random)
+
+Every strategy obeys these rules; tests/unit/leaderboard/evolution/test_strategies.py checks them:
+- The same situation and random stream give the same answer, in whatever order the history lists agents.
+- The first agents are fresh: `initial_agents`, or `population_size` for a strategy that has this setting.
+  leaderboard.evolution.ancestor relies on it, because it lets these agents start from the ancestor instead.
+- A parent is a candidate of the board or of the history, and its algorithm has not left the draw.
+- A child has every hyperparameter of its algorithm within its range, and the structural ones of its parent.
+- Every answer has a reason in one line.
 
 A strategy decides whether the next agent is fresh or a child, and of which candidate. It does not draw the
 hyperparameters of a fresh agent (leaderboard.evolution.fresh does), so that these depend on the seed and the number of
@@ -34,9 +42,23 @@ class Situation:
     unfinished_children: Mapping[str, int]
     """By agent id: how many children were handed out and have not finished; agents without any may be missing."""
     history: History = NOTHING
-    """The latest agents and their scores; empty for strategies that use the board only."""
+    """The latest agents and their scores. Only a strategy that declares `reads_history` may use it."""
     left: Mapping[str, str] = field(default_factory=dict)
     """Algorithms that have left the draw, with the reason; their candidates cannot be parents."""
+
+    @property
+    def possible_parents(self) -> Board:
+        """The candidates on the board whose algorithm has not left the draw. Others must not become parents."""
+        return tuple(candidate for candidate in self.board if candidate.algorithm not in self.left)
+
+    def may_have_another_child(self, candidate: Candidate) -> bool:
+        """Returns whether an agent has fewer unfinished children than `maximum_unfinished_children`.
+
+        Agents do not wait for each other. Without this limit, many agents that are generated while one candidate is the
+        best would all be its children.
+        """
+        unfinished = self.unfinished_children.get(candidate.agent_id, 0)
+        return unfinished < self.spec.evolution.maximum_unfinished_children
 
     @property
     def turn(self) -> Turn:
@@ -77,5 +99,17 @@ class Child:
     """The seat it takes, if the strategy has seats."""
 
 
-Strategy = Callable[[Situation, Random], Fresh | Child]
+Propose = Callable[[Situation, Random], Fresh | Child]
 """A pure function; the random stream belongs to the new agent."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """An entry of the registry: a strategy and what the generator must know to call it."""
+
+    propose: Propose
+    """Decides what the next agent is."""
+    reads_history: bool = False
+    """Whether it uses `Situation.history`, which takes time to read."""
+    requires: str = ""
+    """Optional module that it imports; the extra that installs the module has the name of the strategy."""

@@ -39,7 +39,7 @@ def descend(situation: Situation, choose: Callable[[Board], Choice], random: Ran
     """
     if reason := _why_fresh(situation, random):
         return Fresh(reason)
-    parents = eligible(situation)
+    parents = tuple(filter(situation.may_have_another_child, situation.possible_parents))
     if not parents:
         return Fresh("no candidate on the board may have another child now")
     parent, how = choose(parents)
@@ -48,16 +48,6 @@ def descend(situation: Situation, choose: Callable[[Board], Choice], random: Ran
     values = mutate(parent.algorithm, inherited, spaces, situation.spec.evolution, random)
     changes = describe_changes(inherited, values) or "hyperparameters unchanged"
     return Child(parent, values, f"{how}: {named(parent)}; {changes}")
-
-
-def eligible(situation: Situation) -> Board:
-    """Returns the candidates that may be parents.
-
-    Their algorithm has not left the draw, and they have fewer unfinished children than the specification allows.
-    """
-    most = situation.spec.evolution.maximum_unfinished_children
-    staying = (other for other in situation.board if other.algorithm not in situation.left)
-    return tuple(other for other in staying if situation.unfinished_children.get(other.agent_id, 0) < most)
 
 
 def _why_fresh(situation: Situation, random: Random) -> str:

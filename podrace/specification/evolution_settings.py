@@ -3,8 +3,9 @@
     fill(evolution)                # sets the defaults of the strategy
     error = misplaced(evolution)   # reports a setting of another strategy
 
-The settings in `DEFAULTS` are filled in and accepted for every strategy, also for one that does not use them. Any other
-setting is accepted only for the strategies that list it in `SETTINGS`.
+All settings are keys of `[evolution]`, and strategies share them by name. Those in `DEFAULTS` are filled in and accepted
+for every strategy; a strategy that does not use one of them ignores it. Any other setting is refused, unless `SETTINGS`
+lists it for the strategy or, in the case of `HALVING`, the allocation is `halving`.
 """
 
 from collections.abc import Mapping

@@ -785,7 +785,7 @@ class GetTrainingRequest(_message.Message):
     """
     @_builtins.property
     def wait_duration(self) -> _duration_pb2.Duration:
-        """How long to wait for another session."""
+        """How long to wait for another session; at most 30 s count."""
 
     def __init__(
         self,

@@ -803,8 +803,10 @@ class EvolutionSpec(_message.Message):
     fresh, with new networks, or a child, which starts from the checkpoint of a parent. A child's hyperparameters are its
     parent's, with some of the searched ones changed (mutated).
 
-    A setting whose comment begins with names of strategies belongs to these. Those with `population_size` or a higher
-    field number are refused beside another strategy, and the others are ignored there.
+    Strategies share settings by name. A comment that begins with names of strategies lists those that use the setting.
+    `board_capacity` to `maximum_unfinished_children` (fields 2 to 9) have a default for every strategy, and a strategy
+    that does not use one of them ignores it. `population_size` to `lead_share` (fields 10 to 17) are refused (BAD_SPEC)
+    beside a strategy that their comment does not name, and `halving_agents` without `allocation = "halving"`.
 
     `truncation`, `dexpbt` and `pb2` keep a population as a row of seats. Agents take a seat one after another: the next
     agent of a seat starts from the last checkpoint there, or from a better one of another seat.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from leaderboard.evolution import STRATEGIES
 from leaderboard.submission_watch import SubmissionWatch
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -155,10 +156,10 @@ async def test_a_champion_is_named_when_its_contenders_were_evaluated_again(clie
     assert (named.champion.agent_number, named.score, len(named.contenders)) == (2, 6.0, 0)
 
 
-@pytest.mark.parametrize("strategy", ["softmax", "truncation", "dexpbt", "pb2", "generational"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_every_strategy_serves_and_is_replayed(client: Any, strategy: str) -> None:
-    if strategy == "pb2":
-        pytest.importorskip("sklearn")
+    if module := STRATEGIES[strategy].requires:
+        pytest.importorskip(module)
     client.spec.evolution.Clear()
     client.spec.evolution.strategy = strategy
     client.spec.CopyFrom(specification.resolve(client.spec))

@@ -10,8 +10,8 @@ import pytest
 
 from leaderboard import queries
 from leaderboard.decision_replay import DecisionLog, differences
-from leaderboard.evolution.agents import make
-from leaderboard.evolution.history import NOTHING, History, history_of, is_needed
+from leaderboard.evolution.agents import make, needs_history
+from leaderboard.evolution.history import NOTHING, History, history_of
 from leaderboard.evolution.seats import Seat, seats_of
 from leaderboard.evolution.space import declared_values
 from leaderboard.evolution.strategy import Situation
@@ -217,7 +217,7 @@ class Race:
     def next(self) -> tuple[Agent, int]:
         """The agent that would be made now, and its depth."""
         number = len(self.generations)
-        history = self.history(number) if is_needed(self.spec) else NOTHING
+        history = self.history(number) if needs_history(self.spec) else NOTHING
         return make(TOURNAMENT, self.spec, number, self.board, self.agents, self.unfinished_children, history)
 
     @property

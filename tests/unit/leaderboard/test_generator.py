@@ -3,6 +3,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from known_strategies import WITH_POPULATION, settings_of
 
 from leaderboard import generator
 from leaderboard.evolution import history
@@ -254,13 +255,11 @@ def without_name(agent: Agent) -> tuple[Any, ...]:
     return agent.number, agent.algorithm, agent.origin, agent.seed, agent.reason, parents, str(agent.hyperparameters)
 
 
-@pytest.mark.parametrize("strategy", ["truncation", "dexpbt", "generational"])
+@pytest.mark.parametrize("strategy", WITH_POPULATION)
 async def test_the_seats_of_a_synchronous_population_do_not_depend_on_which_pod_is_faster(
     mesh: Any, make_spec: MakeSpec, strategy: str
 ) -> None:
-    evolution = {"strategy": strategy, "population_size": 3, "replaced_share": 0.5, "donor_share": 0.5}
-    if strategy == "generational":
-        evolution = {"strategy": strategy, "population_size": 3}
+    evolution = settings_of(strategy, population_size=3, replaced_share=0.5, donor_share=0.5)
     sections = {"synchronous": True, "pool": {"maximum_pods": 3}, "algorithms": {"ppo": {"ratio": 2}, "a2c": {}}}
     spec = make_spec(evolution=evolution, **sections)
     forward = await run_rounds(mesh, spec, "forward", backward=False)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from known_strategies import EVERY, settings_of
 
 from leaderboard import queries
 from leaderboard.evolution.ancestor import best_of, inherited_values, seeded_numbers
@@ -76,13 +77,12 @@ async def test_later_submissions_of_the_ancestors_tournament_change_nothing(mesh
     assert await mesh.replay(NEW) == []
 
 
-@pytest.mark.parametrize("strategy", ["tournament", "softmax", "truncation", "dexpbt", "generational", "random-search"])
+@pytest.mark.parametrize("strategy", EVERY)
 async def test_every_strategy_starts_from_the_ancestor_and_can_be_replayed(
     mesh: Any, make_spec: MakeSpec, strategy: str
 ) -> None:
     ancestor, best = await ancestor_of(mesh, make_spec)
-    population = {} if strategy in ("tournament", "softmax", "random-search") else {"population_size": 4}
-    spec = after(make_spec, ancestor.agent_id, evolution={"strategy": strategy, **population})
+    spec = after(make_spec, ancestor.agent_id, evolution=settings_of(strategy, population_size=4))
     agents = []
     for number in range(7):
         agents.append(await mesh.generate(spec, number, tournament_id=NEW))

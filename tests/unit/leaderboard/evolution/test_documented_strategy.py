@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from leaderboard.evolution import STRATEGIES
+from leaderboard.evolution.strategy import Strategy
 from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_FRESH
 from podrace.specification import catalog, evolution_settings
 
@@ -21,7 +22,7 @@ def _greedy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert block is not None
     module: dict[str, Any] = {}
     exec(block[1], module)
-    monkeypatch.setitem(STRATEGIES, "greedy", module["propose"])  # type: ignore[arg-type]
+    monkeypatch.setitem(STRATEGIES, "greedy", Strategy(module["propose"]))  # type: ignore[arg-type]
     monkeypatch.setitem(catalog.STRATEGIES, "greedy", "the best candidate is the parent of every agent")  # type: ignore[arg-type]
     monkeypatch.setitem(evolution_settings.SETTINGS, "greedy", {})  # type: ignore[arg-type]
 

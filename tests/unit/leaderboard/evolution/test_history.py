@@ -1,9 +1,14 @@
 from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
+from known_strategies import EVERY, settings_of
 
-from leaderboard.evolution.history import history_of, is_needed, window_begin
+from leaderboard.evolution import STRATEGIES
+from leaderboard.evolution.agents import needs_history
+from leaderboard.evolution.history import NOTHING, history_of, window_begin
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]
@@ -11,13 +16,21 @@ MakePopulation = Callable[..., Any]
 Row = Callable[..., Any]
 
 
-def test_only_strategies_that_use_the_history_read_it(make_spec: MakeSpec) -> None:
-    needed = {
-        name: is_needed(make_spec(evolution={"strategy": name}))
-        for name in ("tournament", "softmax", "random-search", "truncation", "dexpbt", "pb2", "generational")
-    }
-    assert [name for name, is_so in needed.items() if is_so] == ["truncation", "dexpbt", "pb2", "generational"]
-    assert is_needed(make_spec(algorithms={"ppo": {}, "a2c": {}})), "an algorithm may leave the draw"
+@pytest.mark.parametrize("strategy", EVERY)
+def test_a_strategy_reads_the_history_if_and_only_if_it_declares_it(
+    make_population: MakePopulation, row: Row, strategy: str
+) -> None:
+    evolution = settings_of(strategy, population_size=4, initial_agents=4, fresh_probability=0.0)
+    situation = make_population([row(seat % 4, float(seat)) for seat in range(8)], evolution=evolution).situation()
+    without = replace(situation, history=NOTHING)
+    propose, declared = STRATEGIES[strategy].propose, STRATEGIES[strategy].reads_history
+    assert (propose(situation, Random(0)) == propose(without, Random(0))) != declared
+    assert needs_history(situation.spec) == declared
+
+
+def test_the_history_is_read_if_an_algorithm_may_leave_the_draw(make_spec: MakeSpec) -> None:
+    assert needs_history(make_spec(algorithms={"ppo": {}, "a2c": {}}))
+    assert not needs_history(make_spec(algorithms={"ppo": {}}))
 
 
 def test_the_history_is_a_window(make_population: MakePopulation, row: Row) -> None:

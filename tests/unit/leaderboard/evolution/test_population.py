@@ -5,14 +5,14 @@ from random import Random
 from typing import Any
 
 import pytest
+from known_strategies import WITH_SEATS
 
 from leaderboard.evolution import STRATEGIES
 from leaderboard.evolution.strategy import Child, Fresh
 
 MakePopulation = Callable[..., Any]
 Row = Callable[..., Any]
-SEATED = ["truncation", "dexpbt", "pb2"]
-pytestmark = pytest.mark.parametrize("strategy", SEATED)
+pytestmark = pytest.mark.parametrize("strategy", WITH_SEATS)
 
 
 def evolution(strategy: str, size: int = 3) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def evolution(strategy: str, size: int = 3) -> dict[str, Any]:
 
 def test_a_new_seat_is_taken_by_a_fresh_agent(make_population: MakePopulation, row: Row, strategy: str) -> None:
     situation = make_population([row(0, 1.0), row(1, 1.0)], evolution=evolution(strategy)).situation()
-    assert STRATEGIES[strategy](situation, Random(0)) == Fresh("seat 2 is new", "ppo", 2)
+    assert STRATEGIES[strategy].propose(situation, Random(0)) == Fresh("seat 2 is new", "ppo", 2)
 
 
 def test_seats_have_the_ratio_of_the_specification(make_race: Callable[..., Any], strategy: str) -> None:
@@ -52,7 +52,7 @@ def test_a_failed_agent_is_replaced_by_the_best_of_its_algorithm(
         row(3, 10.0),
     ]
     population = make_population(rows, evolution=evolution(strategy, 4), algorithms=mix)
-    answer = STRATEGIES[strategy](population.situation(), Random(0))
+    answer = STRATEGIES[strategy].propose(population.situation(), Random(0))
     assert isinstance(answer, Child)
     assert answer.parent == population.newest(2)
     assert answer.reason.startswith("seat 0: a0 failed; continues from the best, a2 (50 ± 0)")
@@ -63,7 +63,7 @@ def test_a_failed_agent_without_peers_continues_from_its_last_checkpoint_with_ot
 ) -> None:
     sections = {"evolution": evolution(strategy, 1) | {"mutation_probability": 1.0}}
     population = make_population([row(0, 90.0, failed=True)], **sections)
-    answer = STRATEGIES[strategy](population.situation(), Random(0))
+    answer = STRATEGIES[strategy].propose(population.situation(), Random(0))
     assert isinstance(answer, Child)
     assert answer.parent == population.newest(0)
     assert answer.hyperparameters != population.situation().values_of(answer.parent)
@@ -76,7 +76,7 @@ def test_without_any_score_a_fresh_agent_of_the_same_algorithm_takes_the_seat(
     mix = {"ppo": {}, "a2c": {}}
     rows = [row(0, algorithm="a2c"), row(1, 5.0)]
     situation = make_population(rows, evolution=evolution(strategy, 2), algorithms=mix).situation()
-    answer = STRATEGIES[strategy](situation, Random(0))
+    answer = STRATEGIES[strategy].propose(situation, Random(0))
     assert answer == Fresh("seat 0: no agent of a2c was scored", "a2c", 0)
 
 
@@ -86,7 +86,7 @@ def test_the_seat_of_an_algorithm_that_left_goes_to_the_best_of_another(
     mix = {"ppo": {}, "a2c": {}}
     rows = [row(0, 99.0, algorithm="a2c"), row(1, 5.0), row(2, 6.0, algorithm="a2c"), row(3, 7.0)]
     population = make_population(rows, evolution=evolution(strategy, 4), algorithms=mix)
-    answer = STRATEGIES[strategy](population.situation(left={"a2c": "it is bad"}), Random(0))
+    answer = STRATEGIES[strategy].propose(population.situation(left={"a2c": "it is bad"}), Random(0))
     assert isinstance(answer, Child)
     assert answer.parent == population.newest(3)
     assert answer.reason.startswith("seat 0: a2c has left the draw; continues from the best, a3 (7 ± 0)")
@@ -97,7 +97,7 @@ def test_the_best_is_never_replaced(make_population: MakePopulation, row: Row, s
         rows = [row(0, 50.0, errors), *(row(seat, 49.0 - seat, errors) for seat in range(1, 8))]
         population = make_population(rows, evolution=evolution(strategy, 8) | {"replaced_share": 1.0})
         for seed in range(20):
-            answer = STRATEGIES[strategy](population.situation(), Random(seed))
+            answer = STRATEGIES[strategy].propose(population.situation(), Random(seed))
             assert isinstance(answer, Child)
             assert answer.parent == population.newest(0)
             assert "hyperparameters unchanged" in answer.reason

@@ -7,11 +7,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from known_strategies import CONTROL, EVERY, WITH_CHILDREN, WITH_SEATS, has_population, settings_of
 
 from leaderboard.decision_replay import differences
-from leaderboard.evolution import STRATEGIES
-from leaderboard.evolution.agents import make
-from leaderboard.evolution.history import NOTHING, history_of, is_needed
+from leaderboard.evolution.agents import make, needs_history
+from leaderboard.evolution.ancestor import first_agents
+from leaderboard.evolution.history import NOTHING, history_of
 from leaderboard.evolution.space import Range, is_structural, plain, spaces_of
 from leaderboard.store.records import Generation
 from podrace.errors import InvalidArgument
@@ -36,14 +37,11 @@ MIX = {
 SETTINGS: dict[str, Any] = {"board_capacity": 5}
 
 
-@pytest.fixture(params=[*STRATEGIES, "halving"])
+@pytest.fixture(params=[*EVERY, "halving"])
 def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    if request.param == "pb2":
-        pytest.importorskip("sklearn")
     if request.param == "halving":
         return SETTINGS | {"strategy": "truncation", "population_size": 6, "allocation": "halving"}
-    own = {"population_size": 6} if "population_size" in evolution_settings.SETTINGS[request.param] else {}
-    return SETTINGS | own | {"strategy": request.param}
+    return settings_of(request.param, population_size=6, **SETTINGS)
 
 
 RACED: dict[str, Any] = {}
@@ -90,7 +88,7 @@ def test_decisions_do_not_depend_on_the_order_of_the_history(raced: Any) -> None
     for seed in range(3):
         for listed in (agents, candidates, unfinished):
             Random(seed).shuffle(listed)
-        known = is_needed(raced.spec)
+        known = needs_history(raced.spec)
         history = history_of(raced.spec, number, agents, candidates, unfinished, []) if known else NOTHING
         by_id = {agent.agent_id: agent for agent in agents}
         assert make(TOURNAMENT, raced.spec, number, raced.board, by_id, raced.unfinished_children, history) == expected
@@ -108,6 +106,11 @@ def test_parents_exist_and_their_files_fit(raced: Any) -> None:
             for name, value in agent.hyperparameters.fields.items():
                 assert not is_structural(agent.algorithm, name) or value == parent.hyperparameters.fields[name]
         seen[agent.agent_id] = agent
+
+
+def test_the_first_agents_are_fresh(raced: Any) -> None:
+    first = agents_of(raced)[: first_agents(raced.spec)]
+    assert {agent.origin for agent in first} == {ORIGIN_FRESH}
 
 
 def test_every_agent_has_every_hyperparameter_within_its_range(raced: Any) -> None:
@@ -137,7 +140,7 @@ def test_the_ratio_holds_among_fresh_agents_and_seats(raced: Any) -> None:
     if raced.spec.evolution.allocation == "halving":
         pytest.skip("it moves them")
     first = [agent.algorithm for agent in agents_of(raced)[:6]]
-    if raced.spec.evolution.population_size:
+    if has_population(raced.spec.evolution.strategy):
         assert sorted(first) == ["a2c", "a2c", "ppo", "ppo", "ppo", "ppo"]
     fresh = [agent.algorithm for agent in agents_of(raced) if agent.origin == ORIGIN_FRESH]
     assert {"ppo", "a2c"} == set(fresh)
@@ -147,15 +150,14 @@ def ended_of(generation: Generation) -> float:
     return math.inf if generation.ended is None else generation.ended
 
 
-def test_no_seat_has_two_agents_at_a_time(raced: Any) -> None:
+@pytest.mark.parametrize("strategy", WITH_SEATS)
+def test_no_seat_of_a_population_of_seats_has_two_agents_at_a_time(make_race: MakeRace, strategy: str) -> None:
+    raced = make_race(settings_of(strategy, population_size=6), algorithms=MIX, seed=3, noise=2.0).run(AGENTS)
     for generation in raced.generations:
-        if generation.agent.HasField("seat") and raced.spec.evolution.strategy != "generational":
-            taken = [
-                other.agent.seat
-                for other in raced.generations
-                if other.position < generation.position < ended_of(other)
-            ]
-            assert generation.agent.seat not in taken
+        taken = [
+            other.agent.seat for other in raced.generations if other.position < generation.position < ended_of(other)
+        ]
+        assert generation.agent.seat not in taken
 
 
 def test_depth_counts_generations_from_a_fresh_ancestor(raced: Any) -> None:
@@ -169,16 +171,13 @@ def test_every_decision_has_a_reason(raced: Any) -> None:
     assert all(agent.reason and "\n" not in agent.reason for agent in agents_of(raced))
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "random-search"])
-def test_evolution_beats_its_control(make_race: MakeRace, strategy: str) -> None:
-    if strategy == "pb2":
-        pytest.importorskip("sklearn")
-
+@pytest.mark.parametrize("strategy", WITH_CHILDREN)
+def test_a_strategy_beats_the_control(make_race: MakeRace, strategy: str) -> None:
     def best(name: str) -> float:
         races = [make_race({"strategy": name}, seed=seed, pods=4).run(32) for seed in range(3)]
         return sum(max(race.skills.values()) for race in races) / 3
 
-    assert best(strategy) > 1.5 * best("random-search")
+    assert best(strategy) > 1.5 * best(CONTROL)
 
 
 def test_settings_of_one_strategy_are_refused_beside_another(make_spec: Callable[..., Any]) -> None:
