@@ -3,9 +3,9 @@
     fill(evolution)                # sets the defaults of the strategy
     error = misplaced(evolution)   # reports a setting of another strategy
 
-All settings are keys of `[evolution]`, and strategies share them by name. Those in `DEFAULTS` are filled in and accepted
-for every strategy; a strategy that does not use one of them ignores it. Any other setting is refused, unless `SETTINGS`
-lists it for the strategy or, in the case of `HALVING`, the allocation is `halving`.
+All settings are keys of `[evolution]`, and strategies share them by name. Those in `DEFAULTS` are filled in and
+accepted for every strategy; a strategy that does not use one of them ignores it. Any other setting is refused, unless
+`SETTINGS` lists it for the strategy or, in the case of `HALVING`, the allocation is `halving`.
 """
 
 from collections.abc import Mapping
