@@ -1,5 +1,4 @@
-"""Measures what a second learner gains: return after equal samples and after equal seconds, for one learner and for two
-with each mode of fusion.
+"""Measures what a second learner gains, with each mode of fusion: return after equal samples and equal seconds.
 
 Real pods run on the same cores, one after the other, alternating over seeds. Samples are counted over all learners; the
 seconds include making the environments. With as many cores as processes, a second learner nearly doubles the samples

@@ -1,15 +1,14 @@
-"""Runs the papers' experiments at the size of this machine, with Stable-Baselines3, RLlib and the market for
-comparison.
+"""Runs the papers' experiments, sized for this machine, and compares with Stable-Baselines3, RLlib and the market.
 
-    stocks          five-minute prices: a single agent, PPO, SAC and TD3 alone, their 1:1:1 tournament, the peers, the
+    stocks          five-minute prices: a vanilla agent, PPO, SAC and TD3 alone, their 1:1:1 tournament, the peers, the
                     index fund and the equal-weight pool. Equal environment steps for all. Policies are selected on
                     validation windows; the best policy of each run trades the backtest once
-    ant, humanoid   MuJoCo: a single agent and a tournament, and the peers, with equal seconds of training on two cores
+    ant, humanoid   MuJoCo: a vanilla agent and a tournament, and the peers, with equal seconds of training on two cores
     pods            time to a return of Ant with 1 and 2 real pods, and predicted for 8 to 80 (benchmarks/scale.py)
 
 examples/paper-*.toml have the papers' own setting; benchmarks/papers/cases.py lists what is reduced. Peers get the
-network, the hyperparameters and the batches of the single agent, and the same number of evaluations during training, of
-which the best is kept. Stable-Baselines3 is the extra `bench`; RLlib needs its own interpreter, with the simulators:
+network, the hyperparameters and the batches of the vanilla agent, and the same number of evaluations during training,
+of which the best is kept. Stable-Baselines3 is the extra `bench`; RLlib needs its own interpreter, with the simulators:
 
     python3 -m venv DIR
     DIR/bin/pip install --constraint <(grep -v ^gymnasium= constraints.txt) torch '.[mujoco,stocks,bench-rllib]'

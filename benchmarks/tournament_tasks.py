@@ -13,18 +13,18 @@ from types import ModuleType
 import torch
 
 from simulators.base import Space
-from simulators.classic import ClassicOnProcessors
+from simulators.classic import ClassicOnCpu
 from simulators.classic_tasks import Array, ClassicOutcome, State
 
 
-def docking(count: int) -> ClassicOnProcessors:
+def docking(count: int) -> ClassicOnCpu:
     """Makes `count` lanes of Docking."""
-    return ClassicOnProcessors(Docking(), count, Docking.maximum_steps)
+    return ClassicOnCpu(Docking(), count, Docking.maximum_steps)
 
 
-def swing(count: int) -> ClassicOnProcessors:
+def swing(count: int) -> ClassicOnCpu:
     """Makes `count` lanes of Swing."""
-    return ClassicOnProcessors(Swing(), count, Swing.maximum_steps)
+    return ClassicOnCpu(Swing(), count, Swing.maximum_steps)
 
 
 class Docking:

@@ -32,7 +32,7 @@ class ClassicOptions:
     """Steps after which an episode is truncated; 0 = Gymnasium's limit."""
 
 
-def make(id: str, count: int, options: Mapping[str, object], device: str) -> "ClassicOnProcessors | ClassicOnDevice":
+def make(id: str, count: int, options: Mapping[str, object], device: str) -> "ClassicOnCpu | ClassicOnDevice":
     """Makes `count` lanes of a task.
 
     Args:
@@ -51,11 +51,11 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Cl
         )
     task = TASKS[id]()
     if torch.device(device).type == "cpu":
-        return ClassicOnProcessors(task, count, steps or task.maximum_steps)
+        return ClassicOnCpu(task, count, steps or task.maximum_steps)
     return ClassicOnDevice(task, count, steps or task.maximum_steps, device)
 
 
-class ClassicOnProcessors:
+class ClassicOnCpu:
     """N lanes stepped by numpy. See simulators.base.Simulator for the methods.
 
     Attributes:
@@ -139,7 +139,7 @@ class ClassicOnProcessors:
 class ClassicOnDevice:
     """N lanes stepped by torch on an accelerator; a mask resets the lanes that ended, so the host never waits.
 
-    See ClassicOnProcessors for the attributes. First states come from a single generator on the device: they depend on
+    See ClassicOnCpu for the attributes. First states come from a single generator on the device: they depend on
     the number of lanes and on when episodes end.
     """
 

@@ -3,8 +3,8 @@
 On a GPU a step of a small simulator launches about a hundred kernels of a few microseconds each, and launching them
 takes longer than running them. A graph launches all of them at once. A step can be captured if it runs the same kernels
 on the same memory every time, never synchronizes with the device, and draws random numbers only from generators
-registered with the graph. The steps of simulators.classic.ClassicOnDevice and of simulators.stocks on an accelerator
-can.
+registered with the graph. This holds for simulators.classic.ClassicOnDevice and, on an accelerator, for
+simulators.stocks.
 
     simulator = CudaGraphSimulator(StockSimulator(market, options, 65536), [simulator.generator])
 """

@@ -39,8 +39,8 @@ STEPS_UNIT = 2 * SCORES * STOCKS_COUNT * 64
 rounds."""
 EPISODES = 32
 EPISODES_ON_THE_WAY = 8
-"""Evaluation episodes during training of Ant and Humanoid: one takes as long as a thousand steps, and counts as
-time."""
+"""Evaluation episodes during training of Ant and Humanoid: one takes as long as a thousand training steps,
+and counts as training time."""
 FRESH = "fresh"
 REPLAY_STEPS = 100_000
 ENDLESS_STEPS, ENDLESS_SECONDS = 10**12, 1e9

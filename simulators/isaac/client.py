@@ -166,12 +166,12 @@ class IsaacServer:
         return answer.decode()
 
     def _failure(self, reason: dict[str, str | None]) -> Unimplemented | InvalidArgument | Internal:
-        said = " ".join(str(reason["error"]).split())
+        message = " ".join(str(reason["error"]).split())
         if reason["missing"]:
-            return Unimplemented(f"{self._id}: {self._interpreter} has no package {reason['missing']!r}: {said}")
+            return Unimplemented(f"{self._id}: {self._interpreter} has no package {reason['missing']!r}: {message}")
         if self._opened:
-            return Internal(f"{self._id}: the simulator failed: {said}")
-        return InvalidArgument(f"{self._id}: the task cannot be made: {said}")
+            return Internal(f"{self._id}: the simulator failed: {message}")
+        return InvalidArgument(f"{self._id}: the task cannot be made: {message}")
 
     def _gone(self) -> Unavailable:
         try:

@@ -150,7 +150,7 @@ def _check_tickers(source: str, tickers: Sequence[str], known: Sequence[str]) ->
     for ticker in tickers:
         if ticker not in known:
             hint = closest(ticker, known)
-            raise InvalidArgument(f"{source}: no prices of {ticker!r}{hint} (there are: {', '.join(known)})")
+            raise InvalidArgument(f"{source}: no prices of {ticker!r}{hint} (known: {', '.join(known)})")
     if len(set(tickers)) != len(tickers):
         raise InvalidArgument(f"option 'tickers' names a stock twice: {', '.join(tickers)}")
 

@@ -62,8 +62,8 @@ class StockSimulator:
         self._whole_split = options.episode_days == 0
         self._episode_rows = options.episode_days * market.bars_a_day or rows
         self.generator = torch.Generator(market.close.device)
-        self._on_processors = market.close.device.type == "cpu"
-        self._together = self._on_processors and not options.staggered
+        self._on_cpu = market.close.device.type == "cpu"
+        self._together = self._on_cpu and not options.staggered
         self._allocate(rows, stocks)
         self.reset(0)
 
@@ -148,7 +148,7 @@ class StockSimulator:
             self._live.truncated.fill_(self._steps == 0)
             return self._steps == 0
         torch.eq(self.day, self._last_day, out=self._live.truncated)
-        return not self._on_processors or bool(self._live.truncated.any())
+        return not self._on_cpu or bool(self._live.truncated.any())
 
     def _begin_episodes(self) -> None:
         """Resets the accounts of the lanes that are marked as ended."""

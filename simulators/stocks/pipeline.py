@@ -1,4 +1,4 @@
-"""Builds the arrays of a file from raw bars, by a chain of pure functions that refuse, repair and mark, or note.
+"""Builds the arrays of a file from raw bars by pure functions that refuse, repair or note each kind of defect.
 
 | input | result |
 |---|---|

@@ -60,7 +60,7 @@ def _largest_first(orders: Tensor) -> tuple[Tensor, Tensor]:
     stocks = orders.shape[1]
     bits = max(1, (stocks - 1).bit_length())
     keys = torch.arange(stocks, device=orders.device) - (orders.clamp(min=0).long() << bits)
-    on_processors = keys.device.type == "cpu"
-    keys = torch.from_numpy(np.sort(keys.numpy(), axis=1)) if on_processors else keys.sort(dim=1).values
+    on_cpu = keys.device.type == "cpu"
+    keys = torch.from_numpy(np.sort(keys.numpy(), axis=1)) if on_cpu else keys.sort(dim=1).values
     keys = keys.t().contiguous()
     return (keys >> bits).neg_().double(), keys & ((1 << bits) - 1)

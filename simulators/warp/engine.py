@@ -130,7 +130,7 @@ class WarpPhysics:
 class Overflow:
     """Detects, without waiting for the device, that contacts or constraints were dropped for lack of capacity."""
 
-    kinds = ("rows of constraints", "elements of constraints", "pairs that may touch", "contacts")
+    kinds = ("constraint rows", "constraint elements", "pairs that may touch", "contacts")
     """Bits 0 to 3 of mujoco_warp.OverflowType, which make the physics wrong. The others affect only precision."""
     every_steps = 64
     """Steps between two polls."""
@@ -138,7 +138,7 @@ class Overflow:
     def __init__(self, bits: Tensor, nconmax: int, njmax: int) -> None:
         """Watches the bits [N] int32, which MuJoCo Warp sets and never clears."""
         self._bits = bits
-        self._sizes = f"contacts 'nconmax' ({nconmax}), of rows 'njmax' ({njmax})"
+        self._remedy = f"raise option 'nconmax' ({nconmax}) for contacts or 'njmax' ({njmax}) for constraint rows"
         self._masks = torch.tensor([1 << bit for bit in range(len(self.kinds))], dtype=torch.int32).to(bits.device)
         is_cuda = bits.device.type == "cuda"
         self._seen = torch.zeros(len(self.kinds), dtype=torch.int64, pin_memory=is_cuda)
@@ -178,8 +178,8 @@ class Overflow:
         lanes = [f"{kind} in {count}" for kind, count in zip(self.kinds, self._seen.tolist(), strict=True) if count]
         if lanes:
             raise ResourceExhausted(
-                f"MuJoCo Warp had no room for {', '.join(lanes)} of {len(self._bits)} lanes; their physics is wrong "
-                f"since then: raise the option for {self._sizes}"
+                f"MuJoCo Warp had no room for {', '.join(lanes)} of {len(self._bits)} lanes, "
+                f"whose physics is wrong since then: {self._remedy}"
             )
 
 

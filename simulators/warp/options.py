@@ -110,7 +110,7 @@ STYLES: dict[str, dict[str, type[WarpOptions]]] = {
     "humanoid": {"gymnasium": WarpHumanoidOptions, "isaac": IsaacHumanoidOptions},
 }
 """Options by body and style."""
-_OF_PROCESSORS = "threads"
+_CPU_OPTION = "threads"
 
 
 def parse_warp_options(options: Mapping[str, object], body: str) -> Any:
@@ -126,7 +126,7 @@ def parse_warp_options(options: Mapping[str, object], body: str) -> Any:
         raise InvalidArgument(f"{owner}: option 'style' must be one of {', '.join(styles)}, not {style!r}{hint}")
     options_class = styles[style]
     kinds: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(options_class)}
-    kinds.pop(_OF_PROCESSORS, None)
+    kinds.pop(_CPU_OPTION, None)
     check_names(f"{owner} ({style})", options, kinds)
     ranges = {name: _range(owner, name, value) for name, value in options.items() if kinds[name] == Range}
     others = {name: value for name, value in options.items() if name not in ranges}

@@ -208,19 +208,19 @@ async def test_the_agent_of_an_evicted_pod_continues_in_another(mesh: Mesh, tell
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "reason"),
     [
         ({"pod__gpus": 1}, "a pod needs 1 GPUs, 0 are free"),
         ({"pod__cores": 1000}, "a pod needs 1000 cores"),
     ],
 )
-async def test_missing_resources_are_reported_and_waited_for(mesh: Mesh, changes: dict[str, Any], said: str) -> None:
+async def test_missing_resources_are_reported_and_waited_for(mesh: Mesh, changes: dict[str, Any], reason: str) -> None:
     tournament = await mesh.create(pool__minimum_pods=1, **{**SMALL, **changes}, **ENDLESS)
 
     async def short() -> bool:
-        return any(said in message for message in await mesh.events(tournament, "pool_short"))
+        return any(reason in message for message in await mesh.events(tournament, "pool_short"))
 
-    await until(short, f"{said!r} in the events")
+    await until(short, f"{reason!r} in the events")
     assert (await mesh.get(tournament)).state == tournament_pb2.TOURNAMENT_STATE_RUNNING
 
 

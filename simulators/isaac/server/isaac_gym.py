@@ -84,9 +84,9 @@ class IsaacGymEngine:
 
     def step(self, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Steps; returns observation, reward, terminated, truncated and final observation."""
-        said, reward, reset, extras = self._env.step(action)
+        observations, reward, reset, extras = self._env.step(action)
         # All of these may be the task's own buffers, which change when lanes are reset.
-        observation, reward = said["obs"].clone(), reward.masked_fill(self._void, 0.0)
+        observation, reward = observations["obs"].clone(), reward.masked_fill(self._void, 0.0)
         ended = reset != 0
         truncated = ended & extras["time_outs"].bool()
         terminated = ended & ~truncated

@@ -56,17 +56,17 @@ class IsaacLabEngine:
     def reset(self, seed: int) -> torch.Tensor:
         """Starts an episode in every lane and returns the first observations."""
         seed_everything(seed)
-        said, _ = self._env.reset(seed=seed)
-        self._before = said[POLICY].clone()
+        observations, _ = self._env.reset(seed=seed)
+        self._before = observations[POLICY].clone()
         observation: torch.Tensor = self._before
         return observation
 
     def step(self, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Steps; returns observation, reward, terminated, truncated and final observation."""
-        said, reward, terminated, truncated, extras = self._env.step(action)
+        observations, reward, terminated, truncated, extras = self._env.step(action)
         final = extras.get("final_obs")
         final_observation = self._before if final is None else final[POLICY].clone()
-        self._before = said[POLICY].clone()
+        self._before = observations[POLICY].clone()
         return self._before, reward, terminated, truncated & ~terminated, final_observation
 
     def close(self) -> None:

@@ -121,14 +121,14 @@ def serve(requests: BinaryIO, responses: BinaryIO) -> None:
     opening = json.loads(requests.readline())
     module, engine_class = ENGINES[opening["family"]]
     engine = getattr(importlib.import_module(module, __package__), engine_class)(opening)
-    said = {
+    description = {
         "observation": list(engine.observation_shape),
         "action": list(engine.action_shape),
         "low": engine.low,
         "high": engine.high,
         "note": engine.note,
     }
-    _answer(responses, json.dumps(said))
+    _answer(responses, json.dumps(description))
     placement = json.loads(requests.readline())
     memory = Memory(placement["memory"], placement["offsets"], opening["count"], engine)
     lanes = SharedLanes(engine, memory)

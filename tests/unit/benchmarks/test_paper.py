@@ -61,7 +61,7 @@ def test_every_contender_of_the_trading_task_has_the_same_steps_split_and_costs(
     assert job.request.options["report:backtest"]["split"] == "backtest"
 
 
-def test_a_peer_gets_the_network_and_the_batches_of_the_single_agent(cases: Any) -> None:
+def test_a_peer_gets_the_network_and_the_batches_of_the_vanilla_agent(cases: Any) -> None:
     budget = cases.Budget(BUDGET_STEPS, BUDGET_SECONDS)
     settings = cases.peer_job("ant", cases.SB3, 1, budget, "").request.settings
     own = cases.race("ant", cases.VANILLA, 1, budget, "").cell().spec.algorithms["ppo"].hyperparameters

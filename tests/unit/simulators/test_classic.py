@@ -11,7 +11,7 @@ from torch import Tensor
 
 from podrace.errors import InvalidArgument
 from simulators import make
-from simulators.classic import FIRST_STATES, ClassicOnDevice, ClassicOnProcessors
+from simulators.classic import FIRST_STATES, ClassicOnCpu, ClassicOnDevice
 from simulators.classic_tasks import TASKS
 
 GYMNASIUM = {
@@ -21,12 +21,12 @@ GYMNASIUM = {
     "mountaincar": "MountainCar-v0",
 }
 LANES = 8
-Simulator = ClassicOnProcessors | ClassicOnDevice
+Simulator = ClassicOnCpu | ClassicOnDevice
 
 
-def on_processors(id: str, count: int = LANES, steps: int = 0) -> ClassicOnProcessors:
+def on_cpu(id: str, count: int = LANES, steps: int = 0) -> ClassicOnCpu:
     task = TASKS[id]()
-    return ClassicOnProcessors(task, count, steps or task.maximum_steps)
+    return ClassicOnCpu(task, count, steps or task.maximum_steps)
 
 
 def on_device(id: str, count: int = LANES, steps: int = 0) -> ClassicOnDevice:
@@ -49,7 +49,7 @@ def state_of(environment: Any) -> Any:
 @pytest.mark.parametrize("id", TASKS)
 def test_every_step_equals_gymnasiums(id: str) -> None:
     """From equal states throughout an episode; the reference is stepped in float64."""
-    environment, simulator = gymnasium.make(GYMNASIUM[id]).unwrapped, on_processors(id, 1)
+    environment, simulator = gymnasium.make(GYMNASIUM[id]).unwrapped, on_cpu(id, 1)
     other = on_device(id, 1)
     actions, ends = random_actions(simulator, 600), 0
     for seed, action in enumerate(actions):
@@ -72,22 +72,22 @@ def test_every_step_equals_gymnasiums(id: str) -> None:
 
 
 def test_an_acrobot_that_is_high_enough_terminates_without_a_cost() -> None:
-    for simulator in (on_processors("acrobot", 1), on_device("acrobot", 1)):
+    for simulator in (on_cpu("acrobot", 1), on_device("acrobot", 1)):
         upright = torch.tensor([[3.1], [0.0], [0.0], [0.0]])
-        simulator._state[:] = upright.numpy() if isinstance(simulator, ClassicOnProcessors) else upright
+        simulator._state[:] = upright.numpy() if isinstance(simulator, ClassicOnCpu) else upright
         step = simulator.step(torch.ones(1, dtype=torch.int64))
         assert (bool(step.terminated), float(step.reward)) == (True, 0.0)
 
 
 def test_a_car_that_reaches_the_flag_terminates() -> None:
-    for simulator in (on_processors("mountaincar", 1), on_device("mountaincar", 1)):
+    for simulator in (on_cpu("mountaincar", 1), on_device("mountaincar", 1)):
         near = torch.tensor([[0.49], [0.05]])
-        simulator._state[:] = near.numpy() if isinstance(simulator, ClassicOnProcessors) else near
+        simulator._state[:] = near.numpy() if isinstance(simulator, ClassicOnCpu) else near
         assert bool(simulator.step(torch.ones(1, dtype=torch.int64)).terminated)
 
 
 @pytest.mark.parametrize("id", TASKS)
-@pytest.mark.parametrize("build", [on_processors, on_device])
+@pytest.mark.parametrize("build", [on_cpu, on_device])
 def test_spaces_and_limits_equal_gymnasiums(id: str, build: Any) -> None:
     environment, simulator = gymnasium.make(GYMNASIUM[id]), build(id)
     space = simulator.observation_space
@@ -102,7 +102,7 @@ def test_spaces_and_limits_equal_gymnasiums(id: str, build: Any) -> None:
 
 
 @pytest.mark.parametrize("id", TASKS)
-@pytest.mark.parametrize("build", [on_processors, on_device])
+@pytest.mark.parametrize("build", [on_cpu, on_device])
 def test_first_states_are_drawn_over_gymnasiums_range(id: str, build: Any) -> None:
     simulator = build(id, 4096)
     mine = simulator.reset(3)
@@ -123,7 +123,7 @@ def roll(simulator: Simulator, seed: int, actions: Tensor) -> list[Tensor]:
     return seen
 
 
-@pytest.mark.parametrize("build", [on_processors, on_device])
+@pytest.mark.parametrize("build", [on_cpu, on_device])
 def test_the_same_seed_and_actions_give_the_same_steps_through_many_episodes(build: Any) -> None:
     simulator = build("cartpole", LANES, 3)
     actions = random_actions(simulator, 3 * FIRST_STATES + 10)
@@ -133,7 +133,7 @@ def test_the_same_seed_and_actions_give_the_same_steps_through_many_episodes(bui
 
 
 def test_every_episode_starts_in_a_different_state() -> None:
-    simulator = on_processors("cartpole", LANES, 1)
+    simulator = on_cpu("cartpole", LANES, 1)
     beginnings = [simulator.reset(1).clone()]
     actions = random_actions(simulator, 2 * FIRST_STATES + 3)
     beginnings += [simulator.step(action).observation.clone() for action in actions]
@@ -142,16 +142,16 @@ def test_every_episode_starts_in_a_different_state() -> None:
 
 
 def test_a_lane_does_not_depend_on_the_number_of_lanes() -> None:
-    many, few = on_processors("cartpole", 16, 5), on_processors("cartpole", 4, 5)
+    many, few = on_cpu("cartpole", 16, 5), on_cpu("cartpole", 4, 5)
     actions = random_actions(many, 200)
     for whole, part in zip(roll(many, 9, actions), roll(few, 9, actions[:, :4]), strict=True):
         assert torch.equal(whole[:4], part)
 
 
 def test_only_lanes_that_ended_restart() -> None:
-    for simulator in (on_processors("cartpole"), on_device("cartpole")):
+    for simulator in (on_cpu("cartpole"), on_device("cartpole")):
         simulator.reset(2)
-        before = simulator._state.copy() if isinstance(simulator, ClassicOnProcessors) else simulator._state.clone()
+        before = simulator._state.copy() if isinstance(simulator, ClassicOnCpu) else simulator._state.clone()
         before[2, 3] = 1.0
         simulator._state[:] = before
         step = simulator.step(torch.ones(LANES, dtype=torch.int64))

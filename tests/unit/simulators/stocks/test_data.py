@@ -103,7 +103,7 @@ def test_stocks_without_a_common_day_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_ticker_is_refused_with_the_closest_one() -> None:
-    with pytest.raises(InvalidArgument, match="no prices of 'APPL'; did you mean 'AAPL'\\? \\(there are: AAPL, GOOG"):
+    with pytest.raises(InvalidArgument, match="no prices of 'APPL'; did you mean 'AAPL'\\? \\(known: AAPL, GOOG"):
         load_prices(tickers=["APPL"])
     with pytest.raises(InvalidArgument, match="names a stock twice"):
         load_prices(tickers=["AAPL", "AAPL"])

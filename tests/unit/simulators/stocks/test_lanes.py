@@ -27,7 +27,7 @@ def actions(count: int, steps: int) -> list[Tensor]:
 
 def by_masks(simulator: StockSimulator) -> StockSimulator:
     """Makes a simulator step as on an accelerator: without synchronizing, resetting lanes by a mask."""
-    simulator._together = simulator._on_processors = False
+    simulator._together = simulator._on_cpu = False
     return simulator
 
 

@@ -243,7 +243,7 @@ def test_a_diverged_lane_ends_alone_and_restarts(body: str, style: str, number: 
     ("options", "line"),
     [
         ({"nconmax": 1}, r"no room for (pairs that may touch in \d of 8 lanes|.*contacts in \d+).* 'nconmax' \(1\)"),
-        ({"njmax": 4}, r"no room for rows of constraints in \d.* of 8 lanes.* 'njmax' \(4\)"),
+        ({"njmax": 4}, r"no room for constraint rows in \d.* of 8 lanes.* 'njmax' \(4\)"),
     ],
 )
 def test_contacts_and_constraints_beyond_capacity_are_reported(options: dict[str, object], line: str) -> None:
@@ -392,5 +392,5 @@ def test_overflow_bits_are_read_from_completed_copies(monkeypatch: pytest.Monkey
     for _ in range(3 * Overflow.every_steps - 1):
         overflow.poll()
     event.arrived = True
-    with pytest.raises(ResourceExhausted, match="rows of constraints in 1 of 1 lanes"):
+    with pytest.raises(ResourceExhausted, match="constraint rows in 1 of 1 lanes"):
         overflow.poll()

@@ -43,8 +43,8 @@ class AntEnv(gymnasium.Env):
             if getattr(self.cfg, "compute_final_obs", False):
                 self.extras["final_obs"] = {"policy": observed}
             self._reset_idx(env_ids)
-        said = self._get_observations()
-        return said, self.reward_buf, self.reset_terminated, self.reset_time_outs, self.extras
+        observations = self._get_observations()
+        return observations, self.reward_buf, self.reset_terminated, self.reset_time_outs, self.extras
 
     def _reset_idx(self, env_ids):
         lanes = env_ids.numpy()
