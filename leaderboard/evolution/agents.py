@@ -15,9 +15,9 @@ from leaderboard.evolution.fresh import Turn
 from leaderboard.evolution.history import NOTHING, History
 from leaderboard.evolution.mutation import describe_changes
 from leaderboard.evolution.proposals import Proposal, adopted
-from leaderboard.evolution.randomness import agent_seed, stream
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.ranking.board import Board, canonical, fold
+from leaderboard.seeding import agent_seed, stream
 from leaderboard.text import one_line
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import InvalidArgument

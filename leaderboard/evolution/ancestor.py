@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.mutation import describe_changes, mutate
-from leaderboard.evolution.randomness import stream
 from leaderboard.evolution.space import Choices, Range, Space, Value, declared_values, is_structural, plain, spaces_of
 from leaderboard.evolution.strategy import Child, Fresh
 from leaderboard.ranking.board import Board, canonical, fold, shown
+from leaderboard.seeding import stream
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.specification import ancestor as ancestry
 from podrace.specification import evolution_settings

@@ -26,11 +26,11 @@ from statistics import pstdev
 from leaderboard.evolution.comparison import error_of_difference, ranked, share_of
 from leaderboard.evolution.mutation import vary
 from leaderboard.evolution.population import Selection, propose_for_seat, standing_of
-from leaderboard.evolution.randomness import draw_one, happens
 from leaderboard.evolution.seats import Seat
 from leaderboard.evolution.space import Space, Value, is_structural, perturbed, spaces_of
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import Board, named
+from leaderboard.seeding import draw_one, happens
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
-from leaderboard.evolution.randomness import stream
 from leaderboard.evolution.space import Value, declared_values, spaces_of
+from leaderboard.seeding import stream
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 SMALLEST_RATIO = 1_000_000

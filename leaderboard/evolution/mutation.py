@@ -9,8 +9,8 @@ prior.
 from collections.abc import Callable, Mapping
 from random import Random
 
-from leaderboard.evolution.randomness import happens
 from leaderboard.evolution.space import Space, Value, is_structural, perturbed
+from leaderboard.seeding import happens
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 

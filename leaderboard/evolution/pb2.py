@@ -20,10 +20,10 @@ from random import Random
 from leaderboard.evolution import truncation
 from leaderboard.evolution.gaussian_process import Point, most_promising
 from leaderboard.evolution.population import propose_for_seat
-from leaderboard.evolution.randomness import happens
 from leaderboard.evolution.space import Range, Value, is_structural, plain, spaces_of
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.learning_speed import gains_of
+from leaderboard.seeding import happens
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 
 LEAST_OBSERVATIONS = 4

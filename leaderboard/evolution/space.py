@@ -17,7 +17,7 @@ from typing import cast
 
 from google.protobuf import json_format, struct_pb2
 
-from leaderboard.evolution.randomness import draw_one, happens
+from leaderboard.seeding import draw_one, happens
 from podrace.specification import catalog
 from podrace.tournament.v1.tournament_pb2 import SCALE_LOG, AlgorithmSpec, HyperparameterSpec
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from random import Random
 
 from leaderboard.evolution.mutation import describe_changes, mutate
-from leaderboard.evolution.randomness import draw_distinct, happens
 from leaderboard.evolution.space import spaces_of
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.ranking.board import Board, named, rank_key
+from leaderboard.seeding import draw_distinct, happens
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 Choice = tuple[Candidate, str]

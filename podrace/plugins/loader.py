@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 import structlog
 
@@ -24,21 +25,29 @@ def load(module_name: str, name: str) -> Callable[..., object]:
     """Imports a function. Blocks while the module is imported.
 
     Raises:
-        InvalidArgument: The module raises while it is imported (SystemExit included), or has no such function. The
-            reason is BAD_SPEC if the module or the function does not exist, and empty if the module exists and fails.
+        InvalidArgument: As `import_user_module`; or the module has no such function (BAD_SPEC).
+    """
+    function = getattr(import_user_module(module_name), name, None)
+    if not callable(function):
+        raise InvalidArgument(f"module {module_name!r} has no function {name!r}", reason=BAD_SPEC)
+    return function  # type: ignore[no-any-return]
+
+
+def import_user_module(module_name: str) -> ModuleType:
+    """Imports a module that a user named. Blocks while it is imported.
+
+    Raises:
+        InvalidArgument: The module raises while it is imported (SystemExit included). The reason is BAD_SPEC if the
+            module does not exist, and empty if it exists and fails.
     """
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(module_name)
     except BaseException as error:  # sys.exit raises SystemExit, which is no Exception
         _log.error("module cannot be imported", module=module_name, exc_info=error)
         raise InvalidArgument(
             f"module {module_name!r} cannot be imported ({describe_exception(error)}); is it on PYTHONPATH?",
             reason=BAD_SPEC if _is_absent(error, module_name) else "",
         ) from None
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise InvalidArgument(f"module {module_name!r} has no function {name!r}", reason=BAD_SPEC)
-    return function  # type: ignore[no-any-return]
 
 
 def _is_absent(error: BaseException, module_name: str) -> bool:

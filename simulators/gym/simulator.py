@@ -8,7 +8,6 @@ raises (Internal), if an observation does not have the shape of the space (Inval
 reward is not finite (DataLoss), which would otherwise be noticed only in the weights of a network.
 """
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from podrace.errors import DataLoss, InvalidArgument, Unimplemented
+from podrace.plugins.loader import import_user_module
 from simulators.base import Report, Space, Step, all_finite
 from simulators.gym.lanes import Environment, Lanes, layout_of, make_environments, one_line
 from simulators.options import check_names, closest
@@ -50,9 +50,9 @@ def is_registered(id: str) -> bool:
     module, _, name = id.removeprefix(PREFIX).rpartition(":")
     if module:
         try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise Unimplemented(f"{id}: module {module!r} cannot be imported ({error}): install it") from error
+            import_user_module(module)
+        except InvalidArgument as error:
+            raise Unimplemented(f"{id}: {error.message}") from error
     return name in gymnasium.registry
 
 

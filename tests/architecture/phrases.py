@@ -22,7 +22,6 @@ PHRASES: dict[str, str] = {
     "a word to": "a message to",
     "says? so": "reports it",
     "is said of": "is reported about",
-    "in words": "as text",
     # processes that walk
     "(?:goes|go|went|gone) on": "continues, resumes",
     "goes away|gone away|go away": "exits, stops, disappears",

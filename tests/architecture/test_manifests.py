@@ -86,7 +86,7 @@ def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy, so that combinations nobody keeps can be rendered: kustomize takes relative paths only."""
+    """A copy, so that combinations that no overlay contains can be rendered: kustomize takes relative paths only."""
     folder = tmp_path_factory.mktemp("manifests") / "k8s"
     shutil.copytree(KUBERNETES, folder)
     return folder
@@ -139,7 +139,7 @@ def test_containers_may_do_nothing_but_their_work(overlay: str) -> None:
             assert allowed["capabilities"]["drop"] == ["ALL"]
 
 
-def test_nobody_but_the_orchestrator_is_given_a_token() -> None:
+def test_only_the_orchestrator_gets_a_service_account_token() -> None:
     objects = rendered(KUBERNETES / "base")
     with_token = [name for name, spec in pod_specs(objects) if spec.get("automountServiceAccountToken") is not False]
     assert with_token == ["podrace-orchestrator"]
@@ -266,15 +266,15 @@ def test_databases_belong_to_one_pod_at_a_time() -> None:
         ("gpu-dra", "", [{"name": "gpu"}]),
     ],
 )
-def test_each_way_to_a_gpu_tells_launcher_and_template(
+def test_each_gpu_component_configures_launcher_and_template(
     component: str, resource: str, claims: object, scratch: Path
 ) -> None:
     objects = combined(scratch, (component,))
-    (told,) = [
+    (settings,) = [
         found["data"] for found in objects
         if found["kind"] == "ConfigMap" and found["metadata"]["name"].startswith("podrace-orchestrator")
     ]  # fmt: skip
-    assert told["PODRACE_ORCHESTRATOR__LAUNCHERS__KUBERNETES__GPU_RESOURCE"] == resource
+    assert settings["PODRACE_ORCHESTRATOR__LAUNCHERS__KUBERNETES__GPU_RESOURCE"] == resource
     spec = named(objects, "PodTemplate", "podrace-agentpod")["template"]["spec"]
     (container,) = spec["containers"]
     assert container["image"].startswith("podrace/agentpod-cuda")

@@ -11,7 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 COMPOSE = REPOSITORY / "deploy/compose"
 DASHBOARDS = sorted((COMPOSE / "grafana/dashboards").glob("*.json"))
-ROOMS = ("podrace", "orchestrator", "leaderboard", "agentpod", "simulators")
+PACKAGES = ("podrace", "orchestrator", "leaderboard", "agentpod", "simulators")
 DECLARED = re.compile(
     r'prometheus_client\.(Counter|Gauge|Histogram)\(\s*"(\w+)"[^)]*?(?:\[([^\]]*)\])?\s*\)', re.DOTALL
 )
@@ -23,8 +23,8 @@ GIVEN_BY_PROMETHEUS = {"job", "instance", "le", "pod_id", "tournament_id", "role
 def exported() -> dict[str, set[str]]:
     """Names of samples, with the labels that each has."""
     found: dict[str, set[str]] = {"process_resident_memory_bytes": set()}
-    for room in ROOMS:
-        for path in (REPOSITORY / room).rglob("*.py"):
+    for package in PACKAGES:
+        for path in (REPOSITORY / package).rglob("*.py"):
             for kind, name, labels in DECLARED.findall(path.read_text()):
                 for suffix in SUFFIXES[kind]:
                     found[name + suffix] = set(re.findall(r'"(\w+)"', labels))
@@ -42,7 +42,7 @@ def load(path: Path) -> dict[str, Any]:
     return read
 
 
-def test_the_rooms_export_metrics_under_their_own_names() -> None:
+def test_every_package_exports_metrics_under_its_own_name() -> None:
     names = exported()
     assert len(names) > 25
     assert {name.split("_")[0] for name in names} == {"podrace", "process"}
@@ -55,7 +55,7 @@ def test_every_metric_of_a_dashboard_is_exported_with_the_labels_it_is_asked_for
         used = re.findall(r"\b((?:podrace|process)_\w+)(?:\{([^}]*)\})?", expression)
         assert used, f"{path.name}: {expression!r} names no metric"
         for name, selector in used:
-            assert name in names, f"{path.name}: nobody exports {name}"
+            assert name in names, f"{path.name}: no package exports {name}"
             asked = set(re.findall(r"(\w+)\s*=~?", selector))
             assert asked <= names[name] | GIVEN_BY_PROMETHEUS, f"{path.name}: {name} has no {asked - names[name]}"
         for labels in re.findall(r"\bby \(([^)]*)\)", expression):

@@ -47,7 +47,7 @@ async def owner(tmp_path: Path) -> AsyncIterator[GrpcPlane]:
         await server.drain()
 
 
-async def run_stranger(node: Path, refs: list[pb.TensorRef]) -> tuple[int, dict[str, Any], str]:
+async def run_third_party(node: Path, refs: list[pb.TensorRef]) -> tuple[int, dict[str, Any], str]:
     address = refs[0].plane_uri.removeprefix("grpc:").rpartition("/")[0]
     messages = [json_format.MessageToDict(ref, preserving_proto_field_name=True) for ref in refs]
     for message in messages:
@@ -68,12 +68,12 @@ async def run_stranger(node: Path, refs: list[pb.TensorRef]) -> tuple[int, dict[
     return process.returncode or 0, json.loads(out) if out else {}, err.decode()
 
 
-async def test_a_stranger_reads_and_writes_tensors_of_a_learner(owner: GrpcPlane, node: Path) -> None:
+async def test_a_third_party_reads_and_writes_tensors_of_a_learner(owner: GrpcPlane, node: Path) -> None:
     region = owner.create("slot", SPECS)
     region["observation"].copy_(torch.arange(105.0).view(7, 3, 5))
     region["reward"].copy_(torch.arange(600_000.0) % 7)
     before = {name: tensor.clone() for name, tensor in region.items()}
-    code, said, err = await run_stranger(node, region.refs())
+    code, said, err = await run_third_party(node, region.refs())
     assert code == 0, err
     assert said["sums"] == {name: float(tensor.double().sum()) for name, tensor in before.items()}
     assert said["written"] == 4 * (15 + 1)
@@ -82,11 +82,11 @@ async def test_a_stranger_reads_and_writes_tensors_of_a_learner(owner: GrpcPlane
     assert torch.equal(region["reward"][1:], before["reward"][1:])
 
 
-async def test_a_stranger_that_comes_too_late_is_told_why(owner: GrpcPlane, node: Path) -> None:
+async def test_a_third_party_that_comes_too_late_gets_the_reason(owner: GrpcPlane, node: Path) -> None:
     region = owner.create("slot", SPECS)
     refs = region.refs()
     region.renew()
-    code, _, err = await run_stranger(node, refs)
+    code, _, err = await run_third_party(node, refs)
     assert code == 1
     assert err.startswith("9 ")
-    assert "is at generation 2, the reference to 'observation' is of 1" in err
+    assert "has generation 2, the reference to 'observation' has 1" in err

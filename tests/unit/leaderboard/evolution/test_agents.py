@@ -4,9 +4,9 @@ from typing import Any
 
 from leaderboard.evolution.agents import make, round_begin, visible_board
 from leaderboard.evolution.fresh import draw, turn_of
-from leaderboard.evolution.randomness import agent_seed
 from leaderboard.evolution.space import declared_values
 from leaderboard.ranking.board import fold
+from leaderboard.seeding import agent_seed
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     ORIGIN_CLONE,
     ORIGIN_FRESH,

@@ -3,7 +3,7 @@ from random import Random
 
 import pytest
 
-from leaderboard.evolution.randomness import agent_seed, draw_distinct, draw_one, happens, stream
+from leaderboard.seeding import agent_seed, draw_distinct, draw_one, happens, stream
 
 
 def test_a_stream_depends_only_on_seed_purpose_and_number() -> None:
