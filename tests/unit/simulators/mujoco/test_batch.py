@@ -71,9 +71,9 @@ def test_a_failed_simulation_is_one_line_that_names_the_lane(pendulum: Path) -> 
 
 
 def test_noise_is_the_splitmix64_sequence() -> None:
-    words = mixed(STRIDE * np.arange(1, 4, dtype=np.uint64))
+    outputs = mixed(STRIDE * np.arange(1, 4, dtype=np.uint64))
     # The first outputs of the authors' generator, seeded with 0.
-    assert [hex(each) for each in words.tolist()] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4", "0x6c45d188009454f"]
+    assert [hex(each) for each in outputs.tolist()] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4", "0x6c45d188009454f"]
 
 
 def test_noise_is_a_function_of_seed_lane_and_episode() -> None:
