@@ -102,8 +102,8 @@ Global___Space: _TypeAlias = Space  # noqa: Y015
 
 @_typing.final
 class PolicySpec(_message.Message):
-    """A policy: the network that turns an observation into an action, and how to run it. This comment is all that is needed
-    to act with the parameters of a published policy. docs/grpc.md has the same steps as a program.
+    """A policy: the network that turns an observation into an action, and how to run it. This comment is sufficient to act
+    with the parameters of a published policy. docs/grpc.md has the same steps as a program.
 
     Parameters. A policy slot holds one float32 block named `policy`. `tensors` lists its parts by name, in order and
     without gaps. Shapes are in brackets.
@@ -123,7 +123,7 @@ class PolicySpec(_message.Message):
        activation follows every layer except the one that gives the outputs of the network.
     4. Recurrence, only if `recurrent_size` H > 0. All layers of step 3 are hidden layers then, and the activation
        follows each. A gated recurrent unit keeps a state h [H] for each environment. h is 0 at the first step of an
-       episode; otherwise it is what the previous step left, also across rollouts and policy versions. With W =
+       episode. Otherwise it is the state after the previous step, also across rollouts and policy versions. With W =
        `actor.recurrent.input_weight`, b = `.input_bias`, V = `.state_weight` and c = `.state_bias`, each of three parts
        of H rows, for r, z and n in this order:
          r = sigmoid(W_r x + b_r + V_r h + c_r)    z = sigmoid(W_z x + b_z + V_z h + c_z)
@@ -241,7 +241,7 @@ class RolloutSlot(_message.Message):
       action             [T, M] or [T, M, A]   int64 if discrete; else float32, before clipping and scaling (PolicySpec)
       log_prob           [T, M]                logarithm of the probability (density) of that action
       reward             [T, M]
-      terminated         [T, M]                the episode reached an end of its own; nothing follows
+      terminated         [T, M]                the episode reached a terminal state: there is no future return
       truncated          [T, M]                the episode was cut off, for instance by a time limit
       final_observation  [T, M, ...]           last observation of the episode; written only where truncated
       state              [1, M, H]             recurrent state before the first step; only if the policy is recurrent

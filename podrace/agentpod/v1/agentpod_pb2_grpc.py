@@ -65,7 +65,7 @@ class WorkerServiceServicer:
         of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
         until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
         UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
-        missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a
+        missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s, because a
         simulator may have to compile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -207,7 +207,7 @@ class WorkerService:
 
 
 class EvaluatorServiceStub:
-    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    """Scores policies on its own environments and seeds. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
     pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 
@@ -246,7 +246,7 @@ class EvaluatorServiceStub:
 
 
 class EvaluatorServiceServicer:
-    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    """Scores policies on its own environments and seeds. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
     pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 
@@ -314,7 +314,7 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EvaluatorService:
-    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    """Scores policies on its own environments and seeds. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
     pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 

@@ -41,7 +41,7 @@ class WorkerServiceStub:
     of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
     until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
     UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
-    missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a
+    missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s, because a
     simulator may have to compile.
     """
     CollectRollout: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CollectRolloutRequest, _agentpod_pb2.CollectRolloutResponse]
@@ -70,7 +70,7 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
     until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
     UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
-    missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a
+    missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s, because a
     simulator may have to compile.
     """
     CollectRollout: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CollectRolloutRequest, _agentpod_pb2.CollectRolloutResponse]  # type: ignore[assignment]
@@ -102,7 +102,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
         until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
         UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
-        missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the probe cannot be read here. Deadline: 120 s, because a
+        missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s, because a
         simulator may have to compile.
         """
 
@@ -133,7 +133,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class EvaluatorServiceStub:
-    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    """Scores policies on its own environments and seeds. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
     pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 
@@ -169,7 +169,7 @@ class EvaluatorServiceStub:
 
 @_typing.type_check_only
 class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
-    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    """Scores policies on its own environments and seeds. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
     pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 
@@ -201,7 +201,7 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     """
 
 class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Scores policies on environments and seeds of its own. Served by the built-in evaluator of each pod, and by evaluator
+    """Scores policies on its own environments and seeds. Served by the built-in evaluator of each pod, and by evaluator
     plugins (`evaluation.evaluator = "grpc://HOST:PORT"` in the specification of a tournament). Called by the leader of a
     pod, which is its first learner; the leaders of all pods of a tournament call the same plugin.
 

@@ -266,7 +266,7 @@ class Manifest(_message.Message):
     environment_steps: _builtins.int
     """Environment steps of the agent itself, over all environments of all its workers."""
     lineage_environment_steps: _builtins.int
-    """Environment steps behind this policy, including those of the agent's ancestors."""
+    """Environment steps that this policy was trained on, including those of the agent's ancestors."""
     policy_version: _builtins.int
     """Number of updates of the policy since the agent began."""
     rollouts: _builtins.int
@@ -278,7 +278,7 @@ class Manifest(_message.Message):
     training_seconds: _builtins.float
     """Wall-clock time that the agent trained, in seconds."""
     core_seconds: _builtins.float
-    """Compute that the agent was given: processor cores times wall-clock seconds."""
+    """Compute that was reserved for the agent: processor cores times wall-clock seconds."""
     lease_epoch: _builtins.int
     """Lease epoch of the assignment under which it was published."""
     snapshot: _builtins.bool

@@ -57,7 +57,7 @@ Global___RankedCandidate: _TypeAlias = RankedCandidate  # noqa: Y015
 
 @_typing.final
 class ProposeAgentRequest(_message.Message):
-    """What is known when the next agent is due."""
+    """State of the tournament when the next agent is needed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

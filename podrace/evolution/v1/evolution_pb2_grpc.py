@@ -31,7 +31,7 @@ class EvolutionServiceStub:
     a service of a third party in any language (`grpc://HOST:PORT`), or a user's function (`python:module:function`),
     which the leaderboard runs in a process of its own. `evolution.generator` of the specification names the plugin that
     ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called by the leaderboard only. A plugin
-    may answer the method that it is not named for with UNIMPLEMENTED.
+    that is named for one of the two only may answer the other method with UNIMPLEMENTED.
 
     Order. The leaderboard makes one call at a time of each method: the next follows after the answer or the deadline.
     Calls for several tournaments may alternate. Each request contains everything that is known.
@@ -71,7 +71,7 @@ class EvolutionServiceServicer:
     a service of a third party in any language (`grpc://HOST:PORT`), or a user's function (`python:module:function`),
     which the leaderboard runs in a process of its own. `evolution.generator` of the specification names the plugin that
     ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called by the leaderboard only. A plugin
-    may answer the method that it is not named for with UNIMPLEMENTED.
+    that is named for one of the two only may answer the other method with UNIMPLEMENTED.
 
     Order. The leaderboard makes one call at a time of each method: the next follows after the answer or the deadline.
     Calls for several tournaments may alternate. Each request contains everything that is known.
@@ -132,7 +132,7 @@ class EvolutionService:
     a service of a third party in any language (`grpc://HOST:PORT`), or a user's function (`python:module:function`),
     which the leaderboard runs in a process of its own. `evolution.generator` of the specification names the plugin that
     ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called by the leaderboard only. A plugin
-    may answer the method that it is not named for with UNIMPLEMENTED.
+    that is named for one of the two only may answer the other method with UNIMPLEMENTED.
 
     Order. The leaderboard makes one call at a time of each method: the next follows after the answer or the deadline.
     Calls for several tournaments may alternate. Each request contains everything that is known.

@@ -67,7 +67,7 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     VERDICT_ACCEPTED: _Verdict.ValueType  # 1
     """It is on the board."""
     VERDICT_REFUSED: _Verdict.ValueType  # 2
-    """It did not enter the board. Its score is kept for curves and statistics, its checkpoint files are not."""
+    """It did not enter the board. Its score is kept for curves and statistics. Its checkpoint files are not kept."""
     VERDICT_EVICTED: _Verdict.ValueType  # 3
     """It was on the board, and a better candidate took its place."""
 
@@ -79,7 +79,7 @@ VERDICT_UNSPECIFIED: Verdict.ValueType  # 0
 VERDICT_ACCEPTED: Verdict.ValueType  # 1
 """It is on the board."""
 VERDICT_REFUSED: Verdict.ValueType  # 2
-"""It did not enter the board. Its score is kept for curves and statistics, its checkpoint files are not."""
+"""It did not enter the board. Its score is kept for curves and statistics. Its checkpoint files are not kept."""
 VERDICT_EVICTED: Verdict.ValueType  # 3
 """It was on the board, and a better candidate took its place."""
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
@@ -195,8 +195,9 @@ class Agent(_message.Message):
 
     @_builtins.property
     def left_algorithms(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Algorithms that had left the draw when this agent was generated, each with the reason: their agents fail, or
-        successive halving removed them. They get no more agents, and their candidates get no more children.
+        """Algorithms that had left the draw when this agent was generated, each with the reason. An algorithm leaves the draw
+        when its agents fail or successive halving removes it. It then gets no more agents, and its candidates get no more
+        children.
         """
 
     def __init__(
@@ -270,7 +271,7 @@ class Candidate(_message.Message):
     episodes: _builtins.int
     """Number of evaluation episodes."""
     environment_steps: _builtins.int
-    """Environment steps behind the policy, including those of the agent's ancestors."""
+    """Environment steps that the policy was trained on, including those of the agent's ancestors."""
     agent_environment_steps: _builtins.int
     """Environment steps of the agent itself."""
     rank: _builtins.int
@@ -282,7 +283,7 @@ class Candidate(_message.Message):
     sequence: _builtins.int
     """Position in the order of arrival at the leaderboard, over all tournaments, from 1."""
     core_seconds: _builtins.float
-    """Compute the agent had been given by then: processor cores times wall-clock seconds."""
+    """Compute that was reserved for the agent by then: processor cores times wall-clock seconds."""
     agent_number: _builtins.int
     """Number of its agent."""
     depth: _builtins.int
@@ -292,7 +293,7 @@ class Candidate(_message.Message):
     opinion: Global___Opinion.ValueType
     """What the updater plugin decided when it arrived."""
     opinion_reason: _builtins.str
-    """Why, in the words of the updater plugin, or why the plugin gave no usable answer. Empty without a plugin."""
+    """The reason that the updater plugin gave, or why the plugin gave no usable answer. Empty without a plugin."""
     evaluator_fault: _builtins.str
     """Why the pod's built-in evaluator scored it in place of the evaluator plugin (`evaluation.evaluator`); empty if it
     did not. Such a candidate ranks after all that the plugin scored.
@@ -374,7 +375,7 @@ class Snapshot(_message.Message):
     number: _builtins.int
     """Which multiple of `evaluation.snapshot_period` it was due at, from 1."""
     environment_steps: _builtins.int
-    """Environment steps behind the policy, including those of the agent's ancestors."""
+    """Environment steps that the policy was trained on, including those of the agent's ancestors."""
     agent_environment_steps: _builtins.int
     """Environment steps of the agent itself."""
     tournament_environment_steps: _builtins.int
@@ -956,7 +957,7 @@ Global___FreshEvaluation: _TypeAlias = FreshEvaluation  # noqa: Y015
 
 @_typing.final
 class NameChampionRequest(_message.Message):
-    """What is known when a champion is selected."""
+    """Evaluations to select a champion with."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class LeaderboardServiceStub:
     """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
-    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
+    dashboards, scripts) and by the orchestrator. The address is in `Tournament.leaderboard_address`.
     """
 
     def __init__(self, channel):
@@ -80,7 +80,7 @@ class LeaderboardServiceStub:
 
 class LeaderboardServiceServicer:
     """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
-    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
+    dashboards, scripts) and by the orchestrator. The address is in `Tournament.leaderboard_address`.
     """
 
     def GetAgent(self, request, context):
@@ -208,7 +208,7 @@ def add_LeaderboardServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class LeaderboardService:
     """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
-    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
+    dashboards, scripts) and by the orchestrator. The address is in `Tournament.leaderboard_address`.
     """
 
     @staticmethod

@@ -28,7 +28,7 @@ GRPC_VERSION: str
 
 class LeaderboardServiceStub:
     """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
-    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
+    dashboards, scripts) and by the orchestrator. The address is in `Tournament.leaderboard_address`.
     """
 
     @_typing.overload
@@ -79,7 +79,7 @@ class LeaderboardServiceStub:
 @_typing.type_check_only
 class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
-    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
+    dashboards, scripts) and by the orchestrator. The address is in `Tournament.leaderboard_address`.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -126,7 +126,7 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
 
 class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
     """Answers queries about tournaments, their boards and their agents. Called by user clients (the command `podrace`,
-    dashboards, scripts) and by the orchestrator. `Tournament.leaderboard_address` is the address.
+    dashboards, scripts) and by the orchestrator. The address is in `Tournament.leaderboard_address`.
     """
 
     @_abc_1.abstractmethod

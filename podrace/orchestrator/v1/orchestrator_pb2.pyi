@@ -110,7 +110,7 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     OUTCOME_FINISHED: _Outcome.ValueType  # 1
     """The agent has used up its budget, or the evaluation succeeded."""
     OUTCOME_DRAINED: _Outcome.ValueType  # 2
-    """Stopped early, for any reason that is not the agent's. Another pod resumes the agent from its last published
+    """Stopped early, for a reason other than the agent itself. Another pod resumes the agent from its last published
     checkpoint, or repeats the evaluation.
     """
     OUTCOME_AGENT_FAILED: _Outcome.ValueType  # 3
@@ -118,7 +118,7 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     good checkpoint remains.
     """
     OUTCOME_SPEC_FAILED: _Outcome.ValueType  # 4
-    """No agent of this tournament can work, because the specification cannot. The tournament fails."""
+    """No agent of this tournament can be trained, because the specification is unusable. The tournament fails."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """How an assignment ended. The orchestrator refuses a value that it does not know with INVALID_ARGUMENT."""
@@ -128,7 +128,7 @@ OUTCOME_UNSPECIFIED: Outcome.ValueType  # 0
 OUTCOME_FINISHED: Outcome.ValueType  # 1
 """The agent has used up its budget, or the evaluation succeeded."""
 OUTCOME_DRAINED: Outcome.ValueType  # 2
-"""Stopped early, for any reason that is not the agent's. Another pod resumes the agent from its last published
+"""Stopped early, for a reason other than the agent itself. Another pod resumes the agent from its last published
 checkpoint, or repeats the evaluation.
 """
 OUTCOME_AGENT_FAILED: Outcome.ValueType  # 3
@@ -136,7 +136,7 @@ OUTCOME_AGENT_FAILED: Outcome.ValueType  # 3
 good checkpoint remains.
 """
 OUTCOME_SPEC_FAILED: Outcome.ValueType  # 4
-"""No agent of this tournament can work, because the specification cannot. The tournament fails."""
+"""No agent of this tournament can be trained, because the specification is unusable. The tournament fails."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 @_typing.final
@@ -969,7 +969,7 @@ class AcquireAssignmentRequest(_message.Message):
     pod_id: _builtins.str
     """The pod that asks."""
     incarnation: _builtins.str
-    """Identifies this run of the pod: a new value each time the process of its leader starts."""
+    """Identifies this run of the pod. It is a new value each time the process of the leader starts."""
     @_builtins.property
     def wait_duration(self) -> _duration_pb2.Duration:
         """How long to wait for work; at most 30 s count."""
@@ -1165,8 +1165,8 @@ class Progress(_message.Message):
     steps_per_second: _builtins.float
     """Recent rate of environment steps."""
     policy_lag: _builtins.float
-    """Number of updates between the policy version that collected the latest rollout and the one that was updated with
-    it.
+    """Number of updates between the policy version that collected the latest rollout and the version that was updated
+    with it.
     """
     training_return: _builtins.float
     """Mean return of the most recently finished training episodes; absent before the first."""

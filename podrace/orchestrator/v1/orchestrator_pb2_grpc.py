@@ -150,8 +150,8 @@ class OrchestratorServiceServicer:
 
     def CreateTournament(self, request, context):
         """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
-        (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator starts
-        no pods. Deadline: 10 s.
+        (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator is
+        configured not to start pods (`start_pods = false`). Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -205,7 +205,8 @@ class OrchestratorServiceServicer:
     def ResumeTournament(self, request, context):
         """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
         durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
-        tournament reached its objective (create another one), or if this orchestrator starts no pods. Deadline: 5 s.
+        tournament reached its objective (create another one), or if this orchestrator is configured not to start pods.
+        Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -215,7 +216,7 @@ class OrchestratorServiceServicer:
         """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
         Called by user clients. Answers once the evaluation is queued; poll GetEvaluation for the result. INVALID_ARGUMENT
         if a checkpoint lacks its agent or its digest. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if this
-        orchestrator starts no pods. Deadline: 5 s.
+        orchestrator is configured not to start pods. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

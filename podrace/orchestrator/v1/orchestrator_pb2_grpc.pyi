@@ -52,8 +52,8 @@ class OrchestratorServiceStub:
     def __new__(cls, channel: _aio.Channel) -> OrchestratorServiceAsyncStub: ...
     CreateTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateTournamentRequest, _orchestrator_pb2.CreateTournamentResponse]
     """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
-    (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator starts
-    no pods. Deadline: 10 s.
+    (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator is
+    configured not to start pods (`start_pods = false`). Deadline: 10 s.
     """
     GetTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTournamentRequest, _orchestrator_pb2.GetTournamentResponse]
     """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s."""
@@ -82,13 +82,14 @@ class OrchestratorServiceStub:
     ResumeTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ResumeTournamentRequest, _orchestrator_pb2.ResumeTournamentResponse]
     """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
     durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
-    tournament reached its objective (create another one), or if this orchestrator starts no pods. Deadline: 5 s.
+    tournament reached its objective (create another one), or if this orchestrator is configured not to start pods.
+    Deadline: 5 s.
     """
     CreateEvaluation: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateEvaluationRequest, _orchestrator_pb2.CreateEvaluationResponse]
     """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
     Called by user clients. Answers once the evaluation is queued; poll GetEvaluation for the result. INVALID_ARGUMENT
     if a checkpoint lacks its agent or its digest. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if this
-    orchestrator starts no pods. Deadline: 5 s.
+    orchestrator is configured not to start pods. Deadline: 5 s.
     """
     GetEvaluation: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetEvaluationRequest, _orchestrator_pb2.GetEvaluationResponse]
     """Returns the state of an evaluation and, once a pod has finished it, its result. Called by user clients, which poll.
@@ -147,8 +148,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateTournamentRequest, _orchestrator_pb2.CreateTournamentResponse]  # type: ignore[assignment]
     """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
-    (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator starts
-    no pods. Deadline: 10 s.
+    (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator is
+    configured not to start pods (`start_pods = false`). Deadline: 10 s.
     """
     GetTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTournamentRequest, _orchestrator_pb2.GetTournamentResponse]  # type: ignore[assignment]
     """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s."""
@@ -177,13 +178,14 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     ResumeTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ResumeTournamentRequest, _orchestrator_pb2.ResumeTournamentResponse]  # type: ignore[assignment]
     """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
     durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
-    tournament reached its objective (create another one), or if this orchestrator starts no pods. Deadline: 5 s.
+    tournament reached its objective (create another one), or if this orchestrator is configured not to start pods.
+    Deadline: 5 s.
     """
     CreateEvaluation: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateEvaluationRequest, _orchestrator_pb2.CreateEvaluationResponse]  # type: ignore[assignment]
     """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
     Called by user clients. Answers once the evaluation is queued; poll GetEvaluation for the result. INVALID_ARGUMENT
     if a checkpoint lacks its agent or its digest. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if this
-    orchestrator starts no pods. Deadline: 5 s.
+    orchestrator is configured not to start pods. Deadline: 5 s.
     """
     GetEvaluation: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetEvaluationRequest, _orchestrator_pb2.GetEvaluationResponse]  # type: ignore[assignment]
     """Returns the state of an evaluation and, once a pod has finished it, its result. Called by user clients, which poll.
@@ -245,8 +247,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CreateTournamentResponse, _abc.Awaitable[_orchestrator_pb2.CreateTournamentResponse]]:
         """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
-        (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator starts
-        no pods. Deadline: 10 s.
+        (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator is
+        configured not to start pods (`start_pods = false`). Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -311,7 +313,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.ResumeTournamentResponse, _abc.Awaitable[_orchestrator_pb2.ResumeTournamentResponse]]:
         """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
         durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
-        tournament reached its objective (create another one), or if this orchestrator starts no pods. Deadline: 5 s.
+        tournament reached its objective (create another one), or if this orchestrator is configured not to start pods.
+        Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -323,7 +326,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
         Called by user clients. Answers once the evaluation is queued; poll GetEvaluation for the result. INVALID_ARGUMENT
         if a checkpoint lacks its agent or its digest. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if this
-        orchestrator starts no pods. Deadline: 5 s.
+        orchestrator is configured not to start pods. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod

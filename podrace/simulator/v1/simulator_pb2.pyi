@@ -245,7 +245,7 @@ class StreamStepsRequest(_message.Message):
 
     @_builtins.property
     def report(self) -> Global___StreamStepsRequest.Report:
-        """Asks for the simulator's own measures."""
+        """Asks for the measures that the simulator itself defines."""
 
     def __init__(
         self,
@@ -357,7 +357,7 @@ class StreamStepsResponse(_message.Message):
         reward: _builtins.bytes
         """[N] float32."""
         terminated: _builtins.bytes
-        """[N] bool, one byte each: the episode reached an end of its own, so there is no future return."""
+        """[N] bool, one byte each: the episode reached a terminal state, so there is no future return."""
         truncated: _builtins.bytes
         """[N] bool, one byte each: the episode was cut off, for instance by a time limit. False wherever `terminated` is
         true.
@@ -392,7 +392,7 @@ class StreamStepsResponse(_message.Message):
 
     @_typing.final
     class Reported(_message.Message):
-        """The simulator's own measures over finished episodes; empty if it has none."""
+        """Measures that the simulator itself defines, over finished episodes; empty if it has none."""
 
         DESCRIPTOR: _descriptor.Descriptor
 

@@ -303,7 +303,7 @@ class EnvironmentSpec(_message.Message):
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
         """Options of the simulator, passed to it when it is made; for a Gymnasium id the keyword arguments of
-        `gymnasium.make`. Some have a meaning of their own:
+        `gymnasium.make`. Three options have a special meaning:
         - `wrappers`, for every simulator: a list of wrappers that podrace puts around it; they are not passed on.
         - `id`, for `grpc://`: name of the simulator at the service. Required there.
         - `plane`, for `grpc://`: how steps travel. `grpc`: in messages. `shared`: in memory that caller and service share;
@@ -806,7 +806,7 @@ class EvolutionSpec(_message.Message):
     Strategies share settings by name. A comment that begins with names of strategies lists those that use the setting.
     `board_capacity` to `maximum_unfinished_children` (fields 2 to 9) have a default for every strategy, and a strategy
     that does not use one of them ignores it. `population_size` to `lead_share` (fields 10 to 17) are refused (BAD_SPEC)
-    beside a strategy that their comment does not name, and `halving_agents` without `allocation = "halving"`.
+    with a strategy that their comment does not name, and `halving_agents` without `allocation = "halving"`.
 
     `truncation`, `dexpbt` and `pb2` keep a population as a row of seats. Agents take a seat one after another: the next
     agent of a seat starts from the last checkpoint there, or from a better one of another seat.
@@ -892,8 +892,8 @@ class EvolutionSpec(_message.Message):
     """`dexpbt`: lead that a donor must have, as a share of its own score. Default 0.05."""
     allocation: _builtins.str
     """How algorithms are allocated to fresh agents and seats. `ratio`: always in the ratios of the specification.
-    `halving`: successive halving; repeatedly the worse half of the algorithms leaves the draw: it gets no more agents,
-    and its candidates get no more children. Default `ratio`.
+    `halving`: successive halving. Repeatedly, the worse half of the algorithms leaves the draw: these algorithms get
+    no more agents, and their candidates get no more children. Default `ratio`.
     """
     halving_agents: _builtins.int
     """`allocation = "halving"`: number of scored agents of each algorithm before each halving. Default 4."""
@@ -908,11 +908,11 @@ class EvolutionSpec(_message.Message):
     gives no usable answer, the built-in rules decide. Default: no plugin.
     """
     ancestor_agent_id: _builtins.str
-    """An agent of another tournament on the same leaderboard, to start from. Of the agents that would be fresh before
-    there are parents, those with the ancestor's algorithm, except the last of them, start from the checkpoint files of
-    the ancestor's best candidate instead. The first agent is refused (BAD_SPEC) if environment, algorithm or
-    structural hyperparameters (those that shape networks and memories) differ. Default: none, all first agents are
-    fresh.
+    """An agent of another tournament on the same leaderboard, to start from. The first agents, for which there are no
+    parents yet, would otherwise all be fresh. Those of them with the ancestor's algorithm start from the checkpoint
+    files of the ancestor's best candidate; if there are several, the last of them stays fresh. Generating the first
+    agent fails (BAD_SPEC) if environment, algorithm or structural hyperparameters (those that shape networks and
+    memories) differ. Default: none, all first agents are fresh.
     """
     @_builtins.property
     def answer_duration(self) -> _duration_pb2.Duration:
@@ -1042,8 +1042,8 @@ Global___EvolutionSpec: _TypeAlias = EvolutionSpec  # noqa: Y015
 
 @_typing.final
 class ChampionSpec(_message.Message):
-    """How the champion is selected when a tournament ends. The highest of many noisy scores overestimates; scoring the top
-    candidates again removes most of that bias.
+    """How the champion is selected when a tournament ends. The highest of many noisy scores overestimates the policy.
+    Scoring the top candidates again removes most of that bias.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
