@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def train(request: Request, steps: int, every_steps: int, path: Path) -> None:
-    """Trains up to `steps`, evaluating every `every_steps`; writes curve and state to files beside `path`."""
+    """Trains up to `steps`, evaluating every `every_steps`; writes curve and state to files next to `path`."""
     with torch.no_grad():
         loop = Loop(request)
         seconds = _resume(loop, path)

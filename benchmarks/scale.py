@@ -15,7 +15,7 @@ With --curves, simulated pods learn as real ones did, and the time to a target r
 ideal to compare with is the training time of the pod that reached the target. --record records the curves: two short
 tournaments by the normal command, with one pod and with two, with which predictions can be compared. --validate does
 both, one seed at a time, and reports the errors of the predictions: of each run from the curves of its seed, and of two
-pods from the curves recorded with one pod, at the step rate of two concurrent pods. Recordings are stored beside
+pods from the curves recorded with one pod, at the step rate of two concurrent pods. Recordings are stored next to
 CURVES, so that the same command continues.
 """
 

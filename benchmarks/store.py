@@ -92,7 +92,7 @@ class Checkpoints:
     data: bytes = b""
     part: Part = field(default_factory=Part)
     manifest_digest: str = ""
-    beside: dict[str, bytes] = field(default_factory=dict)
+    other_files: dict[str, bytes] = field(default_factory=dict)
     """The other objects that the client puts: manifest and pointer."""
 
     def prepare(self, turn: int, index: int) -> None:
@@ -115,7 +115,7 @@ class Checkpoints:
         self.part = store_part(self.store, "policy", self.data)
 
     def plain_puts(self) -> None:
-        for name, data in (self.files | self.beside).items():
+        for name, data in (self.files | self.other_files).items():
             self.client.put_object(weed.BUCKET, name, io.BytesIO(data), len(data))
 
     def publish(self) -> None:
@@ -147,7 +147,7 @@ def measure(store: CheckpointStore, client: Minio, name: str, rounds: int) -> No
     subject.prepare(0, 9)
     subject.publish()
     pointer, _ = store.read_pointer(AGENT) or (Pointer(), "")
-    subject.beside = {"manifest": store.get_object(subject.manifest_digest), "pointer": canonical_json(pointer)}
+    subject.other_files = {"manifest": store.get_object(subject.manifest_digest), "pointer": canonical_json(pointer)}
     puts = [subject.plain_put, subject.store_part, subject.plain_puts, subject.publish]
     put, stored, put_all, published = median_seconds(puts, rounds, subject.prepare)
     report(name, "store", subject.size_bytes, stored, "put_object", put)

@@ -13,7 +13,7 @@ recorded_wording.py   translates reasons that earlier versions recorded
 score_statistics.py   statistics of algorithms and hyperparameters
 cached_statistics.py  caches them for generator plugins
 submission_watch.py   wakes the callers that wait for submissions
-single_flight.py      runs work once for all callers that want it at the same time
+single_flight.py      shares one run of a piece of work among concurrent callers
 seeding.py, text.py   seeds; cleaning of text
 ranking/              ranks candidates and selects the champion (pure)
 evolution/            decides what the next agent is: the strategies (pure)

@@ -37,7 +37,7 @@ class CachedStatistics:
         self._entries: dict[str, _CacheEntry] = {}
 
     async def of(self, tournament_id: str, spec: TournamentSpec, number: int) -> Sequence[AlgorithmStatistics]:
-        """Returns the statistics that the generator of an agent is shown.
+        """Returns the statistics that the generator of an agent receives.
 
         In a synchronous tournament they are those of the earlier rounds, so that they do not depend on which pod was
         faster.

@@ -162,7 +162,7 @@ def load_needed(strategy: str) -> None:
 
 @dataclass(frozen=True)
 class GeneratorView:
-    """What a generator plugin is shown of a tournament."""
+    """What a generator plugin receives about a tournament."""
 
     situation: Situation
     """What a built-in strategy would be shown."""
@@ -195,7 +195,7 @@ def requests_due(transaction: Transaction, request: GenerateAgentRequest) -> lis
 
 
 def read_situation(transaction: Transaction, request: GenerateAgentRequest) -> GeneratorView | None:
-    """Reads what the generator of an agent is shown; None if it was generated before. Raises as Generator.generate."""
+    """Reads what the generator of an agent receives; None if it was generated before. Raises as Generator.generate."""
     tournament_id, number = request.tournament_id, request.number
     if records.find_generation(transaction, agent_id_of(tournament_id, number)):
         return None

@@ -1,4 +1,4 @@
-"""Runs work once for all callers that want it at the same time; the work continues when a caller gives up."""
+"""Shares one run of a piece of work among concurrent callers; the work continues when a caller gives up."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

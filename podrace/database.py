@@ -87,7 +87,7 @@ class Database:
     def __init__(self, path: Path, connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
         self._path, self._connection, self._clock = path, connection, clock
         self._changes: queue.SimpleQueue[_Change | None] = queue.SimpleQueue()
-        # A daemon thread, so that a process that fails before `close` can exit. The file survives that.
+        # A daemon thread, so that a process that fails before `close` can exit. The file stays consistent.
         self._thread = threading.Thread(target=self._work, name="sqlite", daemon=True)
         self._thread.start()
 

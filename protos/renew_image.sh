@@ -1,6 +1,6 @@
 #!/bin/sh
 # Renews protos/contracts.binpb, the contracts as third parties know them, from the protos. Refuses if the protos break
-# that image: then the change needs a new package version, or a field of its own.
+# that image: then the change needs a new package version, or a new field.
 set -eu
 cd "$(dirname "$0")/.."
 buf=${BIN:-.venv/bin}/buf

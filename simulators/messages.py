@@ -182,7 +182,7 @@ def make_simulator(environment: EnvironmentSpec, device: torch.device) -> Simula
 
 
 def with_options(environment: EnvironmentSpec, options: Struct, count: int) -> EnvironmentSpec:
-    """Returns a copy of an environment with `options` laid over its own, and another number of lanes."""
+    """Returns a copy of an environment with `options` merged over its options, and another number of lanes."""
     changed = EnvironmentSpec()
     changed.CopyFrom(environment)
     changed.options.update(json_format.MessageToDict(options))

@@ -47,7 +47,7 @@ def log_lines() -> Iterator[list[MutableMapping[str, Any]]]:
     """What this process logs during the test: one dictionary per line, with the message as `event`, `log_level`,
     the keys of the call, and the ids that are bound (`agent_id`, `tournament_id`).
 
-    The pod of tests/integration/agentpod/test_log.py is an example. A child process has a log of its own.
+    The pod of tests/integration/agentpod/test_log.py is an example. A child process has its own log.
     """
     with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
         yield lines

@@ -72,5 +72,5 @@ class FlatAdam:
         return norm
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the live state beside the parameters: `step` [], `exp_avg` [P] and `exp_avg_sq` [P], all float32."""
+        """Returns the state besides the parameters: `step` [], `exp_avg` [P] and `exp_avg_sq` [P], all float32."""
         return {"step": self._steps, "exp_avg": self._moments[0], "exp_avg_sq": self._moments[1]}

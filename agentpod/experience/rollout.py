@@ -1,7 +1,7 @@
 """Defines the memory layout of rollouts, and the loop that collects one in place.
 
-A rollout is a mapping from names to tensors. Who allocates the memory and who may access it when is decided by
-agentpod.experience.slots. On-policy algorithms train on one rollout and discard it; for off-policy algorithms it is a
+A rollout is a mapping from names to tensors. agentpod.experience.slots decides which process allocates the memory and
+which may access it when. On-policy algorithms train on one rollout and discard it; for off-policy algorithms it is a
 segment of the replay buffer.
 """
 
@@ -111,7 +111,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class CollectResult:
-    """What `collect` returns beside the tensors that it filled.
+    """What `collect` returns in addition to the tensors that it filled.
 
     Attributes:
         lanes: For the next call.

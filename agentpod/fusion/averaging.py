@@ -91,7 +91,7 @@ class StateAverager:
         self.velocity = torch.zeros_like(self.anchor)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the live tensors that a checkpoint must contain beside the fusible state."""
+        """Returns the live tensors that a checkpoint must contain besides the fusible state."""
         return {"anchor": self.anchor, "velocity": self.velocity}
 
     def reduce(self, tensor: Tensor) -> None:

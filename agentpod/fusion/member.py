@@ -94,7 +94,7 @@ class FusionMember:
             algorithm.share_gradients(self._averager.reduce)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the live tensors that a checkpoint must contain beside the algorithm's."""
+        """Returns the live tensors that a checkpoint must contain besides the algorithm's."""
         return {f"fusion.{name}": tensor for name, tensor in self._averager.tensors().items() if tensor.numel()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Decides who takes part in a fusion round and whether the round is committed, without a clock or a tensor.
+"""Decides which learners take part in a fusion round and whether the round is committed, without a clock or a tensor.
 
 The order of events is the same for every learner, the leader included:
 

@@ -33,7 +33,7 @@ class SharedTraining:
         self._changes.notify_all()
 
     def end(self) -> None:
-        """Stops sharing for good, and wakes all waiting calls."""
+        """Stops sharing permanently and wakes all waiting calls."""
         self._ended = True
         self.withdraw()
         self.training.ending = True

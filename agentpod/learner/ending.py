@@ -39,7 +39,7 @@ def ending_of_stop(reason: str, *, finished: bool, held: bool) -> Ending:
 
     Args:
         reason: Why the work was stopped.
-        finished: Whether the work was complete all the same.
+        finished: Whether the work was complete anyway.
         held: Whether this pod still holds the agent. If so, it was the pod that was asked to stop, and it exits.
             If only the agent was taken from it, it asks for another assignment.
     """

@@ -1,4 +1,4 @@
-"""Schedules the evaluations of an agent, and runs one at a time beside the training."""
+"""Schedules the evaluations of an agent, and runs one at a time while training continues."""
 
 import asyncio
 import time

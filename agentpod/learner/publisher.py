@@ -70,7 +70,7 @@ class Publisher:
     async def start(self) -> StartingState:
         """Claims the agent and returns the state it continues from: its own checkpoint, its parent's, or none.
 
-        A damaged checkpoint of its own is not an error: the agent starts from an earlier one, or from its parent again.
+        A damaged checkpoint is not an error: the agent starts from an earlier one, or from its parent again.
 
         Raises:
             FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).

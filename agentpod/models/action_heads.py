@@ -212,7 +212,7 @@ _EXPLORATION: Shapes = {"exploration": (1,)}
 
 
 class HeadKind(NamedTuple):
-    """Describes a kind of head: supported action spaces, parameters beside the network, constructor."""
+    """Describes a kind of head: supported action spaces, parameters besides the network, constructor."""
 
     action_kinds: frozenset[str]
     extra: Callable[[Space], Shapes]

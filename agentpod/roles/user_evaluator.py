@@ -328,7 +328,7 @@ class UserEvaluator:
 
 
 async def _close_session(channel: grpc.aio.Channel, session: str) -> None:
-    """Closes a session; a service that cannot be reached drops it after a time of its own."""
+    """Closes a session; a service that cannot be reached drops it after its own timeout."""
     stub: Any = pb_grpc.EvaluatorServiceStub(channel)
     with suppress(PodraceError):
         request = pb.CloseEvaluatorRequest(session=session)

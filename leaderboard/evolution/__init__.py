@@ -2,8 +2,8 @@
 
 agents.py            makes an agent from the answer of a strategy or a generator plugin
 proposals.py         checks the answer of a generator plugin
-strategy.py          interface of a strategy: what it is shown and what it answers
-history.py           the latest agents and their scores, beside the board
+strategy.py          interface of a strategy: its input and its answer
+history.py           the latest agents and their scores, in addition to the board
 tournament.py        strategy: the best of a few candidates drawn at random becomes the parent
 softmax.py           strategy: candidates become parents with a probability that grows with the score
 population.py        shared by the strategies with a population of seats

@@ -43,24 +43,24 @@ OUTLIERS = 0.2
 def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, random: Random) -> Selection:
     """Replaces one of the worst by one of the best, if its lead is large enough."""
     peers = [seat.newest_within(own.environment_steps) for seat in others]
-    everybody = ranked([own, *(peer for peer in peers if peer is not None)])
-    standing = standing_of(own, everybody)
-    if len(everybody) < LEAST_PEERS or 2 * len(everybody) <= len(others) + 1:
+    members = ranked([own, *(peer for peer in peers if peer is not None)])
+    standing = standing_of(own, members)
+    if len(members) < LEAST_PEERS or 2 * len(members) <= len(others) + 1:
         return Selection(
             own, explores=False, reason=f"{standing} with no more experience, too few to compare; continues"
         )
-    worst = everybody[len(everybody) - share_of(len(everybody), evolution.replaced_share) :]
+    worst = members[len(members) - share_of(len(members), evolution.replaced_share) :]
     if own not in worst:
         return Selection(own, explores=False, reason=f"{standing}, continues")
-    donor = draw_one(random, everybody[: share_of(len(everybody), evolution.donor_share)])
-    if shortfall := why_not_enough(donor, own, everybody, evolution):
+    donor = draw_one(random, members[: share_of(len(members), evolution.donor_share)])
+    if shortfall := why_not_enough(donor, own, members, evolution):
         return Selection(own, explores=True, reason=f"{standing}, and {named(donor)} {shortfall}; continues mutated")
     return Selection(donor, explores=True, reason=f"{standing}, replaced by {named(donor)}")
 
 
-def why_not_enough(donor: Candidate, own: Candidate, everybody: Board, evolution: EvolutionSpec) -> str:
+def why_not_enough(donor: Candidate, own: Candidate, members: Board, evolution: EvolutionSpec) -> str:
     """Returns which condition the lead of a donor fails; empty if it satisfies all."""
-    scores = sorted(candidate.score for candidate in everybody)
+    scores = sorted(candidate.score for candidate in members)
     deviation = pstdev(scores[math.floor(OUTLIERS * len(scores)) :])
     lead = donor.score - own.score
     needed = {

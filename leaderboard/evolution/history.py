@@ -1,4 +1,4 @@
-"""Collects the latest agents of a tournament and their scores, which strategies with a population use beside the board.
+"""Collects the latest agents of a tournament and their scores, for strategies with a population.
 
 The board has the best candidates only; a population also has its worst. The history is limited to a window before the
 new agent, so that the time of a decision is bounded for any length of a tournament. In a synchronous tournament it has

@@ -61,7 +61,7 @@ def observations(
     """Returns the tried points, the score that each gained per environment step, and the points being tried.
 
     Args:
-        situation: What the strategy is shown.
+        situation: Input of the strategy.
         algorithm: Algorithm of the agents.
         ranges: The hyperparameters that the bandit chooses.
     """

@@ -75,9 +75,9 @@ def newest_of(seats: Sequence[Seat]) -> list[Candidate]:
     return [seat.newest for seat in seats if seat.newest is not None]
 
 
-def standing_of(own: Candidate, everybody: Board) -> str:
+def standing_of(own: Candidate, members: Board) -> str:
     """Describes the rank of a candidate in its population."""
-    return f"{named(own)} is {everybody.index(own) + 1} of {len(everybody)}"
+    return f"{named(own)} is {members.index(own) + 1} of {len(members)}"
 
 
 def _instead_of_the_last(seat: Seat, own: Candidate | None, others: Sequence[Seat], *, moved: bool) -> Selection | None:

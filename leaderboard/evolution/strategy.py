@@ -1,4 +1,4 @@
-"""Defines the interface of evolution strategies: what a strategy is shown, and what it answers.
+"""Defines the interface of evolution strategies: the input of a strategy, and its answer.
 
     answer = STRATEGIES[spec.evolution.strategy].propose(situation, random)
 
@@ -29,7 +29,7 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 @dataclass(frozen=True)
 class Situation:
-    """What a strategy is shown when the next agent is generated."""
+    """Input of a strategy when the next agent is generated."""
 
     spec: TournamentSpec
     """Resolved specification."""

@@ -33,7 +33,7 @@ def descend(situation: Situation, choose: Callable[[Board], Choice], random: Ran
     """Returns a fresh agent if one is required or drawn by chance, else a mutated child of a candidate on the board.
 
     Args:
-        situation: What the strategy is shown.
+        situation: Input of the strategy.
         choose: Chooses a parent from the candidates that may have another child; they are given by rank, at least one.
         random: Random stream of the agent.
     """

@@ -29,12 +29,12 @@ from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, random: Random) -> Selection:
     """Replaces one of the worst by one of the best with a significant lead."""
-    everybody = ranked([own, *newest_of(others)])
-    standing = standing_of(own, everybody)
-    worst = everybody[len(everybody) - share_of(len(everybody), evolution.replaced_share) :]
+    members = ranked([own, *newest_of(others)])
+    standing = standing_of(own, members)
+    worst = members[len(members) - share_of(len(members), evolution.replaced_share) :]
     if own not in worst:
         return Selection(own, explores=False, reason=f"{standing}, continues")
-    donors = everybody[: share_of(len(everybody), evolution.donor_share)]
+    donors = members[: share_of(len(members), evolution.donor_share)]
     ahead = [donor for donor in donors if leads(donor, own)]
     if not ahead:
         reason = f"{standing}, but no donor leads it by more than the error; continues"

@@ -70,7 +70,7 @@ def judgement_request(spec: TournamentSpec, candidate: Candidate, agent: Agent, 
 
 
 def shown_board(spec: TournamentSpec, candidate: Candidate, seen: Iterable[Candidate]) -> Board:
-    """Returns the board that an updater plugin is shown.
+    """Returns the board that an updater plugin receives.
 
     In a synchronous tournament it must not depend on which pod was faster. Candidates of the current round are
     therefore left out, except those of the same agent, whose order is fixed.

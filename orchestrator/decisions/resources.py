@@ -41,7 +41,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class FreeResources:
-    """What can still be reserved, in total and per node. Each host of a pod needs a node of its own."""
+    """What can still be reserved, in total and per node. Each host of a pod needs a separate node."""
 
     total: Resources
     nodes: tuple[Resources, ...]

@@ -1,7 +1,7 @@
 """Serves the metrics addresses of all pods to Prometheus (HTTP service discovery).
 
-Pods have names that are not known in advance. With this list, Prometheus needs neither access to the Docker socket nor
-a list of its own.
+Pods have names that are not known in advance. With this list, Prometheus needs no access to the Docker socket and no
+separate list.
 """
 
 import json

@@ -262,7 +262,7 @@ class Reconciler:
             await self._launcher.stop(action.pod_id, kill=kill)
 
     async def _start(self, pod: NewPod) -> None:
-        """Starts a pod in a task of its own: the first pod waits seconds for the fork server."""
+        """Starts a pod in a separate task: the first pod waits seconds for the fork server."""
         try:
             await self._launcher.start(pod)
         except InvalidArgument as error:

@@ -1,4 +1,4 @@
-"""Keeps the leases of all pods in memory: who holds what, until when, and what each pod last reported.
+"""Keeps the leases of all pods in memory: which pod holds what, until when, and what it last reported.
 
 Pods renew their leases hundreds of times a second in total, so renewals are not written to the database. After a
 restart each lease is granted again for one full duration. Only the methods that look at all pods get slower as the

@@ -1,4 +1,4 @@
-"""Holds the state that is kept in memory only: leases, counters, running time, best candidates, and who waits.
+"""Holds the state that is kept in memory only: leases, counters, running time, best candidates, and waiting calls.
 
 What must survive a restart (environment steps, running time, best candidates) is saved every few seconds with
 `save_changes`. The event loop owns this state: no other thread may read or write it.

@@ -14,7 +14,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ChampionSnapshots:
-    """Requests snapshots that are due, in tasks beside the reconcile loop.
+    """Requests snapshots that are due, in tasks that run alongside the reconcile loop.
 
     snapshots.take_due(clock.monotonic(), running_tournament_ids)  # in each reconcile cycle
     await snapshots.close()

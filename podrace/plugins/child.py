@@ -205,7 +205,7 @@ class ChildConnection:
 
 
 class ChildProcess:
-    """A child process that leads a process group of its own; whatever it started is killed when it exits.
+    """A child process that leads its own process group; whatever it started is killed when it exits.
 
     Use it from one event loop, in the main thread: the kernel kills the child when the thread that started it exits
     (podrace.plugins.loader.confine).

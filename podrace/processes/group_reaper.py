@@ -26,7 +26,7 @@ def reap_group_after_this_process() -> None:
         os.waitpid(child, 0)
         return
     try:
-        # A session of its own, so that it is not in the group to kill. A grandchild, because this process may wait for
+        # A separate session, so that it is not in the group to kill. A grandchild, because this process may wait for
         # all its children.
         os.setsid()
         if not os.fork():

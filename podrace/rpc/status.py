@@ -50,7 +50,7 @@ def _status_bytes(error: errors.PodraceError, message: str) -> bytes:
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> errors.PodraceError:
-    """Returns the PodraceError that a failed call stands for."""
+    """Returns the PodraceError that corresponds to a failed call."""
     reason = ""
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY:

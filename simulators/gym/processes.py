@@ -47,7 +47,7 @@ class Child:
         self._id, self._lanes = id, lanes
         self._connection, other = socket.socketpair()
         self.set_deadline(STEP_DEADLINE_SECONDS)
-        # Modules are found where this process finds them, except beside the program: there, `gym.py` is not a package.
+        # Modules are found where this process finds them, except next to the program: there, `gym.py` is not a package.
         search_path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
         with other:
             self.process = subprocess.Popen(

@@ -89,7 +89,7 @@ _SERIES = {"time_utc_seconds": "int64", "date": "datetime64[D]", "half_day": "bo
 
 
 def write_bars(path: str, bars: Bars) -> None:
-    """Writes an array file beside its target and renames it: readers see the whole new file or the previous one.
+    """Writes an array file next to its target and renames it: readers see the whole new file or the previous one.
 
     The same bars give the same bytes.
 

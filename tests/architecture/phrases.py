@@ -14,6 +14,7 @@ PHRASES: dict[str, str] = {
     "anybody": "any caller, everyone: name the subject",
     "whom": "rewrite with the subject in front",
     "himself|herself": "itself, themselves",
+    "everybody": "all, each tournament, all contenders",
     # messages that are heard
     "told": "reported, notified, given",
     "tells": "reports, notifies, writes",
@@ -101,5 +102,16 @@ PHRASES: dict[str, str] = {
     "gives? ear": "listens",
     "for nothing": "at no cost",
     "by the way": "delete",
+    "beside": "besides, next to, compared with, in addition to, together with",
+    "(?:a|an|each|every|another) (?:[a-z]+ )?[a-z]+ of (?:its|their) own": "its own ..., a separate ...",
+    "(?:strategy|generator|updater|plugin|agent|pod) is shown": "receives",
+    "(?:laid|lay|lays) over": "merged over, overrides",
+    "for good": "permanently",
+    "thought dead": "considered dead",
+    "end of its own": "terminal state",
+    "all the same\\.": "anyway",
+    "left away|leave .{1,40} away": "omit",
+    "what (?:it|they) holds?": "name the things",
+    "hands? (?:it|them) back": "returns it",
 }
 """Regular expression of a phrase -> what to write instead."""

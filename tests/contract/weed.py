@@ -49,9 +49,9 @@ class S3Server:
 
 
 def binary() -> str | None:
-    """Returns the path of the server's program, beside this Python or on PATH; None if it is not installed."""
-    beside = Path(sys.executable).with_name("weed")
-    return str(beside) if beside.is_file() else shutil.which("weed")
+    """Returns the path of the server's program, next to this Python or on PATH; None if it is not installed."""
+    sibling = Path(sys.executable).with_name("weed")
+    return str(sibling) if sibling.is_file() else shutil.which("weed")
 
 
 @contextlib.contextmanager

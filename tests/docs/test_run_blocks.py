@@ -1,6 +1,6 @@
 """Runs the blocks of the documents that are marked `run`: `make test-docs`.
 
-The blocks of one page run one after another in a folder of their own, which has the `examples/` of the repository.
+The blocks of one page run one after another in a separate folder, which has the `examples/` of the repository.
 Blocks marked `file` are written there.
 """
 

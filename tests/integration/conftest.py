@@ -1,4 +1,4 @@
-"""What programs in a second language need: gRPC for Node.js, fetched once for all of them."""
+"""Fixtures for programs in a second language: gRPC for Node.js, fetched once for all tests."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Releases of a small project, each in a repository of its own, made by the script that `make release` runs."""
+"""Releases of a small project, each in its own repository, made by the script that `make release` runs."""
 
 import os
 import shutil

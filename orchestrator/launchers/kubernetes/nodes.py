@@ -124,7 +124,7 @@ def requests_of(pod: Object, gpu_resource: str) -> Resources:
     for container in spec.get("initContainers") or []:
         requests = _requests(container, gpu_resource)
         if container.get("restartPolicy") == "Always":
-            # A sidecar runs beside the other containers.
+            # A sidecar runs alongside the other containers.
             reserved, running = reserved + requests, running + requests
         else:
             reserved = _most(reserved, requests)

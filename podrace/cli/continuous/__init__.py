@@ -3,7 +3,7 @@
 podrace/cli/continuous/
   command.py       the commands start, status and stop
   controller.py    watches the data, runs tournaments, compares their champions
-  decisions.py     decides when to read the data, which versions are new, and who is champion (pure)
+  decisions.py     decides when to read the data, which versions are new, and which agent is champion (pure)
   spec.py          the specification of each version's tournament (pure)
   dataset.py       copies the data as versions
   source.py        where data comes from; bucket.py: data on an S3 server

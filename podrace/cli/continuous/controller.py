@@ -296,7 +296,7 @@ class Controller:
             raise InvalidArgument(f"{path / OPTIONS_FILE}: not valid TOML: {error}") from None
         return bind_version(self._plan.spec, self._plan.reference, path, options)
 
-    # --- who is champion ------------------------------------------------------------------------------------------
+    # --- which agent is champion --------------------------------------------------------------------------------------
 
     async def _compare(self, client: Client, work: VersionRun, tournament: Tournament) -> None:
         """Scores challenger and champion on the new validation slice and records the decision."""

@@ -1,4 +1,4 @@
-"""Decides when to read the data, which versions are new, and who is champion (pure).
+"""Decides when to read the data, which versions are new, and which agent is champion (pure).
 
 poller = Poller()
 if poller.observe(signature) is PollResult.READ: ...     # the data is stable and has not been read yet

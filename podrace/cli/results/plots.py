@@ -24,7 +24,7 @@ _CLOCK_UNITS = ((180.0, 1.0, "seconds"), (3 * 3600.0, 60.0, "minutes"), (math.in
 
 
 def draw_account_value(path: Path, *, champion: Trace, baseline: Trace | None, title: str) -> None:
-    """Plots the account value of the champion over time beside the baseline that buys and holds all stocks.
+    """Plots the account value of the champion over time, with the baseline that buys and holds all stocks.
 
     Args:
         path: PNG file.

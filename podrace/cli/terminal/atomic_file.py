@@ -38,14 +38,14 @@ def whole_file(path: Path, option: str = "") -> Iterator[Path]:
     """
     through = path.is_symlink() or (path.exists() and not path.is_file())
     # The suffix is kept, because matplotlib chooses the image format by it.
-    beside = path if through else path.with_name(f"{path.stem}.incoming{path.suffix}")
+    incoming = path if through else path.with_name(f"{path.stem}.incoming{path.suffix}")
     try:
-        yield beside
+        yield incoming
         if not through:
-            beside.replace(path)
+            incoming.replace(path)
     except OSError as error:
         name = f"{option} {path}".lstrip()
         raise FailedPrecondition(f"{name}: cannot be written: {error.strerror}") from None
     finally:
-        if not through and beside.is_file():
-            beside.unlink()
+        if not through and incoming.is_file():
+            incoming.unlink()

@@ -155,19 +155,19 @@ _FRACTIONS = {"cumulative_return", "annual_return", "annual_volatility", "maximu
 
 
 def metrics_table(metrics: Mapping[str, float], *, column: str) -> Table:
-    """Returns the metrics of a simulator beside those of its baseline, if there are any.
+    """Returns the metrics of a simulator next to those of its baseline, if there are any.
 
     Args:
         metrics: Values by name; those of the baseline have the prefix `BASELINE`.
         column: Title of the column of the policy.
     """
     own = [name for name in metrics if not name.startswith(BASELINE)]
-    beside = any(name.startswith(BASELINE) for name in metrics)
-    columns = (column, "equal weight") if beside else (column,)
+    has_baseline = any(name.startswith(BASELINE) for name in metrics)
+    columns = (column, "equal weight") if has_baseline else (column,)
     table = plain_table("measure", *columns, right=columns)
     for name in _in_order(own):
         row = [_measure(name, metrics[name])]
-        if beside:
+        if has_baseline:
             row.append(_measure(name, metrics[BASELINE + name]) if BASELINE + name in metrics else NOTHING)
         table.add_row(name.replace("_", " "), *row)
     return table

@@ -29,7 +29,7 @@ class EvolutionServiceStub:
     """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
     candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
     a service of a third party in any language (`grpc://HOST:PORT`), or a user's function (`python:module:function`),
-    which the leaderboard runs in a process of its own. `evolution.generator` of the specification names the plugin that
+    which the leaderboard runs in a separate process. `evolution.generator` of the specification names the plugin that
     ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called by the leaderboard only. A plugin
     that is named for one of the two only may answer the other method with UNIMPLEMENTED.
 
@@ -41,7 +41,7 @@ class EvolutionServiceStub:
     counts. A plugin may be restarted between any two calls. If its answers depend on nothing but the request, a
     `synchronous` tournament stays reproducible.
 
-    Failures. An error status, no answer before the deadline, and an answer that violates the rules beside its fields
+    Failures. An error status, no answer before the deadline, and an answer that violates the rules at its fields
     have the same effect: the built-in component decides this one step (`evolution.strategy` proposes, the rules of the
     board judge), the `reason` of the agent or the candidate records why, and the tournament continues. After three
     failures in a row the plugin is not called for 10 s. Each further failure doubles this pause, up to 10 min.
@@ -69,7 +69,7 @@ class EvolutionServiceServicer:
     """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
     candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
     a service of a third party in any language (`grpc://HOST:PORT`), or a user's function (`python:module:function`),
-    which the leaderboard runs in a process of its own. `evolution.generator` of the specification names the plugin that
+    which the leaderboard runs in a separate process. `evolution.generator` of the specification names the plugin that
     ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called by the leaderboard only. A plugin
     that is named for one of the two only may answer the other method with UNIMPLEMENTED.
 
@@ -81,7 +81,7 @@ class EvolutionServiceServicer:
     counts. A plugin may be restarted between any two calls. If its answers depend on nothing but the request, a
     `synchronous` tournament stays reproducible.
 
-    Failures. An error status, no answer before the deadline, and an answer that violates the rules beside its fields
+    Failures. An error status, no answer before the deadline, and an answer that violates the rules at its fields
     have the same effect: the built-in component decides this one step (`evolution.strategy` proposes, the rules of the
     board judge), the `reason` of the agent or the candidate records why, and the tournament continues. After three
     failures in a row the plugin is not called for 10 s. Each further failure doubles this pause, up to 10 min.
@@ -130,7 +130,7 @@ class EvolutionService:
     """Decides, in place of the built-in rules, which agent is generated next and which candidates enter the board. A
     candidate is a scored checkpoint of an agent; the board is the leaderboard of one tournament. Implemented by plugins:
     a service of a third party in any language (`grpc://HOST:PORT`), or a user's function (`python:module:function`),
-    which the leaderboard runs in a process of its own. `evolution.generator` of the specification names the plugin that
+    which the leaderboard runs in a separate process. `evolution.generator` of the specification names the plugin that
     ProposeAgent is called on, `evolution.updater` the one for JudgeCandidate. Called by the leaderboard only. A plugin
     that is named for one of the two only may answer the other method with UNIMPLEMENTED.
 
@@ -142,7 +142,7 @@ class EvolutionService:
     counts. A plugin may be restarted between any two calls. If its answers depend on nothing but the request, a
     `synchronous` tournament stays reproducible.
 
-    Failures. An error status, no answer before the deadline, and an answer that violates the rules beside its fields
+    Failures. An error status, no answer before the deadline, and an answer that violates the rules at its fields
     have the same effect: the built-in component decides this one step (`evolution.strategy` proposes, the rules of the
     board judge), the `reason` of the agent or the candidate records why, and the tournament continues. After three
     failures in a row the plugin is not called for 10 s. Each further failure doubles this pause, up to 10 min.

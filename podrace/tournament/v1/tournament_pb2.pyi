@@ -57,7 +57,7 @@ class _LayoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Layout.ValueTy
     LAYOUT_UNSPECIFIED: _Layout.ValueType  # 0
     """`separate` if the pod has two cores or more, else `fused`."""
     LAYOUT_SEPARATE: _Layout.ValueType  # 1
-    """Each role is a process or a container of its own. Workers collect while the learner updates."""
+    """Each role is a separate process or container. Workers collect while the learner updates."""
     LAYOUT_FUSED: _Layout.ValueType  # 2
     """One process serves all roles, and one compute thread alternates between them."""
 
@@ -69,7 +69,7 @@ class Layout(_Layout, metaclass=_LayoutEnumTypeWrapper):
 LAYOUT_UNSPECIFIED: Layout.ValueType  # 0
 """`separate` if the pod has two cores or more, else `fused`."""
 LAYOUT_SEPARATE: Layout.ValueType  # 1
-"""Each role is a process or a container of its own. Workers collect while the learner updates."""
+"""Each role is a separate process or container. Workers collect while the learner updates."""
 LAYOUT_FUSED: Layout.ValueType  # 2
 """One process serves all roles, and one compute thread alternates between them."""
 Global___Layout: _TypeAlias = Layout  # noqa: Y015
@@ -123,7 +123,7 @@ class TournamentSpec(_message.Message):
     algorithm with its hyperparameters, and the networks that it trains. A pod is a group of processes that trains one
     agent at a time: learners update the policy, workers collect experience with it, and an evaluator scores it.
 
-    Optional fields have a default, stated beside each. CreateTournament fills in every default, and GetTournament
+    Optional fields have a default, stated at each. CreateTournament fills in every default, and GetTournament
     returns the filled-in specification, which is called resolved. A TOML specification has exactly this shape, with the
     same names. Values of enums are written there as lower-case words without their prefix (`layout = "fused"`),
     durations as numbers of seconds or as text such as "90s", "4m" or "1h30m".
@@ -555,7 +555,7 @@ class PodSpec(_message.Message):
     gpus: _builtins.int
     """Number of GPUs to reserve. Default 0."""
     learners: _builtins.int
-    """Number of learners that train the agent together, each with `workers` workers of its own. More than one needs
+    """Number of learners that train the agent together, each with its own `workers` workers. More than one needs
     `layout = separate` and is refused when `synchronous`. Default 1.
     """
     precision: _builtins.str
@@ -739,7 +739,7 @@ class EvaluationSpec(_message.Message):
     """Whether to act without exploration: by the most likely action (discrete) or the mean (continuous). Default true."""
     evaluator: _builtins.str
     """Evaluator plugin that scores policies in place of the pods' built-in evaluator: `python:module:function`, which
-    each pod runs in a process of its own, or `grpc://HOST:PORT`, an EvaluatorService that all pods call. Its result
+    each pod runs in a separate process, or `grpc://HOST:PORT`, an EvaluatorService that all pods call. Its result
     must be finite, must cover at least `episodes` episodes, and must be of the policy that was sent. When the plugin
     fails, is late, or returns anything else, the pod's built-in evaluator scores that policy instead, the manifest and
     an event record why, and the plugin is called again later. Default: no plugin.
@@ -889,7 +889,7 @@ class EvolutionSpec(_message.Message):
     lead_deviations: _builtins.float
     """`dexpbt`: lead that a donor must have, in standard deviations of the population's scores. Default 0.5."""
     lead_share: _builtins.float
-    """`dexpbt`: lead that a donor must have, as a share of its own score. Default 0.05."""
+    """`dexpbt`: lead that a donor must have, as a share of the donor's score. Default 0.05."""
     allocation: _builtins.str
     """How algorithms are allocated to fresh agents and seats. `ratio`: always in the ratios of the specification.
     `halving`: successive halving. Repeatedly, the worse half of the algorithms leaves the draw: these algorithms get

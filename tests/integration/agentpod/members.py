@@ -23,7 +23,7 @@ ANSWER_SECONDS = 30.0
 class Member:
     """One process.
 
-    member.send(function, 1, 2)  # there: function(state, 1, 2), with a namespace of its own as state
+    member.send(function, 1, 2)  # there: function(state, 1, 2), with its own namespace as state
     member.result()              # what it returned; what it raised is raised here
     """
 

@@ -1,4 +1,4 @@
-"""Real pods whose tournament has an evaluator of its own: what is published is what it said, or why it did not."""
+"""Real pods whose tournament has an evaluator plugin: its score is published, or the reason why there is none."""
 
 import contextlib
 import os

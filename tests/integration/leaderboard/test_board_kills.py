@@ -10,7 +10,7 @@ PROGRAM = Path(__file__).with_name("board_kills.py")
 
 
 def toll_of(*options: str, timeout_seconds: float) -> dict[str, Any]:
-    """Kills leaderboards in a process of its own, for it forks; every kind of harm is none."""
+    """Kills leaderboards from a separate process, because that process forks; no kill may lose or damage data."""
     command = [sys.executable, str(PROGRAM), *options]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds)
     if "sqlite3_vfs_find" in answer.stderr:

@@ -148,7 +148,7 @@ def mesh(tmp_path: Path, clock: Clock) -> Iterator[Mesh]:
 
 @pytest.fixture
 def make_spec() -> Callable[..., TournamentSpec]:
-    """Resolved specifications; keyword arguments are sections laid over a small one."""
+    """Resolved specifications; keyword arguments are sections that override those of a small one."""
 
     def make(**sections: Any) -> TournamentSpec:
         values = {
@@ -309,13 +309,13 @@ class Row:
     failed: bool = False
     algorithm: str = "ppo"
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Hyperparameters beside those of the specification."""
+    """Hyperparameters in addition to those of the specification."""
     left: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Population:
-    """What a strategy with a population is shown when the next agent is due."""
+    """What a strategy with a population receives when the next agent is generated."""
 
     spec: TournamentSpec
     rows: Sequence[Row]

@@ -1,4 +1,4 @@
-"""Tests target networks: what they follow, how fast and when; and the parameters trained beside them."""
+"""Tests target networks: what they follow, how fast and when; and the parameters trained with them."""
 
 from typing import Any
 

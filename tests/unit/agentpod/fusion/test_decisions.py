@@ -1,4 +1,4 @@
-"""Tests the two decisions about a fusion round: who takes part, and whether it is committed."""
+"""Tests the two decisions about a fusion round: which learners take part, and whether it is committed."""
 
 import math
 from dataclasses import dataclass, field, replace

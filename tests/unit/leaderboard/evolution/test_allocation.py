@@ -156,12 +156,10 @@ def test_a_strategy_that_chooses_from_the_board_chooses_among_the_algorithms_tha
         assert all(isinstance(answer, Child) for answer in found)
         return {answer.parent.agent_number for answer in found if isinstance(answer, Child)}
 
-    everybody = list(population.history.submissions)
-    assert {1, 2} & parents(everybody, {})
-    assert parents(everybody, {"a2c": "halved"}) <= {0, 3}
-    assert answers(everybody[1:3], {"a2c": "halved"})[0] == Fresh(
-        "no candidate on the board may have another child now"
-    )
+    members = list(population.history.submissions)
+    assert {1, 2} & parents(members, {})
+    assert parents(members, {"a2c": "halved"}) <= {0, 3}
+    assert answers(members[1:3], {"a2c": "halved"})[0] == Fresh("no candidate on the board may have another child now")
 
 
 @pytest.mark.parametrize("strategy", EVERY)

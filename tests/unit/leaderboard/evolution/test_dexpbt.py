@@ -61,9 +61,9 @@ SIX = (10.0, 8.0, 8.0, 8.0, 6.0, -90.0)
 def test_a_donor_must_lead_by_deviations_by_a_share_and_by_the_error(
     make_candidate: MakeCandidate, own: float, settings: dict[str, float], error: float, expected: str
 ) -> None:
-    everybody: Board = tuple(make_candidate(number, score, error) for number, score in enumerate(SIX))
+    members: Board = tuple(make_candidate(number, score, error) for number, score in enumerate(SIX))
     evolution = EvolutionSpec(**({"lead_deviations": 0.5, "lead_share": 0.05} | settings))
-    assert why_not_enough(everybody[0], make_candidate(9, own, error), everybody, evolution) == expected
+    assert why_not_enough(members[0], make_candidate(9, own, error), members, evolution) == expected
 
 
 def test_an_agent_that_is_not_far_behind_keeps_its_files_and_mutates(make_population: MakePopulation, row: Row) -> None:

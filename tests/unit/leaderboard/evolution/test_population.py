@@ -36,7 +36,7 @@ def test_seats_have_the_ratio_of_the_specification(make_race: Callable[..., Any]
         4: "a2c",
         5: "ppo",
     }
-    # However slow one of them is: who has had fewer agents comes first.
+    # However slow one of them is: the seat that has had fewer agents comes first.
     for count in range(6, 43):
         assert sum(agent.algorithm == "a2c" for agent in agents[:count]) == pytest.approx(count / 3, abs=1.5)
 

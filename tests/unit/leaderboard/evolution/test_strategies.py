@@ -180,7 +180,7 @@ def test_a_strategy_beats_the_control(make_race: MakeRace, strategy: str) -> Non
     assert best(strategy) > 1.5 * best(CONTROL)
 
 
-def test_settings_of_one_strategy_are_refused_beside_another(make_spec: Callable[..., Any]) -> None:
+def test_settings_of_one_strategy_are_refused_with_another(make_spec: Callable[..., Any]) -> None:
     for name, own in evolution_settings.SETTINGS.items():
         resolved = make_spec(evolution={"strategy": name}).evolution
         for setting, default in own.items():

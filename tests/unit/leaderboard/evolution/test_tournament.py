@@ -59,9 +59,9 @@ def test_without_candidates_the_next_agent_is_fresh(make_spec: MakeSpec) -> None
 
 
 def test_the_parent_is_the_best_of_those_drawn(make_spec: MakeSpec, board: Board) -> None:
-    everybody = make_spec(evolution=evolution(tournament_size=6))
+    draws_all = make_spec(evolution=evolution(tournament_size=6))
     for seed in range(20):
-        assert child(tournament.propose(situation(everybody, board), Random(seed))).parent.agent_number == 5
+        assert child(tournament.propose(situation(draws_all, board), Random(seed))).parent.agent_number == 5
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -56,7 +56,7 @@ def make_spec(*, synchronous: bool) -> TournamentSpec:
     return specification.resolve(specification.parse(values, source="test"))
 
 
-EVERYBODY = pb.GetLineageRequest(tournament_id=TOURNAMENT, page_size=1000)
+ALL_AGENTS = pb.GetLineageRequest(tournament_id=TOURNAMENT, page_size=1000)
 
 
 def order(candidate: pb.Candidate) -> tuple[float, ...]:
@@ -220,7 +220,7 @@ class BoardHistory(RuleBasedStateMachine):
     def submit_together(self, agent: pb.Agent, scores: list[float]) -> Any:
         """They share a commit, in whatever order; and each is asked twice."""
         new = [self._publish(agent, score, 1.0, 1000) for score in scores]
-        # The pointer names the last; who may publish may submit the others as well.
+        # The pointer names the last; a pod that may publish may submit the others as well.
         requests = [one.request for one in (*new, *new)]
 
         async def together() -> list[pb.SubmitCandidateResponse]:
@@ -277,7 +277,7 @@ class BoardHistory(RuleBasedStateMachine):
 
     @rule(target=published, agent=agents, score=SCORES)
     def hand_over_before_the_submission(self, agent: pb.Agent, score: float) -> Published:
-        """The first pod publishes, is thought dead, and submits too late."""
+        """The first pod publishes, is considered dead, and submits too late."""
         new = self._publish(agent, score, 1.0, 1000)
         self.epochs[agent.agent_id] += 1
         claim(self.store, agent.agent_id, self.epochs[agent.agent_id])
@@ -339,7 +339,7 @@ class BoardHistory(RuleBasedStateMachine):
         last = {candidate.agent_id: candidate for candidate in self._list(all_submissions=True)}
         for candidate in last.values():
             fetch(self.store, candidate.candidate_id)
-        for agent in self._query(queries.lineage, EVERYBODY).agents:
+        for agent in self._query(queries.lineage, ALL_AGENTS).agents:
             if agent.number in self.unfinished and agent.HasField("starting_checkpoint"):
                 fetch(self.store, agent.starting_checkpoint.manifest_digest)
 
@@ -395,7 +395,7 @@ class BoardHistory(RuleBasedStateMachine):
 
     @invariant()
     def every_agent_is_as_it_was_answered(self) -> None:
-        found = self._query(queries.lineage, EVERYBODY).agents
+        found = self._query(queries.lineage, ALL_AGENTS).agents
         numbers = {agent.number: agent for agent in found}
         assert len(numbers) == len(found)
         assert self.generated.keys() <= numbers.keys() <= self.generated.keys() | self.unanswered_numbers

@@ -1,4 +1,4 @@
-"""Which packages the command imports before it runs anything; every run is a process of its own."""
+"""Which packages the command imports before it runs anything; every run is a separate process."""
 
 import os
 import subprocess

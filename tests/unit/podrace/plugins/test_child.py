@@ -17,7 +17,7 @@ from podrace.plugins.child import ChildConnection, describe_exit
 
 @pytest.fixture
 async def connection(tmp_path: Path) -> AsyncIterator[ChildConnection]:
-    """Starts a program that writes the pid of a child of its own to a file, and crashes on request."""
+    """Starts a program that writes the pid of its own child process to a file, and crashes on request."""
     program = tmp_path / "program"
     program.write_text(f"""#!{sys.executable}
 import os, pathlib, subprocess

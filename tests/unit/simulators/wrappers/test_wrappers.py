@@ -351,7 +351,7 @@ def test_an_unknown_wrapper_or_option_is_refused_in_one_line(tables: object, lin
         make("cartpole", 2, {"wrappers": tables})
 
 
-def test_options_name_wrappers_beside_the_simulators_own() -> None:
+def test_options_name_wrappers_and_the_simulators_own_options() -> None:
     wrappers = [{"name": "normalize_rewards"}, {"name": "frame_stack", "count": 2}]
     simulator = make("gym:Pendulum-v1", 3, {"max_episode_steps": 2, "wrappers": wrappers}, seed=0)
     assert simulator.observation_space.shape == (6,)

@@ -87,7 +87,7 @@ def test_the_page_loads_no_other_resources(evaluation: Evaluation) -> None:
     assert "url(" not in text
 
 
-def test_the_champion_is_shown_beside_its_baselines(evaluation: Evaluation) -> None:
+def test_the_champion_is_shown_next_to_its_baselines(evaluation: Evaluation) -> None:
     text = backtest_html.backtest_page("backtest", evaluation)
     header = "<tr><th>measure</th><th>champion</th><th>index</th><th>equal weight</th><th>random traders</th></tr>"
     assert header in text
