@@ -1,4 +1,4 @@
-"""Runs the suite of tests/unit/simulators/test_contract.py against simulators behind a service."""
+"""Runs the suite of tests/integration/simulators/test_contract.py against simulators behind a service."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 
 from simulators import Simulator, make
 
-_PATH = Path(__file__).parents[2] / "unit/simulators/test_contract.py"
+_PATH = Path(__file__).with_name("test_contract.py")
 _SPEC = importlib.util.spec_from_file_location("simulator_contract", _PATH)
 assert _SPEC is not None
 assert _SPEC.loader is not None
