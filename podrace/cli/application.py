@@ -71,7 +71,7 @@ class LateCommands(click.Group):
         return names + super(click.Group, self).shell_complete(ctx, incomplete)
 
 
-HELP = """Train a population of agents and let them race in a tournament.
+HELP = """Train a population of agents that compete in a tournament.
 
 \b
 podrace train examples/cartpole.toml    train, watch, get results

@@ -22,18 +22,21 @@ DEADLINE_SECONDS = 4 * 3600.0
 """Time limit of the process. Downloading years of minute bars takes hours."""
 
 
-@click.group()
+HELP = """Prepare prices for the simulator stocks: one array file, checked, adjusted and aligned.
+
+\b
+podrace data build prices.csv --output prices.npz    from CSV, Parquet or a folder with one file per symbol
+podrace data build yfinance:AAPL,MSFT --start 2015-01-01 --end 2020-01-01 --output prices.npz
+podrace data check prices.npz                        show the content and report suspicious data
+podrace data synthesize --output prices.npz          random minute bars
+
+Then environment.options.path = "prices.npz". Each command takes --json.
+"""
+
+
+@click.group(help=HELP)
 def data() -> None:
-    r"""Prepare prices for the simulator stocks: one array file, checked, adjusted and aligned.
-
-    \b
-    podrace data build prices.csv --output prices.npz    from CSV, Parquet or a folder with one file per symbol
-    podrace data build yfinance:AAPL,MSFT --start 2015-01-01 --end 2020-01-01 --output prices.npz
-    podrace data check prices.npz                        show the content and report suspicious data
-    podrace data synthesize --output prices.npz          random minute bars
-
-    Then environment.options.path = "prices.npz". Each command takes --json.
-    """
+    """The commands `podrace data ...`."""
 
 
 @data.command(short_help="Build an array file from raw bars: prices and volume.")

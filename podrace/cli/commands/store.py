@@ -27,20 +27,23 @@ SHORT = 12
 """Number of digits of a digest shown in tables."""
 
 
-@click.group()
+HELP = """Maintain a checkpoint store: check it, list it, verify it, find unreachable files.
+
+\b
+podrace store check URI                test that the store works, and its speed
+podrace store ls URI                   list the agents with checkpoint files
+podrace store verify URI               read all files and compare their digests
+podrace store gc URI                   find unreachable files
+
+URI is a folder, folder:///absolute/path, minio://HOST/BUCKET/PREFIX, or without TLS
+minio+http://HOST:PORT/BUCKET/PREFIX. Credentials come from the environment: PODRACE_STORE_ACCESS_KEY and
+PODRACE_STORE_SECRET_KEY, or those names with _FILE and the name of a file. Each command takes --json.
+"""
+
+
+@click.group(help=HELP)
 def store() -> None:
-    r"""Maintain a checkpoint store: check it, list it, verify it, find unreachable files.
-
-    \b
-    podrace store check URI                test that the store works, and its speed
-    podrace store ls URI                   list the agents with checkpoint files
-    podrace store verify URI               read all files and compare their digests
-    podrace store gc URI                   find unreachable files
-
-    URI is a folder, folder:///absolute/path, minio://HOST/BUCKET/PREFIX, or without TLS
-    minio+http://HOST:PORT/BUCKET/PREFIX. Credentials come from the environment: PODRACE_STORE_ACCESS_KEY and
-    PODRACE_STORE_SECRET_KEY, or those names with _FILE and the name of a file. Each command takes --json.
-    """
+    """The commands `podrace store ...`."""
 
 
 @store.command(short_help="Test that a store works, and its speed.")

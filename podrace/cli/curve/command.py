@@ -93,7 +93,7 @@ def curve(
     TOURNAMENT is an id, a prefix of one, or `latest`; several tournaments are drawn in one plot. A tournament keeps
     snapshots if its specification sets evaluation.snapshot_period. Each snapshot is evaluated once, on fresh episodes
     that were not used for selection, with the environment options of the tournament's evaluation and of --option.
-    SnapshotEvaluations are kept and reused. While a tournament runs, evaluations alternate with its training.
+    The results are kept and reused. While a tournament runs, evaluations alternate with its training.
     """
     by_both = (WALL_CLOCK, STEPS) if by is None else (by,)
     struct = parse_options(options)

@@ -47,7 +47,7 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class SnapshotEvaluations:
-    """SnapshotEvaluations of the evaluations, by digest of the manifest."""
+    """Results of the evaluations, by digest of the manifest."""
 
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)

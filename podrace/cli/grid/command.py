@@ -22,7 +22,22 @@ from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
 
 
-@click.command()
+HELP = """Run variants of a specification and compare their results.
+
+\b
+podrace grid examples/cartpole.toml --axes algorithm=ppo,a2c seed=0..4
+podrace grid examples/sac.toml strategy=truncation,random-search pod.cores=1,2
+
+An axis is a key of the specification with its values; 0..4 means 0,1,2,3,4. Every combination of values is a
+tournament. Short names: algorithm (the only algorithm, with its hyperparameters of SPEC), strategy, environment,
+seed. The table and the plot show means over seeds with 95 % bootstrap intervals. Times count from the first agent.
+
+After Ctrl-C, a crash or a failed tournament, run the same command again: complete tournaments are not repeated,
+even if the grid has grown, and stopped or failed ones are resumed. Another --set name=... starts a new grid.
+"""
+
+
+@click.command(help=HELP)
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.argument("axes", nargs=-1, metavar="KEY=VALUES...")
 @click.option("--axes", "axes_follow", is_flag=True, expose_value=False, help="Optional marker before the axes.")
@@ -42,19 +57,7 @@ from podrace.mesh.home_lock import Use
 def grid(
     settings: Settings, spec: Path, axes: Sequence[str], overrides: Sequence[str], parallel: int, output: Path | None
 ) -> int:
-    r"""Run variants of a specification and compare their results.
-
-    \b
-    podrace grid examples/cartpole.toml --axes algorithm=ppo,a2c seed=0..4
-    podrace grid examples/sac.toml strategy=truncation,random-search pod.cores=1,2
-
-    An axis is a key of the specification with its values; 0..4 means 0,1,2,3,4. Every combination of values is a
-    tournament. Short names: algorithm (the only algorithm, with its hyperparameters of SPEC), strategy, environment,
-    seed. The table and the plot show means over seeds with 95 % bootstrap intervals. Times count from the first agent.
-
-    After Ctrl-C, a crash or a failed tournament, run the same command again: complete tournaments are not repeated,
-    even if the grid has grown, and stopped or failed ones are resumed. Another --set name=... starts a new grid.
-    """
+    """Runs the tournaments of a grid and shows their results."""
     parsed = parse_axes(axes)
     values = config.read_toml(spec)
     for override in overrides:
