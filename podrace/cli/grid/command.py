@@ -21,7 +21,6 @@ from podrace.errors import Unimplemented
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
 
-
 HELP = """Run variants of a specification and compare their results.
 
 \b
