@@ -14,7 +14,7 @@ class PluginConfig:
     """Limits of the child processes that run generator and updater functions (`python:module:function`)."""
 
     memory_bytes: int = 4 << 30
-    """Data memory of each process; 0: no limit."""
+    """Data memory of each process that runs a generator or updater function; 0: no limit."""
 
 
 @dataclass(frozen=True)

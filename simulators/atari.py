@@ -5,7 +5,7 @@ two emulator frames, in gray, resized to 84 x 84 by area (Mnih et al. 2015; Mach
 They equal those of gymnasium.wrappers.AtariPreprocessing bit for bit. In a new episode, the frames before the first
 one are black, as in FrameStackObservation with padding_type "zero".
 
-| option | default | meaning |
+| Option | Default | Meaning |
 |---|---|---|
 | `frame_skip` | 4 | emulator frames per step; the action is repeated, rewards are summed |
 | `frame_stack` | 4 | frames per observation |

@@ -5,7 +5,7 @@ The Simulator interface starts it in the same step. So the lanes that ended are 
 alone, before `step` returns. Each step in which an episode ends takes one more round trip to the pool, and no step of
 a lane is lost.
 
-| option | default | meaning |
+| Option | Default | Meaning |
 |---|---|---|
 | `threads` | 0 | threads of the pool; 0 = one per core that this process may use, but no more than lanes |
 | `max_episode_steps` | EnvPool's | steps after which an episode is truncated |

@@ -21,6 +21,8 @@ def number(value: float) -> str:
         return "inf" if value > 0 else "-inf"
     if value == int(value) and abs(value) < 1e7:
         return f"{int(value):,}"
+    if isinstance(value, int) and value % 2**20 == 0 and value < 2**40:  # bytes
+        return f"{value:,} ({value // 2**30} GiB)" if value % 2**30 == 0 else f"{value:,} ({value // 2**20} MiB)"
     return f"{value:g}".replace("e+", "e").replace("e0", "e").replace("e-0", "e-")
 
 

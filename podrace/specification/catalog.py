@@ -308,9 +308,9 @@ PRECISIONS: Mapping[str, str] = {
 }
 
 PLANES: Mapping[str, str] = {
-    "auto": "the first of the other planes that passes its self-test",
+    "auto": "the first of `cuda`, `shared` and `grpc` that passes its self-test",
     "shared": "shared memory, between processes of one host",
-    "grpc": "gRPC messages, between any two processes",
+    "grpc": "messages over gRPC, between any two processes",
     "cuda": "memory of one GPU, shared by processes; simulators step there",
     "group": "NCCL between GPUs, within a host or between hosts; gloo between CPUs",
 }

@@ -37,7 +37,7 @@ class TaskOptions:
     max_episode_steps: int = 1000
     """Steps after which an episode is truncated."""
     threads: int = 0
-    """Threads that compute the physics; 0: chosen by `default_threads`."""
+    """Threads that compute the physics; 0: one for each core, but at most one for 4 lanes, and 16."""
 
     def __post_init__(self) -> None:
         for name, low in (("frame_skip", 1), ("max_episode_steps", 1), ("threads", 0), ("reset_noise_scale", 0)):
@@ -90,6 +90,7 @@ class AntOptions(WalkingOptions):
     contact_force_range: Range = (-1.0, 1.0)
     """Contact forces are clipped to this range, in the cost and in the observation."""
     include_cfrc_ext_in_observation: bool = True
+    """Whether the observation contains the external contact forces on the bodies."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,13 @@ class HumanoidOptions(WalkingOptions):
     contact_cost_range: Range = (-math.inf, 10.0)
     """The contact cost is clipped to this range."""
     include_cinert_in_observation: bool = True
+    """Whether the observation contains the inertia of the bodies."""
     include_cvel_in_observation: bool = True
+    """Whether the observation contains the velocities of the bodies."""
     include_qfrc_actuator_in_observation: bool = True
+    """Whether the observation contains the forces of the actuators."""
     include_cfrc_ext_in_observation: bool = True
+    """Whether the observation contains the external contact forces on the bodies."""
 
 
 @dataclass(frozen=True)

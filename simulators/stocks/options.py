@@ -44,11 +44,12 @@ class StockOptions:
     """Days to trade: train [train_start, train_end), validation [train_end, validation_end) or backtest
     [validation_end, backtest_end). Nothing later than the split is ever loaded into the simulator."""
     train_start: str = ""
-    """Empty: the first day with enough history for the indicators."""
+    """First day of training. Empty: the first day with enough history for the indicators."""
     train_end: str = "2010-01-01"
-    """For synthetic prices, this and validation_end default to dates that give training 70 % and validation 15 % of the
-    days."""
+    """First day of validation. For synthetic prices, this and validation_end default to dates that give training 70 %
+    and validation 15 % of the days."""
     validation_end: str = "2011-07-01"
+    """First day of the backtest."""
     backtest_end: str = ""
     """Empty: the end of the data."""
     episode_days: int = 0
@@ -60,6 +61,7 @@ class StockOptions:
     captured: bool = False
     """On a CUDA device: steps are replayed from a CUDA graph (simulators.cuda_graph)."""
     initial_cash: float = 1e6
+    """Cash of an account at the beginning of an episode."""
     cost: float = 0.001
     """Fee as a fraction of the traded value, on each side."""
     maximum_shares: int = 100
