@@ -160,17 +160,18 @@ def test_empty_transposed_and_scalar_tensors_are_transferred(start: Start) -> No
         assert [float(part) for part in answer["scalar"]] == [0.0, 1.0, 2.0]
 
 
-def test_a_killed_member_is_detected_at_once_and_the_others_form_a_new_group(
+def test_a_killed_member_is_detected_at_once_by_a_survivor_and_the_survivors_form_a_new_group(
     start: Start, store: GroupStore, device: str
 ) -> None:
     members = start()
     for rank in (0, 1):
         members[rank].send(run_until_lost, rank)
     members[2].kill()
-    for member in members[:2]:
-        seconds, unchanged = member.result()
-        assert seconds < SOON_SECONDS
-        assert unchanged
+    results = [member.result() for member in members[:2]]
+    # A survivor that waits for the other survivor, not for the killed member, may notice only at its timeout.
+    assert min(seconds for seconds, _ in results) < SOON_SECONDS
+    assert max(seconds for seconds, _ in results) < TIMEOUT_SECONDS + SOON_SECONDS
+    assert all(unchanged for _, unchanged in results)
     everywhere(members[:2], join, store.address, "second", 2, device, TIMEOUT_SECONDS)
     expected = (draw(0, torch.float32, 3).double() + draw(1, torch.float32, 3).double()) / 2
     assert torch.equal(everywhere(members[:2], mean, 3)[1][0], expected.float())
