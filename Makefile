@@ -60,7 +60,7 @@ check: install
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
 	$(BIN)/buf breaking --against protos/contracts.binpb
-	./protos/generate.sh --check
+	BIN=$(BIN) ./protos/generate.sh --check
 	$(MAKE) manifests
 	$(MAKE) docs
 
@@ -86,7 +86,7 @@ bench-peers: install
 	$(BIN)/python benchmarks/peers.py
 
 protos: install
-	./protos/generate.sh
+	BIN=$(BIN) ./protos/generate.sh
 
 # Renews the contract image, which is the reference for `buf breaking`. Fails if the protos break the present image.
 contract-image: install

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Generates podrace/<service>/v1/*_pb2*.py[i] from the protos. With --check: fails if what is committed differs.
+# BIN is the folder of python and the protoc plugins, relative to the repository or absolute.
 set -eu
 cd "$(dirname "$0")/.."
 bin=${BIN:-.venv/bin}

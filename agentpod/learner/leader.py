@@ -131,7 +131,9 @@ class Leader:
                 assignment: orchestrator_pb.Assignment = response.assignment
                 return assignment
             if kind == "drain" and not self.config.standing:
-                _log.info("drained", reason=response.drain)
+                # An idle pod has no renewal that could carry the directive; the log line is the same.
+                directive = orchestrator_pb.Directive.Name(orchestrator_pb.DIRECTIVE_DRAIN)
+                _log.info("directive received", directive=directive, reason=response.drain)
                 return None
             if kind == "drain":
                 # The orchestrator may start its pods itself, or may be about to be configured for external ones.

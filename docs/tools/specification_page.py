@@ -17,7 +17,7 @@ from markdown_tables import names_table, number, sentence, shown, table
 from podrace.specification import catalog, evolution_settings, plugin_settings, snapshot_schedule
 from podrace.specification.catalog import Hyperparameter
 from podrace.specification.files import to_values
-from podrace.specification.resolve import CHOICES, LIMITS, parse, resolve
+from podrace.specification.resolve import CHOICES, LENGTHS, LIMITS, parse, resolve
 
 REPOSITORY = Path(__file__).parents[2]
 PROTO = "podrace/tournament/v1/tournament.proto"
@@ -44,9 +44,8 @@ RANGES: Mapping[str, str] = {
     "evolution.answer_duration": "{:g} s to {:g} s".format(*plugin_settings.EVOLUTION_ANSWER_LIMITS),
     "pod.memory_bytes": "64 MiB to 16 TiB",
     "algorithms.NAME.ratio": "0 or more",
-    "name": "1 to 63 characters",
 }
-"""Ranges that are no pair of numbers in `LIMITS`."""
+"""Ranges that are no pair of numbers in `LIMITS` or `LENGTHS`."""
 DEFAULTS: Mapping[str, str] = {
     "pod.layout": "`separate` from 2 cores on, else `fused`",
     "environment.id": "required",
@@ -122,6 +121,9 @@ def choices_of(field: descriptor_pb2.FieldDescriptorProto, key: str) -> str:
         return ", ".join(f"`{name}`" for name in names)
     if key in RANGES:
         return RANGES[key]
+    if key in LENGTHS:
+        low_length, high_length = LENGTHS[key]
+        return f"{low_length} to {high_length} characters"
     if key in LIMITS:
         low, high = LIMITS[key]
         return f"{number(low)} to {number(high)}"

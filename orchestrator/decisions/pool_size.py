@@ -5,7 +5,8 @@ Rules:
 - Capacity is counted in reservations (`orchestrator.decisions.resources`). `minimum_pods` may oversubscribe cores, but
   never memory or GPUs.
 - A pool grows and shrinks in steps, with a cooldown in between.
-- When a pool shrinks, idle pods stop first, then pods whose agent has no score, then those with the lowest score.
+- When a pool shrinks, idle pods stop first, then pods whose agent has no score, then those with the lowest score;
+  among equals, newer pods stop first.
 - A pod that does not stop when asked gets SIGTERM, later SIGKILL, but is not killed while it publishes.
 """
 
@@ -285,11 +286,15 @@ def _retire_surplus(
         return actions
     limits = {name: _why_no_more(name, unoccupied, demands, desired) for name in too_many}
     concerned = [(pod, pod.activity(now)) for pod in staying if pod.tournament_id in too_many]
+    kept_scores: set[tuple[str, float | None]] = set()
     for pod, activity in sorted(concerned, key=_most_valuable_first):
         name = pod.tournament_id
         kept[name] += 1
-        if kept[name] > desired.get(name, 0):
-            chosen = f"; chosen because {_why_chosen(activity)}" if name in desired else ""
+        if kept[name] <= desired.get(name, 0):
+            kept_scores.add((name, activity.score))
+        else:
+            why = _why_chosen(activity, tied=(name, activity.score) in kept_scores)
+            chosen = f"; chosen because {why}" if name in desired else ""
             actions.append(RetirePod(pod.pod_id, limits[name] + chosen))
     return actions
 
@@ -323,12 +328,14 @@ def _why_no_more(name: str, unoccupied: FreeResources, demands: Sequence[Demand]
     )
 
 
-def _why_chosen(activity: PodActivity) -> str:
-    """Returns why a pod is stopped before others of its tournament. The reason is read later, hence the past tense."""
+def _why_chosen(activity: PodActivity, *, tied: bool) -> str:
+    """Returns why a pod is stopped, in the past tense; `tied`: whether an older pod with the same score stays."""
     if not activity.busy:
         return "it was idle"
     if activity.score is None:
         return "its agent had no score when this was decided"
+    if tied:
+        return f"its agent was among those with the lowest score, {activity.score:.4g}, and newer pods are drained first"
     return f"its agent had the lowest score, {activity.score:.4g}"
 
 

@@ -153,7 +153,7 @@ class DockerLauncher:
             if pod_id in leaders:
                 self._last_log_line[pod_id] = _last_log_line(leaders[pod_id])
             self._remove(pod_id)
-            _log.info("removed a dead pod", pod_id=pod_id)
+            _log.info("removed the containers of a pod that has exited", pod_id=pod_id)
         return [
             replace(_listed(leader), metrics=self._metrics(pod_id, containers)) for pod_id, leader in living.items()
         ]

@@ -69,6 +69,9 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 }
 """Smallest and largest allowed value of numeric fields, inclusive."""
 
+LENGTHS: Mapping[str, tuple[int, int]] = {"name": (1, 63)}
+"""Smallest and largest number of characters of text fields, inclusive."""
+
 CHOICES: Mapping[str, Collection[str]] = {
     "pod.precision": catalog.PRECISIONS,
     "pod.plane": catalog.PLANES,
@@ -114,6 +117,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     spec.seed = spec.seed
     spec.synchronous = spec.synchronous
     _check_choices(spec)
+    _check_lengths(spec)
     _resolve_layout(spec.pod)
     if not spec.evaluation.HasField("every_environment_steps"):
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
@@ -133,10 +137,8 @@ def _resolve_environment(spec: pb.TournamentSpec) -> None:
         spec.environment.count = 16
     if not spec.name:
         spec.name = re.sub(r"[^a-z0-9]+", "-", spec.environment.id.lower()).strip("-")[:40]
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", spec.name):
-        raise bad_spec(
-            f"name = {spec.name!r}: expected up to 63 letters, digits, '-' and '_', starting with a letter or digit"
-        )
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", spec.name):
+        raise bad_spec(f"name = {spec.name!r}: expected letters, digits, '-' and '_', starting with a letter or digit")
 
 
 def _resolve_layout(pod: pb.PodSpec) -> None:
@@ -167,6 +169,15 @@ def _check_choices(spec: pb.TournamentSpec) -> None:
         value = getattr(getattr(spec, section), name)
         if value not in choices:
             raise bad_spec(unknown(key, name, value, choices))
+
+
+def _check_lengths(spec: pb.TournamentSpec) -> None:
+    for key, (low, high) in LENGTHS.items():
+        section, _, name = key.rpartition(".")
+        message = getattr(spec, section) if section else spec
+        length = len(getattr(message, name))
+        if getattr(message, name) and not low <= length <= high:
+            raise bad_spec(f"{key}: has {length} characters, expected {low} to {high}")
 
 
 def _check_limits(spec: pb.TournamentSpec) -> None:

@@ -239,7 +239,7 @@ class ProcessLauncher:
             # Region names have no dash, so pods whose id starts with this id keep their files.
             if region.fullmatch(path.name):
                 path.unlink(missing_ok=True)
-        _log.info("removed a dead pod", pod_id=pod_id)
+        _log.info("removed the files of a pod that has exited", pod_id=pod_id)
 
 
 def choose_cpus(cores: float, allowed: Sequence[int], taken: Iterable[Iterable[int]]) -> tuple[int, ...]:

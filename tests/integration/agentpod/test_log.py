@@ -39,6 +39,12 @@ async def test_an_assignment_is_logged_when_it_begins_and_when_it_ends(
     assert log_lines.index(begin) < log_lines.index(end)
 
 
+async def test_an_idle_pod_logs_a_drain_like_a_busy_one(mesh, log_lines: LogLines):
+    await run(mesh)
+    (received,) = lines_of(log_lines, "directive received")
+    assert (received["directive"], received["reason"]) == ("DIRECTIVE_DRAIN", "nothing left")
+
+
 async def test_a_drained_pod_logs_the_reason_of_the_orchestrator(mesh, make_spec, make_assignment, log_lines: LogLines):
     mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_DRAIN, 1
     await run(mesh, make_assignment(make_spec(steps=10**7)))

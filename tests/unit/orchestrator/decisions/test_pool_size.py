@@ -173,6 +173,21 @@ def test_the_reason_of_a_retired_pod_says_why_this_pod_was_chosen(surplus: PodVi
     assert action == RetirePod("p1", f"pool.maximum_pods is 1; chosen because {chosen}")
 
 
+def test_if_scores_are_equal_the_reason_says_that_newer_pods_are_drained_first() -> None:
+    old, young = pod("old", age=90, score=500.0), pod("young", age=10, score=500.0)
+    (action,) = act(machine(), [wants(maximum=1)], [young, old])
+    chosen = "its agent was among those with the lowest score, 500, and newer pods are drained first"
+    assert action == RetirePod("young", f"pool.maximum_pods is 1; chosen because {chosen}")
+
+
+def test_equal_scores_are_not_a_reason_if_no_pod_with_that_score_stays() -> None:
+    pods = [pod("best", score=9.0), pod("p1", age=90, score=-2.0), pod("p2", age=10, score=-2.0)]
+    actions = act(machine(), [wants(maximum=1)], pods)
+    assert {action.reason for action in actions} == {
+        "pool.maximum_pods is 1; chosen because its agent had the lowest score, -2"
+    }
+
+
 SHRINKING_SLOWLY = {"granted": PoolGrant(4, NOW - 99), "step_pods": 1}
 STEPS = "in steps (pool.step_pods, pool.cooldown_duration)"
 

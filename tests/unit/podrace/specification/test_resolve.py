@@ -132,7 +132,8 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
         ({"fusion__every_updates": 0}, "fusion.every_updates = 0: expected 1 to"),
         ({"evolution__strategy": "tornament"}, "did you mean 'tournament'"),
         ({"evolution__fresh_probability": 2}, "expected 0 to 1"),
-        ({"name": "no spaces"}, "expected up to 63 letters"),
+        ({"name": "no spaces"}, "expected letters, digits"),
+        ({"name": "n" * 64}, "name: has 64 characters, expected 1 to 63"),
         (
             {"algorithms__ppo__hyperparameters": {"learning_rate": math.nan}},
             "learning_rate.value = nan: expected a fin",
