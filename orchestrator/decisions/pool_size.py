@@ -334,9 +334,10 @@ def _why_chosen(activity: PodActivity, *, tied: bool) -> str:
         return "it was idle"
     if activity.score is None:
         return "its agent had no score when this was decided"
+    lowest = f"the lowest score, {activity.score:.4g}"
     if tied:
-        return f"its agent was among those with the lowest score, {activity.score:.4g}, and newer pods are drained first"
-    return f"its agent had the lowest score, {activity.score:.4g}"
+        return f"its agent was among those with {lowest}, and newer pods are drained first"
+    return f"its agent had {lowest}"
 
 
 def _pods(count: int) -> str:
