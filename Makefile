@@ -28,7 +28,7 @@ test: install
 
 # Only tests that start no processes and take less than a second.
 test-unit: install
-	$(BIN)/python -m pytest --numprocesses auto -m 'not slow and not gpu and not engine and not docs and not processes' tests/unit
+	$(BIN)/python -m pytest --numprocesses auto -m 'not slow and not gpu and not engine and not docs and not long' tests/unit
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(TESTS)

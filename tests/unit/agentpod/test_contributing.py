@@ -38,6 +38,7 @@ def test_the_derivative_of_the_shown_objective_is_correct(shown: types.ModuleTyp
     torch.testing.assert_close(derivative.detach(), expected)
 
 
+@pytest.mark.long
 def test_the_shown_algorithm_learns(shown: types.ModuleType) -> None:
     settings = {"learning_rate": 3e-3, "discount": 0.98, "horizon": 32, "epochs": 10, "minibatch_size": 256}
     algorithm = train("spo", "CartPole-v1", settings, seed=1, steps=20_000)

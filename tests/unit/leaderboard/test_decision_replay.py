@@ -30,6 +30,7 @@ async def race_mixed(mesh: Any, spec: TournamentSpec, rounds: int) -> None:
         failed += [agent.agent_id for agent in agents if agent.number % 7 == 3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("synchronous", [False, True])
 @pytest.mark.parametrize("strategy", EVERY)
 async def test_every_strategy_is_replayed_from_the_database(
@@ -124,6 +125,7 @@ def change_agent(transaction: Transaction, number: int, change: Callable[[Agent]
     transaction.execute("UPDATE agents SET agent = ? WHERE agent_id = ?", agent.SerializeToString(), agent.agent_id)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tamper", "line"),
     [

@@ -255,6 +255,7 @@ def without_name(agent: Agent) -> tuple[Any, ...]:
     return agent.number, agent.algorithm, agent.origin, agent.seed, agent.reason, parents, str(agent.hyperparameters)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", WITH_POPULATION)
 async def test_the_seats_of_a_synchronous_population_do_not_depend_on_which_pod_is_faster(
     mesh: Any, make_spec: MakeSpec, strategy: str

@@ -182,6 +182,7 @@ def overwrite_tables(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [overwrite_all, truncate, overwrite_tables])
 async def test_a_damaged_database_is_refused_with_one_line(
     path: Path, format: Format, damage: Callable[[Path], None]

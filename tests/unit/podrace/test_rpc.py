@@ -186,6 +186,7 @@ async def test_an_idempotent_call_waits_for_a_server_that_restarts(tmp_path):
         await server.drain()
 
 
+@pytest.mark.long
 async def test_an_idempotent_call_is_repeated_when_unavailable():
     board = Board(errors.Unavailable("not yet"))
     server = await start(board)

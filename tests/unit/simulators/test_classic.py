@@ -46,6 +46,7 @@ def state_of(environment: Any) -> Any:
     return np.asarray(environment.unwrapped.state, dtype=np.float64)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("id", TASKS)
 def test_every_step_equals_gymnasiums(id: str) -> None:
     """From equal states throughout an episode; the reference is stepped in float64."""

@@ -162,6 +162,7 @@ def test_the_first_update_normalizes_as_the_policy_did_when_it_acted() -> None:
         assert metrics["clip_fraction"] == 0.0
 
 
+@pytest.mark.long
 def test_observations_are_added_to_the_statistics_after_the_update() -> None:
     algorithm = new_algorithm("ppo", "discrete")
     rollout = random_rollout(algorithm, "discrete", 0)
@@ -187,6 +188,7 @@ def test_every_update_shuffles_differently() -> None:
     assert not torch.equal(first.policy.flat, later.policy.flat)
 
 
+@pytest.mark.long
 def test_normalized_rewards_do_not_depend_on_their_unit() -> None:
     flats = []
     for unit in (1.0, 1024.0):

@@ -48,6 +48,7 @@ def assert_same_step(one: Descent, other: Descent) -> None:
         )
 
 
+@pytest.mark.long
 @EVERY_OFF_POLICY_ALGORITHM
 def test_a_batch_that_repeats_one_step_equals_that_step(name: str, kind: str) -> None:
     one, repeated = step_on(name, kind, [3]), step_on(name, kind, [3] * SIZE)

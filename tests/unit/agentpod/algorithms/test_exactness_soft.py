@@ -89,6 +89,7 @@ def mean_value(name: str, step: Descent, batch: references.Batch, activation: st
     return references.ensemble_outputs(step.before, batch.observation, activation).mean()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("activation", "critics", "reduction", "subset"), CASES)
 def test_a_sac_step_follows_the_losses_of_the_papers(

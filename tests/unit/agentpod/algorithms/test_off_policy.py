@@ -86,6 +86,7 @@ def counted_updates(
     return counts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("lanes", "horizon"), list(itertools.product((1, 4), (1, 3, 8))))
 @pytest.mark.parametrize("ratio", ["0.125", "0.3", "1", "2.5"])
 def test_the_update_to_data_ratio_does_not_depend_on_how_full_the_buffer_is(
@@ -273,6 +274,7 @@ def learned_values(algorithm: Any, name: str, replay: ReplayBuffer) -> Tensor:
     return critic.forward(torch.cat((found.observation, found.action), 1))[0].squeeze(1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize(("ending", "value"), [("terminated", 1.0), ("truncated", 3.0)])
 @EVERY_ALGORITHM

@@ -93,6 +93,7 @@ def doubled(batch: RolloutBatch) -> RolloutBatch:
 CASES = list(itertools.product(SPACES, [0.0, 0.4], [True, False], ACTIVATE))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "value_clip_range", "normalize", "activation"), CASES)
 def test_the_gradient_equals_that_of_the_paper(
     kind: str, value_clip_range: float, normalize: bool, activation: str

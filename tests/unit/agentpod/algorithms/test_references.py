@@ -376,6 +376,7 @@ def test_adam_by_hand() -> None:
     assert [tensor.item() for tensor in path] == pytest.approx([first, second], rel=1e-14)
 
 
+@pytest.mark.long
 def test_many_steps_of_adam_equal_those_of_torch() -> None:
     gradients = list(torch.randn(9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))
     parameters = torch.nn.Parameter(real(1.0, 2.0, 3.0, 4.0, 5.0))

@@ -80,6 +80,7 @@ def test_leaves_hold_the_last_values_and_samples_agree_with_a_linear_search(coun
         assert probability.tolist() == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("tree_shape")
 def test_samples_are_proportional_to_priorities() -> None:
     generator = torch.Generator().manual_seed(0)

@@ -19,6 +19,7 @@ from simulators.base import Space
 WORLDS = [(1, 1, 2), (1, 3, 7), (4, 2, 2), (3, 2, 3), (5, 3, 4), (16, 1, 3), (2, 3, 40)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("action_space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("device", [None, COPY])
 @pytest.mark.parametrize("layout", WORLDS, ids=str)
@@ -169,6 +170,7 @@ class Watched(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on_host", [True, False])
 @pytest.mark.parametrize("n_step", [1, 5])
 def test_filling_memory_is_never_read(n_step: int, on_host: bool) -> None:

@@ -33,6 +33,7 @@ def restored(
     return replay
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prioritized", [False, True])
 @pytest.mark.parametrize("device", [None, COPY])
 @pytest.mark.parametrize("layout", [(4, 3, 5), (1, 2, 300), (3, 1, 2)], ids=str)

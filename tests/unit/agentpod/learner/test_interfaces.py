@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 COMPUTING = ("training_setup", "evaluation_job", "follower")
 CREDENTIALS = (
     "podrace.checkpoint_store",
@@ -11,6 +13,7 @@ CREDENTIALS = (
 )
 
 
+@pytest.mark.long
 def test_the_computing_half_imports_neither_store_nor_stubs_of_other_services() -> None:
     imports = "".join(f"import agentpod.learner.{module}\n" for module in COMPUTING)
     code = f"{imports}import sys\nprint(*(name for name in {CREDENTIALS!r} if name in sys.modules))"

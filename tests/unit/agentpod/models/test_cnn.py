@@ -258,6 +258,7 @@ def eyes(algorithm: Any) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_every_algorithm_trains_its_convolutions(name: str, kind: str) -> None:
     world = "python:small_worlds:" + ("Dot" if kind == "discrete" else "SignedDot")

@@ -162,6 +162,7 @@ def test_a_strategy_that_chooses_from_the_board_chooses_among_the_algorithms_tha
     assert answers(members[1:3], {"a2c": "halved"})[0] == Fresh("no candidate on the board may have another child now")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", EVERY)
 def test_a_failing_algorithm_leaves_and_its_turns_go_to_the_others(
     make_race: Callable[..., Any], strategy: str

@@ -77,6 +77,7 @@ async def test_later_submissions_of_the_ancestors_tournament_change_nothing(mesh
     assert await mesh.replay(NEW) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", EVERY)
 async def test_every_strategy_starts_from_the_ancestor_and_can_be_replayed(
     mesh: Any, make_spec: MakeSpec, strategy: str

@@ -60,6 +60,7 @@ def agents_of(race: Any) -> list[Agent]:
     return [generation.agent for generation in race.generations]
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_population_and_another_seed_another(
     make_race: MakeRace, raced: Any, settings: dict[str, Any]
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_replay_of_the_log_finds_no_difference(raced: Any) -> None:
     assert list(differences(raced.log())) == []
 
 
+@pytest.mark.long
 def test_a_replay_finds_a_decision_that_was_altered(raced: Any) -> None:
     altered = copy.deepcopy(raced)
     last = altered.generations[-1].agent
@@ -171,6 +173,7 @@ def test_every_decision_has_a_reason(raced: Any) -> None:
     assert all(agent.reason and "\n" not in agent.reason for agent in agents_of(raced))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", WITH_CHILDREN)
 def test_a_strategy_beats_the_control(make_race: MakeRace, strategy: str) -> None:
     def best(name: str) -> float:

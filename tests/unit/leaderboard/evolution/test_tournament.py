@@ -64,6 +64,7 @@ def test_the_parent_is_the_best_of_those_drawn(make_spec: MakeSpec, board: Board
         assert child(tournament.propose(situation(draws_all, board), Random(seed))).parent.agent_number == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_probability_of_a_parent_follows_from_its_rank(make_spec: MakeSpec, board: Board, size: int) -> None:
     spec, random = make_spec(evolution=evolution(tournament_size=size)), Random(1)

@@ -435,6 +435,7 @@ def profile(examples: int, steps: int, *, shrinks: bool) -> settings:
 MACHINES = pytest.mark.parametrize("machine", [BoardHistory, SynchronousHistory])
 
 
+@pytest.mark.long
 @MACHINES
 def test_no_history_contradicts_what_was_answered(machine: type[BoardHistory]) -> None:
     stateful.run_state_machine_as_test(machine, settings=profile(examples=6, steps=20, shrinks=False))

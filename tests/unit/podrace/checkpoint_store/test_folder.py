@@ -189,6 +189,7 @@ for call in itertools.count():
 """
 
 
+@pytest.mark.long
 def test_a_writer_killed_before_any_system_call_leaves_the_old_or_the_new_checkpoint_whole(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", KILLED_PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=60

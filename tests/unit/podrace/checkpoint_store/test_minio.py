@@ -33,6 +33,7 @@ from podrace.errors import (
 # Failures that may pass, and others.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["PUT", "GET", "HEAD"])
 @pytest.mark.parametrize(
     ("status", "code"), [(500, "InternalError"), (502, ""), (503, "SlowDown"), (504, ""), (429, ""), (408, ""), (0, "")]
@@ -187,6 +188,7 @@ def test_a_package_without_a_private_method_is_refused(monkeypatch: pytest.Monke
         opened("minio://store/bucket", RetryPolicy(60.0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [0, 500, 503])
 @pytest.mark.parametrize("etag", [None, "present"])
 def test_a_swap_whose_reply_was_lost_is_success(

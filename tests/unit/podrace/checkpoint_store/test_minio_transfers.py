@@ -86,6 +86,7 @@ def test_the_parts_of_a_large_checkpoint_are_stored_in_parallel(
     assert script.connections == made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failing", [1, 2, 3])
 def test_a_publication_into_a_full_store_loses_nothing(script: ScriptedS3, store: MinioStore, failing: int) -> None:
     claim(store, AGENT, 1)
@@ -171,6 +172,7 @@ def test_a_completion_that_was_acknowledged_but_not_carried_out_fails(script: Sc
     assert script.uploads == script.objects == {}
 
 
+@pytest.mark.long
 def test_an_error_in_a_response_with_status_200_is_found(script: ScriptedS3, parted: MinioStore) -> None:
     data = bytes(range(25))
     # An old copy must not count as the object of this upload.
@@ -198,6 +200,7 @@ def test_every_part_sends_its_digest_and_the_completion_lists_all(script: Script
     assert [field.tag.rpartition("}")[2] for field in entries[0]] == ["PartNumber", "ETag", "ChecksumSHA256"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("marker", ["partNumber=2", "objects"])
 def test_data_damaged_in_transfer_is_sent_again(script: ScriptedS3, parted: MinioStore, marker: str) -> None:
     data = bytes(range(25)) if "part" in marker else b"x"

@@ -55,6 +55,7 @@ def test_completing_the_name_of_a_command_imports_only_click() -> None:
     assert imported <= OWN
 
 
+@pytest.mark.long
 def test_completion_finds_names_by_their_beginning_and_options_and_prints_no_error() -> None:
     assert complete("podrace st")[1].split() == ["plain,standings", "plain,stop", "plain,store", "plain,strategies"]
     assert "plain,--version" in complete("podrace --v")[1].split()

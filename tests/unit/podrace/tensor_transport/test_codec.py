@@ -53,6 +53,7 @@ def test_equal_tensors_give_equal_bytes_in_any_order_of_insertion() -> None:
         assert encode({name: policy()[name] for name in names}, {key: METADATA[key] for key in keys}) == expected
 
 
+@pytest.mark.long
 def test_equal_tensors_give_equal_digests_in_another_process() -> None:
     program = (
         "import json, sys, torch; from podrace.tensor_transport.codec import digest, encode\n"

@@ -57,6 +57,7 @@ def open_files_of(folder: Path) -> int:
     return sum(str(folder) in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
 
 
+@pytest.mark.long
 def test_a_process_that_maps_the_file_by_name_reads_and_writes_in_place(tmp_path: Path) -> None:
     plane = SharedPlane("podrace-owner-", tmp_path)
     region = plane.create("slot", [PROBE_SPEC, REWARD])

@@ -39,6 +39,7 @@ def another_future(prices: Prices, row: int) -> Prices:
     return replace(prices, high=prices.high * factor, low=prices.low * factor, close=prices.close * factor)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", [200, 400 * A_DAY // A_DAY + 1, 30 * A_DAY, 31 * A_DAY - 1])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_feature_of_any_layout_depends_on_later_bars(prices: Prices, layout: str, row: int) -> None:

@@ -204,6 +204,7 @@ def with_split(ratio: float, day: int = 30, *, money_traded: float = 1.0) -> Raw
     return replace(raw, frame=frame)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ratio", [2.0, 3.0, 4.0, 1.5, 10.0, 20.0, 0.5, 0.1])
 def test_an_unadjusted_split_is_refused_or_removed(ratio: float) -> None:
     raw = with_split(ratio)

@@ -59,6 +59,7 @@ def test_a_table_becomes_an_array_file_with_a_summary(type_: Any, tmp_path: Path
     assert len(checked.json["source_digest"]) == 64
 
 
+@pytest.mark.long
 def test_an_unadjusted_split_is_refused_and_can_be_adjusted_accepted_or_listed(type_: Any, tmp_path: Path) -> None:
     source = write(tmp_path / "raw.csv", {"A": [100, 101, 50.5, 51], "B": [20, 21, 22, 23]})
     build = "data", "build", source, "--output", "prices.npz"
@@ -88,6 +89,7 @@ def test_members_are_read_from_a_table(type_: Any, tmp_path: Path) -> None:
     assert (wrong.code, "expected the columns symbol, from, to" in wrong.err) == (2, True)
 
 
+@pytest.mark.long
 def test_synthetic_prices_depend_only_on_the_seed(type_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, run in (("a.npz", subprocess.run), ("b.npz", REAL)):
         monkeypatch.setattr(subprocess, "run", run)

@@ -30,6 +30,7 @@ def spec(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.long
 def test_train_prints_one_json_object_with_the_documented_keys(type_: Any, mesh: Any, canned: Any, spec: str) -> None:
     mesh.known.tournaments = []
     answer = type_("train", spec, "--set", "name=race", "--orchestrator", mesh.address, "--json")
@@ -52,6 +53,7 @@ def test_the_orchestrator_receives_a_resolved_specification(type_: Any, mesh: An
     assert request.request_id
 
 
+@pytest.mark.long
 def test_failed_agents_are_reported_with_the_reason_of_the_last_one(type_: Any, mesh: Any, spec: str) -> None:
     def fail_two() -> None:
         mesh.known.tournaments[0].failed_agents = 2
@@ -234,6 +236,7 @@ def test_without_a_terminal_progress_is_printed_every_few_seconds_and_at_the_end
     assert lines[1].startswith("race-1  RUNNING  0:47  return 480.0 ± 2.5 of 475.0  1.2M steps  40.0k steps/s")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ancestor", "agent_id"), [("cartpole", "cartpole-abc123-a2"), ("cartpole-abc123-a1", "cartpole-abc123-a1")]
 )

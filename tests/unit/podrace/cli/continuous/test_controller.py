@@ -53,6 +53,7 @@ def test_a_failed_tournament_keeps_the_champion_and_is_retried_by_the_next_start
     assert [spec.name[-2:] for spec in rig.created()] == ["v1", "v2", "v3"]
 
 
+@pytest.mark.long
 def test_a_failed_version_is_not_retried_by_the_same_process(rig: Rig) -> None:
     rig.mesh.known.end_state, left = "FAILED", ["one"]
 

@@ -18,6 +18,7 @@ def changes_of_a_whole_run(rig: Rig) -> int:
     return rig.changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("written", [False, True])
 def test_after_a_kill_at_any_step_each_version_is_trained_on_and_decided_once(rig: Rig, written: bool) -> None:
     steps = changes_of_a_whole_run(rig)

@@ -118,6 +118,7 @@ def test_the_same_pid_after_a_reboot_is_another_process(tmp_path: Path) -> None:
     assert not replace(own, boot_id="another").lives
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("then", "how"),
     [

@@ -147,6 +147,7 @@ def test_a_done_evaluation_has_priority_over_a_queued_one() -> None:
         assert known(entries, how)[digest(1)].done
 
 
+@pytest.mark.long
 def test_csv_and_plot_are_written_atomically(curve: Any, raced: Any, tmp_path: Path) -> None:
     answer = curve("--csv", "c.csv", "--plot", "c.png")
     assert answer.code == 0, answer.err
@@ -276,6 +277,7 @@ def test_without_matplotlib_nothing_is_evaluated(curve: Any, raced: Any, monkeyp
     assert not asked(raced)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("curves", [1, len(FAMILY_COLORS), 40])
 def test_any_number_of_curves_can_be_drawn(tmp_path: Path, curves: int) -> None:
     evaluation = Evaluation(mean_return=3.0, variance=1.0, episodes=4)

@@ -74,6 +74,7 @@ def test_every_cell_becomes_a_tournament_and_the_result_compares_them(type_: Any
     assert answer.json["cells"][0]["curve"]["best_score"] == [120.0, 300.0, 480.0, 480.0]
 
 
+@pytest.mark.long
 def test_results_are_in_the_reported_folder(type_: Any, mesh: Any, spec: str, tmp_path: Path) -> None:
     arguments = "grid", spec, "strategy=pb2,softmax", "seed=0..1", "--orchestrator", mesh.address
     answer = type_(*arguments, "--output", "out", "--json")
@@ -106,6 +107,7 @@ def test_a_grown_grid_runs_only_its_new_cells(type_: Any, mesh: Any, spec: str) 
     assert [request.spec.seed for request in mesh.known.asked(pb.CreateTournamentRequest)] == [2, 3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", ["CANCELLED", "FAILED"])
 def test_a_cell_that_was_stopped_or_failed_is_resumed(
     type_: Any, mesh: Any, canned: Any, spec: str, state: str

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from podrace.cli.grid import plots
 from podrace.cli.grid.results import CellOutcome, Combination
 from podrace.cli.grid.statistics import BestScorePoint
@@ -25,6 +27,7 @@ def combination(name: str, *scores: float) -> Combination:
     return Combination({"algorithm": name}, {"algorithm": name}, tuple(runs))
 
 
+@pytest.mark.long
 def test_any_number_of_curves_is_drawn_with_a_legend(tmp_path: Path) -> None:
     path = tmp_path / "grid.png"
     plots.draw(path, [combination(f"algorithm{number}", 2.0, 4.0) for number in range(40)], title="many")

@@ -141,6 +141,7 @@ def test_an_account_value_is_sufficient_for_a_page() -> None:
     assert "table" not in [tag for tag, _ in read.tags]
 
 
+@pytest.mark.long
 def test_a_backtest_is_drawn_even_if_traces_are_missing(tmp_path: Path, evaluation: Evaluation) -> None:
     for name in ("whole", "part"):
         plots.draw_backtest(tmp_path / f"{name}.png", evaluation.traces, title=name)
@@ -163,6 +164,7 @@ split = "backtest"
 """
 
 
+@pytest.mark.long
 def test_a_finished_tournament_leaves_the_page_and_the_plot(type_: Any, mesh: Any, tmp_path: Path) -> None:
     (tmp_path / "stocks.toml").write_text(SPEC)
     fill(mesh.known.evaluation)

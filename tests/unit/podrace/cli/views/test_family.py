@@ -2,6 +2,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -135,6 +136,7 @@ def segments(found: dict[str, Position], born: dict[str, FamilyMember]) -> dict[
     return passed
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(parents=lists_of_parents, champion=st.integers(0, 59))
 def test_agents_do_not_overlap_and_no_edge_passes_through_another_agent(
