@@ -43,7 +43,7 @@ TEXTS = [
         "tests/**/*.py",
     )
     for path in sorted(REPOSITORY.glob(pattern))
-    if path.is_file()
+    if path.is_file() and "__pycache__" not in path.parts
 ]
 
 

@@ -72,16 +72,12 @@ def test_an_agent_is_trained_again_from_its_manifest_bit_for_bit(home):
     assert all(file["recorded"] == file["again"] for file in again["files"])
 
 
-def test_replaying_the_leaderboards_decisions_finds_no_differences(home):
+def test_a_replay_finds_no_difference_until_a_recorded_decision_is_altered(home):
     trained = home.json("train", str(home.spec("environment_steps = 60000", pool="maximum_pods = 2")))
     replayed = home.json("lineage", trained["tournament_id"], "--replay")
     assert replayed["differences"] == []
     assert replayed["agents"] >= 6
     assert replayed["submissions"] >= 12
-
-
-def test_an_altered_decision_is_found(home):
-    trained = home.json("train", str(home.spec("environment_steps = 40000")))
     with closing(sqlite3.connect(home.folders.leaderboard_database, isolation_level=None)) as database:
         # Marks an accepted candidate as refused, which no longer follows from the recorded history.
         changed = database.execute("update submissions set verdict = 2 where sequence = 1 and verdict != 2")
