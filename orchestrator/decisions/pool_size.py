@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from orchestrator.decisions.resources import Capacity, FreeResources, Resources
+from podrace import backoff
 
 SETTLING_SECONDS = 30.0
 """A younger pod has not used the memory it reserved yet, so the machine still reports that memory as available."""
@@ -235,7 +236,7 @@ def _approach(now: float, wanted: int, demand: Demand) -> PoolGrant:
 
 def backoff_seconds(deaths: int) -> float:
     """How long to wait before starting the next pod, after `deaths` useless pods in a row."""
-    return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (deaths - 1)) if deaths else 0.0
+    return backoff.exponential(deaths, FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
 
 
 def _may_grow(demand: Demand, counts: Mapping[str, int]) -> bool:

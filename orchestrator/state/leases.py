@@ -131,10 +131,6 @@ class Leases:
         """The newest lease of a pod, which is what it works on: a restarted pod may also hold older leases."""
         return next(reversed(self._by_pod.get(pod_id, {}).values()), None)
 
-    def is_pod_busy(self, pod_id: str) -> bool:
-        """Whether a pod holds a lease."""
-        return bool(self._by_pod.get(pod_id))
-
     def pod_activity(self, pod_id: str, now: float) -> PodActivity:
         """What a pod does, according to its latest report."""
         lease = self.latest_of_pod(pod_id)

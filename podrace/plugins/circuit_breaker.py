@@ -12,6 +12,8 @@ paused: for 10 s, 20 s, 40 s and so on, at most 600 s. One usable answer resets 
 import math
 from dataclasses import dataclass
 
+from podrace import backoff
+
 FAILURES_BEFORE_PAUSE = 2
 """Failures in a row after which the plugin is still called at the next step."""
 FIRST_PAUSE_SECONDS = 10.0
@@ -51,8 +53,4 @@ class CircuitBreaker:
 
 def pause_seconds(failures: int) -> float:
     """Returns for how long a plugin is paused after this many failures in a row: 0, 0, 10, 20, 40, ..., 600 s."""
-    doublings = failures - FAILURES_BEFORE_PAUSE - 1
-    if doublings < 0:
-        return 0.0
-    # The exponent is bounded because 2.0 ** 1024 overflows.
-    return min(FIRST_PAUSE_SECONDS * 2.0 ** min(doublings, 30), LONGEST_PAUSE_SECONDS)
+    return backoff.exponential(failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, forgiven=FAILURES_BEFORE_PAUSE)

@@ -18,8 +18,7 @@ from simulators.stocks.data import Prices
 INDICATOR_HISTORY_DAYS = 59
 """Rows (days or shorter bars) before the first usable one: the longest window, of close_60_sma, is then full."""
 TURBULENCE_WINDOW = 252
-TURBULENCE_HISTORY_DAYS = TURBULENCE_WINDOW + 1
-"""Days before the first usable one: a full window of returns before that day's own."""
+"""Days of returns before a day whose turbulence is known."""
 NEUTRAL = {"rsi_30": 50.0, "dx_30": 0.0, "cci_30": 0.0}
 """Values that replace an indicator where it is undefined because the intraday price did not move for a while."""
 

@@ -11,7 +11,7 @@ from simulators.stocks.data import Prices, load_prices
 from simulators.stocks.indicators import (
     INDICATOR_HISTORY_DAYS,
     NORMALIZATIONS,
-    TURBULENCE_HISTORY_DAYS,
+    TURBULENCE_WINDOW,
     market_features,
     technical_indicators,
     turbulence,
@@ -68,8 +68,8 @@ def test_averages_and_bands_have_the_windows_in_their_names(prices: Prices) -> N
 def test_turbulence_is_the_mahalanobis_distance_to_the_252_days_before(prices: Prices) -> None:
     returns = prices.close[1:] / prices.close[:-1] - 1
     index = turbulence(prices.close)
-    assert np.isnan(index[:TURBULENCE_HISTORY_DAYS]).all()
-    for row in (TURBULENCE_HISTORY_DAYS, 399):
+    assert np.isnan(index[: TURBULENCE_WINDOW + 1]).all()
+    for row in (TURBULENCE_WINDOW + 1, 399):
         past = returns[row - 1 - 252 : row - 1]
         surprise = returns[row - 1] - past.mean(0)
         expected = surprise @ np.linalg.inv(np.cov(past.T)) @ surprise
@@ -77,14 +77,14 @@ def test_turbulence_is_the_mahalanobis_distance_to_the_252_days_before(prices: P
 
 
 def test_turbulence_of_few_days_or_one_stock_is_defined(prices: Prices) -> None:
-    assert np.isnan(turbulence(prices.close[:TURBULENCE_HISTORY_DAYS])).all()
-    assert np.isfinite(turbulence(prices.close[:, :1])[TURBULENCE_HISTORY_DAYS:]).all()
+    assert np.isnan(turbulence(prices.close[: TURBULENCE_WINDOW + 1])).all()
+    assert np.isfinite(turbulence(prices.close[:, :1])[TURBULENCE_WINDOW + 1 :]).all()
 
 
 def test_turbulence_is_finite_when_a_price_does_not_move(prices: Prices) -> None:
     close = prices.close.copy()
     close[:, 1] = 7.0
-    assert np.isfinite(turbulence(close)[TURBULENCE_HISTORY_DAYS:]).all()
+    assert np.isfinite(turbulence(close)[TURBULENCE_WINDOW + 1 :]).all()
 
 
 def test_features_are_of_unit_size_on_real_prices() -> None:
