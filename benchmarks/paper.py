@@ -71,7 +71,7 @@ QUICK_PRICES = "synthetic:minute?symbols=5&days=120&seed=1"
 QUICK_STEPS = 16_384
 
 
-def tell(text: str) -> None:
+def notify(text: str) -> None:
     """Prints a message to standard error, separate from the results."""
     print(text, file=sys.stderr, flush=True)
 
@@ -153,11 +153,11 @@ def compare(
     peers = [name for name in PEERS if name in wanted]
     numbers = range(1, seeds + 1)
     found = list(
-        races.run([race(case, name, seed, budget, data) for seed in numbers for name in own], folder, tell=tell)
+        races.run([race(case, name, seed, budget, data) for seed in numbers for name in own], folder, notify=notify)
     )
-    have = peer_runs.available({name: pythons[name] for name in peers if name in pythons}, tell=tell)
+    have = peer_runs.available({name: pythons[name] for name in peers if name in pythons}, notify=notify)
     jobs = [peer_job(case, name, seed, budget, data) for seed in numbers for name in have]
-    found += peer_runs.run(jobs, have, folder, tell=tell)
+    found += peer_runs.run(jobs, have, folder, notify=notify)
     print_findings(case, found, [*own, *have])
 
 

@@ -1,7 +1,7 @@
 """Runs tournaments one after another on one embedded mesh, and appends a line to a file for each that has ended.
 
     races = [Race("docking", "truncation", seed, values), ...]
-    found = run(races, folder, tell=print)                     # continues an earlier, interrupted call
+    found = run(races, folder, notify=print)                     # continues an earlier, interrupted call
 
 The result of a race is stored in FOLDER/runs.jsonl under a digest of its specification: a changed race is a new race.
 The mesh's home is FOLDER/home; a tournament that was interrupted continues with its agents.
@@ -66,13 +66,13 @@ class Race:
         return Cell(labels, labels, resolved)
 
 
-def run(races: Sequence[Race], folder: Path, *, tell: Callable[[str], None]) -> list[Run]:
+def run(races: Sequence[Race], folder: Path, *, notify: Callable[[str], None]) -> list[Run]:
     """Runs the races without a result, in order; after Ctrl-C, the same call continues.
 
     Args:
         races: All races of the comparison.
         folder: Folder of the results and the mesh.
-        tell: Receives progress messages.
+        notify: Receives progress messages.
 
     Returns:
         The results of the races that have ended, including failures; for each race its last attempt.
@@ -82,14 +82,14 @@ def run(races: Sequence[Race], folder: Path, *, tell: Callable[[str], None]) -> 
     done = {run["name"]: run for run in read(folder / RUNS)}
     wanted = [cell for cell in cells if not done.get(cell.spec.name, {}).get("good")]
     if wanted:
-        code = _run(wanted, folder, tell)
+        code = _run(wanted, folder, notify)
         if code == EXIT_INTERRUPTED:
             raise SystemExit(code)
     done = {run["name"]: run for run in read(folder / RUNS)}
     return [done[cell.spec.name] for cell in cells if cell.spec.name in done]
 
 
-def _run(cells: Sequence[Cell], folder: Path, tell: Callable[[str], None]) -> int:
+def _run(cells: Sequence[Cell], folder: Path, notify: Callable[[str], None]) -> int:
     # Pods find the tasks of the benchmarks in the same way as a user's simulator.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     settings = Settings((folder / "home").resolve(), orchestrator="", debug=False, as_json=False)
@@ -97,8 +97,8 @@ def _run(cells: Sequence[Cell], folder: Path, tell: Callable[[str], None]) -> in
 
     async def command(interrupts: Interrupts) -> int:
         Folders.of(settings.home).make_home()
-        screen = Lines(folder / RUNS, tell)
-        async with session.open_client(settings, Use.TRAIN, interrupts, notify=tell) as client:
+        screen = Lines(folder / RUNS, notify)
+        async with session.open_client(settings, Use.TRAIN, interrupts, notify=notify) as client:
             with interrupts.polite() as stop:
                 await Runner(settings, client, grid, screen, stop).run(parallel=1)
         return EXIT_INTERRUPTED if interrupts.count else 0 if grid.complete else EXIT_FAILED
@@ -109,9 +109,9 @@ def _run(cells: Sequence[Cell], folder: Path, tell: Callable[[str], None]) -> in
 class Lines(GridLines):
     """Reports the progress of races, and writes a line for each that has ended."""
 
-    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, notify: Callable[[str], None]) -> None:
         """Writes lines to the end of `path`."""
-        super().__init__(tell)
+        super().__init__(notify)
         self._path = path
 
     def ended(self, cell: Cell, outcome: CellOutcome) -> None:

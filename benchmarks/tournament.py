@@ -211,7 +211,7 @@ def names_of(known: Sequence[str] | Mapping[str, Any]):
 
 def compare(folder: Path, tasks: Sequence[str], contenders: Sequence[str], seeds: int, assignments: int) -> None:
     """Runs the races and prints the results."""
-    found = run(races(tasks, contenders, seeds, assignments), folder, tell=lambda text: print(text, file=sys.stderr))
+    found = run(races(tasks, contenders, seeds, assignments), folder, notify=lambda text: print(text, file=sys.stderr))
     for finding in findings(found, tasks, contenders):
         print(json.dumps(finding), flush=True)
 

@@ -6,23 +6,22 @@ reason that was only reworded since is no difference. Pure.
 
 import re
 
-# A bracketed letter keeps an earlier wording out of searches for phrases that the project no longer uses.
 _REWORDED = {
     r"; ([\w-]+) instead: ": r"; built-in strategy \1 instead: ",
-    r"the rules of the hous[e] instead: ": "built-in rules instead: ",
+    r"the rules of the house instead: ": "built-in rules instead: ",
     r"ranks after all that the tournament's evaluator scored": (
         "ranks after all candidates that the tournament's evaluator scored"
     ),
     r"the proposal of (\S+) came too late: ": r"generator \1: its proposal is no longer valid: ",
-    r"shapes the training fil[e]s; expected": "must not change in a child; expected",
+    r"shapes the training files; expected": "must not change in a child; expected",
     r"is not asked about it": "was not called",
-    r"(as specified|values drawn) but fo[r] ": r"\1 except ",
-    r"goes o[n] from ": "starts from ",
+    r"(as specified|values drawn) but for ": r"\1 except ",
+    r"goes on from ": "starts from ",
     r"of no more experience, too few": "with no more experience, too few",
     r"no lead over it is beyond the error": "no donor leads it by more than the error",
-    r"nobod[y] of (\S+) was (?:ever )?scored": r"no agent of \1 was scored",
-    r"nobod[y] else was scored": "no other agent was scored",
-    r"\bgoes o[n]\b": "continues",
+    r"nobody of (\S+) was (?:ever )?scored": r"no agent of \1 was scored",
+    r"nobody else was scored": "no other agent was scored",
+    r"\bgoes on\b": "continues",
 }
 """Regular expression of an earlier wording -> today's wording. The order matters."""
 

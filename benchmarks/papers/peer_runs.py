@@ -23,14 +23,14 @@ PACKAGES = {SB3: "stable_baselines3", RLLIB: "ray"}
 DEADLINE_SECONDS = 4 * 3600.0
 
 
-def available(pythons: Mapping[str, str], *, tell: Callable[[str], None]) -> dict[str, str]:
+def available(pythons: Mapping[str, str], *, notify: Callable[[str], None]) -> dict[str, str]:
     """Returns the interpreters that have their peer installed; reports the peers that are skipped."""
     found = {}
     for peer, python in pythons.items():
         if _has(python, PACKAGES[peer]):
             found[peer] = python
         else:
-            tell(f"{peer} is skipped: {python} has no {PACKAGES[peer]}; see benchmarks/peers.py --help")
+            notify(f"{peer} is skipped: {python} has no {PACKAGES[peer]}; see benchmarks/peers.py --help")
     return found
 
 
@@ -41,7 +41,9 @@ def _has(python: str, package: str) -> bool:
     return subprocess.run([python, "-c", code], check=False).returncode == 0
 
 
-def run(jobs: Sequence[PeerJob], pythons: Mapping[str, str], folder: Path, *, tell: Callable[[str], None]) -> list[Run]:
+def run(
+    jobs: Sequence[PeerJob], pythons: Mapping[str, str], folder: Path, *, notify: Callable[[str], None]
+) -> list[Run]:
     """Runs the jobs without a result, in order.
 
     Returns:
@@ -52,7 +54,7 @@ def run(jobs: Sequence[PeerJob], pythons: Mapping[str, str], folder: Path, *, te
     done = {run["name"]: run for run in read(folder / RUNS)}
     for job in jobs:
         if job.peer in pythons and not done.get(job.name, {}).get("good"):
-            tell(f"{job.case}: {job.peer}, seed {job.seed}")
+            notify(f"{job.case}: {job.peer}, seed {job.seed}")
             append(folder / RUNS, _run(job, pythons[job.peer]))
     done = {run["name"]: run for run in read(folder / RUNS)}
     return [done[job.name] for job in jobs if job.name in done]

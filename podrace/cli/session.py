@@ -8,7 +8,7 @@ from podrace import rpc
 from podrace.cli import EXIT_INTERRUPTED
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings
-from podrace.cli.terminal.output import tell
+from podrace.cli.terminal.output import notify
 from podrace.client import Client, resolve
 from podrace.errors import Cancelled, DeadlineExceeded, NotFound, Unavailable
 from podrace.mesh.home import Folders
@@ -62,7 +62,7 @@ def run_query(settings: Settings, query: Callable[[Client], Awaitable[int]]) -> 
 
 @contextlib.asynccontextmanager
 async def open_client(
-    settings: Settings, use: Use, interrupts: Interrupts, *, notify: Callable[[str], None] = tell
+    settings: Settings, use: Use, interrupts: Interrupts, *, notify: Callable[[str], None] = notify
 ) -> AsyncIterator[Client]:
     """Connects to the named orchestrator, to the running mesh of the home, or to a mesh started for the block.
 

@@ -1,4 +1,4 @@
-"""Checks of code blocks that run nothing: what each language's parser, or a dry run, can tell.
+"""Checks of code blocks that run nothing: what each language's parser, or a dry run, can find.
 
 problem = CHECKS[block.language](block.text)    # None, or a line that says what is wrong
 """

@@ -24,7 +24,7 @@ from podrace.tournament.v1 import tournament_pb2
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 ADDRESS = "10.96.0.51"
-Tell = Callable[[str, float], None]
+Record = Callable[[str, float], None]
 KILL_WORKER = """
 import os, pathlib
 for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
@@ -35,7 +35,7 @@ COMPLETED = tournament_pb2.TOURNAMENT_STATE_COMPLETED
 
 
 @pytest.fixture
-def tell(capfd: pytest.CaptureFixture[str]) -> Tell:
+def record(capfd: pytest.CaptureFixture[str]) -> Record:
     """Returns a function that prints a measurement in the format of the benchmarks."""
 
     def print_line(metric: str, seconds: float) -> None:
@@ -100,9 +100,9 @@ ENDLESS = {
 }
 
 
-async def test_two_pods_train_cartpole_and_everything_is_removed(mesh: Mesh, tell: Tell) -> None:
+async def test_two_pods_train_cartpole_and_everything_is_removed(mesh: Mesh, record: Record) -> None:
     tournament = await mesh.create(pool__minimum_pods=2, pool__maximum_pods=2, **SMALL)
-    tell("create_tournament_to_first_environment_step", await until(lambda: mesh.steps(tournament), "steps"))
+    record("create_tournament_to_first_environment_step", await until(lambda: mesh.steps(tournament), "steps"))
     await until(lambda: len(mesh.running()) == 2, "two pods")
 
     async def over() -> bool:
@@ -141,7 +141,7 @@ async def test_killed_pods_are_replaced_and_a_restarted_orchestrator_adopts_its_
 
 
 async def test_the_pod_of_a_drained_node_returns_its_agent_and_the_next_one_waits_for_capacity(
-    mesh: Mesh, tell: Tell
+    mesh: Mesh, record: Record
 ) -> None:
     """Eviction, cordon, and the reason in the events; afterwards the node accepts pods again."""
     tournament = await mesh.create(
@@ -171,7 +171,9 @@ async def test_the_pod_of_a_drained_node_returns_its_agent_and_the_next_one_wait
         published = await mesh.steps(tournament)
     finally:
         mesh.kubectl("uncordon", node)
-    tell("capacity_to_a_pod_training", await until(lambda: grown(mesh, tournament, published), "training to continue"))
+    record(
+        "capacity_to_a_pod_training", await until(lambda: grown(mesh, tournament, published), "training to continue")
+    )
     assert await handed_back(mesh, tournament)
 
 
@@ -193,7 +195,7 @@ async def test_a_pod_that_lost_a_role_publishes_and_is_replaced(mesh: Mesh) -> N
     await until(lambda: handed_back(mesh, tournament), "its agent to be assigned again")
 
 
-async def test_the_agent_of_an_evicted_pod_continues_in_another(mesh: Mesh, tell: Tell) -> None:
+async def test_the_agent_of_an_evicted_pod_continues_in_another(mesh: Mesh, record: Record) -> None:
     """On a cluster of one node, the other pod runs on the same node."""
     tournament = await mesh.create(pool__minimum_pods=1, pool__maximum_pods=1, **SMALL, **ENDLESS)
     await until(lambda: mesh.steps(tournament), "steps")
@@ -203,7 +205,7 @@ async def test_the_agent_of_an_evicted_pod_continues_in_another(mesh: Mesh, tell
     mesh.kubectl("delete", "pod", victim)
     await until(lambda: victim not in mesh.running() and mesh.running(), "another pod")
     await until(lambda: grown(mesh, tournament, seen), "training to continue")
-    tell("pod_evicted_to_its_agent_training_again", time.monotonic() - begin)
+    record("pod_evicted_to_its_agent_training_again", time.monotonic() - begin)
     assert await handed_back(mesh, tournament)
 
 

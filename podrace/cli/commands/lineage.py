@@ -13,7 +13,7 @@ from podrace.cli.commands import retrain as retraining
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import check_file, whole_file
 from podrace.cli.terminal.options import Settings, mesh_options
-from podrace.cli.terminal.output import show, show_json, tell
+from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views import family, family_svg, json_shapes
 from podrace.cli.views.family import FamilyMember, Members
 from podrace.cli.views.tables import EscapingTable
@@ -262,7 +262,7 @@ def _draw(path: Path, members: Members, tournament: Tournament) -> None:
     text = family_svg.draw(members, family.lay_out(members, line), line, title=title)
     with whole_file(path, "--svg") as place:
         place.write_text(text, encoding="utf-8")
-    tell(f"the family tree is in {path}")
+    notify(f"the family tree is in {path}")
 
 
 # --- one agent ---------------------------------------------------------------------------------------------------

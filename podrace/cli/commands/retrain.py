@@ -21,7 +21,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.cli import EXIT_FAILED
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import Settings
-from podrace.cli.terminal.output import show, show_json, tell
+from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.tables import NOTHING, plain_table
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
@@ -73,7 +73,7 @@ async def retrain(settings: Settings, agent_id: str, candidates: Sequence[Candid
         why = "it was never scored" if not digests else f"all of its {len(digests)} scored checkpoints were deleted"
         raise FailedPrecondition(f"agent {agent_id}: there is no checkpoint to compare with: {why}")
     target = max(recorded, key=lambda digest: recorded[digest].environment_steps)
-    tell(f"training {agent_id} again for {formats.count(recorded[target].environment_steps)} steps")
+    notify(f"training {agent_id} again for {formats.count(recorded[target].environment_steps)} steps")
     answer = await _run(uri, target, debug=settings.debug)
     again = [json_format.ParseDict(entry, Manifest(), ignore_unknown_fields=True) for entry in answer["manifests"]]
     compared = compare(list(recorded.values()), again)

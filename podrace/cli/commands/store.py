@@ -14,7 +14,7 @@ from podrace.checkpoint_store.store import PROBE_AGENT_ID, CheckpointStore, chec
 from podrace.cli import EXIT_FAILED
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import output_options
-from podrace.cli.terminal.output import show, show_json, tell
+from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.tables import NOTHING, plain_table
 from podrace.errors import NotFound
 from podrace.mesh.store_choice import DEADLINE_SECONDS
@@ -62,7 +62,7 @@ def store() -> None:
 def check(uri: str, create: bool, wait_seconds: float, as_json: bool, debug: bool) -> int:
     """Test that a store keeps objects and supports conditional writes, and measure its speed."""
     if create and create_store(uri, deadline_seconds=wait_seconds):
-        tell(f"{uri}: created the bucket")
+        notify(f"{uri}: created the bucket")
     opened = _open(uri, debug, deadline_seconds=wait_seconds)  # performs the test and raises if it fails
     trial = os.urandom(TRIAL_BYTES)
     write_seconds, name = _timed(lambda: opened.put_object(trial))
@@ -169,7 +169,7 @@ def _show_garbage(uri: str, garbage: Garbage, *, deleted: bool) -> None:
     amount = f"{formats.things(len(garbage.objects), 'object')} with {formats.count(garbage.size_bytes)}B"
     show(f"{uri}: {amount} {'deleted' if deleted else 'can be deleted with --delete'}")
     if garbage.scored:
-        tell(f"{formats.things(garbage.scored, 'scored checkpoint')} kept: a board may need them (see --boards-gone)")
+        notify(f"{formats.things(garbage.scored, 'scored checkpoint')} kept: a board may need them (see --boards-gone)")
 
 
 def _open_existing(uri: str, debug: bool, *, only_reading: bool) -> CheckpointStore:

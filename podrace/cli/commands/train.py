@@ -14,7 +14,7 @@ from podrace.cli.results.report import make_report, render
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options
-from podrace.cli.terminal.output import console, show, show_json, tell
+from podrace.cli.terminal.output import console, notify, show, show_json
 from podrace.cli.terminal.plugin_fallbacks import describe_fallbacks
 from podrace.cli.views import json_shapes
 from podrace.cli.views.live_table import LiveTable
@@ -92,8 +92,8 @@ async def _train(
     """Creates or resumes a tournament, follows it to its end, and writes its report."""
     # Results are written to the home in any case, so check early that it is writable.
     Folders.of(settings.home).make_home()
-    screen = LiveTable(console(stderr=True)) if sys.stderr.isatty() else PlainLines(tell)
-    async with session.open_client(settings, Use.TRAIN, interrupts, notify=screen.tell) as client:
+    screen = LiveTable(console(stderr=True)) if sys.stderr.isatty() else PlainLines(notify)
+    async with session.open_client(settings, Use.TRAIN, interrupts, notify=screen.notify) as client:
         if ancestor and isinstance(wanted, TournamentSpec):
             _, checkpoint = await find_checkpoint(client, ancestor, where=settings.where)
             wanted.evolution.ancestor_agent_id = checkpoint.agent_id
@@ -134,21 +134,21 @@ async def _follow(
                 await wait_for_pods_to_exit(client, view, deadline_seconds=PODS_EXIT_SECONDS)
                 screen.draw(view)
     except asyncio.CancelledError:
-        tell(_how_to_resume(settings, tournament))
+        notify(_how_to_resume(settings, tournament))
         raise
     return view.tournament
 
 
 async def _report(settings: Settings, client: Client, tournament: Tournament) -> None:
     tournament_id, folder = tournament.tournament_id, _folder(settings, tournament)
-    tell(f"{tournament_id} is complete: {tournament.reason}")
-    await _tell_failures(client, tournament)
+    notify(f"{tournament_id} is complete: {tournament.reason}")
+    await _report_failures(client, tournament)
     for fallbacks in await client.count_fallbacks(tournament):
-        tell(describe_fallbacks(fallbacks))
+        notify(describe_fallbacks(fallbacks))
     if not tournament.champion_manifest_digest:
-        tell("no agent was scored before the end, so there is no report")
+        notify("no agent was scored before the end, so there is no report")
         return
-    report = await make_report(client, tournament, folder, tell=tell)
+    report = await make_report(client, tournament, folder, notify=notify)
     if settings.as_json:
         return
     champion = formats.short(tournament.best_agent_id, tournament_id)
@@ -161,12 +161,12 @@ async def _report(settings: Settings, client: Client, tournament: Tournament) ->
         show(f"  {file.name}")
 
 
-async def _tell_failures(client: Client, tournament: Tournament) -> None:
+async def _report_failures(client: Client, tournament: Tournament) -> None:
     """Reports how many agents failed, and why the last of them did."""
     if tournament.failed_agents:
         events = await client.list_events(tournament.tournament_id)
         last = next((event.message for event in reversed(events) if event.kind == AGENT_FAILED), "")
-        tell(f"failed: {tournament.failed_agents} of {formats.things(tournament.agents, 'agent')}; the last: {last}")
+        notify(f"failed: {tournament.failed_agents} of {formats.things(tournament.agents, 'agent')}; the last: {last}")
 
 
 def _conclude(settings: Settings, tournament: Tournament, interrupts: Interrupts) -> int:
@@ -180,7 +180,7 @@ def _conclude(settings: Settings, tournament: Tournament, interrupts: Interrupts
     if tournament.state == TOURNAMENT_STATE_FAILED:
         raise FailedPrecondition(f"tournament {tournament.tournament_id} failed: {tournament.reason}")
     if tournament.state == TOURNAMENT_STATE_CANCELLED:
-        tell(f"{tournament.tournament_id} is cancelled: {tournament.reason}; {_how_to_resume(settings, tournament)}")
+        notify(f"{tournament.tournament_id} is cancelled: {tournament.reason}; {_how_to_resume(settings, tournament)}")
     if interrupts.count:
         return EXIT_INTERRUPTED
     return 0 if tournament.state == TOURNAMENT_STATE_COMPLETED else EXIT_FAILED

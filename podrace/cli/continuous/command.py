@@ -21,7 +21,7 @@ from podrace.cli.continuous.source import ENDPOINTS, S3, LocalSource, Source
 from podrace.cli.continuous.spec import check_reference
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options
-from podrace.cli.terminal.output import show, show_json, tell
+from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.plain_lines import PlainLines
 from podrace.config import unknown
 from podrace.errors import InvalidArgument, NotFound, PodraceError
@@ -177,7 +177,7 @@ def _arguments(
 async def _train(settings: Settings, plan: TrainingPlan, name: str, spec: str, interrupts: Interrupts) -> int:
     """Trains until it is interrupted."""
     terminal = sys.stderr.isatty()
-    say = tell if terminal else tables.timed(tell)
+    say = notify if terminal else tables.timed(notify)
     with interrupts.polite() as stop, process.hold(plan.folder, name) as lock:
         journal = Journal.open(plan.folder, name=name, reference=_absolute(plan.reference))
         journal.change(spec=str(Path(spec).absolute()), trouble="")

@@ -96,10 +96,10 @@ def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
-def timed(tell: Callable[[str], None]) -> Callable[[str], None]:
+def timed(notify: Callable[[str], None]) -> Callable[[str], None]:
     """Returns a function that writes a line with the current time, for a log."""
 
-    def tell_timed(line: str) -> None:
-        tell(f"{datetime.now().isoformat(sep=' ', timespec='seconds')} {line}")
+    def notify_timed(line: str) -> None:
+        notify(f"{datetime.now().isoformat(sep=' ', timespec='seconds')} {line}")
 
-    return tell_timed
+    return notify_timed

@@ -34,7 +34,7 @@ from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import check_file, whole_file
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options, parse_options
-from podrace.cli.terminal.output import show, show_json, tell
+from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.tables import NOTHING, plain_table
 from podrace.client import Client
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
@@ -116,7 +116,7 @@ async def _run(settings: Settings, request: CurveRequest, interrupts: Interrupts
         for tournament in {entry.tournament_id: entry for entry in found}.values():
             snapshots = chosen_of[tournament.tournament_id]
             how = settings_of(request, tournament)
-            results = await evaluate_snapshots(client, tournament, snapshots, how, tell)
+            results = await evaluate_snapshots(client, tournament, snapshots, how, notify)
             points += points_of(snapshots, results)
             failures |= results.failures
     environments = {entry.tournament_id: entry.spec.environment.id for entry in found}
@@ -200,7 +200,7 @@ def _answer(
     if not points:
         raise FailedPrecondition(f"no snapshot could be evaluated: {next(iter(failures.values()))}")
     for digest, error in failures.items():
-        tell(f"snapshot {digest[:12]} is omitted: {error}")
+        notify(f"snapshot {digest[:12]} is omitted: {error}")
     if request.csv is not None:
         with whole_file(request.csv, "--csv") as place:
             place.write_text(csv_text(points))
@@ -213,7 +213,7 @@ def _answer(
         show(points_table(points))
     for path in (request.csv, request.plot):
         if path is not None:
-            tell(f"wrote {path}")
+            notify(f"wrote {path}")
     return EXIT_FAILED if failures else 0
 
 

@@ -22,7 +22,7 @@ from podrace.tournament.v1.tournament_pb2 import Tournament
 
 QUEUED_AT_ONCE = 8
 """More than enough to keep the pods of an ended tournament busy, and few enough to leave behind after an interrupt."""
-TELL_SECONDS = 10.0
+MESSAGE_SECONDS = 10.0
 """Time between two progress messages."""
 
 
@@ -75,7 +75,7 @@ async def evaluate_snapshots(
     tournament: Tournament,
     snapshots: Sequence[Snapshot],
     how: EvaluationSettings,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> SnapshotEvaluations:
     """Evaluates every policy once, even if several snapshots refer to it.
 
@@ -84,7 +84,7 @@ async def evaluate_snapshots(
         tournament: Tournament of the snapshots.
         snapshots: The snapshots in the order in which they are evaluated.
         how: How they are evaluated.
-        tell: Receives progress messages.
+        notify: Receives progress messages.
 
     Raises:
         PodraceError: The mesh does not answer. Evaluations that fail are listed in the result instead.
@@ -97,7 +97,7 @@ async def evaluate_snapshots(
         {digest: before[digest].evaluation for digest in checkpoints if _is_done(before, digest)}
     )
     missing = [checkpoint for digest, checkpoint in checkpoints.items() if digest not in results.evaluations]
-    messages = _ProgressMessages(tournament.tournament_id, len(missing), tell)
+    messages = _ProgressMessages(tournament.tournament_id, len(missing), notify)
     messages.begin(formats.things(len(snapshots), "snapshot"), len(results.evaluations), how.episodes)
     slots = asyncio.Semaphore(QUEUED_AT_ONCE)
 
@@ -156,8 +156,8 @@ async def _evaluate(
 class _ProgressMessages:
     """Reports the progress of the evaluations from time to time."""
 
-    def __init__(self, name: str, wanted: int, tell: Callable[[str], None]) -> None:
-        self._name, self._wanted, self._tell = name, wanted, tell
+    def __init__(self, name: str, wanted: int, notify: Callable[[str], None]) -> None:
+        self._name, self._wanted, self._notify = name, wanted, notify
         self._done, self._last = 0, time.monotonic()
 
     def begin(self, snapshots: str, evaluated: int, episodes: int) -> None:
@@ -166,10 +166,10 @@ class _ProgressMessages:
             line += f", {evaluated} already evaluated"
         if self._wanted:
             line += f", evaluating {self._wanted} on {formats.things(episodes, 'episode')} each"
-        self._tell(line)
+        self._notify(line)
 
     def one_more(self) -> None:
         self._done += 1
-        if self._done < self._wanted and time.monotonic() - self._last >= TELL_SECONDS:
+        if self._done < self._wanted and time.monotonic() - self._last >= MESSAGE_SECONDS:
             self._last = time.monotonic()
-            self._tell(f"{self._name}: {self._done} of {self._wanted} evaluated")
+            self._notify(f"{self._name}: {self._done} of {self._wanted} evaluated")

@@ -16,7 +16,7 @@ from podrace.cli.grid.run import Runner
 from podrace.cli.grid.screen import GridLines, GridTable
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options
-from podrace.cli.terminal.output import console, show, show_json, tell
+from podrace.cli.terminal.output import console, notify, show, show_json
 from podrace.errors import Unimplemented
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
@@ -73,14 +73,14 @@ async def _run(settings: Settings, wanted: Grid, parallel: int, interrupts: Inte
     # Results are written in any case, so check early that the folders are writable.
     Folders.of(settings.home).make_home()
     results.write(wanted)
-    screen = GridTable(console(stderr=True)) if sys.stderr.isatty() else GridLines(tell)
+    screen = GridTable(console(stderr=True)) if sys.stderr.isatty() else GridLines(notify)
     try:
-        async with session.open_client(settings, Use.TRAIN, interrupts, notify=screen.tell) as client:
+        async with session.open_client(settings, Use.TRAIN, interrupts, notify=screen.notify) as client:
             with interrupts.polite() as stop, screen:
                 await Runner(settings, client, wanted, screen, stop).run(parallel=parallel)
     finally:
         if not wanted.complete:
-            tell(f"{_done(wanted)}; run the same command to continue")
+            notify(f"{_done(wanted)}; run the same command to continue")
     _conclude(settings, wanted)
     if interrupts.count:
         return EXIT_INTERRUPTED
@@ -99,7 +99,7 @@ def _conclude(settings: Settings, wanted: Grid) -> None:
         try:
             plots.draw(wanted.folder / "grid.png", combinations, title=wanted.name)
         except Unimplemented as error:
-            tell(error.message)
+            notify(error.message)
     if settings.as_json:
         show_json(results.grid_values(wanted))
         return

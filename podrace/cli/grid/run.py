@@ -112,7 +112,7 @@ class Runner:
         if found.state not in (TOURNAMENT_STATE_CANCELLED, TOURNAMENT_STATE_FAILED):
             return found
         ended = f"which was {formats.state(found).lower()}: {found.reason}"
-        self._screen.tell(f"{cell.title}: resuming {found.tournament_id}, {ended}")
+        self._screen.notify(f"{cell.title}: resuming {found.tournament_id}, {ended}")
         return await self._client.resume_tournament(found.tournament_id)
 
     async def _follow(self, cell: Cell, tournament: Tournament) -> Tournament:
@@ -155,12 +155,12 @@ class Runner:
         folder = Folders.of(self._settings.home).tournament(tournament.tournament_id)
         path = folder / "report.json"
         if not path.exists() and tournament.champion_manifest_digest and not self._stop.is_set():
-            tell = functools.partial(self._tell, cell)
-            await make_report(self._client, tournament, folder, tell=tell)
+            notify = functools.partial(self._notify, cell)
+            await make_report(self._client, tournament, folder, notify=notify)
         return _read_reports(path)
 
-    def _tell(self, cell: Cell, line: str) -> None:
-        self._screen.tell(f"{cell.title}: {line}")
+    def _notify(self, cell: Cell, line: str) -> None:
+        self._screen.notify(f"{cell.title}: {line}")
 
 
 def _read_reports(path: Path) -> Mapping[str, Any]:

@@ -89,15 +89,15 @@ class GridTable(LiveArea):
     def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         """Reports why a cell failed; a successful cell is visible in the table."""
         if not outcome.good:
-            self.tell(f"{cell.title}: {outcome.state.lower()}: {outcome.reason}")
+            self.notify(f"{cell.title}: {outcome.state.lower()}: {outcome.reason}")
 
 
 class GridLines:
     """Writes a line for each running cell every `LINE_SECONDS`, and a line for each cell that has ended."""
 
-    def __init__(self, tell: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, notify: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         """Takes the function that writes a line, and a monotonic clock in seconds."""
-        self.tell = tell
+        self.notify = notify
         self._clock = clock
         self._due: dict[str, float] = {}
 
@@ -116,15 +116,15 @@ class GridLines:
             view = views.get(cell.spec.name)
             if view is not None and now >= self._due.get(cell.spec.name, now):
                 self._due[cell.spec.name] = now + LINE_SECONDS
-                self.tell(f"{cell.title}:  {line(view, now=now)}")
+                self.notify(f"{cell.title}:  {line(view, now=now)}")
 
     def ended(self, cell: Cell, outcome: CellOutcome) -> None:
         """Reports how a cell ended."""
         if outcome.score is None or outcome.standard_error is None or not outcome.good:
-            self.tell(f"{cell.title}:  {outcome.state}  {outcome.reason}")
+            self.notify(f"{cell.title}:  {outcome.state}  {outcome.reason}")
             return
         score = formats.score(outcome.score, outcome.standard_error)
         steps = f"{formats.count(outcome.environment_steps)} steps"
-        self.tell(
+        self.notify(
             f"{cell.title}:  {outcome.state}  return {score}  {steps}  {formats.duration(outcome.training_seconds)}"
         )

@@ -42,7 +42,7 @@ class ChampionReport:
 
 
 async def make_report(
-    client: Client, tournament: Tournament, folder: Path, *, tell: Callable[[str], None]
+    client: Client, tournament: Tournament, folder: Path, *, notify: Callable[[str], None]
 ) -> ChampionReport:
     """Evaluates the champion for each report of the specification and writes plots, pages and report.json.
 
@@ -50,7 +50,7 @@ async def make_report(
         client: Client of the mesh.
         tournament: A completed tournament.
         folder: Folder for the files; created if it does not exist.
-        tell: Receives lines for the user.
+        notify: Receives lines for the user.
 
     Raises:
         PodraceError: The leaderboard does not answer, or the files cannot be written. An evaluation that fails is
@@ -59,14 +59,14 @@ async def make_report(
     champion = Checkpoint(agent_id=tournament.best_agent_id, manifest_digest=tournament.champion_manifest_digest)
     report = ChampionReport(champion)
     for name, spec in sorted(tournament.spec.reports.items()):
-        tell(f"evaluating the champion: {name}")
+        notify(f"evaluating the champion: {name}")
         await _evaluate(client, tournament, name, spec, report)
     submissions = await client.list_submissions(tournament)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FailedPrecondition(f"results cannot be written to {folder}: {error.strerror}") from None
-    _write(folder, tournament, submissions, report, tell)
+    _write(folder, tournament, submissions, report, notify)
     return report
 
 
@@ -86,14 +86,14 @@ def _write(
     tournament: Tournament,
     submissions: Sequence[Candidate],
     report: ChampionReport,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
     _write_pages(folder, tournament, report)
     try:
         plots.draw_learning_curves(folder / "learning_curves.png", tournament, submissions)
         _draw_accounts(folder, tournament, report)
     except Unimplemented as error:
-        tell(error.message)
+        notify(error.message)
     _write_json(folder / "report.json", json_shapes.result(tournament, folder) | {"reports": _reports(report)})
 
 

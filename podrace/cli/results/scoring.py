@@ -8,7 +8,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.terminal import formats
-from podrace.cli.terminal.output import tell
+from podrace.cli.terminal.output import notify
 from podrace.client import Client
 from podrace.client.scores import standard_error
 from podrace.errors import DeadlineExceeded, FailedPrecondition, Unavailable
@@ -76,7 +76,7 @@ async def _result(client: Client, evaluation_id: str) -> Evaluation:
                 raise FailedPrecondition(f"evaluation {evaluation_id} failed: {answer.error}")
             if answer.done:
                 if fault := answer.evaluation.evaluator_fault:
-                    tell(f"{evaluation_id} was scored by the built-in evaluator instead of the plugin: {fault}")
+                    notify(f"{evaluation_id} was scored by the built-in evaluator instead of the plugin: {fault}")
                 return answer.evaluation
         await asyncio.sleep(POLL_SECONDS)
 

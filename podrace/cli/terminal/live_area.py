@@ -30,6 +30,6 @@ class LiveArea:
         """Replaces the content."""
         self._live.update(content, refresh=True)
 
-    def tell(self, line: str) -> None:
+    def notify(self, line: str) -> None:
         """Prints a message above the area."""
         self.console.print(printable(line), style="yellow")

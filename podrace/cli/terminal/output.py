@@ -56,6 +56,6 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def tell(line: str) -> None:
+def notify(line: str) -> None:
     """Writes a message for the user to stderr, on one line."""
     click.echo(printable(line), err=True)

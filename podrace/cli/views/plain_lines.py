@@ -38,9 +38,9 @@ def line(view: TournamentView, *, now: float) -> str:
 class PlainLines:
     """Writes a line every `LINE_SECONDS`, and one when the tournament has ended."""
 
-    def __init__(self, tell: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, notify: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         """Takes the function that writes a line, and a monotonic clock in seconds."""
-        self.tell = tell
+        self.notify = notify
         self._clock = clock
         self._due = clock()
 
@@ -58,4 +58,4 @@ class PlainLines:
         ended = view.tournament.state in END_STATES
         if now >= self._due or (ended and self._due < math.inf):
             self._due = math.inf if ended else now + LINE_SECONDS
-            self.tell(line(view, now=now))
+            self.notify(line(view, now=now))

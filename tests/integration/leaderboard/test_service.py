@@ -169,7 +169,7 @@ async def test_every_strategy_serves_and_is_replayed(client: Any, strategy: str)
     assert (replayed.agents, list(replayed.differences)) == (14, [])
 
 
-async def test_statistics_and_replay_tell_of_what_happened(client: Any) -> None:
+async def test_statistics_and_replay_report_what_happened(client: Any) -> None:
     for number in range(6):
         await client.submit(await client.generate(number), float(number % 4))
     statistics = await client.call(client.reading.GetStatistics, pb.GetStatisticsRequest(tournament_id=TOURNAMENT))
