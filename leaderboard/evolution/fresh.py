@@ -6,19 +6,26 @@ They depend only on the specification, its seed, the number of the agent, and th
 Algorithms take turns in proportion to their ratios. The algorithm of each number is fixed, and among the first numbers
 the shares are as exact as whole agents allow (1 : 1 : 1 gives each algorithm one agent in three). The first agent of an
 algorithm has exactly the values of the specification; for later ones, searched values are drawn.
+
+A tournament that is not synchronous may instead give the turns by pod time (`turn_by_pod_time`): agents of different
+algorithms, and agents that are stopped early or continued, do not take the same time, so equal numbers of agents are
+not equal shares of the pods.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
 from leaderboard.evolution.space import Value, declared_values, spaces_of
 from leaderboard.seeding import stream
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 SMALLEST_RATIO = 1_000_000
 """A ratio less than one in this many of the largest counts as 0."""
+
+NO_TIMES: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,53 @@ def turn_of(spec: TournamentSpec, number: int, left: Collection[str] = ()) -> Tu
     ratios = {name: algorithm.ratio for name, algorithm in spec.algorithms.items()}
     turns = _turns({name: ratio for name, ratio in ratios.items() if name not in left}, number)
     return Turn(turns[-1], first=number < len(turns) and turns[-1] not in turns[:-1])
+
+
+def turn_by_pod_time(spec: TournamentSpec, pod_seconds: Mapping[str, float], left: Collection[str] = ()) -> Turn:
+    """Returns the algorithm whose pod time is furthest below its share, in seconds; among equals, the first by name.
+
+    An algorithm without any agent comes before all others, the one with the largest ratio first. However long the
+    agents of each algorithm take, the shares of pod time therefore approach the ratios.
+
+    Args:
+        spec: Resolved specification.
+        pod_seconds: Pod time by algorithm, of all agents that were generated: finished, stopped or running. It must
+            name every algorithm that has an agent, even if the agent has taken no time yet. The unit is irrelevant as
+            long as it is the same for all: core-seconds if the pods differ in cores.
+        left: Algorithms that have left the draw. The others share all pod time from the begin, as if these did not
+            exist.
+
+    Raises:
+        ValueError: No algorithm has a positive ratio and has not left the draw.
+    """
+    ratios = {name: algorithm.ratio for name, algorithm in spec.algorithms.items() if name not in left}
+    weights = _weights(ratios) if any(ratio > 0 for ratio in ratios.values()) else {}
+    if not weights:
+        raise ValueError("no algorithm with a positive ratio is left")
+    new = [name for name in weights if name not in pod_seconds]
+    if new:
+        return Turn(max(new, key=lambda name: weights[name]), first=True)
+    spent, total = sum(pod_seconds[name] for name in weights), sum(weights.values())
+    return Turn(max(weights, key=lambda name: spent * weights[name] / total - pod_seconds[name]), first=False)
+
+
+def pod_seconds_by_algorithm(
+    agents: Iterable[Agent], submissions: Iterable[Candidate], running_seconds: Mapping[str, float] = NO_TIMES
+) -> dict[str, float]:
+    """Returns the pod time of each algorithm, in core-seconds, for `turn_by_pod_time`.
+
+    Args:
+        agents: All agents that were generated.
+        submissions: Their submissions, by arrival for each agent; the last one says what an agent has taken by then.
+        running_seconds: For agents without an end: core-seconds since they were generated, by agent id. What is larger
+            counts, this or the last submission.
+    """
+    taken = {candidate.agent_id: candidate.core_seconds for candidate in submissions}
+    found: dict[str, float] = {}
+    for agent in agents:
+        seconds = max(taken.get(agent.agent_id, 0.0), running_seconds.get(agent.agent_id, 0.0))
+        found[agent.algorithm] = found.get(agent.algorithm, 0.0) + seconds
+    return found
 
 
 def _turns(ratios: Mapping[str, float], number: int) -> list[str]:

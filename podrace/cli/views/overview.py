@@ -92,7 +92,8 @@ def _allocation(spec: TournamentSpec) -> str:
 
 
 def _statistics_table(statistics: Sequence[AlgorithmStatistics]) -> Table:
-    numbers = "agents", "scores", "best", "mean", "variance", "speed", "steps", "core time"
+    numbers = "agents", "scores", "best", "mean", "variance", "speed", "steps", "core time", "share"
+    total = sum(entry.core_seconds for entry in statistics)
     table = tables.plain_table("algorithm", *numbers, title="algorithms", right=numbers)
     for entry in statistics:
         scores = entry.best_score, entry.mean_best_score, entry.best_score_variance
@@ -104,6 +105,7 @@ def _statistics_table(statistics: Sequence[AlgorithmStatistics]) -> Table:
             formats.number(entry.learning_speed * PER_STEPS) if entry.learning_speed else tables.NOTHING,
             formats.count(entry.environment_steps),
             formats.duration(entry.core_seconds),
+            formats.percent(entry.core_seconds / total) if total else tables.NOTHING,
             style="dim" if entry.left_draw_reason else "",
         )
     return table

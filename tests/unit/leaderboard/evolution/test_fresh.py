@@ -4,8 +4,9 @@ from math import log
 
 import pytest
 
-from leaderboard.evolution.fresh import draw, turn_of
+from leaderboard.evolution.fresh import draw, pod_seconds_by_algorithm, turn_by_pod_time, turn_of
 from leaderboard.evolution.space import Range, declared_values, spaces_of
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]
@@ -99,3 +100,61 @@ def test_learning_rates_spread_evenly_over_their_logarithm(make_spec: MakeSpec) 
     rates = [float(str(draw(spec, number)[1]["learning_rate"])) for number in range(1, 600)]
     below = sum(rate < 1e-3 for rate in rates) / len(rates)
     assert below == pytest.approx(log(1e-3 / 1e-4) / log(1e-2 / 1e-4), abs=0.05)
+
+
+def test_by_pod_time_every_algorithm_has_a_first_agent_the_largest_ratio_first() -> None:
+    spec, spent = mix({"a": 1.0, "b": 2.0, "c": 1.0, "none": 0.0}), dict[str, float]()
+    firsts = []
+    for _ in range(3):
+        turn = turn_by_pod_time(spec, spent)
+        assert turn.first
+        firsts.append(turn.algorithm)
+        spent[turn.algorithm] = 1000.0
+    assert firsts == ["b", "a", "c"]
+    assert not turn_by_pod_time(spec, spent).first
+
+
+def test_the_turn_is_that_of_the_algorithm_whose_pod_time_is_furthest_below_its_share() -> None:
+    spec = mix({"a": 1.0, "b": 1.0, "c": 2.0})
+    # Shares of 400 s: 100, 100 and 200 s.
+    assert turn_by_pod_time(spec, {"a": 90.0, "b": 60.0, "c": 250.0}).algorithm == "b"
+    assert turn_by_pod_time(spec, {"a": 130.0, "b": 110.0, "c": 160.0}).algorithm == "c"
+    assert turn_by_pod_time(spec, {"a": 100.0, "b": 100.0, "c": 200.0}).algorithm == "a"
+
+
+def test_without_an_algorithm_that_left_the_draw_the_others_share_the_pod_time() -> None:
+    spec = mix({"a": 1.0, "b": 3.0, "c": 1.0})
+    assert turn_by_pod_time(spec, {"a": 50.0, "b": 0.0, "c": 49.0}, left={"b"}).algorithm == "c"
+    with pytest.raises(ValueError, match="no algorithm"):
+        turn_by_pod_time(spec, {}, left={"a", "b", "c"})
+
+
+@pytest.mark.parametrize("pods", [1, 2, 8])
+def test_shares_of_pod_time_equal_the_ratios_however_long_the_agents_take(pods: int) -> None:
+    ratios, lengths = {"a": 1.0, "b": 1.0, "c": 2.0}, {"a": 7.0, "b": 1.0, "c": 3.0}
+    spec, spent = mix(ratios), dict[str, float]()
+    work: dict[int, tuple[str, float]] = {}
+    clock = 0.0
+    for _ in range(1000):
+        for pod in set(range(pods)) - work.keys():
+            name = turn_by_pod_time(spec, spent).algorithm
+            spent.setdefault(name, 0.0)
+            work[pod] = name, clock + lengths[name]
+        end = min(end for _, end in work.values())
+        for name, _ in work.values():
+            spent[name] += end - clock
+        clock, work = end, {pod: one for pod, one in work.items() if one[1] > end}
+    for name, ratio in ratios.items():
+        assert spent[name] / sum(spent.values()) == pytest.approx(ratio / 4, abs=0.02)
+
+
+def test_pod_time_counts_the_last_submission_or_the_time_since_an_agent_was_generated() -> None:
+    agents = [Agent(agent_id=f"a{number}", algorithm=name) for number, name in enumerate(("ppo", "ppo", "sac", "td3"))]
+    submissions = [
+        Candidate(agent_id="a0", core_seconds=5.0),
+        Candidate(agent_id="a0", core_seconds=9.0),
+        Candidate(agent_id="a1", core_seconds=4.0),
+        Candidate(agent_id="a2", core_seconds=8.0),
+    ]
+    found = pod_seconds_by_algorithm(agents, submissions, {"a1": 6.0, "a2": 3.0})
+    assert found == {"ppo": 15.0, "sac": 8.0, "td3": 0.0}

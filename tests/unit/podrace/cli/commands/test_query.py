@@ -67,7 +67,12 @@ def test_show_explains_how_algorithms_are_chosen(type_: Any, mesh: Any) -> None:
     spec.evolution.allocation, spec.evolution.halving_agents = "halving", 4
     mesh.known.statistics = [
         pb.AlgorithmStatistics(
-            algorithm="a2c", agents=7, submissions=8, best_score=77.0, left_draw_reason="halving: is behind"
+            algorithm="a2c",
+            agents=7,
+            submissions=8,
+            best_score=77.0,
+            core_seconds=18.0,
+            left_draw_reason="halving: is behind",
         ),
         pb.AlgorithmStatistics(
             algorithm="ppo",
@@ -87,7 +92,7 @@ def test_show_explains_how_algorithms_are_chosen(type_: Any, mesh: Any) -> None:
     assert "halving: after 4 scored agents of each algorithm, the worse half gets no new agents" in out
     assert "a2c gets no new agents: halving: is behind" in out
     rows = [line.split() for line in out.splitlines()]
-    assert ["ppo", "9", "21", "480.0", "123.0", "2601.0", "570.0", "3.4M", "1:02"] in rows
+    assert ["ppo", "9", "21", "480.0", "123.0", "2601.0", "570.0", "3.4M", "1:02", "77.5", "%"] in rows
     assert ["ppo", "learning_rate", "-1.25", "+2"] in rows
     assert ["ppo", "gae_lambda", "+0.5", "-"] in rows
     assert max(map(len, out.splitlines())) <= 100
