@@ -1,0 +1,139 @@
+"""Holds what a leaderboard records of one simulated race, and decides with the leaderboard's own functions.
+
+This module alone calls the leaderboard. Messages have the fields that a real tournament would give them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leaderboard.evolution import agents
+from leaderboard.evolution.history import NOTHING, History, history_of
+from leaderboard.ranking.board import Board, judge
+from leaderboard.ranking.champion_selection import name_champion
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.leaderboard.v1.leaderboard_pb2 import (
+    Agent,
+    Candidate,
+    Contender,
+    FreshEvaluation,
+    NameChampionResponse,
+    Origin,
+)
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+TOURNAMENT_ID = "race"
+CONTINUATION = "ORIGIN_CONTINUATION"
+
+
+class Records:
+    """Generates the agents of one race, and judges their scores.
+
+    records = Records(spec)
+    agent = records.generate(pod="pod-1", seconds=0.0)
+    candidate = records.submit(agent, returns, steps=1000, epoch=0)
+    records.finish(agent)
+    """
+
+    def __init__(self, spec: TournamentSpec) -> None:
+        """Begins without agents; `spec` is resolved."""
+        self.spec = spec
+        self.agents: dict[str, Agent] = {}
+        self.board: Board = ()
+        self.submissions: list[Candidate] = []
+        self.environment_steps = 0
+        self._depths: dict[str, int] = {}
+        self._unfinished: dict[str, Agent] = {}
+        self._steps: dict[str, int] = {}
+        self._needs_history = agents.needs_history(spec)
+
+    def generate(self, pod: str, seconds: float) -> Agent:
+        """Returns the next agent.
+
+        Args:
+            pod: Id of the pod that asks.
+            seconds: Running time of the tournament.
+        """
+        number = len(self.agents)
+        children = Counter(parent for agent in self._unfinished.values() for parent in agent.parent_agent_ids)
+        agent, depth = agents.make(
+            TOURNAMENT_ID, self.spec, number, self.board, self._ranked_agents(), children, self._history()
+        )
+        self.agents[agent.agent_id], self._depths[agent.agent_id] = agent, depth
+        self._unfinished[agent.agent_id] = agent
+        return agent
+
+    def submit(
+        self, agent: Agent, returns: NDArray[np.float64], *, steps: int, seconds: float, epoch: int
+    ) -> Candidate:
+        """Judges a score of an agent.
+
+        Args:
+            agent: The agent.
+            returns: Returns of the evaluation episodes, in order.
+            steps: Environment steps of the agent itself.
+            seconds: Training time of the agent itself, on one core.
+            epoch: Evaluation epoch.
+        """
+        self.environment_steps += steps - self._steps.get(agent.agent_id, 0)
+        self._steps[agent.agent_id] = steps
+        candidate = Candidate(
+            candidate_id=f"c{len(self.submissions)}",
+            tournament_id=TOURNAMENT_ID,
+            agent_id=agent.agent_id,
+            algorithm=agent.algorithm,
+            score=float(returns.mean()),
+            standard_error=float(returns.std(ddof=1)) / math.sqrt(len(returns)),
+            episodes=len(returns),
+            environment_steps=self._inherited_steps(agent) + steps,
+            agent_environment_steps=steps,
+            parent_agent_ids=agent.parent_agent_ids,
+            core_seconds=seconds,
+            agent_number=agent.number,
+            depth=self._depths[agent.agent_id],
+            sequence=len(self.submissions) + 1,
+        )
+        self.submissions.append(candidate)
+        self.board = judge(self.board, candidate, self.spec.evolution.board_capacity).board
+        return candidate
+
+    def finish(self, agent: Agent) -> None:
+        """Records that an agent has ended."""
+        del self._unfinished[agent.agent_id]
+
+    def continues(self, agent: Agent) -> bool:
+        """Whether an agent continues another one unchanged, instead of being its child."""
+        return Origin.Name(agent.origin) == CONTINUATION
+
+    def contenders(self) -> Sequence[Contender]:
+        """Returns the candidates to evaluate again before the champion is selected."""
+        return name_champion(self.spec, self.board, []).contenders
+
+    def champion(self, fresh: Sequence[tuple[Contender, NDArray[np.float64]]]) -> NameChampionResponse:
+        """Selects the champion from the returns of fresh episodes of each contender."""
+        return name_champion(self.spec, self.board, [_fresh_evaluation(*one) for one in fresh])
+
+    def _ranked_agents(self) -> dict[str, Agent]:
+        return {candidate.agent_id: self.agents[candidate.agent_id] for candidate in self.board}
+
+    def _history(self) -> History:
+        if not self._needs_history:
+            return NOTHING
+        return history_of(
+            self.spec, len(self.agents), self.agents.values(), self.submissions, set(self._unfinished), ()
+        )
+
+    def _inherited_steps(self, agent: Agent) -> int:
+        if not agent.HasField("starting_checkpoint"):
+            return 0
+        return self.submissions[int(agent.starting_checkpoint.manifest_digest[1:])].environment_steps
+
+
+def _fresh_evaluation(contender: Contender, returns: NDArray[np.float64]) -> FreshEvaluation:
+    evaluation = Evaluation(
+        mean_return=float(returns.mean()), variance=float(returns.var(ddof=1)), episodes=len(returns)
+    )
+    return FreshEvaluation(candidate_id=contender.candidate.candidate_id, evaluation=evaluation)

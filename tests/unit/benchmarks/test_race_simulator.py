@@ -1,0 +1,166 @@
+import math
+import sys
+from random import Random
+
+import numpy as np
+import pytest
+
+from benchmarks.race_simulator import __main__ as command
+from benchmarks.race_simulator.contenders import CONTROLS, QUANTA, QUANTUM_STEPS, known, specification_of
+from benchmarks.race_simulator.families import FAMILIES, Family
+from benchmarks.race_simulator.learning import Learner, Luck, State, World
+from benchmarks.race_simulator.race import Race
+from benchmarks.race_simulator.records import Records
+from benchmarks.race_simulator.table import Cell, Setting, simulate, tables
+from leaderboard.evolution import STRATEGIES
+from leaderboard.evolution.agents import make
+from podrace.errors import InvalidArgument
+
+EPISODES = 8
+LUCKLESS = Luck(pace=1.0, height=1.0, dead=False)
+# The other optional package than numpy that a strategy needs makes it slow.
+FAST = [name for name in known() if name != "pb2"]
+
+
+def race(name: str, pods: int = 2, seed: int = 1, family: str = "bad-defaults") -> Race:
+    contender = known()[name]
+    return Race(contender, specification_of(contender, pods, EPISODES), FAMILIES[family], pods, seed)
+
+
+def test_every_strategy_of_the_leaderboard_takes_part():
+    assert set(known()) == (set(STRATEGIES) - {"random-search"}) | set(CONTROLS)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_same_seed_gives_the_same_race(name: str):
+    assert race(name).run() == race(name).run()
+    assert race(name).run() != race(name, seed=2).run()
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("pods", [1, 3])
+def test_every_contender_uses_the_pod_time_it_has_and_no_more(name: str, pods: int):
+    one = race(name, pods)
+    result = one.run()
+    contender = known()[name]
+    speed = 3**0.85 if name == "vanilla-all" and pods == 3 else 1.0
+    trained = QUANTA * round(QUANTUM_STEPS * speed) * contender.pods(pods)
+    assert one._records.environment_steps == trained
+    assert 0 < result.share <= 1
+
+
+def test_controls_without_search_have_only_the_default_values():
+    for name in ("vanilla", "vanilla-all", "best-of-p"):
+        one = race(name)
+        one.run()
+        points = {
+            tuple(agent.hyperparameters[key] for key in ("learning_rate", "discount"))
+            for agent in one._records.agents.values()
+        }
+        assert len(points) == 1, name
+
+
+def test_the_agents_of_a_race_are_those_of_the_leaderboards_code():
+    one = race("tournament")
+    one.run()
+    spec = one._records.spec
+    for number in range(spec.evolution.initial_agents):
+        expected, _ = make("race", spec, number, (), {}, {})
+        assert one._records.agents[expected.agent_id] == expected
+
+
+def test_contenders_share_the_luck_of_an_agent_and_the_episodes_of_an_epoch():
+    first, second = (World(FAMILIES["lucky-seeds"], 5, episodes=EPISODES, correlation=0.8) for _ in range(2))
+    assert first.fresh(3, first.default).luck == second.fresh(3, second.default).luck
+    assert first.default == second.default
+
+
+def test_a_quantum_closes_the_gap_to_the_asymptote_by_the_pace():
+    # At the best values: asymptote 0.05 + 0.95 = 1; the pace is 0.07 * (0.25 + 1.25 exp(-0.5 (0.12 / 0.3)^2)).
+    world = World(Family(), 1, episodes=EPISODES, correlation=0.0)
+    learner = Learner(world.best, LUCKLESS, Random(1), State())
+    world.train(learner)
+    pace = 0.07 * (0.25 + 1.25 * math.exp(-0.08))
+    assert learner.state.skill == pytest.approx(1 - math.exp(-pace), rel=1e-12)
+    assert learner.state.quanta == 1
+
+
+def test_a_greedy_agent_stays_on_the_plateau():
+    world = World(FAMILIES["slow-start"], 1, episodes=EPISODES, correlation=0.0)
+    greedy = (min(1.0, world.best[0] + 0.3), world.best[1], max(0.0, world.best[2] - 0.3))
+    learners = {point: Learner(point, LUCKLESS, Random(1), State()) for point in (world.best, greedy)}
+    for learner in learners.values():
+        for _ in range(QUANTA):
+            world.train(learner)
+    assert learners[greedy].state.true_return < 0.4
+    assert learners[world.best].state.true_return > 0.8
+
+
+def test_on_common_episodes_differences_have_less_noise():
+    def deviation(correlation: float) -> float:
+        world = World(FAMILIES["good-noisy"], 1, episodes=64, correlation=correlation)
+        return float(np.std(world.returns(0.5, 0) - world.returns(0.5, 0)))
+
+    assert deviation(0.9) < 0.5 * deviation(0.0)
+
+
+def test_the_standard_error_of_a_score_is_that_of_the_family():
+    world = World(FAMILIES["good-noisy"], 1, episodes=16, correlation=0.0)
+    scores = [world.returns(0.5, 0).mean() for _ in range(2000)]
+    assert np.std(scores) == pytest.approx(0.10, rel=0.1)
+
+
+def test_the_steps_behind_a_candidate_include_those_of_its_parents():
+    contender = known()["tournament"]
+    records = Records(
+        specification_of(contender, 1, EPISODES, [("evolution.initial_agents", 1), ("evolution.fresh_probability", 0)])
+    )
+    returns = np.arange(4.0)
+    parent = records.generate("pod", 0.0)
+    records.submit(parent, returns, steps=700, seconds=7.0, epoch=0)
+    records.finish(parent)
+    child = records.generate("pod", 1.0)
+    assert list(child.parent_agent_ids) == [parent.agent_id]
+    assert records.submit(child, returns, steps=300, seconds=3.0, epoch=0).environment_steps == 1000
+    assert records.environment_steps == 1000
+
+
+def test_settings_replace_those_of_strategies_and_unknown_ones_are_refused():
+    contender = known()["tournament"]
+    assert specification_of(contender, 2, EPISODES, [("evolution.tournament_size", 7)]).evolution.tournament_size == 7
+    with pytest.raises(InvalidArgument, match="tournament_sise"):
+        specification_of(contender, 2, EPISODES, [("evolution.tournament_sise", 7)])
+    assert command.override("evolution.fresh_probability=0.5") == ("evolution.fresh_probability", 0.5)
+    assert command.override("evolution.strategy=softmax") == ("evolution.strategy", "softmax")
+    with pytest.raises(SystemExit, match="KEY=VALUE"):
+        command.override("evolution")
+
+
+def test_an_unknown_contender_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(sys, "argv", ["race_simulator", "--contenders", "unknown-name"])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "choose among" in capsys.readouterr().err
+
+
+def test_differences_are_paired_by_seed():
+    setting = Setting(["good-defaults"], ["vanilla", "best-of-p"], [2], 4, 0, EPISODES, 0.8)
+    cells = list(simulate(setting, processes=1))
+    text = "\n".join(tables(cells, against="vanilla"))
+    assert [cell.contender for cell in cells] == ["vanilla", "best-of-p"]
+    gap = cells[1].values("final") - cells[0].values("final")
+    assert f"{gap.mean():+.3f}" in text
+
+
+def test_metrics_of_a_cell_are_means_over_seeds():
+    results = [race("vanilla", seed=seed).run() for seed in (1, 2)]
+    found = Cell("bad-defaults", 2, "vanilla", results, 0.0).metrics()
+    finals = [result.final for result in results]
+    assert found["final"] == pytest.approx(sum(finals) / 2)
+    assert found["error"] == pytest.approx(abs(finals[0] - finals[1]) / 2)
+
+
+def test_the_quick_command_prints_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(sys, "argv", ["race_simulator", "--quick", "--contenders", "tournament,random-long"])
+    command.main()
+    assert "| family | tournament | random-long |" in capsys.readouterr().out
