@@ -4,7 +4,6 @@ Each agent counts once, with its best candidate. A mean over submissions would g
 more often.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import covariance, fmean, variance
 from typing import Any
@@ -111,4 +110,4 @@ def _number(value: Value, space: Space) -> float | None:
     """Returns a hyperparameter on the scale of its range; None if it is not a number."""
     if not isinstance(value, float):
         return None
-    return math.log(value) if isinstance(space, Range) and space.logarithmic else value
+    return space.coordinate(value) if isinstance(space, Range) else value

@@ -115,7 +115,7 @@ def kind_of(field: descriptor_pb2.FieldDescriptorProto) -> str:
 
 def choices_of(field: descriptor_pb2.FieldDescriptorProto, key: str) -> str:
     """Returns the names that a key can have, or the range of its numbers."""
-    enums = {"Layout": ("separate", "fused"), "Scale": ("linear", "log")}
+    enums = {"Layout": ("separate", "fused"), "Scale": ("linear", "log", "reverse_log")}
     names = enums.get(field.type_name.rpartition(".")[2]) or CHOICES.get(key)
     if names:
         return ", ".join(f"`{name}`" for name in names)
@@ -172,9 +172,15 @@ def hyperparameter_rows(hyperparameters: Mapping[str, Hyperparameter]) -> Iterab
         allowed = ", ".join(f"`{choice}`" for choice in entry.choices)
         if entry.low is not None and entry.high is not None:
             allowed = f"{number(entry.low)} to {number(entry.high)}"
-        searched = f"{number(entry.search[0])} to {number(entry.search[1])}, {entry.scale}" if entry.search else ""
+        searched = search_of(entry.search, entry.scale) if entry.search else ""
         structural = " *Structural.*" if entry.structural else ""
         yield f"`{name}`", shown(entry.default), allowed, searched, f"{sentence(entry.help)}{structural}"
+
+
+def search_of(search: catalog.Search, scale: str) -> str:
+    """Returns a range with its scale, and the extra value."""
+    extra = f", or {int(scale == 'reverse_log')} ({search.zero_probability:.0%})" if search.zero_probability else ""
+    return f"{number(search.low)} to {number(search.high)}, `{scale}`{extra}"
 
 
 def same_hyperparameters() -> list[tuple[list[str], Mapping[str, Hyperparameter]]]:

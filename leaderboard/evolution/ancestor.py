@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.mutation import describe_changes, mutate
-from leaderboard.evolution.space import Choices, Range, Space, Value, declared_values, is_structural, plain, spaces_of
+from leaderboard.evolution.space import Space, Value, declared_values, is_structural, plain, spaces_of
 from leaderboard.evolution.strategy import Child, Fresh
 from leaderboard.ranking.board import Board, canonical, fold, shown
 from leaderboard.seeding import stream
@@ -127,6 +127,4 @@ def inherited_values(spec: TournamentSpec, ancestor: Agent) -> dict[str, Value]:
 
 
 def _lies_in(space: Space | None, value: Value) -> bool:
-    if isinstance(space, Choices):
-        return value in space.values
-    return isinstance(space, Range) and isinstance(value, float) and space.low <= value <= space.high
+    return space is not None and space.contains(value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from google.protobuf import struct_pb2
 
 from leaderboard.evolution.mutation import describe_changes
-from leaderboard.evolution.space import Choices, Range, Space, Value, is_structural, plain, spaces_of
+from leaderboard.evolution.space import Choices, Space, Value, is_structural, plain, spaces_of
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.ranking.board import named
 from leaderboard.text import one_line
@@ -102,9 +102,11 @@ def _plain(value: struct_pb2.Value, where: str) -> Value:
 
 def _check_searched(value: Value, spaces: Mapping[str, Space], key: str, where: str) -> None:
     space = spaces.get(key)
-    if isinstance(space, Choices) and value not in space.values:
+    if space is None or space.contains(value):
+        return
+    if isinstance(space, Choices):
         raise InvalidArgument(f"{where} = {value!r}: expected one of {', '.join(map(repr, space.values))}")
-    if isinstance(space, Range) and isinstance(value, float) and not space.low <= value <= space.high:
-        raise InvalidArgument(
-            f"{where} = {value:g}: expected {space.low:g} to {space.high:g}, the range of the specification"
-        )
+    or_extra = "" if space.extra is None else f" or {space.extra:g}"
+    raise InvalidArgument(
+        f"{where} = {value:g}: expected {space.low:g} to {space.high:g}{or_extra}, the range of the specification"
+    )

@@ -6,9 +6,21 @@ architecture test compares it with the implementations.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Value = float | int | bool | str | tuple[int, ...]
 """Value of a hyperparameter."""
+
+
+class Search(NamedTuple):
+    """Where to search for a hyperparameter, on its scale."""
+
+    low: float
+    """Lower end of the range, inclusive."""
+    high: float
+    """Upper end of the range, inclusive."""
+    zero_probability: float = 0.0
+    """Probability of 0, or on the scale `reverse_log` of 1, which no logarithmic range includes."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +38,9 @@ class Hyperparameter:
     choices: tuple[str, ...] = ()
     """Allowed values of a hyperparameter that is a string."""
     scale: str = "linear"
-    """Scale of the search: `linear` or `log`."""
-    search: tuple[float, float] | None = None
-    """Range that is searched if the specification does not mention the hyperparameter; None: fixed at the default."""
+    """Scale of the search: `linear`, `log` or `reverse_log`."""
+    search: Search | None = None
+    """What is searched if the specification does not mention the hyperparameter; None: fixed at the default."""
     structural: bool = False
     """Whether it determines the shape of the networks or of the saved state. A child keeps the value of its parent,
     otherwise it could not load the parent's checkpoint files."""
@@ -94,12 +106,14 @@ _SCHEDULE = {
 
 _ON_POLICY = {
     **_network((64, 64), "tanh", normalize_observations=True),
-    "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 3e-3)),
+    "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=Search(1e-4, 3e-3)),
     **_SCHEDULE,
-    "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0),
-    "gae_lambda": Hyperparameter(0.95, "bias-variance trade-off of the advantages", 0.0, 1.0, search=(0.9, 0.99)),
+    "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0, scale="reverse_log"),
+    "gae_lambda": Hyperparameter(
+        0.95, "bias-variance trade-off of the advantages", 0.0, 1.0, scale="reverse_log", search=Search(0.9, 0.99)
+    ),
     "entropy_coefficient": Hyperparameter(
-        0.001, "weight of the entropy bonus", 0.0, 1.0, scale="log", search=(1e-5, 0.02)
+        0.001, "weight of the entropy bonus", 0.0, 1.0, scale="log", search=Search(1e-5, 0.02, zero_probability=0.1)
     ),
     "value_coefficient": Hyperparameter(0.5, "weight of the value loss", 0.0, 100.0),
     "maximum_gradient_norm": Hyperparameter(0.5, "gradients are scaled down to this norm; 0: never", 0.0, 1e6),
@@ -122,7 +136,7 @@ PPO = Algorithm(
     action_kinds=_BOTH,
     hyperparameters={
         **_ON_POLICY,
-        "clip_range": Hyperparameter(0.2, "trust region of the probability ratio", 0.01, 1.0, search=(0.1, 0.3)),
+        "clip_range": Hyperparameter(0.2, "trust region of the probability ratio", 0.01, 1.0, search=Search(0.1, 0.3)),
         "value_clip_range": Hyperparameter(0.0, "clip range of the value update; 0: no clipping", 0.0, 100.0),
         "epochs": Hyperparameter(4, "passes over each rollout", 1, 100),
         "minibatch_size": Hyperparameter(512, "transitions in each gradient step", 1, 1e7),
@@ -140,8 +154,15 @@ A2C = Algorithm(
     action_kinds=_BOTH,
     hyperparameters={
         **_ON_POLICY,
-        "learning_rate": Hyperparameter(1e-3, "step size of Adam", 1e-7, 1.0, scale="log", search=(2e-4, 5e-3)),
-        "gae_lambda": Hyperparameter(1.0, "bias-variance trade-off of the advantages", 0.0, 1.0, search=(0.9, 1.0)),
+        "learning_rate": Hyperparameter(1e-3, "step size of Adam", 1e-7, 1.0, scale="log", search=Search(2e-4, 5e-3)),
+        "gae_lambda": Hyperparameter(
+            1.0,
+            "bias-variance trade-off of the advantages",
+            0.0,
+            1.0,
+            scale="reverse_log",
+            search=Search(0.9, 0.99, zero_probability=0.2),
+        ),
         "horizon": Hyperparameter(8, "steps of each environment in a rollout", 1, 1e5),
         "normalize_advantages": Hyperparameter(False, "scale advantages to mean 0 and variance 1 in each rollout"),
     },
@@ -149,9 +170,9 @@ A2C = Algorithm(
 
 _OFF_POLICY = {
     **_network((256, 256), "relu", normalize_observations=False),
-    "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 3e-3)),
+    "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=Search(1e-4, 3e-3)),
     **_SCHEDULE,
-    "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0),
+    "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0, scale="reverse_log"),
     "horizon": Hyperparameter(1, "steps of each environment between two policy versions", 1, 1e5),
     "n_step": Hyperparameter(1, "rewards to sum before bootstrapping from a value", 1, 1000),
     "batch_size": Hyperparameter(256, "replayed steps in each gradient step", 1, 1e6),
@@ -178,7 +199,7 @@ _DQN = {
     **_OFF_POLICY,
     "hidden_sizes": Hyperparameter((128, 128), "widths of the hidden layers", 1, 1e5, structural=True),
     "horizon": Hyperparameter(8, "steps of each environment between two policy versions", 1, 1e5),
-    "learning_rate": Hyperparameter(5e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 2e-3)),
+    "learning_rate": Hyperparameter(5e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=Search(1e-4, 2e-3)),
     "n_step": Hyperparameter(5, "rewards to sum before bootstrapping from a value", 1, 1000),
     "batch_size": Hyperparameter(128, "replayed steps in each gradient step", 1, 1e6),
     "replay_capacity": Hyperparameter(100_000, "environment steps in the replay memory", 1, 1e9, structural=True),
@@ -200,13 +221,13 @@ D3QN = Algorithm("dueling double DQN, with n-step targets and priorities as sett
 
 _DDPG = {
     **_OFF_POLICY,
-    "learning_rate": Hyperparameter(1e-3, "step size of Adam", 1e-7, 1.0, scale="log", search=(1e-4, 3e-3)),
+    "learning_rate": Hyperparameter(1e-3, "step size of Adam", 1e-7, 1.0, scale="log", search=Search(1e-4, 3e-3)),
     "critics": Hyperparameter(1, "critics in the ensemble; their minimum is the target", 1, 100, structural=True),
     "initial_exploration": Hyperparameter(
         1.0, "action noise during the warm-up, in units of half the action range", 0.0, 10.0
     ),
     "exploration": Hyperparameter(
-        0.1, "action noise after the warm-up, in units of half the action range", 0.0, 10.0, search=(0.03, 0.3)
+        0.1, "action noise after the warm-up, in units of half the action range", 0.0, 10.0, search=Search(0.03, 0.3)
     ),
 }
 

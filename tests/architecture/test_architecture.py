@@ -100,7 +100,10 @@ def test_searched_ranges_lie_within_what_is_allowed():
     for algorithm in catalog.ALGORITHMS.values():
         for name, entry in algorithm.hyperparameters.items():
             if entry.search:
-                assert entry.low <= entry.search[0] <= entry.default <= entry.search[1] <= entry.high, name
+                low, high, zero_probability = entry.search
+                extra = {float(entry.scale == "reverse_log")} if zero_probability else set()
+                assert entry.low <= low <= high <= entry.high, name
+                assert low <= entry.default <= high or entry.default in extra, name
 
 
 def test_the_protos_state_the_defaults_that_are_filled_in():

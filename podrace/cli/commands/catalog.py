@@ -89,9 +89,16 @@ def _show_hyperparameters(name: str, algorithm: Algorithm) -> None:
     show(f"{name}: {algorithm.help}")
     table = _prose_table("hyperparameter", "default", "allowed", "searched", "description")
     for key, entry in algorithm.hyperparameters.items():
-        searched = f"{entry.search[0]:g} to {entry.search[1]:g}, {entry.scale}" if entry.search else NOTHING
-        table.add_row(key, _value(entry.default), _allowed(entry), searched, entry.help)
+        table.add_row(key, _value(entry.default), _allowed(entry), _searched(entry), entry.help)
     show(table)
+
+
+def _searched(entry: Hyperparameter) -> str:
+    if entry.search is None:
+        return NOTHING
+    low, high, zero_probability = entry.search
+    extra = f", or {int(entry.scale == 'reverse_log')} ({zero_probability:.0%})" if zero_probability else ""
+    return f"{low:g} to {high:g}, {entry.scale}{extra}"
 
 
 def _value(value: object) -> str:
@@ -124,5 +131,6 @@ def _hyperparameter_values(name: str, entry: Hyperparameter) -> dict[str, Any]:
         "high": entry.high,
         "choices": list(entry.choices) or None,
         "scale": entry.scale,
-        "search": list(entry.search) if entry.search else None,
+        "search": [entry.search.low, entry.search.high] if entry.search else None,
+        "zero_probability": entry.search.zero_probability if entry.search else None,
     }

@@ -816,7 +816,8 @@ class AlgorithmStatistics(_message.Message):
     @_builtins.property
     def hyperparameter_score_covariance(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Sample covariance of each searched numeric hyperparameter with the agents' best scores. A hyperparameter on a
-        logarithmic scale counts with its natural logarithm. Empty for fewer than two scored agents.
+        logarithmic scale counts with its natural logarithm, one on the scale `reverse_log` with -log(1 - x). The value that
+        `zero_probability` belongs to counts as a value beyond that end of the range. Empty for fewer than two scored agents.
         """
 
     @_builtins.property

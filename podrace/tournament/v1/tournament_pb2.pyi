@@ -33,7 +33,11 @@ class _ScaleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Scale.ValueType
     SCALE_LINEAR: _Scale.ValueType  # 1
     """Draws are uniform. Mutations add or subtract a share of the range."""
     SCALE_LOG: _Scale.ValueType  # 2
-    """Draws are uniform in the logarithm. Mutations multiply or divide by a factor."""
+    """Draws are uniform in the logarithm. Mutations multiply or divide by a factor. `low` must be positive."""
+    SCALE_REVERSE_LOG: _Scale.ValueType  # 3
+    """Draws are uniform in the logarithm of 1 - x, and mutations multiply or divide 1 - x by a factor: for values near 1,
+    such as a discount, where 0.9, 0.99 and 0.999 are equally far apart. `high` must be less than 1.
+    """
 
 class Scale(_Scale, metaclass=_ScaleEnumTypeWrapper):
     """How a searched hyperparameter is drawn from its range, and how mutations move it. A value that is not listed here is
@@ -45,7 +49,11 @@ SCALE_UNSPECIFIED: Scale.ValueType  # 0
 SCALE_LINEAR: Scale.ValueType  # 1
 """Draws are uniform. Mutations add or subtract a share of the range."""
 SCALE_LOG: Scale.ValueType  # 2
-"""Draws are uniform in the logarithm. Mutations multiply or divide by a factor."""
+"""Draws are uniform in the logarithm. Mutations multiply or divide by a factor. `low` must be positive."""
+SCALE_REVERSE_LOG: Scale.ValueType  # 3
+"""Draws are uniform in the logarithm of 1 - x, and mutations multiply or divide 1 - x by a factor: for values near 1,
+such as a discount, where 0.9, 0.99 and 0.999 are equally far apart. `high` must be less than 1.
+"""
 Global___Scale: _TypeAlias = Scale  # noqa: Y015
 
 class _Layout:
@@ -386,8 +394,8 @@ Global___AlgorithmSpec: _TypeAlias = AlgorithmSpec  # noqa: Y015
 
 @_typing.final
 class HyperparameterSpec(_message.Message):
-    """A value, or where to search for one. In TOML: a plain value, `{low, high, scale, value}`, or `{choices, value}`. A
-    value alone is fixed.
+    """A value, or where to search for one. In TOML: a plain value, `{low, high, scale, zero_probability, value}`, or
+    `{choices, value}`. A value alone is fixed.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -397,12 +405,21 @@ class HyperparameterSpec(_message.Message):
     HIGH_FIELD_NUMBER: _builtins.int
     SCALE_FIELD_NUMBER: _builtins.int
     CHOICES_FIELD_NUMBER: _builtins.int
+    ZERO_PROBABILITY_FIELD_NUMBER: _builtins.int
     low: _builtins.float
     """Lower end of the range, inclusive. Needs `high`."""
     high: _builtins.float
     """Upper end of the range, inclusive. Needs `low`."""
     scale: Global___Scale.ValueType
-    """How values are drawn from the range and moved in it."""
+    """How values are drawn from the range and moved in it. Default: the scale that the algorithm declares; `linear` if
+    that is `reverse_log` and `high` is 1 or more.
+    """
+    zero_probability: _builtins.float
+    """Probability that a draw gives 0 instead of a value of the range; on the scale `reverse_log` it gives 1, where 1 - x
+    is 0. No logarithmic range can include that value itself. A mutation that would leave the range at the end next to
+    it gives that value, and a mutation of that value returns to that end. Refused on the scale `linear`. Default 0:
+    only values of the range.
+    """
     @_builtins.property
     def value(self) -> _struct_pb2.Value:
         """The fixed value. With a range or choices: the value of the first agent of the algorithm; later fresh agents draw
@@ -421,10 +438,11 @@ class HyperparameterSpec(_message.Message):
         high: _builtins.float | None = ...,
         scale: Global___Scale.ValueType = ...,
         choices: _abc.Iterable[_struct_pb2.Value] | None = ...,
+        zero_probability: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_high", b"_high", "_low", b"_low", "_value", b"_value", "high", b"high", "low", b"low", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_high", b"_high", "_low", b"_low", "_value", b"_value", "_zero_probability", b"_zero_probability", "high", b"high", "low", b"low", "value", b"value", "zero_probability", b"zero_probability"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high", b"_high", "_low", b"_low", "_value", b"_value", "choices", b"choices", "high", b"high", "low", b"low", "scale", b"scale", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high", b"_high", "_low", b"_low", "_value", b"_value", "_zero_probability", b"_zero_probability", "choices", b"choices", "high", b"high", "low", b"low", "scale", b"scale", "value", b"value", "zero_probability", b"zero_probability"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__high: _TypeAlias = _typing.Literal["high"]  # noqa: Y015
     _WhichOneofArgType__high: _TypeAlias = _typing.Literal["_high", b"_high"]  # noqa: Y015
@@ -432,12 +450,16 @@ class HyperparameterSpec(_message.Message):
     _WhichOneofArgType__low: _TypeAlias = _typing.Literal["_low", b"_low"]  # noqa: Y015
     _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
     _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    _WhichOneofReturnType__zero_probability: _TypeAlias = _typing.Literal["zero_probability"]  # noqa: Y015
+    _WhichOneofArgType__zero_probability: _TypeAlias = _typing.Literal["_zero_probability", b"_zero_probability"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__high) -> _WhichOneofReturnType__high | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__low) -> _WhichOneofReturnType__low | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__zero_probability) -> _WhichOneofReturnType__zero_probability | None: ...
 
 Global___HyperparameterSpec: _TypeAlias = HyperparameterSpec  # noqa: Y015
 

@@ -86,6 +86,35 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
     assert resolved["entropy_coefficient"].scale == pb.SCALE_LOG
 
 
+def searched(name: str, **given) -> dict:
+    return {"algorithms__ppo": {"hyperparameters": {name: given}}}
+
+
+def hyperparameter(name: str, algorithm: str = "ppo", **given) -> pb.HyperparameterSpec:
+    overrides = {f"algorithms__{algorithm}": {"hyperparameters": {name: given} if given else {}}}
+    return resolve(**overrides).algorithms[algorithm].hyperparameters[name]
+
+
+def test_discount_and_lambda_have_the_scale_of_their_distance_to_one():
+    assert hyperparameter("discount", low=0.9, high=0.999).scale == pb.SCALE_REVERSE_LOG
+    assert hyperparameter("gae_lambda").scale == pb.SCALE_REVERSE_LOG
+    assert hyperparameter("gae_lambda", low=0.9, high=0.99, scale="linear").scale == pb.SCALE_LINEAR
+    # A range that includes 1 has no place on that scale.
+    assert hyperparameter("gae_lambda", low=0.9, high=1).scale == pb.SCALE_LINEAR
+
+
+def test_zero_is_searched_with_a_logarithmic_range_and_one_with_a_reverse_one():
+    declared = hyperparameter("entropy_coefficient")
+    assert (declared.low, declared.zero_probability, declared.value.number_value) == (1e-5, 0.1, 0.001)
+    assert hyperparameter("entropy_coefficient", zero_probability=0).zero_probability == 0
+    assert not hyperparameter("entropy_coefficient", low=1e-4, high=0.1).zero_probability
+    own = {"low": 1e-4, "high": 0.1, "zero_probability": 0.3, "value": 0}
+    assert hyperparameter("entropy_coefficient", **own).value.number_value == 0
+    # The default of A2C is 1, the extra value.
+    assert hyperparameter("gae_lambda", algorithm="a2c").value.number_value == 1
+    assert hyperparameter("gae_lambda", low=0.8, high=0.99, zero_probability=0.1, value=1).scale == pb.SCALE_REVERSE_LOG
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -106,6 +135,14 @@ def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
         ({"algorithms__ppo": {"hyperparameters": {"discount": {"low": 0.9}}}}, "low and high belong together"),
         ({"algorithms__ppo": {"hyperparameters": {"discount": {"low": 0.9, "high": 0.8}}}}, "expected low < high"),
         ({"algorithms__ppo": {"hyperparameters": {"activation": {"low": 0, "high": 1}}}}, "has no range"),
+        (searched("entropy_coefficient", low=0, high=0.1), "set low to the smallest other value, and zero_probability"),
+        (searched("discount", low=0.9, high=1, scale="reverse_log"), "needs a range below 1; to search 1 as well, set"),
+        (searched("epochs", low=1, high=9, scale="reverse_log"), "not for whole numbers"),
+        (searched("clip_range", low=0.1, high=0.3, zero_probability=0.1), "is for the scales log and reverse_log"),
+        (searched("learning_rate", low=1e-5, high=1, zero_probability=0.1), "the value 0 is not allowed here"),
+        (searched("adam_epsilon", zero_probability=0.1), "zero_probability: belongs to a range"),
+        (searched("gae_lambda", zero_probability=1), "zero_probability = 1: expected 0 to 0.99"),
+        (searched("gae_lambda", low=0.9, high=0.99, value=1), "value 1 is outside its range 0.9 to 0.99"),
         ({"algorithms__ppo": {"hyperparameters": {"normalize_rewards": 1}}}, "expected true or false"),
         ({"algorithms__ppo": {"hyperparameters": {"hidden_sizes": [0]}}}, "a list of whole numbers"),
         ({"objective": {}}, "objective: empty"),
