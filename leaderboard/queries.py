@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from leaderboard.decision_replay import DecisionLog
-from leaderboard.ranking.champion_selection import name_champion
+from leaderboard.ranking.champion_selection import name_champion, newest_of_lineages
 from leaderboard.ranking.lineage_summary import summaries_of
 from leaderboard.score_statistics import statistics_of
 from leaderboard.store import ancestor_queries, pagination, records
@@ -124,7 +124,8 @@ def champion(transaction: Transaction, request: NameChampionRequest) -> NameCham
     spec = records.get_spec(transaction, request.tournament_id)
     submissions = records.board_submissions(transaction, request.tournament_id)
     board = tuple(with_current_standing(submission, rank) for rank, submission in enumerate(submissions, start=1))
-    return name_champion(spec, board, request.evaluations)
+    newest = newest_of_lineages(records.list_candidates(transaction, request.tournament_id))
+    return name_champion(spec, board, newest, request.evaluations)
 
 
 def statistics(transaction: Transaction, tournament_id: str) -> list[AlgorithmStatistics]:

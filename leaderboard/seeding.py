@@ -5,16 +5,17 @@ Python.
 """
 
 from collections.abc import Sequence
-from hashlib import sha256
 from random import Random
 from typing import TypeVar
+
+from podrace.seeding import purpose_digest, purpose_seed
 
 Item = TypeVar("Item")
 
 
 def stream(seed: int, purpose: str, number: int) -> Random:
     """Returns the random stream of one agent for one purpose: Random seeded with SHA-256 of `seed/purpose/number`."""
-    return Random(int.from_bytes(_digest(seed, purpose, number)))
+    return Random(int.from_bytes(purpose_digest(seed, purpose, number)))
 
 
 def agent_seed(seed: int, number: int) -> int:
@@ -40,13 +41,3 @@ def draw_distinct(random: Random, items: Sequence[Item], count: int) -> list[Ite
         other = position + int(random.random() * (len(shuffled) - position))
         shuffled[position], shuffled[other] = shuffled[other], shuffled[position]
     return shuffled[:drawn]
-
-
-def purpose_seed(seed: int, purpose: str, number: int) -> int:
-    """Returns a seed: the first 63 bits of SHA-256 of `seed/purpose/number`, so that it fits a signed integer."""
-    return int.from_bytes(_digest(seed, purpose, number)[:8]) >> 1
-
-
-def _digest(seed: int, purpose: str, number: int) -> bytes:
-    """Returns the SHA-256 of `seed/purpose/number`."""
-    return sha256(f"{seed}/{purpose}/{number}".encode()).digest()

@@ -61,6 +61,8 @@ def tournament_message(
         message.best_score_standard_error = best.standard_error
         message.best_agent_id = best.agent_id
         message.champion_manifest_digest = best.candidate_id
+        if best.HasField("selection"):
+            message.champion_selection.CopyFrom(best.selection)
     return message
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.race_simulator.contenders import (
     QUANTA,
@@ -15,8 +16,9 @@ from benchmarks.race_simulator.families import Family
 from benchmarks.race_simulator.learning import Learner, Luck, Point, State, World
 from benchmarks.race_simulator.records import Records
 from leaderboard.evolution.space import Range, plain, spaces_of
-from leaderboard.seeding import purpose_seed
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.leaderboard.v1.leaderboard_pb2 import Contender as ChampionContender
+from podrace.seeding import purpose_seed
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 EPOCHS = 8
@@ -149,12 +151,14 @@ class Race:
 
     def _champion(self) -> tuple[Candidate, float]:
         """Selects the champion; returns it with its reported score."""
-        episodes = self.spec.champion.reevaluate_episodes
-        fresh = [
-            (one, self._world.returns(self._true_return(one.candidate), FRESH_EPOCHS, episodes))
-            for one in self._records.contenders()
-        ]
-        answer = self._records.champion(fresh)
+        fresh: list[tuple[ChampionContender, NDArray[np.float64]]] = []
+        epoch = FRESH_EPOCHS
+        while (answer := self._records.champion(fresh)).contenders:
+            fresh += [
+                (one, self._world.returns(self._true_return(one.candidate), epoch, one.episodes))
+                for one in answer.contenders
+            ]
+            epoch += 1
         return answer.champion, answer.score
 
     def _true_return(self, candidate: Candidate) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from leaderboard.evolution import agents
 from leaderboard.evolution.history import NOTHING, History, history_of
 from leaderboard.ranking.board import Board, judge
-from leaderboard.ranking.champion_selection import name_champion
+from leaderboard.ranking.champion_selection import name_champion, newest_of_lineages
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
@@ -108,13 +108,10 @@ class Records:
         """Whether an agent continues another one unchanged, instead of being its child."""
         return Origin.Name(agent.origin) == CONTINUATION
 
-    def contenders(self) -> Sequence[Contender]:
-        """Returns the candidates to evaluate again before the champion is selected."""
-        return name_champion(self.spec, self.board, []).contenders
-
     def champion(self, fresh: Sequence[tuple[Contender, NDArray[np.float64]]]) -> NameChampionResponse:
-        """Selects the champion from the returns of fresh episodes of each contender."""
-        return name_champion(self.spec, self.board, [_fresh_evaluation(*one) for one in fresh])
+        """Selects the champion from the returns of fresh episodes; lists what must be evaluated next."""
+        newest = newest_of_lineages(self.submissions)
+        return name_champion(self.spec, self.board, newest, [_fresh_evaluation(*one) for one in fresh])
 
     def _ranked_agents(self) -> dict[str, Agent]:
         return {candidate.agent_id: self.agents[candidate.agent_id] for candidate in self.board}
@@ -136,4 +133,4 @@ def _fresh_evaluation(contender: Contender, returns: NDArray[np.float64]) -> Fre
     evaluation = Evaluation(
         mean_return=float(returns.mean()), variance=float(returns.var(ddof=1)), episodes=len(returns)
     )
-    return FreshEvaluation(candidate_id=contender.candidate.candidate_id, evaluation=evaluation)
+    return FreshEvaluation(candidate_id=contender.candidate.candidate_id, evaluation=evaluation, seed=contender.seed)

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from leaderboard.evolution.agents import round_begin
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import Board, canonical, fold
-from leaderboard.seeding import purpose_seed
 from leaderboard.store import records
 from podrace.database import Transaction
 from podrace.evolution.v1.evolution_pb2 import JudgeCandidateRequest, ProposeAgentRequest, RankedCandidate
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate
+from podrace.seeding import purpose_seed
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 LARGEST_BOARD = 1000

@@ -2,13 +2,14 @@
 
 The rules, for each tournament:
 
-1.  Candidates on the board are kept, and therefore every past, present and future champion: the highest score ever
-    submitted is on the board, and the champion is selected from the top of the board.
-2.  Candidates that the next agent may start from are kept. In a synchronous tournament its generator sees the board of
+1.  Candidates on the board are kept: the highest score ever submitted is on the board.
+2.  The last submission of each agent is kept, on the board or not. Therefore every past, present and future champion is
+    kept: it is selected from the top of the board and from the newest submissions of the agents there.
+3.  Candidates that the next agent may start from are kept. In a synchronous tournament its generator sees the board of
     the earlier rounds, from which the current round may have evicted candidates. Strategies with a population continue
-    from the last submission of any agent, on the board or not.
-3.  Snapshots are kept as long as the whole board is.
-4.  The board of an idle tournament is cut to its best candidates, if the configuration asks for it.
+    from the last submission of any agent.
+4.  Snapshots are kept as long as the whole board is.
+5.  The board of an idle tournament is cut to its best candidates, if the configuration asks for it.
 
 In addition, the pointer of each agent keeps its newest checkpoint and the one before, scored or not
 (podrace.checkpoint_store).
@@ -29,7 +30,7 @@ class Retention:
     checkpoints_of_agent: int = 1
     """Last submissions of each agent whose files are kept, on the board or not; at least 1."""
     best_of_idle_board: int = 0
-    """Candidates that are kept of the board of an idle tournament, at least the champion; 0: all."""
+    """Candidates that are kept of the board of an idle tournament, at least those that may be champion; 0: all."""
     idle_seconds: float = 30 * 86400.0
     """Time without a new agent or submission after which a tournament is idle. If it is resumed later than this, it
     has the files of fewer parents."""

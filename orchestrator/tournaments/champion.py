@@ -1,22 +1,54 @@
-"""Selects the champion of a tournament that asks for fresh evaluations; these are queued like any other evaluation.
+"""Selects the champion of an ending tournament with fresh evaluations; these are queued like any other evaluation.
 
-Every reconcile cycle asks the leaderboard which candidates to evaluate, queues missing evaluations, and collects the
-results that exist. The leaderboard decides (see its method NameChampion).
+The leaderboard decides (see its method NameChampion): first it lists the contenders, and once they are evaluated it
+asks for the champion on other episodes, whose mean return is the reported score. Every reconcile cycle queues what is
+missing and collects the results that exist. Evaluations that take too long count as failed, so they delay the end of a
+tournament by at most SELECTION_SECONDS, and the leaderboard selects from those that are done.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.state import records
 from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import EvaluationRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
+from orchestrator.state.transitions import end_evaluation
 from orchestrator.tournaments import lifecycle
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
-from podrace.errors import DeadlineExceeded, Unavailable
-from podrace.leaderboard.v1 import leaderboard_pb2
+from podrace.errors import DeadlineExceeded, NotFound, Unavailable
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Contender, FreshEvaluation, NameChampionResponse
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
-EVALUATION_TIMEOUT_SECONDS = 900.0
-"""After this time the champion is selected from the evaluations that are done."""
+CHOICE_SECONDS = 600.0
+"""After this time the champion is chosen from the evaluations that are done."""
+SELECTION_SECONDS = 900.0
+"""After this time the tournament completes, with the reported score or without."""
+LEADERBOARD_SECONDS = 120.0
+"""After this time without an answer of the leaderboard, the first candidate of the board stays champion."""
+MOST_STAGES = 8
+"""A leaderboard that asks for more evaluations in a row than this has a defect; they are then ignored."""
+
+
+@dataclass
+class Progress:
+    """How far the selection of one champion has come."""
+
+    begin: float
+    """Monotonic time."""
+    wanted: list[Contender] = field(default_factory=list)
+    """What the leaderboard asked for last, in its order."""
+    done: list[FreshEvaluation] = field(default_factory=list)
+    """Evaluations that are done or failed, of all earlier stages."""
+    stage: int = 0
+    """Number of times that the leaderboard has asked for evaluations."""
+    silent_since: float | None = None
+    """Monotonic time of the first call that the leaderboard did not answer, after the last one that it answered."""
+
+    def late(self, now: float) -> bool:
+        """Whether the evaluations that are under way must no longer be waited for."""
+        return now - self.begin >= (CHOICE_SECONDS if self.stage <= 1 else SELECTION_SECONDS)
 
 
 class ChampionSelection:
@@ -27,7 +59,7 @@ class ChampionSelection:
 
     def __init__(self, state: StateDatabase, runtime: RuntimeState, leaderboard: LeaderboardClient) -> None:
         self._state, self._runtime, self._leaderboard = state, runtime, leaderboard
-        self._started: dict[str, float] = {}
+        self._progress: dict[str, Progress] = {}
 
     async def select_when_ready(self, now: float, tournament: TournamentRecord) -> bool:
         """Selects the champion once its fresh evaluations are done.
@@ -42,41 +74,80 @@ class ChampionSelection:
         name = tournament.tournament_id
         if not tournament.spec.champion.reevaluate_top:
             return True
-        first_call = name not in self._started
-        waited = now - self._started.setdefault(name, now)
+        progress = self._progress.setdefault(name, Progress(now))
         try:
-            contenders = (await self._leaderboard.name_champion(name, [])).contenders
-            results = [await self._state.transact(fresh_evaluation, tournament, one) for one in contenders]
-            done = [result for result in results if result is not None]
-            if first_call:
-                self._runtime.changes.notify_all()
-                self._runtime.reconcile_requested.set()
-            if len(done) < len(results) and waited < EVALUATION_TIMEOUT_SECONDS:
+            answer = await self._advance(now, tournament, progress)
+        except NotFound:
+            # No agent was generated before the end, so there is nothing to select from.
+            answer = NameChampionResponse()
+        except (DeadlineExceeded, Unavailable) as error:
+            if progress.silent_since is None:
+                progress.silent_since = now
+            if now - progress.silent_since < LEADERBOARD_SECONDS:
                 return False
-            await self._select(tournament, done)
-        except (DeadlineExceeded, Unavailable):
-            # Without a response, the first candidate of the board stays champion.
-            return waited >= EVALUATION_TIMEOUT_SECONDS
+            answer = self._first_of_board(name, error.message)
+        if answer is None:
+            return False
+        if answer.HasField("champion"):
+            self._runtime.best.select_champion(name, _champion(answer))
+            await self._state.transact(_record_champion, name, answer.reason)
+        del self._progress[name]
         return True
 
-    async def _select(self, tournament: TournamentRecord, results: list[leaderboard_pb2.FreshEvaluation]) -> None:
-        name = tournament.tournament_id
-        answer = await self._leaderboard.name_champion(name, results)
-        if not answer.HasField("champion"):
-            return
-        champion = answer.champion
-        champion.score, champion.standard_error = answer.score, answer.standard_error
-        self._runtime.best.select_champion(name, champion)
-        await self._state.transact(_record_champion, name, answer.reason)
+    async def _advance(
+        self, now: float, tournament: TournamentRecord, progress: Progress
+    ) -> NameChampionResponse | None:
+        """Returns the final answer of the leaderboard; None while evaluations are missing."""
+        while True:
+            results = [await self._state.transact(fresh_evaluation, tournament, one) for one in progress.wanted]
+            missing = [one for one, result in zip(progress.wanted, results, strict=True) if result is None]
+            if missing and not progress.late(now):
+                return None
+            if missing:
+                await self._state.transact(_withdraw, tournament, missing)
+                continue
+            progress.done += [result for result in results if result is not None]
+            progress.wanted = []
+            answer = await self._leaderboard.name_champion(tournament.tournament_id, progress.done)
+            progress.silent_since = None
+            if not answer.contenders or progress.stage >= MOST_STAGES:
+                return answer
+            progress.stage += 1
+            progress.wanted = list(answer.contenders)
+            self._runtime.changes.notify_all()
+            self._runtime.reconcile_requested.set()
+
+    def _first_of_board(self, name: str, problem: str) -> NameChampionResponse:
+        """Makes the first candidate of the board champion, because the leaderboard does not respond."""
+        first = self._runtime.best.by_tournament.get(name)
+        if first is None:
+            return NameChampionResponse()
+        answer = NameChampionResponse(champion=first, score=first.score, standard_error=first.standard_error)
+        answer.reason = (
+            f"{first.agent_id} is first on the board, and its score there is reported: the leaderboard did not respond"
+            f" for {LEADERBOARD_SECONDS:.0f} s ({problem})"
+        )
+        answer.selection.selection_score = first.score
+        answer.selection.selection_standard_error = first.standard_error
+        answer.selection.selection_episodes = first.episodes
+        answer.selection.reason = answer.reason
+        return answer
 
 
 def fresh_evaluation(
-    transaction: Transaction, tournament: TournamentRecord, contender: leaderboard_pb2.Contender
-) -> leaderboard_pb2.FreshEvaluation | None:
+    transaction: Transaction, tournament: TournamentRecord, contender: Contender
+) -> FreshEvaluation | None:
     """Queues the evaluation of a contender once; returns its result, or None while it is not done."""
+    found = _queued(transaction, tournament, contender)
+    if found is None or found.phase == WorkPhase.UNFINISHED:
+        return None
+    return FreshEvaluation(candidate_id=contender.candidate.candidate_id, evaluation=found.result, seed=contender.seed)
+
+
+def _queued(transaction: Transaction, tournament: TournamentRecord, contender: Contender) -> EvaluationRecord | None:
     candidate = contender.candidate
     request = pb.CreateEvaluationRequest(
-        request_id=f"{tournament.tournament_id}-champion-{candidate.candidate_id}",
+        request_id=f"{tournament.tournament_id}-champion-{contender.seed}-{candidate.candidate_id}",
         tournament_id=tournament.tournament_id,
         checkpoint=Checkpoint(agent_id=candidate.agent_id, manifest_digest=candidate.candidate_id),
         episodes=contender.episodes,
@@ -85,10 +156,27 @@ def fresh_evaluation(
         stochastic=not tournament.spec.evaluation.greedy,
     )
     evaluation_id = lifecycle.create_evaluation(transaction, request)
-    found = records.find(transaction, EvaluationRecord, evaluation_id)
-    if found is None or found.phase == WorkPhase.UNFINISHED:
-        return None
-    return leaderboard_pb2.FreshEvaluation(candidate_id=candidate.candidate_id, evaluation=found.result)
+    return records.find(transaction, EvaluationRecord, evaluation_id)
+
+
+def _withdraw(transaction: Transaction, tournament: TournamentRecord, contenders: Sequence[Contender]) -> None:
+    """Ends evaluations that took too long; a pod that is playing one stops when it next renews its lease."""
+    for contender in contenders:
+        found = _queued(transaction, tournament, contender)
+        if found and found.phase == WorkPhase.UNFINISHED:
+            error = "it was not done in time for the selection of the champion"
+            end_evaluation(transaction, replace(found, phase=WorkPhase.FAILED, error=error))
+
+
+def _champion(answer: NameChampionResponse) -> Candidate:
+    """Returns the champion with its reported score and how it was selected."""
+    champion = Candidate()
+    champion.CopyFrom(answer.champion)
+    champion.score, champion.standard_error = answer.score, answer.standard_error
+    if answer.HasField("selection"):
+        champion.selection.CopyFrom(answer.selection)
+        champion.episodes = answer.selection.reported_episodes or champion.episodes
+    return champion
 
 
 def _record_champion(transaction: Transaction, tournament_id: str, reason: str) -> None:

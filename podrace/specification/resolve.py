@@ -40,7 +40,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "evaluation": {"episodes": 32, "share": 0.1, "greedy": True},
     "evolution": evolution_settings.DEFAULTS,
     "fusion": {"mode": "average", "every_updates": 8, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
-    "champion": {"reevaluate_top": 0, "reevaluate_episodes": 64},
+    "champion": {"reevaluate_top": 4, "reevaluate_episodes": 64},
 }
 """Defaults of optional fields by section, as documented in the protos."""
 

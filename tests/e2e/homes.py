@@ -36,6 +36,8 @@ every_environment_steps = 4096
 share = 1.0
 [evolution]
 initial_agents = 2
+[champion]
+reevaluate_episodes = 8
 [objective]
 """
 

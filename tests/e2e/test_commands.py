@@ -17,6 +17,10 @@ TRAIN_KEYS = {
     "total_environment_steps",
     "wall_seconds",
     "champion_checkpoint",
+    "reported_episodes",
+    "selection_score",
+    "selection_score_standard_error",
+    "champion_reason",
     "folder",
 }
 STANDINGS_KEYS = {
@@ -47,7 +51,8 @@ def test_one_command_trains_and_the_others_show_its_results(home):
     assert standings
     assert all(set(candidate) >= STANDINGS_KEYS for candidate in standings)
     assert [candidate["rank"] for candidate in standings] == list(range(1, len(standings) + 1))
-    assert standings[0]["score"] == trained["best_score"]
+    assert trained["reported_episodes"] == 8
+    assert "episodes that chose nothing" in trained["champion_reason"]
     assert {row["tournament_id"] for row in home.json("ls")} == {tournament}
     assert home.json("show", "latest")["tournament_id"] == tournament
     assert home.json("lineage", tournament)

@@ -19,7 +19,7 @@ from podrace.cli.terminal.plugin_fallbacks import describe_fallbacks
 from podrace.cli.views import json_shapes
 from podrace.cli.views.live_table import LiveTable
 from podrace.cli.views.plain_lines import PlainLines
-from podrace.cli.views.tables import best_score
+from podrace.cli.views.tables import best_score, score_source
 from podrace.client import Client, resolve
 from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
 from podrace.errors import FailedPrecondition, InvalidArgument
@@ -154,6 +154,8 @@ async def _report(settings: Settings, client: Client, tournament: Tournament) ->
     champion = formats.short(tournament.best_agent_id, tournament_id)
     steps = f"{formats.count(tournament.environment_steps)} steps over {formats.agents(tournament)}"
     show(f"champion {champion}: {best_score(tournament)} after {steps}")
+    if source := score_source(tournament):
+        show(f"its score is {source}")
     show(render(report))
     show("")
     show(f"results in {folder}")

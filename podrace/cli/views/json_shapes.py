@@ -34,7 +34,19 @@ def result(tournament: Tournament, folder: Path) -> dict[str, Any]:
         "failed_agents": tournament.failed_agents,
         "wall_seconds": formats.seconds(tournament.running_duration),
         "champion_checkpoint": tournament.champion_manifest_digest or None,
+        **_selection(tournament),
         "folder": str(folder),
+    }
+
+
+def _selection(tournament: Tournament) -> dict[str, Any]:
+    """Keys that describe how the champion was selected; null before, and if nothing was evaluated again."""
+    known, selection = tournament.HasField("champion_selection"), tournament.champion_selection
+    return {
+        "reported_episodes": selection.reported_episodes if known else None,
+        "selection_score": selection.selection_score if known else None,
+        "selection_score_standard_error": selection.selection_standard_error if known else None,
+        "champion_reason": selection.reason if known else None,
     }
 
 

@@ -62,6 +62,8 @@ def _facts(tournament: Tournament) -> Table:
     for quantity in progress(tournament, formats.seconds(tournament.running_duration), first_score=None):
         facts.add_row(quantity.name, quantity.text)
     facts.add_row("champion", formats.short(tournament.best_agent_id, tournament.tournament_id) or tables.NOTHING)
+    if source := tables.score_source(tournament):
+        facts.add_row("its score", f"{tables.best_score(tournament)} {source}")
     facts.add_row("trained", formats.agents(tournament))
     facts.add_row("created", formats.local_time(tournament.create_time))
     for name, text in _settings(tournament.spec):

@@ -147,6 +147,18 @@ def best_score(tournament: Tournament) -> str:
     return formats.score(tournament.best_score, tournament.best_score_standard_error)
 
 
+def score_source(tournament: Tournament) -> str:
+    """Returns in one line how the champion's score came about; empty before the champion has been selected."""
+    if not tournament.HasField("champion_selection"):
+        return ""
+    selection = tournament.champion_selection
+    selected = formats.score(selection.selection_score, selection.selection_standard_error)
+    if not selection.reported_episodes:
+        return "the score by which it was selected, which is too high on average"
+    episodes = formats.things(selection.reported_episodes, "new episode")
+    return f"on {episodes} that selected nothing; selected by {selected}"
+
+
 # --- metrics of an evaluation ------------------------------------------------------------------------------------
 
 BASELINE = "equal_weight_"

@@ -256,6 +256,7 @@ class Candidate(_message.Message):
     OPINION_FIELD_NUMBER: _builtins.int
     OPINION_REASON_FIELD_NUMBER: _builtins.int
     EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
+    SELECTION_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
     """SHA-256 of the manifest of the checkpoint."""
     tournament_id: _builtins.str
@@ -306,6 +307,12 @@ class Candidate(_message.Message):
     def submit_time(self) -> _timestamp_pb2.Timestamp:
         """When it arrived."""
 
+    @_builtins.property
+    def selection(self) -> _tournament_pb2.ChampionSelection:
+        """How it was selected as champion. Absent on a board and in submissions; the orchestrator keeps it with the champion
+        of an ended tournament.
+        """
+
     def __init__(
         self,
         *,
@@ -331,10 +338,11 @@ class Candidate(_message.Message):
         opinion: Global___Opinion.ValueType = ...,
         opinion_reason: _builtins.str = ...,
         evaluator_fault: _builtins.str = ...,
+        selection: _tournament_pb2.ChampionSelection | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score", "rank_score", b"rank_score", "submit_time", b"submit_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score", "rank_score", b"rank_score", "selection", b"selection", "submit_time", b"submit_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episodes", b"episodes", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "score", b"score", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episodes", b"episodes", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank_score: _TypeAlias = _typing.Literal["rank_score"]  # noqa: Y015
     _WhichOneofArgType__rank_score: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score"]  # noqa: Y015
@@ -930,14 +938,17 @@ Global___ReplayTournamentResponse: _TypeAlias = ReplayTournamentResponse  # noqa
 
 @_typing.final
 class FreshEvaluation(_message.Message):
-    """A new evaluation of a candidate, on seeds that it was not selected on."""
+    """A new evaluation of a contender, on seeds that it was not submitted with."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CANDIDATE_ID_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
     """The candidate."""
+    seed: _builtins.int
+    """Seed of the contender that was evaluated. A candidate may be evaluated on several. 0: `evaluation.seed`."""
     @_builtins.property
     def evaluation(self) -> _checkpoint_pb2.Evaluation:
         """The result; absent if the evaluation failed."""
@@ -947,10 +958,11 @@ class FreshEvaluation(_message.Message):
         *,
         candidate_id: _builtins.str = ...,
         evaluation: _checkpoint_pb2.Evaluation | None = ...,
+        seed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_id", b"candidate_id", "evaluation", b"evaluation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_id", b"candidate_id", "evaluation", b"evaluation", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -968,7 +980,7 @@ class NameChampionRequest(_message.Message):
     """The tournament."""
     @_builtins.property
     def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___FreshEvaluation]:
-        """Evaluations of contenders, including failed ones. Those of other candidates are ignored."""
+        """Evaluations of contenders, including failed ones. Those of other candidates and seeds are ignored."""
 
     def __init__(
         self,
@@ -986,7 +998,9 @@ Global___NameChampionRequest: _TypeAlias = NameChampionRequest  # noqa: Y015
 
 @_typing.final
 class Contender(_message.Message):
-    """A candidate that may become the champion and must be evaluated again."""
+    """What must be evaluated before the champion is final: a candidate that may become the champion, or the champion itself
+    on the episodes of its reported score.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -996,7 +1010,7 @@ class Contender(_message.Message):
     episodes: _builtins.int
     """Number of episodes to finish."""
     seed: _builtins.int
-    """Seed of the evaluation environments, the same for all contenders of a tournament."""
+    """Seed of the evaluation environments, the same for all contenders of one answer."""
     @_builtins.property
     def candidate(self) -> Global___Candidate:
         """The candidate."""
@@ -1027,21 +1041,26 @@ class NameChampionResponse(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     STANDARD_ERROR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    SELECTION_FIELD_NUMBER: _builtins.int
     score: _builtins.float
-    """Its score over the new episodes, shrunk towards the mean of the contenders' scores in proportion to its noise
-    (James-Stein). Its score on the board if there are no new evaluations.
+    """Its reported score: its mean return over new episodes on which nothing was selected. The selection score until they
+    are evaluated, and if that fails.
     """
     standard_error: _builtins.float
-    """Standard error of its mean return over the new episodes; the one on the board if there are no new evaluations."""
+    """Standard error of that mean."""
     reason: _builtins.str
     """Why it is the champion, in one line for a person."""
     @_builtins.property
     def contenders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Contender]:
-        """Contenders without an evaluation; empty if the champion is final."""
+        """What must be evaluated next; empty if the champion is final."""
 
     @_builtins.property
     def champion(self) -> Global___Candidate:
         """The champion, given the evaluations in the request; absent while the board is empty."""
+
+    @_builtins.property
+    def selection(self) -> _tournament_pb2.ChampionSelection:
+        """How it was selected."""
 
     def __init__(
         self,
@@ -1051,10 +1070,11 @@ class NameChampionResponse(_message.Message):
         score: _builtins.float = ...,
         standard_error: _builtins.float = ...,
         reason: _builtins.str = ...,
+        selection: _tournament_pb2.ChampionSelection | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["champion", b"champion"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["champion", b"champion", "selection", b"selection"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["champion", b"champion", "contenders", b"contenders", "reason", b"reason", "score", b"score", "standard_error", b"standard_error"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["champion", b"champion", "contenders", b"contenders", "reason", b"reason", "score", b"score", "selection", b"selection", "standard_error", b"standard_error"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -137,10 +137,12 @@ class LeaderboardServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def NameChampion(self, request, context):
-        """Selects the champion of a tournament from the evaluations in the request, and lists the candidates that must be
-        evaluated before the choice is final (contenders). Called by the orchestrator when a tournament ends: first without
-        evaluations, then with those of all contenders. Stores nothing, so the same evaluations always give the same
-        champion. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+        """Selects the champion of a tournament from the evaluations in the request, and lists what must be evaluated next
+        (contenders). Called by the orchestrator when a tournament ends: first without evaluations, then with those of all
+        contenders so far, until no contender is listed. The contenders of the first answer are candidates that may become
+        the champion. The last contender is the champion itself, on another seed: its score there is the reported one.
+        Stores nothing, so the same evaluations always give the same champion. Does not block. NOT_FOUND for an unknown
+        tournament. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

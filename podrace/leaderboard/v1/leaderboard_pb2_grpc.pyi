@@ -65,10 +65,12 @@ class LeaderboardServiceStub:
     Deadline: 60 s.
     """
     NameChampion: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.NameChampionRequest, _leaderboard_pb2.NameChampionResponse]
-    """Selects the champion of a tournament from the evaluations in the request, and lists the candidates that must be
-    evaluated before the choice is final (contenders). Called by the orchestrator when a tournament ends: first without
-    evaluations, then with those of all contenders. Stores nothing, so the same evaluations always give the same
-    champion. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    """Selects the champion of a tournament from the evaluations in the request, and lists what must be evaluated next
+    (contenders). Called by the orchestrator when a tournament ends: first without evaluations, then with those of all
+    contenders so far, until no contender is listed. The contenders of the first answer are candidates that may become
+    the champion. The last contender is the champion itself, on another seed: its score there is the reported one.
+    Stores nothing, so the same evaluations always give the same champion. Does not block. NOT_FOUND for an unknown
+    tournament. Deadline: 5 s.
     """
     ListSnapshots: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListSnapshotsRequest, _leaderboard_pb2.ListSnapshotsResponse]
     """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
@@ -113,10 +115,12 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     Deadline: 60 s.
     """
     NameChampion: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.NameChampionRequest, _leaderboard_pb2.NameChampionResponse]  # type: ignore[assignment]
-    """Selects the champion of a tournament from the evaluations in the request, and lists the candidates that must be
-    evaluated before the choice is final (contenders). Called by the orchestrator when a tournament ends: first without
-    evaluations, then with those of all contenders. Stores nothing, so the same evaluations always give the same
-    champion. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    """Selects the champion of a tournament from the evaluations in the request, and lists what must be evaluated next
+    (contenders). Called by the orchestrator when a tournament ends: first without evaluations, then with those of all
+    contenders so far, until no contender is listed. The contenders of the first answer are candidates that may become
+    the champion. The last contender is the champion itself, on another seed: its score there is the reported one.
+    Stores nothing, so the same evaluations always give the same champion. Does not block. NOT_FOUND for an unknown
+    tournament. Deadline: 5 s.
     """
     ListSnapshots: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListSnapshotsRequest, _leaderboard_pb2.ListSnapshotsResponse]  # type: ignore[assignment]
     """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
@@ -200,10 +204,12 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.NameChampionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.NameChampionResponse, _abc.Awaitable[_leaderboard_pb2.NameChampionResponse]]:
-        """Selects the champion of a tournament from the evaluations in the request, and lists the candidates that must be
-        evaluated before the choice is final (contenders). Called by the orchestrator when a tournament ends: first without
-        evaluations, then with those of all contenders. Stores nothing, so the same evaluations always give the same
-        champion. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+        """Selects the champion of a tournament from the evaluations in the request, and lists what must be evaluated next
+        (contenders). Called by the orchestrator when a tournament ends: first without evaluations, then with those of all
+        contenders so far, until no contender is listed. The contenders of the first answer are candidates that may become
+        the champion. The last contender is the champion itself, on another seed: its score there is the reported one.
+        Stores nothing, so the same evaluations always give the same champion. Does not block. NOT_FOUND for an unknown
+        tournament. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod

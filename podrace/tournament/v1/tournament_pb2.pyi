@@ -1065,7 +1065,9 @@ Global___EvolutionSpec: _TypeAlias = EvolutionSpec  # noqa: Y015
 @_typing.final
 class ChampionSpec(_message.Message):
     """How the champion is selected when a tournament ends. The highest of many noisy scores overestimates the policy.
-    Scoring the top candidates again removes most of that bias.
+    Two sets of new episodes are therefore used. The first chooses the champion among the contenders, which all play the
+    same episodes. The champion alone plays the second, and its mean return there is the reported score: nothing was
+    selected on these episodes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1073,11 +1075,12 @@ class ChampionSpec(_message.Message):
     REEVALUATE_TOP_FIELD_NUMBER: _builtins.int
     REEVALUATE_EPISODES_FIELD_NUMBER: _builtins.int
     reevaluate_top: _builtins.int
-    """Number of candidates at the top of the board to evaluate again, all on the same new seeds. 0: the first candidate
-    of the board is the champion. Default 0.
+    """Number of candidates at the top of the board that may become champion. For each of their agents, the newest
+    submission may become champion as well. 0: the first candidate of the board is the champion, nothing is evaluated
+    again, and its score on the board is reported. Default 4.
     """
     reevaluate_episodes: _builtins.int
-    """Number of episodes to finish for each of them. Default 64."""
+    """Number of episodes to finish for each contender, and again for the champion. Default 64."""
     def __init__(
         self,
         *,
@@ -1130,6 +1133,49 @@ class ReportSpec(_message.Message):
 Global___ReportSpec: _TypeAlias = ReportSpec  # noqa: Y015
 
 @_typing.final
+class ChampionSelection(_message.Message):
+    """How the champion of a tournament was selected."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECTION_SCORE_FIELD_NUMBER: _builtins.int
+    SELECTION_STANDARD_ERROR_FIELD_NUMBER: _builtins.int
+    SELECTION_EPISODES_FIELD_NUMBER: _builtins.int
+    REPORTED_EPISODES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    selection_score: _builtins.float
+    """Score by which it was selected: its mean return over the episodes that all contenders played. The highest of
+    several noisy scores is too high on average, so this one is not reported as the champion's. Its score on the board
+    if it was selected without new episodes.
+    """
+    selection_standard_error: _builtins.float
+    """Standard error of that mean."""
+    selection_episodes: _builtins.int
+    """Number of episodes behind that mean."""
+    reported_episodes: _builtins.int
+    """Number of new episodes behind the reported score, on which nothing was selected. 0: they could not be played, and
+    the reported score is the selection score; `reason` says why.
+    """
+    reason: _builtins.str
+    """Why it is the champion, in one line for a person."""
+    def __init__(
+        self,
+        *,
+        selection_score: _builtins.float = ...,
+        selection_standard_error: _builtins.float = ...,
+        selection_episodes: _builtins.int = ...,
+        reported_episodes: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "reported_episodes", b"reported_episodes", "selection_episodes", b"selection_episodes", "selection_score", b"selection_score", "selection_standard_error", b"selection_standard_error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChampionSelection: _TypeAlias = ChampionSelection  # noqa: Y015
+
+@_typing.final
 class Tournament(_message.Message):
     """A tournament and its state."""
 
@@ -1151,6 +1197,7 @@ class Tournament(_message.Message):
     STEPS_PER_SECOND_FIELD_NUMBER: _builtins.int
     LEADERBOARD_ADDRESS_FIELD_NUMBER: _builtins.int
     FAILED_AGENTS_FIELD_NUMBER: _builtins.int
+    CHAMPION_SELECTION_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """Unique name, `<name>-<six characters>`."""
     state: Global___TournamentState.ValueType
@@ -1162,8 +1209,8 @@ class Tournament(_message.Message):
     agents: _builtins.int
     """Number of agents assigned so far."""
     best_score: _builtins.float
-    """Score of the candidate that ranks first on the board; absent while the board is empty. Once a champion has been
-    selected by re-evaluation (`champion.reevaluate_top`): the champion's new score.
+    """Score of the candidate that ranks first on the board; absent while the board is empty. Once the champion has been
+    selected (`champion_selection`): its reported score.
     """
     best_score_standard_error: _builtins.float
     """Standard error of that score."""
@@ -1193,6 +1240,10 @@ class Tournament(_message.Message):
     def running_duration(self) -> _duration_pb2.Duration:
         """How long it has been running, without pauses."""
 
+    @_builtins.property
+    def champion_selection(self) -> Global___ChampionSelection:
+        """How the champion was selected; absent before, and with `champion.reevaluate_top = 0`."""
+
     def __init__(
         self,
         *,
@@ -1212,10 +1263,11 @@ class Tournament(_message.Message):
         steps_per_second: _builtins.float = ...,
         leaderboard_address: _builtins.str = ...,
         failed_agents: _builtins.int = ...,
+        champion_selection: Global___ChampionSelection | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best_score", b"best_score", "create_time", b"create_time", "end_time", b"end_time", "running_duration", b"running_duration", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best_score", b"best_score", "champion_selection", b"champion_selection", "create_time", b"create_time", "end_time", b"end_time", "running_duration", b"running_duration", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "agents", b"agents", "best_agent_id", b"best_agent_id", "best_score", b"best_score", "best_score_standard_error", b"best_score_standard_error", "champion_manifest_digest", b"champion_manifest_digest", "create_time", b"create_time", "end_time", b"end_time", "environment_steps", b"environment_steps", "failed_agents", b"failed_agents", "leaderboard_address", b"leaderboard_address", "reason", b"reason", "running_duration", b"running_duration", "spec", b"spec", "state", b"state", "steps_per_second", b"steps_per_second", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "agents", b"agents", "best_agent_id", b"best_agent_id", "best_score", b"best_score", "best_score_standard_error", b"best_score_standard_error", "champion_manifest_digest", b"champion_manifest_digest", "champion_selection", b"champion_selection", "create_time", b"create_time", "end_time", b"end_time", "environment_steps", b"environment_steps", "failed_agents", b"failed_agents", "leaderboard_address", b"leaderboard_address", "reason", b"reason", "running_duration", b"running_duration", "spec", b"spec", "state", b"state", "steps_per_second", b"steps_per_second", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_score: _TypeAlias = _typing.Literal["best_score"]  # noqa: Y015
     _WhichOneofArgType__best_score: _TypeAlias = _typing.Literal["_best_score", b"_best_score"]  # noqa: Y015

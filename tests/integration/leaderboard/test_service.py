@@ -151,9 +151,30 @@ async def test_a_champion_is_named_when_its_contenders_were_evaluated_again(clie
     assert asked.contenders[0].candidate.rank == 1
     for contender, score in zip(asked.contenders, (5.0, 6.0), strict=True):
         evaluation = Evaluation(mean_return=score, variance=0.0, episodes=contender.episodes)
-        request.evaluations.add(candidate_id=contender.candidate.candidate_id, evaluation=evaluation)
+        request.evaluations.add(
+            candidate_id=contender.candidate.candidate_id, evaluation=evaluation, seed=contender.seed
+        )
+    (again,) = (await client.call(client.reading.NameChampion, request)).contenders
+    assert (again.candidate.agent_number, again.episodes) == (2, 50)
+    assert again.seed != asked.contenders[0].seed
+    request.evaluations.add(
+        candidate_id=again.candidate.candidate_id,
+        evaluation=Evaluation(mean_return=5.5, episodes=50),
+        seed=again.seed,
+    )
     named = await client.call(client.reading.NameChampion, request)
-    assert (named.champion.agent_number, named.score, len(named.contenders)) == (2, 6.0, 0)
+    assert (named.champion.agent_number, named.score, len(named.contenders)) == (2, 5.5, 0)
+    assert (named.selection.selection_score, named.selection.reported_episodes) == (6.0, 50)
+
+
+async def test_the_newest_submission_of_an_agent_may_become_champion(client: Any) -> None:
+    client.spec.champion.reevaluate_top = 1
+    agent = await client.generate(0)
+    await client.submit(agent, 9.0)
+    newest = (await client.submit(agent, 3.0)).candidate_id
+    asked = await client.call(client.reading.NameChampion, pb.NameChampionRequest(tournament_id=TOURNAMENT))
+    assert [one.candidate.score for one in asked.contenders] == [9.0, 3.0]
+    assert asked.contenders[1].candidate.candidate_id == newest
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

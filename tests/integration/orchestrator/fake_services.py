@@ -1,5 +1,6 @@
 """Fakes a launcher and a leaderboard in memory."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +51,7 @@ class FakeLeaderboard(
         self.refusal: PodraceError | None = None
         self.unreachable = False
         self.contenders: list[leaderboard_pb2.Candidate] = []
+        self.name_champion_refusal: PodraceError | None = None
         self.snapshots: list[leaderboard_pb2.SnapshotChampionRequest] = []
         self.snapshot_refusal: PodraceError | None = None
 
@@ -75,24 +77,31 @@ class FakeLeaderboard(
     async def NameChampion(
         self, request: leaderboard_pb2.NameChampionRequest, context: Any
     ) -> leaderboard_pb2.NameChampionResponse:
-        """Selects the contender with the best fresh score."""
+        """Selects the contender with the best score on seed 7; its score on seed 8 is the reported one."""
         if self.unreachable:
             raise Unavailable("unreachable")
-        fresh = {
-            one.candidate_id: one.evaluation.mean_return for one in request.evaluations if one.HasField("evaluation")
-        }
-        answer = leaderboard_pb2.NameChampionResponse(
-            contenders=[
-                leaderboard_pb2.Contender(candidate=candidate, episodes=50, seed=7)
-                for candidate in self.contenders
-                if candidate.candidate_id not in {one.candidate_id for one in request.evaluations}
-            ]
+        if self.name_champion_refusal:
+            raise self.name_champion_refusal
+        chosen, reported = (
+            {one.candidate_id: one for one in request.evaluations if one.seed == seed} for seed in (7, 8)
         )
-        evaluated = [candidate for candidate in self.contenders if candidate.candidate_id in fresh]
-        if evaluated:
-            champion = max(evaluated, key=lambda candidate: fresh[candidate.candidate_id])
-            answer.champion.CopyFrom(champion)
-            answer.score, answer.standard_error, answer.reason = fresh[champion.candidate_id], 0.25, "the best score"
+        answer = leaderboard_pb2.NameChampionResponse()
+        missing = [candidate for candidate in self.contenders if candidate.candidate_id not in chosen]
+        scores = {name: one.evaluation.mean_return for name, one in chosen.items() if one.HasField("evaluation")}
+        if self.contenders:
+            best = max(self.contenders, key=lambda candidate: scores.get(candidate.candidate_id, -math.inf))
+            answer.champion.CopyFrom(best)
+            answer.reason = answer.selection.reason = "the best score"
+            answer.score = answer.selection.selection_score = scores.get(best.candidate_id, best.score)
+            answer.standard_error = 0.25
+            if not missing and best.candidate_id not in reported:
+                answer.contenders.add(candidate=best, episodes=60, seed=8)
+            elif not missing and reported[best.candidate_id].HasField("evaluation"):
+                answer.score = reported[best.candidate_id].evaluation.mean_return
+                answer.selection.reported_episodes = 60
+        answer.contenders.extend(
+            leaderboard_pb2.Contender(candidate=candidate, episodes=50, seed=7) for candidate in missing
+        )
         return answer
 
     async def SnapshotChampion(

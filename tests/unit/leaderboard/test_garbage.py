@@ -183,7 +183,9 @@ CUT = Retention(best_of_idle_board=1, idle_seconds=24 * HOUR)
 
 async def cut_board(mesh: Any, make_spec: MakeSpec) -> tuple[list[Any], list[str]]:
     """An idle board of two that was cut to its best: its agents, which have later checkpoints, and its candidates."""
-    spec = make_spec(evolution={"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 2})
+    spec = make_spec(
+        evolution={"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 2}, champion={"reevaluate_top": 1}
+    )
     agents = [await mesh.generate(spec, number) for number in range(2)]
     board = [(await mesh.submit(agent, 9.0 - number)).candidate.candidate_id for number, agent in enumerate(agents)]
     for number, agent in enumerate(agents):

@@ -4,8 +4,8 @@ from typing import Any
 from leaderboard.cached_statistics import CachedStatistics
 from leaderboard.evolution.strategy import Situation
 from leaderboard.plugins.requests import LARGEST_RANKED_BOARD, MOST_UNFINISHED, proposal_request, shown_board
-from leaderboard.seeding import purpose_seed
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.seeding import purpose_seed
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]

@@ -1,13 +1,28 @@
 import math
 from collections.abc import Callable
+from random import Random
+from statistics import fmean, variance
 from typing import Any
 
 import pytest
 
 from leaderboard.ranking.board import Board, fold
-from leaderboard.ranking.champion_selection import FreshScore, name_champion, shrunken
+from leaderboard.ranking.champion_selection import (
+    FreshScore,
+    Newest,
+    choice_seed,
+    name_champion,
+    newest_of_lineages,
+    report_seed,
+    shrunken,
+)
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, FreshEvaluation
+from podrace.leaderboard.v1.leaderboard_pb2 import (
+    OPINION_REFUSE,
+    Candidate,
+    FreshEvaluation,
+    NameChampionResponse,
+)
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]
@@ -23,21 +38,51 @@ def spec_of(make_spec: MakeSpec, top: int = 3, **others: Any) -> TournamentSpec:
     return make_spec(champion={"reevaluate_top": top, "reevaluate_episodes": 40}, **others)
 
 
-def fresh(candidate: Candidate, score: float, variance: float = 0.0, episodes: int = 40) -> FreshEvaluation:
+def fresh(
+    candidate: Candidate, score: float, variance: float = 0.0, episodes: int = 40, *, seed: int
+) -> FreshEvaluation:
     evaluation = Evaluation(mean_return=score, variance=variance, episodes=episodes)
-    return FreshEvaluation(candidate_id=candidate.candidate_id, evaluation=evaluation)
+    return FreshEvaluation(candidate_id=candidate.candidate_id, evaluation=evaluation, seed=seed)
+
+
+def chosen_on(spec: TournamentSpec, board: Board, *scores: float, variance: float = 0.0) -> list[FreshEvaluation]:
+    """Evaluates the first candidates of a board on the episodes that choose the champion."""
+    return [
+        fresh(candidate, score, variance, seed=choice_seed(spec))
+        for candidate, score in zip(board, scores, strict=False)
+    ]
+
+
+def final(
+    spec: TournamentSpec, board: Board, evaluations: list[FreshEvaluation], newest: Newest | None = None
+) -> NameChampionResponse:
+    """Returns the champion, whose reported score is that of the report 7 ± 0."""
+    answer = name_champion(spec, board, newest or {}, evaluations)
+    (contender,) = answer.contenders
+    reported = fresh(contender.candidate, 7.0, seed=contender.seed)
+    return name_champion(spec, board, newest or {}, [*evaluations, reported])
+
+
+# --- contenders --------------------------------------------------------------------------------------------------
 
 
 def test_without_reevaluation_the_first_on_the_board_is_champion(make_spec: MakeSpec, board: Board) -> None:
-    answer = name_champion(make_spec(), board, [])
+    answer = name_champion(spec_of(make_spec, top=0), board, {}, [])
     assert answer.champion == board[0]
     assert not answer.contenders
+    assert not answer.HasField("selection")
     assert (answer.score, answer.standard_error) == (100.0, 3.0)
     assert answer.reason == "a0 (100 ± 3) is first on the board"
 
 
+def test_four_candidates_may_become_champion_by_default(make_spec: MakeSpec, make_candidate: MakeCandidate) -> None:
+    board = fold([make_candidate(number, 100.0 - number, 3.0) for number in range(6)], capacity=6).board
+    contenders = name_champion(make_spec(), board, {}, []).contenders
+    assert [(one.candidate.agent_number, one.episodes) for one in contenders] == [(0, 64), (1, 64), (2, 64), (3, 64)]
+
+
 def test_an_empty_board_has_no_champion(make_spec: MakeSpec) -> None:
-    answer = name_champion(spec_of(make_spec), (), [])
+    answer = name_champion(spec_of(make_spec), (), {}, [])
     assert not answer.HasField("champion")
     assert not answer.contenders
 
@@ -45,50 +90,175 @@ def test_an_empty_board_has_no_champion(make_spec: MakeSpec) -> None:
 def test_contenders_are_evaluated_on_the_same_seed_derived_from_the_tournaments(
     make_spec: MakeSpec, board: Board
 ) -> None:
-    contenders = name_champion(spec_of(make_spec, seed=1), board, []).contenders
+    contenders = name_champion(spec_of(make_spec, seed=1), board, {}, []).contenders
     assert [contender.candidate.agent_number for contender in contenders] == [0, 1, 2]
     assert {contender.episodes for contender in contenders} == {40}
-    (seed,) = {contender.seed for contender in contenders}
-    assert 0 < seed < 2**63
-    assert name_champion(spec_of(make_spec, seed=2), board, []).contenders[0].seed != seed
-    some = name_champion(spec_of(make_spec, seed=1), board, [fresh(board[1], 1.0)])
+    assert {contender.seed for contender in contenders} == {choice_seed(spec_of(make_spec, seed=1))}
+    other = name_champion(spec_of(make_spec, seed=2), board, {}, []).contenders[0]
+    assert other.seed != contenders[0].seed
+    some = name_champion(
+        spec_of(make_spec, seed=1), board, {}, [fresh(board[1], 1.0, seed=choice_seed(spec_of(make_spec, seed=1)))]
+    )
     assert [contender.candidate.agent_number for contender in some.contenders] == [0, 2]
 
 
-def test_only_fresh_scores_count(make_spec: MakeSpec, board: Board) -> None:
-    evaluations = [fresh(board[0], 50.0), fresh(board[1], 60.0), fresh(board[2], 55.0), fresh(board[3], 999.0)]
+def test_the_newest_submission_of_each_contenders_lineage_may_become_champion(
+    make_spec: MakeSpec, make_candidate: MakeCandidate, board: Board
+) -> None:
+    # a0 has a newer submission that did not enter the board, a1's newest is the one on the board, a3 is no contender.
+    newer = [make_candidate(number, 50.0, 3.0, candidate_id=f"newer-{number}") for number in (0, 3)]
+    newest = newest_of_lineages([*board, *newer])
+    spec = spec_of(make_spec, top=2)
+    contenders = name_champion(spec, board, newest, []).contenders
+    assert [one.candidate.candidate_id for one in contenders] == [
+        board[0].candidate_id,
+        board[1].candidate_id,
+        "newer-0",
+    ]
+    evaluations = [*chosen_on(spec, board, 60.0, 61.0), fresh(newer[0], 62.0, seed=choice_seed(spec))]
+    assert final(spec, board, evaluations, newest).champion.candidate_id == "newer-0"
+
+
+def test_a_candidate_that_the_updater_plugin_refused_is_no_contender(
+    make_spec: MakeSpec, make_candidate: MakeCandidate, board: Board
+) -> None:
+    refused = make_candidate(0, 500.0, 3.0, candidate_id="refused", opinion=OPINION_REFUSE)
+    contenders = name_champion(spec_of(make_spec), board, newest_of_lineages([*board, refused]), []).contenders
+    assert "refused" not in [one.candidate.candidate_id for one in contenders]
+
+
+def test_mean_returns_do_not_overrule_the_rank_of_an_updater_plugin(
+    make_spec: MakeSpec, make_candidate: MakeCandidate
+) -> None:
+    ranked = [make_candidate(number, 10.0 * number, 3.0, rank_score=9.0 - number) for number in range(3)]
+    board = fold(ranked, capacity=4).board
+    spec = spec_of(make_spec)
+    (contender,) = name_champion(spec, board, newest_of_lineages(board), []).contenders
+    assert (contender.candidate, contender.seed) == (board[0], report_seed(spec))
+
+
+# --- the choice --------------------------------------------------------------------------------------------------
+
+
+def test_only_fresh_scores_choose(make_spec: MakeSpec, board: Board) -> None:
+    spec = spec_of(make_spec)
+    evaluations = chosen_on(spec, board, 50.0, 60.0, 55.0, 999.0)
     for listed in (evaluations, evaluations[::-1]):
-        answer = name_champion(spec_of(make_spec), board, listed)
+        answer = name_champion(spec, board, {}, listed)
         assert answer.champion == board[1]
-        assert not answer.contenders
         assert answer.reason == "a1 (99 ± 3), evaluated again at 60 ± 0, is best of 3; shrunk: 60"
 
 
+def test_evaluations_on_other_seeds_are_ignored(make_spec: MakeSpec, board: Board) -> None:
+    spec = spec_of(make_spec)
+    others = [fresh(candidate, 999.0, seed=report_seed(spec)) for candidate in board[:2]]
+    answer = name_champion(spec, board, {}, [*others, fresh(board[2], 1.0, seed=12345)])
+    assert [one.candidate.agent_number for one in answer.contenders] == [0, 1, 2]
+    assert answer.champion == board[0]
+
+
+def test_the_seed_of_an_evaluation_counts_if_its_contenders_seed_is_not_stated(
+    make_spec: MakeSpec, board: Board
+) -> None:
+    spec = spec_of(make_spec)
+    evaluations = chosen_on(spec, board, 50.0, 60.0, 55.0)
+    for one in evaluations:
+        one.evaluation.seed, one.seed = one.seed, 0
+    assert name_champion(spec, board, {}, evaluations).champion == board[1]
+
+
 def test_equal_candidates_keep_the_order_of_the_board(make_spec: MakeSpec, board: Board) -> None:
-    equal = [fresh(candidate, 7.0, variance=9.0) for candidate in board[:3]]
-    assert name_champion(spec_of(make_spec), board, equal).champion == board[0]
+    spec = spec_of(make_spec)
+    assert name_champion(spec, board, {}, chosen_on(spec, board, 7.0, 7.0, 7.0, variance=9.0)).champion == board[0]
 
 
-def test_failed_evaluations_are_ignored(make_spec: MakeSpec, board: Board) -> None:
-    failed = [FreshEvaluation(candidate_id=candidate.candidate_id) for candidate in board[:3]]
-    answer = name_champion(spec_of(make_spec), board, [failed[0], fresh(board[2], 1.0), failed[1]])
-    assert (answer.champion, list(answer.contenders)) == (board[2], [])
-    unevaluated = name_champion(spec_of(make_spec), board, failed)
+def test_failed_evaluations_do_not_choose(make_spec: MakeSpec, board: Board) -> None:
+    spec = spec_of(make_spec)
+    failed = [FreshEvaluation(candidate_id=candidate.candidate_id, seed=choice_seed(spec)) for candidate in board[:3]]
+    answer = name_champion(spec, board, {}, [failed[0], fresh(board[2], 1.0, seed=choice_seed(spec)), failed[1]])
+    assert answer.champion == board[2]
+    unevaluated = final(spec, board, failed)
     assert unevaluated.champion == board[0]
-    assert unevaluated.reason == "a0 (100 ± 3) is first on the board; no fresh evaluation of a contender succeeded"
-    broken = [fresh(candidate, math.nan) for candidate in board[:3]]
-    assert name_champion(spec_of(make_spec), board, broken).champion == board[0]
+    assert unevaluated.reason == (
+        "a0 (100 ± 3) is first on the board; no fresh evaluation of a contender succeeded;"
+        " reported: 7 ± 0 on 40 episodes that chose nothing"
+    )
+    assert unevaluated.selection.selection_score == 100.0
+    broken = chosen_on(spec, board, math.nan, math.nan, math.nan)
+    assert name_champion(spec, board, {}, broken).champion == board[0]
 
 
 def test_scores_of_the_built_in_evaluator_count_only_without_other_scores(make_spec: MakeSpec, board: Board) -> None:
-    evaluations = [fresh(board[0], 900.0), fresh(board[1], 60.0), fresh(board[2], 55.0)]
+    spec = spec_of(make_spec)
+    evaluations = chosen_on(spec, board, 900.0, 60.0, 55.0)
     evaluations[0].evaluation.evaluator_fault = "it hung"
-    answer = name_champion(spec_of(make_spec), board, evaluations)
+    answer = name_champion(spec, board, {}, evaluations)
     assert answer.champion == board[1]
     assert "best of 2" in answer.reason
     for one in evaluations:
         one.evaluation.evaluator_fault = "it hung"
-    assert name_champion(spec_of(make_spec), board, evaluations).champion == board[0]
+    assert name_champion(spec, board, {}, evaluations).champion == board[0]
+
+
+# --- the reported score ------------------------------------------------------------------------------------------
+
+
+def test_the_champion_is_evaluated_once_more_on_a_seed_that_chose_nothing(make_spec: MakeSpec, board: Board) -> None:
+    spec = spec_of(make_spec)
+    evaluations = chosen_on(spec, board, 50.0, 60.0, 55.0, variance=40.0)
+    answer = name_champion(spec, board, {}, evaluations)
+    (contender,) = answer.contenders
+    assert (contender.candidate, contender.episodes, contender.seed) == (board[1], 40, report_seed(spec))
+    assert report_seed(spec) != choice_seed(spec)
+    evaluations.append(fresh(board[1], 52.0, variance=160.0, seed=contender.seed))
+    named = name_champion(spec, board, {}, evaluations)
+    assert (named.champion, list(named.contenders)) == (board[1], [])
+    assert (named.score, named.standard_error) == (52.0, 2.0), "the plain mean of the second set and its error"
+    selection = named.selection
+    assert (selection.selection_score, selection.selection_standard_error) == (60.0, 1.0), "not shrunk"
+    assert (selection.selection_episodes, selection.reported_episodes) == (40, 40)
+    assert named.reason == selection.reason
+    assert named.reason.endswith("; reported: 52 ± 2 on 40 episodes that chose nothing")
+
+
+def test_a_single_contender_is_evaluated_only_for_its_reported_score(make_spec: MakeSpec, board: Board) -> None:
+    spec = spec_of(make_spec, top=1)
+    (contender,) = name_champion(spec, board, {}, []).contenders
+    assert contender.seed == report_seed(spec)
+    named = final(spec, board, [])
+    assert (named.score, named.selection.selection_score) == (7.0, 100.0)
+    assert named.reason.startswith("a0 (100 ± 3) is first on the board; reported: 7 ± 0")
+
+
+def test_without_a_reported_score_the_selection_score_is_reported_and_says_so(
+    make_spec: MakeSpec, board: Board
+) -> None:
+    spec = spec_of(make_spec)
+    evaluations = chosen_on(spec, board, 50.0, 60.0, 55.0, variance=40.0)
+    failed = FreshEvaluation(candidate_id=board[1].candidate_id, seed=report_seed(spec))
+    answer = name_champion(spec, board, {}, [*evaluations, failed])
+    assert not answer.contenders
+    assert (answer.champion, answer.score, answer.standard_error) == (board[1], 60.0, 1.0)
+    assert answer.selection.reported_episodes == 0
+    assert answer.reason.endswith("; the evaluation on new episodes failed, so the selection score is reported")
+
+
+def test_a_reported_score_is_not_taken_from_another_evaluator_than_the_choice(
+    make_spec: MakeSpec, board: Board
+) -> None:
+    spec = spec_of(make_spec)
+    evaluations = chosen_on(spec, board, 50.0, 60.0, 55.0)
+    reported = fresh(board[1], 900.0, seed=report_seed(spec))
+    reported.evaluation.evaluator_fault = "it hung"
+    answer = name_champion(spec, board, {}, [*evaluations, reported])
+    assert (answer.score, answer.selection.reported_episodes) == (60.0, 0)
+    assert "the evaluator plugin failed on the new episodes" in answer.reason
+    for one in evaluations:
+        one.evaluation.evaluator_fault = "it hung"
+    assert name_champion(spec, board, {}, [*evaluations, reported]).score == 900.0
+
+
+# --- shrinkage ---------------------------------------------------------------------------------------------------
 
 
 def test_scores_are_shrunk_in_proportion_to_their_noise() -> None:
@@ -106,5 +276,31 @@ def test_scores_that_differ_only_by_noise_are_shrunk_to_their_mean() -> None:
 
 def test_a_noisier_score_counts_less(make_spec: MakeSpec, board: Board) -> None:
     # 61 from four episodes of variance 6,400 (error 40), against 60 with none; the third makes them differ truly.
-    evaluations = [fresh(board[0], 61.0, 6400.0, episodes=4), fresh(board[1], 60.0), fresh(board[2], -100.0)]
-    assert name_champion(spec_of(make_spec), board, evaluations).champion == board[1]
+    spec = spec_of(make_spec)
+    evaluations = chosen_on(spec, board, 0.0, 60.0, -100.0)
+    evaluations[0] = fresh(board[0], 61.0, 6400.0, episodes=4, seed=choice_seed(spec))
+    assert name_champion(spec, board, {}, evaluations).champion == board[1]
+
+
+# --- honesty -----------------------------------------------------------------------------------------------------
+
+
+def test_the_reported_score_is_unbiased_and_the_selection_score_is_too_high(make_spec: MakeSpec, board: Board) -> None:
+    # Four policies of true returns 10, 9.5, 9 and 8.5. Each episode adds independent noise of variance 40, so a mean
+    # over 40 episodes has the standard error 1, which is as large as the differences.
+    spec, truths, replications = spec_of(make_spec, top=4), (10.0, 9.5, 9.0, 8.5), 2000
+    random = Random(7)
+    selection_z, reported_z = [], []
+    for _ in range(replications):
+        scores = [random.gauss(truth, 1.0) for truth in truths]
+        evaluations = chosen_on(spec, board, *scores, variance=40.0)
+        (contender,) = name_champion(spec, board, {}, evaluations).contenders
+        truth = truths[contender.candidate.agent_number]
+        evaluations.append(fresh(contender.candidate, random.gauss(truth, 1.0), variance=40.0, seed=contender.seed))
+        named = name_champion(spec, board, {}, evaluations)
+        selection_z.append((named.selection.selection_score - truth) / named.selection.selection_standard_error)
+        reported_z.append((named.score - truth) / named.standard_error)
+    # The error of a mean of 2,000 values of z is 0.022: four of these are allowed.
+    assert abs(fmean(reported_z)) < 4 / math.sqrt(replications)
+    assert 0.9 < variance(reported_z) < 1.1
+    assert fmean(selection_z) > 0.5

@@ -61,6 +61,27 @@ def test_show_contains_pods_events_and_statistics(type_: Any, mesh: Any) -> None
         assert expected in out
 
 
+def test_show_and_ls_have_the_reported_score_and_the_selection_score(type_: Any, mesh: Any) -> None:
+    selection = mesh.known.tournaments[0].champion_selection
+    selection.selection_score, selection.selection_standard_error, selection.selection_episodes = 495.0, 1.5, 64
+    selection.reported_episodes, selection.reason = 128, "a2 is best of 4"
+    for made in (
+        type_("show", "latest", "--orchestrator", mesh.address, "--json").json,
+        type_("ls", "--orchestrator", mesh.address, "--json").json[0],
+    ):
+        assert (made["best_score"], made["reported_episodes"]) == (480.0, 128)
+        assert (made["selection_score"], made["selection_score_standard_error"]) == (495.0, 1.5)
+        assert made["champion_reason"] == "a2 is best of 4"
+    out = " ".join(type_("show", "latest", "--orchestrator", mesh.address).out.split())
+    assert "480.0 ± 2.5 on 128 new episodes that selected nothing; selected by 495.0 ± 1.5" in out
+
+
+def test_show_says_if_the_score_is_the_one_that_selected_the_champion(type_: Any, mesh: Any) -> None:
+    mesh.known.tournaments[0].champion_selection.reason = "the leaderboard did not respond"
+    out = " ".join(type_("show", "latest", "--orchestrator", mesh.address).out.split())
+    assert "480.0 ± 2.5 the score by which it was selected, which is too high on average" in out
+
+
 def test_show_explains_how_algorithms_are_chosen(type_: Any, mesh: Any) -> None:
     spec = mesh.known.tournaments[0].spec
     spec.algorithms["a2c"].ratio = 1.0

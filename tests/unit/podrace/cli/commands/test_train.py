@@ -19,7 +19,8 @@ target_return = 475
 """
 DOCUMENTED = [
     "tournament_id", "state", "reason", "objective", "best_score", "best_score_standard_error", "best_agent_id",
-    "total_environment_steps", "failed_agents", "wall_seconds", "champion_checkpoint", "folder",
+    "total_environment_steps", "failed_agents", "wall_seconds", "champion_checkpoint", "reported_episodes",
+    "selection_score", "selection_score_standard_error", "champion_reason", "folder",
 ]  # fmt: skip
 
 
@@ -42,6 +43,7 @@ def test_train_prints_one_json_object_with_the_documented_keys(type_: Any, mesh:
     assert answer.json["best_score"] == 480.0
     assert answer.json["champion_checkpoint"] == canned.DIGEST
     assert answer.json["wall_seconds"] == 42.0
+    assert answer.json["selection_score"] is None, "this champion was not evaluated again"
 
 
 def test_the_orchestrator_receives_a_resolved_specification(type_: Any, mesh: Any, spec: str) -> None:
