@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from podrace.errors import InvalidArgument, Unimplemented
 from simulators.options import closest
 from simulators.stocks.bars import Array, Bars, Flags, read_bars
+from simulators.stocks.folds import LEAST_ROWS
 from simulators.stocks.options import SPLITS, StockOptions
 from simulators.stocks.synthetic import is_synthetic, synthesize
 
@@ -49,8 +50,12 @@ class Prices:
 
     def until(self, row: int) -> "Prices":
         """Returns the rows before `row`, which are all that is known before that row."""
+        return self.between(0, row)
+
+    def between(self, start: int, stop: int) -> "Prices":
+        """Returns the rows from `start` to `stop`, without the latter."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        cut = {name: value[:row] for name, value in values.items() if isinstance(value, np.ndarray)}
+        cut = {name: value[start:stop] for name, value in values.items() if isinstance(value, np.ndarray)}
         return Prices(**{**values, **cut})
 
     @property
@@ -215,7 +220,7 @@ def _align(source: str, frame: pd.DataFrame, tickers: tuple[str, ...]) -> Prices
 def split_rows(
     dates: NDArray[np.datetime64], options: StockOptions, history: int, bars_a_day: int = 1
 ) -> tuple[int, range]:
-    """Finds the rows of a split.
+    """Finds the rows of a split that is one period.
 
     Args:
         dates: [rows] datetime64[D], ascending; bars of one day share theirs.
@@ -229,7 +234,32 @@ def split_rows(
     Raises:
         InvalidArgument: A date is malformed or the dates are out of order, or the split has too few rows.
     """
-    unit = "days" if bars_a_day == 1 else "bars"
+    boundaries = split_boundaries(dates, options, history, bars_a_day)
+    index = SPLITS.index(options.split)
+    rows = range(boundaries[index], boundaries[index + 1])
+    check_length(f"split {options.split!r}", rows, dates, options, bars_a_day)
+    return boundaries[0], rows
+
+
+def check_length(
+    name: str, rows: range, dates: NDArray[np.datetime64], options: StockOptions, bars_a_day: int = 1
+) -> None:
+    """Refuses rows that are too few for an episode; raises InvalidArgument, which calls them `name`."""
+    needed = options.episode_days * bars_a_day or LEAST_ROWS
+    if len(rows) < needed:
+        raise InvalidArgument(
+            f"{name} has {len(rows)} of the {needed} {_unit(bars_a_day)} that an episode needs; prices range from "
+            f"{dates[0]} to {dates[-1]}: set train_start < train_end < validation_end < backtest_end within them"
+        )
+
+
+def split_boundaries(
+    dates: NDArray[np.datetime64], options: StockOptions, history: int, bars_a_day: int = 1
+) -> list[int]:
+    """Returns the rows at which training, validation and backtest begin, and the row after the backtest.
+
+    Arguments and errors are those of `split_rows`.
+    """
     defaults = (history, len(dates), len(dates), len(dates))
     boundaries = [
         _row(dates, name, getattr(options, name), default) for name, default in zip(_BOUNDARIES, defaults, strict=True)
@@ -240,18 +270,14 @@ def split_rows(
     if boundaries[0] < history:
         first = dates[history] if history < len(dates) else "none"
         raise InvalidArgument(
-            f"option 'train_start': {options.train_start} has {boundaries[0]} {unit} of prices before it, the "
-            f"indicators need {history} (first possible: {first})"
+            f"option 'train_start': {options.train_start} has {boundaries[0]} {_unit(bars_a_day)} of prices before it, "
+            f"the indicators need {history} (first possible: {first})"
         )
-    index = SPLITS.index(options.split)
-    rows = range(boundaries[index], boundaries[index + 1])
-    needed = options.episode_days * bars_a_day or 3
-    if len(rows) < needed:
-        raise InvalidArgument(
-            f"split {options.split!r} has {len(rows)} of the {needed} {unit} that an episode needs; prices range from "
-            f"{dates[0]} to {dates[-1]}: set train_start < train_end < validation_end < backtest_end within them"
-        )
-    return boundaries[0], rows
+    return boundaries
+
+
+def _unit(bars_a_day: int) -> str:
+    return "days" if bars_a_day == 1 else "bars"
 
 
 def _row(dates: NDArray[np.datetime64], name: str, text: str, default: int) -> int:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from simulators.base import Report, Space, Step
+from simulators.stocks.episodes import EpisodeWindows
 from simulators.stocks.layouts import LAYOUTS, Accounts
 from simulators.stocks.market import Market
 from simulators.stocks.options import StockOptions
-from simulators.stocks.report import make_report
+from simulators.stocks.report import make_fold_report, make_report
 from simulators.stocks.trading import trade_in_lots
 
 
@@ -59,11 +60,14 @@ class StockSimulator:
         # Copying a block is fast only if its rows are contiguous.
         blocks = torch.split(market.features, list(self._layout.blocks(stocks)), dim=1)
         self._features = [block.contiguous() for block in blocks]
-        self._whole_split = options.episode_days == 0
-        self._episode_rows = options.episode_days * market.bars_a_day or rows
+        blocks = market.blocks or (range(rows),)
+        self._episode_rows = options.episode_days * market.bars_a_day
         self.generator = torch.Generator(market.close.device)
+        self._windows = EpisodeWindows(blocks, self._episode_rows, count, self.generator, folded=bool(market.folds))
         self._on_cpu = market.close.device.type == "cpu"
-        self._together = self._on_cpu and not options.staggered
+        self._together = self._on_cpu and not options.staggered and self._windows.equally_long
+        whole = not self._episode_rows and (len(blocks) == 1 or bool(market.folds))
+        self._recorded = min(count, len(blocks)) if whole else 0
         self._allocate(rows, stocks)
         self.reset(0)
 
@@ -86,19 +90,22 @@ class StockSimulator:
             truncated=torch.zeros(count, dtype=torch.bool, device=device),
             final_observation=torch.zeros(shape, device=device),
         )
-        # Lane 0's account value, cash and shares in every row: one half for the current episode, one for the last.
-        self._record = money(2 * rows if self._whole_split else 0, 2 + stocks)
-        self._finished_episodes = torch.zeros(1, dtype=torch.int64, device=device)
+        # Account value, cash and shares of the recorded lanes in every row: one half for the current episode, one for
+        # the last. Recorded lanes are in different blocks.
+        self._record = money(2 * rows if self._recorded else 0, 2 + stocks)
+        self._finished = torch.zeros(len(self._market.blocks) or 1, dtype=torch.int64, device=device)
 
     def reset(self, seed: int) -> Tensor:
         """See simulators.base.Simulator; the seed determines the days on which episodes start."""
         self.generator.manual_seed(seed)
-        self._finished_episodes.zero_()
+        self._finished.zero_()
+        self._windows.restart()
         self._steps = 0
         self._live.truncated.fill_(True)
         self._begin_episodes()
+        self._episode_steps = int(self._last_day[0] - self.day[0]) if self._together else 0
         if self._options.staggered:
-            steps = self._episode_rows - 1
+            steps = self._last_day - self.day
             self.day += torch.arange(self.count, device=self.day.device) * steps // self.count
         self._see_close()
         return self._live.observation
@@ -112,7 +119,7 @@ class StockSimulator:
         torch.mul(self.account_value - value_before, self._options.reward_scale, out=self._live.reward)
         if self._mark_ended():
             self._live.final_observation.copy_(self._live.observation)
-            self._finished_episodes += self._live.truncated[:1]
+            self._count_finished()
             self._begin_episodes()
             self._see_close()
         return self._live
@@ -144,19 +151,23 @@ class StockSimulator:
     def _mark_ended(self) -> bool:
         """Marks the lanes whose episode has ended; returns False if it is known that there are none."""
         if self._together:
-            self._steps = (self._steps + 1) % (self._episode_rows - 1)
+            self._steps = (self._steps + 1) % self._episode_steps
             self._live.truncated.fill_(self._steps == 0)
             return self._steps == 0
         torch.eq(self.day, self._last_day, out=self._live.truncated)
         return not self._on_cpu or bool(self._live.truncated.any())
 
+    def _count_finished(self) -> None:
+        ended = self._live.truncated
+        recorded = self._recorded
+        if recorded:
+            self._finished.index_add_(0, self._windows.block[:recorded], ended[:recorded].long())
+        self._windows.episodes += ended
+
     def _begin_episodes(self) -> None:
         """Resets the accounts of the lanes that are marked as ended."""
         lanes = self._live.truncated
-        starts = self._market.close.shape[0] - self._episode_rows + 1
-        start = torch.randint(starts, (self.count,), generator=self.generator, device=self.day.device)
-        self.day.copy_(torch.where(lanes, start, self.day))
-        self._last_day.copy_(torch.where(lanes, start + self._episode_rows - 1, self._last_day))
+        self._windows.draw(lanes, self.day, self._last_day)
         self.cash.masked_fill_(lanes, self._options.initial_cash)
         self.shares.masked_fill_(lanes.unsqueeze(1), 0)
         self._idle_bars.masked_fill_(lanes.unsqueeze(1), 0)
@@ -166,7 +177,7 @@ class StockSimulator:
         torch.index_select(self._market.close, 0, self.day, out=self._close)
         holdings = self.shares * self._close
         torch.add(self.cash, holdings.sum(1), out=self.account_value)
-        if self._whole_split:
+        if self._recorded:
             self._take_record()
         accounts = Accounts(
             self.cash, self.shares, holdings, self.account_value, self._idle_bars, self._options.initial_cash
@@ -174,21 +185,29 @@ class StockSimulator:
         self._layout.observe(accounts, self._features, self.day, self._live.observation)
 
     def _take_record(self) -> None:
-        row = torch.cat([self.account_value[:1], self.cash[:1], self.shares[0]])
-        half = (self._finished_episodes % 2) * self._market.close.shape[0]
-        self._record.index_copy_(0, half + self.day[:1], row.unsqueeze(0))
+        lanes = self._recorded
+        rows = torch.cat([self.account_value[:lanes, None], self.cash[:lanes, None], self.shares[:lanes]], dim=1)
+        half = (self._finished[self._windows.block[:lanes]] % 2) * self._market.close.shape[0]
+        self._record.index_copy_(0, half + self.day[:lanes], rows)
 
     def report(self) -> Report:
-        """Reports lane 0's last finished episode; see `simulators.stocks.report`.
+        """Reports the last finished episode of the split, or of each fold; see `simulators.stocks.report`.
 
-        Only episodes of the whole split are reported; the report is empty until the first one has ended.
+        Only episodes of the whole split or fold are reported; the report is empty until the first one has ended.
         """
-        finished = int(self._finished_episodes)
-        if not self._whole_split or not finished:
+        finished = self._finished.tolist()
+        if not self._recorded or not any(finished):
             return Report()
         rows = self._market.close.shape[0]
-        record = self._record[(finished - 1) % 2 * rows :][:rows]
-        return make_report(self._market, self._options, record.cpu().numpy(), self._whole_split_accounts)
+        halves = self._record.view(2, rows, -1).cpu().numpy()
+        if not self._market.folds:
+            return make_report(self._market, self._options, halves[(finished[0] - 1) % 2], self._whole_split_accounts)
+        played = [
+            (block, halves[(times - 1) % 2, block.start : block.stop])
+            for block, times in zip(self._market.blocks, finished, strict=True)
+            if times
+        ]
+        return make_fold_report(self._market, self._options, played)
 
     def _whole_split_accounts(self, count: int) -> "StockSimulator":
         return StockSimulator(self._market, replace(self._options, episode_days=0, staggered=False), count)

@@ -7,6 +7,8 @@ from podrace.errors import InvalidArgument
 from simulators.options import closest
 
 SPLITS = ("train", "validation", "backtest")
+MOST_FOLDS = 100
+"""Largest number of validation folds."""
 
 LAYOUT_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "scaled": {},
@@ -42,7 +44,17 @@ class StockOptions:
     defaults to those of its publication: reward_scale 2^-13 and ignored_shares 10."""
     split: str = "train"
     """Days to trade: train [train_start, train_end), validation [train_end, validation_end) or backtest
-    [validation_end, backtest_end). Nothing later than the split is ever loaded into the simulator."""
+    [validation_end, backtest_end). Nothing later than the split is ever loaded into the simulator. With `folds`,
+    training and validation share [train_start, validation_end)."""
+    folds: int = 0
+    """Number of validation folds, spread over the years from train_start to validation_end
+    (simulators.stocks.folds). Together they have as many days as there are from train_end to validation_end. Training
+    leaves out the folds and, on both sides of each, the rows that features depend on. An evaluation plays episodes in
+    all folds in turn; with episode_days 0, an episode is a fold. 0: validation is one period after training."""
+    fold: int = 0
+    """Plays episodes of split validation in this fold only, from 1; 0: in all."""
+    embargo_bars: int = 0
+    """With `folds`: further rows after each fold that training leaves out."""
     train_start: str = ""
     """First day of training. Empty: the first day with enough history for the indicators."""
     train_end: str = "2010-01-01"
@@ -81,11 +93,15 @@ class StockOptions:
         if self.split not in SPLITS:
             raise InvalidArgument(f"stocks: option 'split' must be one of {', '.join(SPLITS)}, not {self.split!r}")
         check_layout(self.layout)
+        if not 0 <= self.folds <= MOST_FOLDS:
+            raise InvalidArgument(f"stocks: option 'folds' must be 0 to {MOST_FOLDS}, not {self.folds}")
+        if not 0 <= self.fold <= self.folds:
+            raise InvalidArgument(f"stocks: option 'fold' must be 0 to folds = {self.folds}, not {self.fold}")
         if self.episode_days != 0 and self.episode_days < 2:
             raise InvalidArgument(f"stocks: option 'episode_days' must be 0 or at least 2, not {self.episode_days}")
         if not 0 <= self.cost < 1:
             raise InvalidArgument(f"stocks: option 'cost' must be in [0, 1), not {self.cost}")
-        for name, least in (("turbulence_threshold", 0), ("ignored_shares", 0), ("lot_size", 1)):
+        for name, least in (("turbulence_threshold", 0), ("ignored_shares", 0), ("lot_size", 1), ("embargo_bars", 0)):
             if not getattr(self, name) >= least:
                 raise InvalidArgument(f"stocks: option {name!r} must be at least {least}, not {getattr(self, name)}")
         if self.turbulence_days < 2:

@@ -1,6 +1,6 @@
 """Reports a trader: measures of its account, its trades, and comparisons with other traders."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -83,6 +83,41 @@ def make_report(
         traces={name: values.tolist() for name, values in traces.items()},
         labels={"date": [market.dates[row] for row in ends]},
     )
+
+
+def make_fold_report(market: Market, options: StockOptions, played: Sequence[tuple[range, Array]]) -> Report:
+    """Reports accounts that each traded one validation fold, as one account that trades the folds one after the other.
+
+    The measures, traces and labels are those of `make_report` for split `validation`. The gain between two folds is 0,
+    and a fold continues with the value at the end of the one before.
+
+    Args:
+        market: The market that was traded, whose blocks are the folds.
+        options: The options it was traded with.
+        played: For each fold that was traded, by time: its rows, and their record [rows, 2 + n] as in `make_report`.
+    """
+    account_values, baselines, dates = list[Array](), list[Array](), list[str]()
+    for rows, record in played:
+        close = market.close[rows.start : rows.stop].cpu().numpy()
+        ends = market.day_ends
+        ends = ends[(ends >= rows.start) & (ends < rows.stop)]
+        account_values.append(record[ends - rows.start, 0])
+        baselines.append(equal_weight(close, options.initial_cash, options.cost)[ends - rows.start])
+        # The first value of a fold is the last one of the fold before.
+        dates += [market.dates[row] for row in (ends[1:] if dates else ends)]
+    traces = {"account_value": _chained(account_values), "equal_weight_value": _chained(baselines)}
+    return Report(
+        metrics=_measures("", traces["account_value"]) | _measures("equal_weight_", traces["equal_weight_value"]),
+        traces={name: values.tolist() for name, values in traces.items()},
+        labels={"date": dates},
+    )
+
+
+def _chained(values: Sequence[Array]) -> Array:
+    chain = values[0]
+    for following in values[1:]:
+        chain = np.concatenate([chain, chain[-1] * following[1:] / following[0]])
+    return chain
 
 
 def _measures(prefix: str, account_value: Array) -> dict[str, float]:

@@ -50,6 +50,24 @@ def test_evaluation_cannot_move_the_boundaries_of_the_splits(name: str, value: s
         spec(CUT, {"split": "validation", name: value}, {})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("folds", 4), ("embargo_bars", 5), ("tickers", ["AAPL"]), ("turbulence_days", 100)]
+)
+def test_evaluation_cannot_move_the_folds(name: str, value: object) -> None:
+    expected = rf"evaluation\.options\.{name} = .*selected on the data that they are trained on; set it only in"
+    with pytest.raises(InvalidArgument, match=expected):
+        spec({**CUT, "folds": 3}, {"split": "validation", name: value}, {})
+
+
+def test_evaluation_cannot_have_folds_that_training_does_not_leave_out() -> None:
+    with pytest.raises(InvalidArgument, match=r"evaluation\.options\.folds = 3.*that they are trained on"):
+        spec(CUT, {"split": "validation", "folds": 3}, {})
+
+
+def test_evaluation_may_play_one_fold_and_shorter_episodes() -> None:
+    assert spec({**CUT, "folds": 3}, {"split": "validation", "fold": 2, "episode_days": 20}, {"split": "backtest"})
+
+
 def test_evaluation_may_repeat_the_boundaries_of_the_environment() -> None:
     assert spec(CUT, {"split": "validation", **CUT, "episode_days": 126}, {"split": "backtest"})
 

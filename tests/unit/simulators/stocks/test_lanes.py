@@ -1,5 +1,7 @@
 """Tests lanes that are on different days."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -100,3 +102,35 @@ def test_tensors_keep_their_addresses(market: Market) -> None:
         step = simulator.step(action)
     now = [simulator.cash, simulator.shares, simulator.day, simulator.account_value, step.observation]
     assert [tensor.data_ptr() for tensor in now] == addresses
+
+
+FOLDS = (range(0, 12), range(12, 25), range(25, DAYS))
+
+
+@pytest.mark.parametrize("episode_days", [0, 6])
+def test_folds_of_different_lengths_are_traded_alike_by_masks(market: Market, episode_days: int) -> None:
+    folded = replace(market, blocks=FOLDS, folds=(1, 2, 3))
+    options = StockOptions(episode_days=episode_days, maximum_shares=4000)
+    counted, masked = (StockSimulator(folded, options, 3) for _ in range(2))
+    by_masks(masked)
+    for action in actions(3, 60 if episode_days == 0 else 5):
+        one, other = counted.step(action), masked.step(action)
+        assert torch.equal(one.reward, other.reward)
+        assert torch.equal(one.truncated, other.truncated)
+    assert counted.report() == masked.report()
+
+
+def test_an_account_never_steps_from_one_fold_into_another(market: Market) -> None:
+    folded = replace(market, blocks=FOLDS, folds=(1, 2, 3))
+    for episode_days in (0, 5):
+        simulator = StockSimulator(folded, StockOptions(episode_days=episode_days), 4)
+        where = {day: number for number, block in enumerate(FOLDS) for day in block}
+        before = simulator.day.tolist()
+        for action in actions(4, 80):
+            step = simulator.step(action)
+            after = simulator.day.tolist()
+            for lane in range(4):
+                if not step.truncated[lane]:
+                    assert after[lane] == before[lane] + 1
+                    assert where[after[lane]] == where[before[lane]]
+            before = after

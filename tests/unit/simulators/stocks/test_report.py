@@ -168,3 +168,41 @@ def test_the_measures_of_a_report_can_be_computed_from_the_record_alone(market: 
     cash = kept["value"] - (kept["shares"] * market.close.numpy()).sum(1)
     record = np.concatenate([kept["value"][:, None], cash[:, None], kept["shares"]], axis=1)
     assert make_report(market, OPTIONS, record, accounts(market)) == traded(market)[0]
+
+
+def test_the_report_of_folds_is_one_account_that_trades_them_one_after_the_other(market: Market) -> None:
+    blocks = (range(0, 3 * BARS), range(3 * BARS, 5 * BARS), range(5 * BARS, DAYS * BARS))
+    options = replace(OPTIONS, split="validation")
+    folded = replace(market, blocks=blocks, folds=(1, 2, 3))
+    generator = torch.Generator().manual_seed(4)
+    simulator = StockSimulator(folded, options, 3)
+    starting = simulator._windows.block.tolist()
+    values: list[list[float]] = [[1e6] for _ in blocks]
+    for _ in range(3 * BARS - 1):
+        step = simulator.step(2 * torch.rand(3, STOCKS, generator=generator) - 1)
+        for lane, fold in enumerate(starting):
+            if len(values[fold]) < len(blocks[fold]):
+                values[fold].append(values[fold][-1] + step.reward[lane].item() / options.reward_scale)
+    report = simulator.report()
+    # The values at each day's close: 3, 2 and 3 days; the first close of a fold continues the fold before.
+    first, second, third = (np.array(fold[BARS - 1 :: BARS]) for fold in values)
+    expected = [*first, *(first[-1] * second[1:] / second[0])]
+    expected += [*(expected[-1] * third[1:] / third[0])]
+    assert report.traces["account_value"] == pytest.approx(expected, rel=1e-6)
+    assert report.labels["date"] == [f"2020-01-{day:02d}" for day in (2, 3, 4, 6, 8, 9)]
+    assert report.metrics["cumulative_return"] == pytest.approx(expected[-1] / expected[0] - 1, rel=1e-4)
+    assert {"equal_weight_sharpe_ratio", "sharpe_ratio"} <= report.metrics.keys()
+
+
+def test_a_fold_that_was_not_played_to_its_end_is_not_reported(market: Market) -> None:
+    blocks = (range(0, 4 * BARS), range(4 * BARS, DAYS * BARS))
+    folded = replace(market, blocks=blocks, folds=(1, 2))
+    simulator = StockSimulator(folded, replace(OPTIONS, split="validation"), 1)
+    fold = int(simulator._windows.block[0])
+    for _ in range(4 * BARS - 2):
+        simulator.step(torch.zeros(1, STOCKS))
+    assert simulator.report() == Report()
+    simulator.step(torch.zeros(1, STOCKS))
+    days = [f"2020-01-{2 + day:02d}" for day in (range(4), range(4, DAYS))[fold]]
+    assert simulator.report().labels["date"] == days
+    assert simulator.report().traces["account_value"] == [1e6] * 4
