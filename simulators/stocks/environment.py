@@ -58,8 +58,8 @@ class StockSimulator:
         self.action_space = Space("continuous", (stocks,), torch.float32, (-1.0,) * stocks, (1.0,) * stocks)
         self.count, self._market, self._options = count, market, options
         # Copying a block is fast only if its rows are contiguous.
-        blocks = torch.split(market.features, list(self._layout.blocks(stocks)), dim=1)
-        self._features = [block.contiguous() for block in blocks]
+        parts = torch.split(market.features, list(self._layout.blocks(stocks)), dim=1)
+        self._features = [part.contiguous() for part in parts]
         blocks = market.blocks or (range(rows),)
         self._episode_rows = options.episode_days * market.bars_a_day
         self.generator = torch.Generator(market.close.device)
