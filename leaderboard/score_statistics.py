@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import covariance, fmean, variance
 from typing import Any
 
+from leaderboard.evolution.conditions import is_active
 from leaderboard.evolution.space import Range, Space, Value, plain, spaces_of
 from leaderboard.ranking.board import rank_key
 from leaderboard.ranking.learning_speed import Gain, gains_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate
-from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, TournamentSpec
 
 
 def statistics_of(
@@ -30,7 +31,7 @@ def statistics_of(
     found = [
         _of_algorithm(
             name,
-            spaces_of(name, spec.algorithms[name]),
+            spec.algorithms[name],
             [agent for agent in agents if agent.algorithm == name],
             [candidate for candidate in submissions if candidate.algorithm == name],
             gains,
@@ -44,7 +45,7 @@ def statistics_of(
 
 def _of_algorithm(
     name: str,
-    spaces: Mapping[str, Space],
+    algorithm: AlgorithmSpec,
     agents: Sequence[Agent],
     submissions: Sequence[Candidate],
     gains: Mapping[str, Gain],
@@ -62,10 +63,10 @@ def _of_algorithm(
         best_score=max(scores, default=0.0),
         environment_steps=sum(last.agent_environment_steps for last in longest),
         core_seconds=sum(last.core_seconds for last in longest),
-        hyperparameter_score_covariance=_covariances(spaces, agents, best_scores),
+        hyperparameter_score_covariance=_covariances(name, algorithm, agents, best_scores),
         best_score_variance=variance(scores) if len(scores) > 1 else 0.0,
         learning_speed=_speed([gains[agent_id] for agent_id in speeds]),
-        hyperparameter_speed_covariance=_covariances(spaces, agents, speeds),
+        hyperparameter_speed_covariance=_covariances(name, algorithm, agents, speeds),
     )
 
 
@@ -88,21 +89,24 @@ def _by_agent(submissions: Iterable[Candidate], key: Callable[[Candidate], Any])
 
 
 def _covariances(
-    spaces: Mapping[str, Space], agents: Sequence[Agent], outcomes: Mapping[str, float]
+    name: str, algorithm: AlgorithmSpec, agents: Sequence[Agent], outcomes: Mapping[str, float]
 ) -> dict[str, float]:
     """Returns the sample covariance (divisor n - 1) of each numeric searched hyperparameter with an outcome.
 
-    The result is empty for fewer than two agents.
+    Agents in which the condition of a hyperparameter is not met are left out of its covariance. A hyperparameter with
+    fewer than two agents has none.
     """
-    known = [agent for agent in agents if agent.agent_id in outcomes]
-    if len(known) < 2:
-        return {}
+    values = {
+        agent.agent_id: {key: plain(value) for key, value in agent.hyperparameters.fields.items()}
+        for agent in agents
+        if agent.agent_id in outcomes
+    }
     found = {}
-    for name, space in spaces.items():
-        values = [_number(plain(agent.hyperparameters.fields[name]), space) for agent in known]
-        numbers = [value for value in values if value is not None]
-        if len(numbers) == len(known):
-            found[name] = covariance(numbers, [outcomes[agent.agent_id] for agent in known])
+    for key, space in spaces_of(name, algorithm).items():
+        known = {agent_id: own[key] for agent_id, own in values.items() if is_active(algorithm, key, own)}
+        numbers = [number for value in known.values() if (number := _number(value, space)) is not None]
+        if len(numbers) == len(known) > 1:
+            found[key] = covariance(numbers, [outcomes[agent_id] for agent_id in known])
     return found
 
 

@@ -107,6 +107,8 @@ def kind_of(field: descriptor_pb2.FieldDescriptorProto) -> str:
     """Returns the type of a key as text."""
     name = field.type_name.rpartition(".")[2]
     names = {"Duration": "duration", "Struct": "table", "Value": "any value", "Layout": "name", "Scale": "name"}
+    if name.endswith("Entry"):
+        return "table"
     if field.label == field.LABEL_REPEATED:
         return "list" if name in names else "tables"
     types = {field.TYPE_STRING: "text", field.TYPE_BOOL: "true or false", field.TYPE_DOUBLE: "number"}
@@ -160,7 +162,7 @@ def section_rows(path: str, fields: Sequence[tuple[Any, str]], defaults: Mapping
     """Yields a row for each key of a table."""
     for field, comment in fields:
         key = f"{path}.{field.name}" if path else field.name
-        if (not path and field.type_name.endswith("Spec")) or field.type_name.endswith("Entry"):
+        if (not path and field.type_name.endswith("Spec")) or any(one.startswith(f"{key}.") for one in SECTIONS):
             continue
         meaning, stated = split_default(comment)
         yield f"`{field.name}`", kind_of(field), default_of(key, defaults, stated), choices_of(field, key), meaning

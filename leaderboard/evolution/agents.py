@@ -8,13 +8,14 @@ unfinished. The population therefore depends on the specification and its seed o
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from leaderboard.evolution import STRATEGIES, fresh
+from leaderboard.evolution import STRATEGIES, conditions, fresh
 from leaderboard.evolution.allocation import already_left, left_draw
 from leaderboard.evolution.ancestor import Ancestor, starts_from
 from leaderboard.evolution.fresh import Turn
 from leaderboard.evolution.history import NOTHING, History
 from leaderboard.evolution.mutation import describe_changes
 from leaderboard.evolution.proposals import Proposal, adopted
+from leaderboard.evolution.space import plain
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.ranking.board import Board, canonical, fold
 from leaderboard.seeding import agent_seed, stream
@@ -113,9 +114,9 @@ def _make(
         generator_fault=fault,
     )
     if start is not None and ancestor is not None:
-        return _as_child(agent, start, ancestor.agent)
+        return _as_child(agent, start, ancestor.agent, situation)
     if isinstance(answer, Child):
-        return _as_child(agent, answer, situation.agents[answer.parent.agent_id])
+        return _as_child(agent, answer, situation.agents[answer.parent.agent_id], situation)
     return _as_fresh(agent, answer, situation)
 
 
@@ -143,9 +144,18 @@ def _decide(situation: Situation, proposal: Proposal | None) -> tuple[Fresh | Ch
     return answer, problem
 
 
-def _as_child(agent: Agent, answer: Child, parent: Agent) -> tuple[Agent, int]:
+def _as_child(agent: Agent, answer: Child, parent: Agent, situation: Situation) -> tuple[Agent, int]:
     agent.algorithm = parent.algorithm
-    agent.hyperparameters.update(answer.hyperparameters)
+    values = conditions.settled_child(
+        parent.algorithm,
+        situation.spec.algorithms[parent.algorithm],
+        {name: plain(value) for name, value in parent.hyperparameters.fields.items()},
+        answer.hyperparameters,
+        stream(situation.spec.seed, "condition", agent.number),
+    )
+    if changes := describe_changes(answer.hyperparameters, values):
+        agent.reason += f"; by conditions {changes}"
+    agent.hyperparameters.update(values)
     agent.origin = ORIGIN_CLONE if agent.hyperparameters == parent.hyperparameters else ORIGIN_MUTATION
     agent.parent_agent_ids.append(parent.agent_id)
     agent.starting_checkpoint.CopyFrom(Checkpoint(agent_id=parent.agent_id, manifest_digest=answer.parent.candidate_id))
@@ -156,12 +166,13 @@ def _as_fresh(agent: Agent, answer: Fresh, situation: Situation) -> tuple[Agent,
     turn = situation.turn
     if answer.algorithm not in ("", turn.algorithm):
         turn = Turn(answer.algorithm, first=False)
-    turn, values = fresh.draw(situation.spec, agent.number, turn)
+    _, drawn = fresh.draw(situation.spec, agent.number, turn)
+    _, values = fresh.draw(situation.spec, agent.number, turn, answer.hyperparameters)
     agent.algorithm = turn.algorithm
-    agent.hyperparameters.update({**values, **answer.hyperparameters})
+    agent.hyperparameters.update(values)
     agent.origin = ORIGIN_FRESH
-    changes = describe_changes(values, {**values, **answer.hyperparameters})
-    agent.reason = f"fresh, {agent.reason}; {'values as specified' if turn.first else 'searched values drawn'}" + (
+    changes = describe_changes(drawn, values)
+    agent.reason = f"fresh, {agent.reason}; {fresh.source_of_values(situation.spec, turn)}" + (
         f" except {changes}" if changes else ""
     )
     return agent, 0

@@ -5,7 +5,8 @@ They depend only on the specification, its seed, the number of the agent, and th
 
 Algorithms take turns in proportion to their ratios. The algorithm of each number is fixed, and among the first numbers
 the shares are as exact as whole agents allow (1 : 1 : 1 gives each algorithm one agent in three). The first agent of an
-algorithm has exactly the values of the specification; for later ones, searched values are drawn.
+algorithm has exactly the values of the specification, or the first agents have those of its `starts`, in order; for
+later ones, searched values are drawn.
 
 A tournament that is not synchronous may instead give the turns by pod time (`turn_by_pod_time`): agents of different
 algorithms, and agents that are stopped early or continued, do not take the same time, so equal numbers of agents are
@@ -16,8 +17,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
+from types import MappingProxyType
 
-from leaderboard.evolution.space import Value, declared_values, spaces_of
+from leaderboard.evolution.conditions import settled
+from leaderboard.evolution.space import Value, declared_values, plain, spaces_of
 from leaderboard.seeding import stream
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -36,23 +39,45 @@ class Turn:
     """Name of the algorithm."""
     first: bool
     """Whether no lower number has this algorithm."""
+    ordinal: int | None = None
+    """How many lower numbers have this algorithm; None: not counted."""
+
+    def start(self, spec: TournamentSpec) -> Mapping[str, Value] | None:
+        """Returns what `algorithms.NAME.starts` gives to a fresh agent of this turn; None: nothing."""
+        starts = spec.algorithms[self.algorithm].starts
+        position = 0 if self.first else self.ordinal
+        if position is None or position >= len(starts):
+            return None
+        return {name: plain(value) for name, value in sorted(starts[position].fields.items())}
 
 
-def draw(spec: TournamentSpec, number: int, turn: Turn | None = None) -> tuple[Turn, dict[str, Value]]:
+def draw(
+    spec: TournamentSpec, number: int, turn: Turn | None = None, given: Mapping[str, Value] = MappingProxyType({})
+) -> tuple[Turn, dict[str, Value]]:
     """Returns the algorithm and every hyperparameter of a fresh agent.
 
     Args:
         spec: Resolved specification.
         number: Position in the sequence of agents.
         turn: The algorithm; None: that of the number.
+        given: Values that replace drawn ones.
     """
     turn = turn or turn_of(spec, number)
-    algorithm = spec.algorithms[turn.algorithm]
+    algorithm, start = spec.algorithms[turn.algorithm], turn.start(spec)
     values = declared_values(algorithm)
-    if not turn.first:
+    if start is not None:
+        values |= start
+    elif not turn.first:
         random = stream(spec.seed, "fresh", number)
         values |= {name: space.draw(random) for name, space in spaces_of(turn.algorithm, algorithm).items()}
-    return turn, values
+    return turn, settled(algorithm, {**values, **given})
+
+
+def source_of_values(spec: TournamentSpec, turn: Turn) -> str:
+    """Describes where the values of a fresh agent are from."""
+    if turn.start(spec) is not None:
+        return f"values of starts[{0 if turn.first else turn.ordinal}]"
+    return "values as specified" if turn.first else "searched values drawn"
 
 
 def turn_of(spec: TournamentSpec, number: int, left: Collection[str] = ()) -> Turn:
@@ -67,9 +92,13 @@ def turn_of(spec: TournamentSpec, number: int, left: Collection[str] = ()) -> Tu
         number: Position in the sequence of agents.
         left: Algorithms that have left the draw. The others share all turns, as if these did not exist.
     """
-    ratios = {name: algorithm.ratio for name, algorithm in spec.algorithms.items()}
-    turns = _turns({name: ratio for name, ratio in ratios.items() if name not in left}, number)
-    return Turn(turns[-1], first=number < len(turns) and turns[-1] not in turns[:-1])
+    ratios = {name: algorithm.ratio for name, algorithm in spec.algorithms.items() if name not in left}
+    turns = _turns(ratios, number)
+    name, earlier = turns[-1], number + 1 - len(turns)
+    # Earlier turns are whole periods, in which each algorithm has as many turns as its weight.
+    weights = _weights(ratios)
+    ordinal = turns[:-1].count(name) + earlier // sum(weights.values()) * weights[name]
+    return Turn(name, first=ordinal == 0, ordinal=ordinal)
 
 
 def turn_by_pod_time(spec: TournamentSpec, pod_seconds: Mapping[str, float], left: Collection[str] = ()) -> Turn:

@@ -20,7 +20,7 @@ from podrace.config import unknown
 from podrace.errors import InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import ChildProposal, FreshProposal, ProposeAgentResponse
 from podrace.specification import catalog
-from podrace.specification.hyperparameters import check_value
+from podrace.specification.hyperparameter_checks import check_value
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ def _why_fresh(situation: Situation, random: Random) -> str:
     turn = situation.turn
     if turn.first:
         return f"the first turn of {turn.algorithm}"
+    if turn.start(situation.spec) is not None:
+        return f"starts[{turn.ordinal}] of {turn.algorithm} is next"
     if happens(random, evolution.fresh_probability):
         return f"by chance ({evolution.fresh_probability:g}) although there are parents"
     return ""

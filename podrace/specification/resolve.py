@@ -20,7 +20,7 @@ from podrace.specification import (
     plugin_settings,
     snapshot_schedule,
 )
-from podrace.specification.hyperparameters import resolve_algorithms
+from podrace.specification.hyperparameters import resolve_algorithms, starts_problem
 from podrace.specification.messages import bad_spec, check_values, fill
 from podrace.tournament.v1 import tournament_pb2 as pb
 
@@ -215,7 +215,7 @@ def _check_together(spec: pb.TournamentSpec) -> None:
         )
     if problem := plugin_settings.evaluation_problem(spec.evaluation) or snapshot_schedule.too_short(spec.evaluation):
         raise bad_spec(problem)
-    if problem := data_leakage.leak(spec):
+    if problem := data_leakage.leak(spec) or starts_problem(spec):
         raise bad_spec(problem)
     for problem_of in (evolution_settings.misplaced, plugin_settings.evolution_problem, ancestor.malformed):
         if refusal := problem_of(spec.evolution):

@@ -127,7 +127,8 @@ class FreshProposal(_message.Message):
     def hyperparameters(self) -> _struct_pb2.Struct:
         """Hyperparameters by name: all, or only those that differ from the built-in draw for this number. Each must exist in
         the algorithm and have its type. A searched one must lie in the range or among the choices of the specification,
-        any other in what the algorithm allows (`podrace algorithms NAME`).
+        any other in what the algorithm allows (`podrace algorithms NAME`). One whose condition (`when`) the agent does not
+        meet gets the value of the specification, whatever is given here.
         """
 
     def __init__(

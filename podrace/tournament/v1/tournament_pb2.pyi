@@ -365,6 +365,7 @@ class AlgorithmSpec(_message.Message):
 
     RATIO_FIELD_NUMBER: _builtins.int
     HYPERPARAMETERS_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
     ratio: _builtins.float
     """Share of the fresh agents (those with new networks) that use it, in proportion to the ratios of the other
     algorithms. Default 1.
@@ -376,15 +377,23 @@ class AlgorithmSpec(_message.Message):
         NAME` lists the default, the allowed values and the search range of each. Give a plain value to fix one.
         """
 
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]:
+        """Values that are known to be good, one table of hyperparameters for each start. The first fresh agents of the
+        algorithm have them, in this order; what a table leaves out has its value in `hyperparameters`. Values must lie in
+        the searched range or choices. Without starts, the first agent has the values of `hyperparameters`. Default: none.
+        """
+
     def __init__(
         self,
         *,
         ratio: _builtins.float | None = ...,
         hyperparameters: _abc.Mapping[_builtins.str, Global___HyperparameterSpec] | None = ...,
+        starts: _abc.Iterable[_struct_pb2.Struct] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ratio", b"_ratio", "ratio", b"ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ratio", b"_ratio", "hyperparameters", b"hyperparameters", "ratio", b"ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ratio", b"_ratio", "hyperparameters", b"hyperparameters", "ratio", b"ratio", "starts", b"starts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ratio: _TypeAlias = _typing.Literal["ratio"]  # noqa: Y015
     _WhichOneofArgType__ratio: _TypeAlias = _typing.Literal["_ratio", b"_ratio"]  # noqa: Y015
@@ -394,11 +403,32 @@ Global___AlgorithmSpec: _TypeAlias = AlgorithmSpec  # noqa: Y015
 
 @_typing.final
 class HyperparameterSpec(_message.Message):
-    """A value, or where to search for one. In TOML: a plain value, `{low, high, scale, zero_probability, value}`, or
-    `{choices, value}`. A value alone is fixed.
+    """A value, or where to search for one. In TOML: a plain value, `{low, high, scale, zero_probability, value, when}`, or
+    `{choices, value, when}`. A value alone is fixed.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class WhenEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _struct_pb2.Value: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _struct_pb2.Value | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     VALUE_FIELD_NUMBER: _builtins.int
     LOW_FIELD_NUMBER: _builtins.int
@@ -406,6 +436,7 @@ class HyperparameterSpec(_message.Message):
     SCALE_FIELD_NUMBER: _builtins.int
     CHOICES_FIELD_NUMBER: _builtins.int
     ZERO_PROBABILITY_FIELD_NUMBER: _builtins.int
+    WHEN_FIELD_NUMBER: _builtins.int
     low: _builtins.float
     """Lower end of the range, inclusive. Needs `high`."""
     high: _builtins.float
@@ -430,6 +461,13 @@ class HyperparameterSpec(_message.Message):
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]:
         """Values to choose from, in order. A mutation moves to a neighbor in this list, or draws again."""
 
+    @_builtins.property
+    def when(self) -> _containers.MessageMap[_builtins.str, _struct_pb2.Value]:
+        """Condition: the hyperparameter is searched only in agents in which the named hyperparameters of the same algorithm
+        have these values, each one value or a list of values. In all others it has `value`. A child that is the first of
+        its line to meet the condition draws a value. Default: no condition.
+        """
+
     def __init__(
         self,
         *,
@@ -439,10 +477,11 @@ class HyperparameterSpec(_message.Message):
         scale: Global___Scale.ValueType = ...,
         choices: _abc.Iterable[_struct_pb2.Value] | None = ...,
         zero_probability: _builtins.float | None = ...,
+        when: _abc.Mapping[_builtins.str, _struct_pb2.Value] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_high", b"_high", "_low", b"_low", "_value", b"_value", "_zero_probability", b"_zero_probability", "high", b"high", "low", b"low", "value", b"value", "zero_probability", b"zero_probability"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high", b"_high", "_low", b"_low", "_value", b"_value", "_zero_probability", b"_zero_probability", "choices", b"choices", "high", b"high", "low", b"low", "scale", b"scale", "value", b"value", "zero_probability", b"zero_probability"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high", b"_high", "_low", b"_low", "_value", b"_value", "_zero_probability", b"_zero_probability", "choices", b"choices", "high", b"high", "low", b"low", "scale", b"scale", "value", b"value", "when", b"when", "zero_probability", b"zero_probability"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__high: _TypeAlias = _typing.Literal["high"]  # noqa: Y015
     _WhichOneofArgType__high: _TypeAlias = _typing.Literal["_high", b"_high"]  # noqa: Y015

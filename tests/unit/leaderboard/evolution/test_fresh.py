@@ -156,3 +156,23 @@ def test_pod_time_counts_the_last_submission_or_the_time_since_an_agent_was_gene
     ]
     found = pod_seconds_by_algorithm(agents, submissions, {"a1": 6.0, "a2": 3.0})
     assert found == {"ppo": 15.0, "sac": 8.0, "td3": 0.0}
+
+
+def test_the_first_agents_of_an_algorithm_have_the_values_of_its_starts_in_order(make_spec: MakeSpec) -> None:
+    starts = [{"learning_rate": 2e-4}, {"learning_rate": 1e-3, "hidden_sizes": [32, 32]}]
+    spec = make_spec(algorithms={"ppo": {"starts": starts}, "a2c": {"ratio": 2.0}})
+    declared = declared_values(spec.algorithms["ppo"])
+    numbers = [number for number in range(12) if turn_of(spec, number).algorithm == "ppo"]
+    assert draw(spec, numbers[0])[1] == declared | {"learning_rate": 2e-4}
+    assert draw(spec, numbers[1])[1] == declared | {"learning_rate": 1e-3, "hidden_sizes": [32.0, 32.0]}
+    third = draw(spec, numbers[2])[1]
+    assert third["hidden_sizes"] == declared["hidden_sizes"]
+    assert third["clip_range"] != declared["clip_range"]
+
+
+def test_a_turn_counts_the_lower_numbers_of_its_algorithm_over_all_periods() -> None:
+    spec, seen = mix({"ppo": 3.0, "sac": 1.0, "td3": 1.0}), Counter[str]()
+    for number in range(40):
+        turn = turn_of(spec, number)
+        assert turn.ordinal == seen[turn.algorithm]
+        seen[turn.algorithm] += 1

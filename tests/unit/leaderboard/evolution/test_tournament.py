@@ -123,3 +123,14 @@ def test_random_search_never_has_parents(make_spec: MakeSpec, board: Board) -> N
     spec = make_spec(evolution=evolution(strategy="random-search"))
     for number in range(20):
         assert isinstance(random_search.propose(situation(spec, board, number), Random(number)), Fresh)
+
+
+def test_all_starts_are_tried_before_there_are_children(make_race: Callable[..., Any]) -> None:
+    starts = [{"learning_rate": 1e-4}, {"learning_rate": 1e-3}, {"learning_rate": 1e-2}]
+    searched = {"learning_rate": {"low": 1e-5, "high": 1e-1}}
+    evolution = {"initial_agents": 1, "fresh_probability": 0.0}
+    race = make_race(evolution, algorithms={"ppo": {"hyperparameters": searched, "starts": starts}}).run(6)
+    agents = [one.agent for one in race.generations]
+    assert [agent.hyperparameters["learning_rate"] for agent in agents[:3]] == [1e-4, 1e-3, 1e-2]
+    assert agents[2].reason == "fresh, starts[2] of ppo is next; values of starts[2]"
+    assert not any("starts[" in agent.reason for agent in agents[3:])
