@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import covariance, fmean, variance
 from typing import Any
 
-from leaderboard.evolution.conditions import is_active
 from leaderboard.evolution.space import Range, Space, Value, plain, spaces_of
 from leaderboard.ranking.board import rank_key
 from leaderboard.ranking.learning_speed import Gain, gains_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate
+from podrace.specification.conditions import is_active
 from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, TournamentSpec
 
 
@@ -103,7 +103,9 @@ def _covariances(
     }
     found = {}
     for key, space in spaces_of(name, algorithm).items():
-        known = {agent_id: own[key] for agent_id, own in values.items() if is_active(algorithm, key, own)}
+        known = {
+            agent_id: own[key] for agent_id, own in values.items() if is_active(algorithm.hyperparameters[key], own)
+        }
         numbers = [number for value in known.values() if (number := _number(value, space)) is not None]
         if len(numbers) == len(known) > 1:
             found[key] = covariance(numbers, [outcomes[agent_id] for agent_id in known])

@@ -8,12 +8,12 @@ unfinished. The population therefore depends on the specification and its seed o
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from leaderboard.evolution import STRATEGIES, conditions, fresh
+from leaderboard.evolution import STRATEGIES, fresh
 from leaderboard.evolution.allocation import already_left, left_draw
 from leaderboard.evolution.ancestor import Ancestor, starts_from
 from leaderboard.evolution.fresh import Turn
 from leaderboard.evolution.history import NOTHING, History
-from leaderboard.evolution.mutation import describe_changes
+from leaderboard.evolution.mutation import describe_changes, settled_child
 from leaderboard.evolution.proposals import Proposal, adopted
 from leaderboard.evolution.space import plain
 from leaderboard.evolution.strategy import Child, Fresh, Situation
@@ -146,7 +146,7 @@ def _decide(situation: Situation, proposal: Proposal | None) -> tuple[Fresh | Ch
 
 def _as_child(agent: Agent, answer: Child, parent: Agent, situation: Situation) -> tuple[Agent, int]:
     agent.algorithm = parent.algorithm
-    values = conditions.settled_child(
+    values = settled_child(
         parent.algorithm,
         situation.spec.algorithms[parent.algorithm],
         {name: plain(value) for name, value in parent.hyperparameters.fields.items()},

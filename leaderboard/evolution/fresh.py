@@ -19,10 +19,10 @@ from fractions import Fraction
 from math import lcm
 from types import MappingProxyType
 
-from leaderboard.evolution.conditions import settled
 from leaderboard.evolution.space import Value, declared_values, plain, spaces_of
 from leaderboard.seeding import stream
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.specification.conditions import settled
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 SMALLEST_RATIO = 1_000_000
@@ -70,7 +70,7 @@ def draw(
     elif not turn.first:
         random = stream(spec.seed, "fresh", number)
         values |= {name: space.draw(random) for name, space in spaces_of(turn.algorithm, algorithm).items()}
-    return turn, settled(algorithm, {**values, **given})
+    return turn, settled(algorithm.hyperparameters, {**values, **given})
 
 
 def source_of_values(spec: TournamentSpec, turn: Turn) -> str:

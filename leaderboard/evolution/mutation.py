@@ -4,14 +4,18 @@ Each searched hyperparameter changes with `mutation_probability`. It is then dra
 and otherwise perturbed by `mutation_factor` (leaderboard.evolution.space). This is "explore" of Jaderberg et al.,
 "Population Based Training of Neural Networks", arXiv 1711.09846, section 4.1: perturb by a factor, or resample from the
 prior.
+
+Conditions between hyperparameters (`when` in the specification) are applied to the values that any strategy or plugin
+has chosen (`settled_child`), so strategies need not take them into account.
 """
 
 from collections.abc import Callable, Mapping
 from random import Random
 
-from leaderboard.evolution.space import Space, Value, is_structural, perturbed
+from leaderboard.evolution.space import Space, Value, is_structural, perturbed, plain, spaces_of
 from leaderboard.seeding import happens
-from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
+from podrace.specification.conditions import is_active, order_of
+from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, EvolutionSpec
 
 
 def mutate(
@@ -48,6 +52,36 @@ def vary(
             resampled = happens(random, evolution.resample_probability)
             child[name] = spaces[name].draw(random) if resampled else perturb(parent[name], spaces[name])
     return child
+
+
+def settled_child(
+    name: str,
+    algorithm: AlgorithmSpec,
+    parent: Mapping[str, Value],
+    values: Mapping[str, Value],
+    random: Random,
+) -> dict[str, Value]:
+    """Returns the values of a child.
+
+    A hyperparameter that was inactive in the parent and is active now is drawn, unless the child has another value than
+    its parent already. Structural hyperparameters are always the parent's.
+
+    Args:
+        name: Name of the algorithm.
+        algorithm: Its resolved specification.
+        parent: Values of the parent.
+        values: Values that a strategy or a plugin chose for the child.
+        random: Random stream for the draws.
+    """
+    result = dict(values)
+    for key in order_of(algorithm.hyperparameters):
+        if is_structural(name, key):
+            continue
+        if not is_active(algorithm.hyperparameters[key], result):
+            result[key] = plain(algorithm.hyperparameters[key].value)
+        elif not is_active(algorithm.hyperparameters[key], parent) and result[key] == parent.get(key):
+            result[key] = spaces_of(name, algorithm)[key].draw(random)
+    return result
 
 
 def describe_changes(parent: Mapping[str, Value], child: Mapping[str, Value]) -> str:

@@ -1,9 +1,10 @@
-"""Checks conditions between hyperparameters: keys, values and cycles. Pure.
+"""Checks conditions between hyperparameters, and applies them to the values of an agent. Pure.
 
     batch_size = { choices = [64, 256], when = { prioritized = true, n_step = [1, 3] } }
 
-A hyperparameter with a condition is searched in the agents that have all values of its condition. In all others it has
-the value of the specification.
+A hyperparameter is active in an agent if the agent has all values of its condition, or if it has no condition. The
+value of an inactive one has no meaning and is that of the specification, so agents that differ in nothing else are
+equal.
 """
 
 from collections.abc import Mapping
@@ -56,6 +57,30 @@ def check_conditions(
     except CycleError as error:
         cycle = " -> ".join(error.args[1])
         raise bad_spec(f"{where}: conditions form a cycle: {cycle}; remove one of them") from None
+
+
+def settled(hyperparameters: Mapping[str, pb.HyperparameterSpec], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values of an agent with those of the specification for inactive hyperparameters.
+
+    Args:
+        hyperparameters: Every hyperparameter of the algorithm, resolved.
+        values: By name, as JSON.
+    """
+    result = dict(values)
+    for name in order_of(hyperparameters):
+        if not is_active(hyperparameters[name], result):
+            result[name] = _plain(hyperparameters[name].value)
+    return result
+
+
+def is_active(spec: pb.HyperparameterSpec, values: Mapping[str, Any]) -> bool:
+    """Returns whether an agent with these values has those of the condition of a hyperparameter."""
+    return all(_meets(values.get(key), spec.when[key]) for key in spec.when)
+
+
+def _meets(value: Any, wanted: struct_pb2.Value) -> bool:
+    like = json_format.ParseDict(value, struct_pb2.Value())
+    return value in [_plain(one) for one in alternatives(wanted, like)]
 
 
 def is_searched(spec: pb.HyperparameterSpec) -> bool:

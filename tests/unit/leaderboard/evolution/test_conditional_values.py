@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from leaderboard.evolution.conditions import is_active, settled, settled_child
 from leaderboard.evolution.fresh import draw
+from leaderboard.evolution.mutation import settled_child
 from leaderboard.evolution.space import Value, declared_values
 from leaderboard.score_statistics import statistics_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
+from podrace.specification.conditions import is_active, settled
 from podrace.specification.resolve import parse, resolve
 from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, TournamentSpec
 
@@ -44,15 +45,15 @@ def child_of(parent: Mapping[str, Value], seed: int = 0, **changes: Value) -> di
 def test_an_inactive_hyperparameter_has_the_value_of_the_specification() -> None:
     algorithm = dqn()
     declared = declared_values(algorithm)
-    assert settled(algorithm, declared | {"n_step": 1.0, "huber_delta": 0.4})["huber_delta"] == 1.0
-    assert settled(algorithm, declared | {"n_step": 5.0, "huber_delta": 0.4})["huber_delta"] == 0.4
+    assert settled(algorithm.hyperparameters, declared | {"n_step": 1.0, "huber_delta": 0.4})["huber_delta"] == 1.0
+    assert settled(algorithm.hyperparameters, declared | {"n_step": 5.0, "huber_delta": 0.4})["huber_delta"] == 0.4
 
 
 def test_chains_of_conditions_settle_from_the_first_to_the_last() -> None:
     algorithm = dqn(CHAIN)
     values = declared_values(algorithm) | {"prioritized": False, "priority_exponent": 0.8, "batch_size": 300.0}
-    assert settled(algorithm, values) == declared_values(algorithm)
-    active = settled(algorithm, values | {"prioritized": True})
+    assert settled(algorithm.hyperparameters, values) == declared_values(algorithm)
+    active = settled(algorithm.hyperparameters, values | {"prioritized": True})
     assert (active["priority_exponent"], active["batch_size"]) == (0.8, 300.0)
 
 
@@ -60,7 +61,7 @@ def test_fresh_agents_have_drawn_values_exactly_where_the_condition_is_met() -> 
     spec, met = specification(), []
     for number in range(1, 60):
         values = draw(spec, number)[1]
-        met.append(is_active(spec.algorithms["dqn"], "huber_delta", values))
+        met.append(is_active(spec.algorithms["dqn"].hyperparameters["huber_delta"], values))
         assert (values["huber_delta"] != 1.0) == met[-1] == (values["n_step"] != 1.0)
     assert {True, False} == set(met)
 
@@ -85,8 +86,8 @@ def test_a_list_is_one_value_of_a_hyperparameter_whose_values_are_lists() -> Non
     for wanted, met in (([16, 16], [16.0, 16.0]), ([[8], [16, 16]], [8.0])):
         delta = {"low": 0.1, "high": 2.0, "when": {"hidden_sizes": wanted}}
         algorithm = dqn({"hidden_sizes": sizes, "huber_delta": delta})
-        assert is_active(algorithm, "huber_delta", {"hidden_sizes": met})
-        assert not is_active(algorithm, "huber_delta", {"hidden_sizes": [32.0]})
+        assert is_active(algorithm.hyperparameters["huber_delta"], {"hidden_sizes": met})
+        assert not is_active(algorithm.hyperparameters["huber_delta"], {"hidden_sizes": [32.0]})
 
 
 @pytest.mark.parametrize("strategy", ["tournament", "truncation", "dexpbt", "generational"])
