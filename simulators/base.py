@@ -60,6 +60,11 @@ class Report:
     """Series over one episode, all of the same length."""
     labels: dict[str, list[str]] = field(default_factory=dict)
     """Names of the positions in the traces (dates, for example)."""
+    episode_metrics: dict[str, list[float]] = field(default_factory=dict)
+    """Measures of single episodes, by name: for each lane, of the first episode that it has finished since the last
+    reset, or NaN if it has not finished any. `evaluation.objective` can name one of them as the score of an episode;
+    the higher, the better. The name `fold` is reserved for the number of the part of the data that the episode is in,
+    from 1."""
 
 
 @runtime_checkable

@@ -338,6 +338,7 @@ class RemoteSimulator:
             metrics=dict(reported.metrics),
             traces={name: list(trace.values) for name, trace in reported.traces.items()},
             labels={name: list(labels.values) for name, labels in reported.labels.items()},
+            episode_metrics={name: list(trace.values) for name, trace in reported.episode_metrics.items()},
         )
 
     def close(self) -> None:

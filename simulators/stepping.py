@@ -34,6 +34,8 @@ HARMLESS_PREFIXES = ("mujoco:", "warp:", "envpool:", "atari:", "gym:")
 INTERPRETER = "interpreter"
 """The option that says which program to start: only the operator of the service sets it, by environment variables."""
 
+MOST_MEASURED_LANES = 4096
+"""Number of lanes up to which measures of single episodes are sent, so that a report fits in a message."""
 COSTLY = ("threads", "processes")
 """Options by which a simulator takes more threads or processes of the machine."""
 
@@ -245,5 +247,10 @@ def _reported(simulator: Simulator) -> Response:
         metrics=report.metrics,
         traces={name: Response.Trace(values=values) for name, values in report.traces.items()},
         labels={name: Response.Labels(values=values) for name, values in report.labels.items()},
+        episode_metrics={
+            name: Response.Trace(values=values)
+            for name, values in report.episode_metrics.items()
+            if simulator.count <= MOST_MEASURED_LANES
+        },
     )
     return Response(reported=reported)

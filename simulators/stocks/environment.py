@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from simulators.base import Report, Space, Step
-from simulators.stocks.episodes import EpisodeWindows
+from simulators.stocks.episodes import EpisodeMeasures, EpisodeWindows
 from simulators.stocks.layouts import LAYOUTS, Accounts
 from simulators.stocks.market import Market
 from simulators.stocks.options import StockOptions
@@ -94,6 +94,14 @@ class StockSimulator:
         # the last. Recorded lanes are in different blocks.
         self._record = money(2 * rows if self._recorded else 0, 2 + stocks)
         self._finished = torch.zeros(len(self._market.blocks) or 1, dtype=torch.int64, device=device)
+        # Training asks for no measures of single episodes, so its steps do not pay for them.
+        self._measures: EpisodeMeasures | None = None
+        if self._options.split != "train":
+            at_close = None if self._market.bars_a_day == 1 else torch.zeros(rows, dtype=torch.bool)
+            if at_close is not None:
+                at_close[self._market.day_ends] = True
+                at_close = at_close.to(device)
+            self._measures = EpisodeMeasures(count, at_close, self._market.folds, device)
 
     def reset(self, seed: int) -> Tensor:
         """See simulators.base.Simulator; the seed determines the days on which episodes start."""
@@ -108,6 +116,8 @@ class StockSimulator:
             steps = self._last_day - self.day
             self.day += torch.arange(self.count, device=self.day.device) * steps // self.count
         self._see_close()
+        if self._measures:
+            self._measures.restart(self.account_value, self._windows.block)
         return self._live.observation
 
     def step(self, action: Tensor) -> Step:
@@ -117,7 +127,10 @@ class StockSimulator:
         value_before = self.account_value.clone()
         self._see_close()
         torch.mul(self.account_value - value_before, self._options.reward_scale, out=self._live.reward)
-        if self._mark_ended():
+        any_ended = self._mark_ended()
+        if self._measures:
+            self._measures.add(self.account_value, self.day, self._live.truncated)
+        if any_ended:
             self._live.final_observation.copy_(self._live.observation)
             self._count_finished()
             self._begin_episodes()
@@ -191,10 +204,16 @@ class StockSimulator:
         self._record.index_copy_(0, half + self.day[:lanes], rows)
 
     def report(self) -> Report:
-        """Reports the last finished episode of the split, or of each fold; see `simulators.stocks.report`.
+        """Reports the last finished episode of the split, or of each fold, and measures of each lane's first episode.
 
-        Only episodes of the whole split or fold are reported; the report is empty until the first one has ended.
+        Measures and traces of an episode exist for whole splits or folds only, and once the first one has ended; see
+        `simulators.stocks.report`. Measures of single episodes exist for all splits but train; see `EpisodeMeasures`.
         """
+        return replace(
+            self._report_of_split(), episode_metrics=self._measures.report() if self._measures is not None else {}
+        )
+
+    def _report_of_split(self) -> Report:
         finished = self._finished.tolist()
         if not self._recorded or not any(finished):
             return Report()

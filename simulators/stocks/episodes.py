@@ -5,6 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from simulators.stocks.backtest import TRADING_DAYS_A_YEAR
+
+LEAST_DRAWDOWN = 0.01
+"""Drawdown by which the Calmar ratio of an episode divides at least: an episode that hardly fell would otherwise
+outweigh all others."""
+LARGEST_RETURN = 1e6
+"""Limit of the annual return of an episode, which is extrapolated from few days."""
+
 
 class EpisodeWindows:
     """The episodes of N lanes, each a window of rows within one block.
@@ -82,3 +90,85 @@ class EpisodeWindows:
         fold = (self._offset + self._lanes + self.episodes * self._count) % len(self._block_starts)
         drawn = torch.rand(self._count, generator=self._generator, device=fold.device, dtype=torch.float64)
         return self._block_starts[fold] + (drawn * self._block_lengths[fold]).long()
+
+
+class EpisodeMeasures:
+    """Measures the account of each lane in the first episode that it finishes after a reset.
+
+    With p_1 the account at the beginning of the episode, then its value at each day's close, and at the end of the
+    episode, the measures are those of `simulators.stocks.backtest.performance`, with two differences: the Calmar ratio
+    divides by a drawdown of at least `LEAST_DRAWDOWN`, and the annual return is at most `LARGEST_RETURN`. In addition:
+
+        return_minus_drawdown    cumulative_return + maximum_drawdown
+        fold                     number of the validation fold of the episode, if there are folds
+
+    All operations run in place on the device without waiting for it, so that a step can be captured as a CUDA graph.
+    """
+
+    def __init__(self, count: int, at_close: Tensor | None, folds: Sequence[int], device: torch.device) -> None:
+        """Allocates the state of N lanes; `restart` begins.
+
+        Args:
+            count: Number of lanes, N.
+            at_close: [rows] bool, which rows are the last of their day; None: all are.
+            folds: Number of the fold of each block; empty if blocks are not folds.
+            device: Device of all tensors.
+        """
+        self._at_close = at_close
+        self._folds = torch.tensor(folds, device=device)
+
+        def lanes(dtype: torch.dtype = torch.float64) -> Tensor:
+            return torch.zeros(count, dtype=dtype, device=device)
+
+        self._begin, self._last, self._peak, self._drawdown = lanes(), lanes(), lanes(), lanes()
+        self._count, self._sum, self._squares = lanes(), lanes(), lanes()
+        self._done, self._block = lanes(torch.bool), lanes(torch.int64)
+
+    def restart(self, account_value: Tensor, block: Tensor) -> None:
+        """Begins again, in the first row of an episode: account values [N] float64 and blocks [N] int64."""
+        for value in (self._begin, self._last, self._peak):
+            value.copy_(account_value)
+        for zero in (self._drawdown, self._count, self._sum, self._squares, self._done):
+            zero.zero_()
+        self._block.copy_(block)
+
+    def add(self, account_value: Tensor, row: Tensor, ended: Tensor) -> None:
+        """Adds a step.
+
+        Args:
+            account_value: [N] float64, after the step and before the next episode begins.
+            row: [N] int64, row of the market that this is the value of.
+            ended: [N] bool, lanes whose episode has ended with this step.
+        """
+        counted = ~self._done
+        if self._at_close is not None:
+            counted &= self._at_close.index_select(0, row) | ended
+        gain = torch.where(counted, account_value / self._last - 1, 0.0)
+        self._sum += gain
+        self._squares += gain.square()
+        self._count += counted
+        self._last.copy_(torch.where(counted, account_value, self._last))
+        torch.maximum(self._peak, self._last, out=self._peak)
+        torch.minimum(self._drawdown, self._last / self._peak - 1, out=self._drawdown)
+        self._done |= ended
+
+    def report(self) -> dict[str, list[float]]:
+        """Returns each measure of the first episode of each lane, [N]; NaN for a lane that has not finished it."""
+        count, total = self._count, self._last / self._begin - 1
+        annual = ((1 + total) ** (TRADING_DAYS_A_YEAR / (count + 1))).sub_(1).clamp_(max=LARGEST_RETURN)
+        variance = (self._squares - self._sum.square() / count.clamp(min=1)).clamp_(min=0) / (count - 1).clamp(min=1)
+        deviation = torch.where(count > 1, variance.sqrt(), 0.0)
+        mean = self._sum / count.clamp(min=1)
+        year = TRADING_DAYS_A_YEAR**0.5
+        measures = {
+            "cumulative_return": total,
+            "annual_return": annual,
+            "annual_volatility": deviation * year,
+            "sharpe_ratio": torch.where(deviation > 0, mean / deviation * year, 0.0),
+            "maximum_drawdown": self._drawdown,
+            "calmar_ratio": annual / (-self._drawdown).clamp(min=LEAST_DRAWDOWN),
+            "return_minus_drawdown": total + self._drawdown,
+        }
+        if len(self._folds):
+            measures["fold"] = self._folds[self._block].double()
+        return {name: torch.where(self._done, values, torch.nan).tolist() for name, values in measures.items()}

@@ -458,9 +458,31 @@ class StreamStepsResponse(_message.Message):
             def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
             def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+        @_typing.final
+        class EpisodeMetricsEntry(_message.Message):
+            DESCRIPTOR: _descriptor.Descriptor
+
+            KEY_FIELD_NUMBER: _builtins.int
+            VALUE_FIELD_NUMBER: _builtins.int
+            key: _builtins.str
+            @_builtins.property
+            def value(self) -> Global___StreamStepsResponse.Trace: ...
+            def __init__(
+                self,
+                *,
+                key: _builtins.str = ...,
+                value: Global___StreamStepsResponse.Trace | None = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
         METRICS_FIELD_NUMBER: _builtins.int
         TRACES_FIELD_NUMBER: _builtins.int
         LABELS_FIELD_NUMBER: _builtins.int
+        EPISODE_METRICS_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
             """Measures by name."""
@@ -473,16 +495,25 @@ class StreamStepsResponse(_message.Message):
         def labels(self) -> _containers.MessageMap[_builtins.str, Global___StreamStepsResponse.Labels]:
             """Labels of the positions of the series, for instance dates, by name."""
 
+        @_builtins.property
+        def episode_metrics(self) -> _containers.MessageMap[_builtins.str, Global___StreamStepsResponse.Trace]:
+            """Measures of single episodes, by name: N numbers, one for each lane, of the first episode that it has finished
+            since the last reset; NaN for a lane that has not finished any. `evaluation.objective` of a specification can
+            name one of them as the score of an episode; the higher, the better. The name `fold` is reserved for the number
+            of the part of the data that the episode is in, from 1. Empty if the simulator has none.
+            """
+
         def __init__(
             self,
             *,
             metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
             traces: _abc.Mapping[_builtins.str, Global___StreamStepsResponse.Trace] | None = ...,
             labels: _abc.Mapping[_builtins.str, Global___StreamStepsResponse.Labels] | None = ...,
+            episode_metrics: _abc.Mapping[_builtins.str, Global___StreamStepsResponse.Trace] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "metrics", b"metrics", "traces", b"traces"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["episode_metrics", b"episode_metrics", "labels", b"labels", "metrics", b"metrics", "traces", b"traces"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

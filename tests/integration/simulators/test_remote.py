@@ -94,6 +94,17 @@ def test_the_domains_measures_are_returned(service: str) -> None:
     there.close()
 
 
+def test_the_measures_of_single_episodes_are_returned(service: str) -> None:
+    options = {"split": "validation", "episode_days": 5}
+    here, there = make("stocks", 3, options), make(service, 3, {"id": "stocks", **options})
+    for simulator in (here, there):
+        for _ in roll(simulator, 4):
+            pass
+    assert len(here.report().episode_metrics["sharpe_ratio"]) == 3
+    assert there.report().episode_metrics == here.report().episode_metrics
+    there.close()
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

@@ -167,7 +167,7 @@ def test_the_measures_of_a_report_can_be_computed_from_the_record_alone(market: 
     _, kept = traded(market)
     cash = kept["value"] - (kept["shares"] * market.close.numpy()).sum(1)
     record = np.concatenate([kept["value"][:, None], cash[:, None], kept["shares"]], axis=1)
-    assert make_report(market, OPTIONS, record, accounts(market)) == traded(market)[0]
+    assert make_report(market, OPTIONS, record, accounts(market)) == replace(traded(market)[0], episode_metrics={})
 
 
 def test_the_report_of_folds_is_one_account_that_trades_them_one_after_the_other(market: Market) -> None:
@@ -201,7 +201,7 @@ def test_a_fold_that_was_not_played_to_its_end_is_not_reported(market: Market) -
     fold = int(simulator._windows.block[0])
     for _ in range(4 * BARS - 2):
         simulator.step(torch.zeros(1, STOCKS))
-    assert simulator.report() == Report()
+    assert not simulator.report().traces
     simulator.step(torch.zeros(1, STOCKS))
     days = [f"2020-01-{2 + day:02d}" for day in (range(4), range(4, DAYS))[fold]]
     assert simulator.report().labels["date"] == days
