@@ -195,6 +195,8 @@ def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generatio
         agent_number=agent.number,
         depth=generation.depth,
         evaluator_fault=evaluation.evaluator_fault,
+        replay_steps=manifest.replay_steps,
+        replay_memory_steps=manifest.replay_memory_steps,
     )
 
 

@@ -5,7 +5,6 @@ few hundred, so this tree has a fan-out of 64: two levels for a million leaves i
 numbers; the replay buffer maps them to steps.
 """
 
-from collections.abc import Mapping
 from itertools import pairwise
 
 import torch
@@ -65,7 +64,7 @@ class PriorityTree:
             device: Device of the tree.
         """
         sizes = _level_sizes(count)
-        self._exponent = exponent
+        self._count, self._exponent = count, exponent
         self._nodes = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
         self._levels = torch.split(self._nodes, sizes)
         self._maximum = torch.full((), FIRST_PRIORITY, dtype=torch.float64, device=device)
@@ -154,12 +153,19 @@ class PriorityTree:
             index, priority = replace_zero_priorities(index, priority)
         return index, priority / sums[-1]
 
-    def tensors(self) -> Mapping[str, Tensor]:
-        """Returns the live state: leaves, sums and the largest priority.
+    def assign(self, first: int, priorities: Tensor) -> None:
+        """Sets the leaves from `first` to saved priorities [B]; sums that differ by rounding on another device too."""
+        self._fill(first, len(priorities), priorities.to(self._nodes.device))
 
-        The sums are saved too, because another device may add in a different order and so rebuild different sums.
-        """
-        return {"nodes": self._nodes, "maximum": self._maximum}
+    @property
+    def leaves(self) -> Tensor:
+        """The priorities of all leaves [count] float64, live."""
+        return self._levels[0][: self._count]
+
+    @property
+    def maximum(self) -> Tensor:
+        """The largest priority that was set so far [], live."""
+        return self._maximum
 
 
 def _level_sizes(count: int) -> list[int]:

@@ -1,11 +1,14 @@
 """Implements the replay buffer: a ring of steps that workers fill segment by segment, and batches sampled from it.
 
 Workers write into the buffer in place, and access passes by messages as in agentpod.experience.slots. A segment of T
-rows is FILLING from `grant` to `receive`, and READY from then until it is granted again. Invariants:
+rows is FILLING from `grant` to `receive`, and READY from then until it is granted again. Segments are numbered in the
+order in which they were received, from 0. Invariants:
 
 1. READY rows are contiguous in the ring and end directly before the FILLING ones. A step is therefore identified by its
    age, counted from the oldest READY step.
 2. FILLING rows are never sampled, and no n-step window extends into one.
+3. A READY segment does not change, except that the last row of the newest one may be marked as truncated. Another
+   thread may therefore copy READY segments while the training continues: `read` drops what was granted meanwhile.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,20 +18,13 @@ import torch
 from torch import Tensor
 
 from agentpod.experience.prioritized_sampling import PriorityTree, importance_weights
-from agentpod.experience.replay_layout import FINAL, pack, unpack
-from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, ResourceExhausted
+from agentpod.experience.replay_layout import FINAL, drop_oldest, pack, unpack
+from podrace.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 
 MAXIMUM_GRANTS = 2
 """Maximum segments that are FILLING at the same time."""
-MAXIMUM_PIECES = 64
-"""Maximum checkpoint files that a replay buffer is split into."""
 GATHER_BYTES = 4 * 2**20
 """Bytes gathered at once for several batches; gathering more does not reduce the cost per batch."""
-
-LAYOUT_MISMATCH = (
-    "the saved replay buffer has another layout: environments and their number, horizon, replay_capacity and "
-    "prioritized must not change"
-)
 
 
 class TransitionBatch(NamedTuple):
@@ -62,9 +58,12 @@ class ReplayBuffer:
                 learn(batch)
 
     Attributes:
+        horizon: T, rows of a segment.
+        count: N, environments.
         capacity: Environment steps of the ring, over all environments, including FILLING ones.
         segment_steps: Environment steps of a segment, over all environments.
-        steps: Environment steps received so far, including those that were overwritten.
+        first_segment: Number of the oldest READY segment; all older ones were granted to be overwritten.
+        end_segment: Number of the next segment to be received.
         device: Device of the sampled batches.
         prioritized: Whether steps are sampled by priority.
     """
@@ -91,15 +90,15 @@ class ReplayBuffer:
         Raises:
             InvalidArgument: The number of rows is not a multiple of `horizon`, or is less than two segments.
         """
-        (self._rows, self._count), here = memory["reward"].shape, memory["reward"].device
+        (self._rows, self.count), here = memory["reward"].shape, memory["reward"].device
         if self._rows % horizon or self._rows < 2 * horizon:
             raise InvalidArgument(
                 f"a replay buffer of {self._rows} rows must consist of two or more segments of {horizon} rows"
             )
-        self._horizon, self._segments = horizon, self._rows // horizon
-        self.capacity, self.segment_steps, self.steps = self._rows * self._count, horizon * self._count, 0
+        self.horizon, self.segments = horizon, self._rows // horizon
+        self.capacity, self.segment_steps = self._rows * self.count, horizon * self.count
         # The newest READY segment is followed by the granted ones.
-        self._newest, self._ready, self._granted = -1, 0, 0
+        self.first_segment = self.end_segment = self._granted = 0
         wanted = torch.device(here if device is None else device)
         self.device = here if wanted.type == here.type and wanted.index is None else wanted
         self._memory = self._rings = memory
@@ -107,9 +106,13 @@ class ReplayBuffer:
             self._rings = {name: torch.empty_like(tensor, device=self.device) for name, tensor in memory.items()}
         self._flat = {name: ring.view(-1, *ring.shape[2:]) for name, ring in self._rings.items()}
         self._on_host = self.device.type == "cpu"
-        self._restored = torch.zeros(self._rows, dtype=torch.bool)
         self.prioritized = prioritized
         self._priorities = PriorityTree(self.capacity if prioritized else 0, priority_exponent, self.device)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps received so far, including those that were overwritten."""
+        return self.end_segment * self.segment_steps
 
     @property
     def size(self) -> int:
@@ -119,12 +122,16 @@ class ReplayBuffer:
     @property
     def newest_row(self) -> int:
         """Row of the newest READY steps; -1 if there are none."""
-        return (self._newest + 1) * self._horizon - 1
+        return (self.end_segment - 1) % self.segments * self.horizon + self.horizon - 1 if self.end_segment else -1
+
+    @property
+    def _ready(self) -> int:
+        return self.end_segment - self.first_segment
 
     @property
     def _oldest(self) -> int:
         """Index of the oldest READY step."""
-        return ((self._newest + 1) * self.segment_steps - self.size) % self.capacity
+        return self.first_segment * self.segment_steps % self.capacity
 
     def grant(self) -> int:
         """Releases the next segment to be filled, which discards its steps; returns its first row.
@@ -136,12 +143,13 @@ class ReplayBuffer:
             raise ResourceExhausted(
                 f"{self._granted} segments of the replay buffer are being filled: receive one first"
             )
+        segment = (self.end_segment + self._granted) % self.segments
         self._granted += 1
-        self._ready = min(self._ready, self._segments - self._granted)
-        segment = (self._newest + self._granted) % self._segments
+        # Before anything is written: `read` relies on it in another thread.
+        self.first_segment = max(self.first_segment, self.end_segment + self._granted - self.segments)
         if self.prioritized:
             self._priorities.exclude(segment * self.segment_steps, self.segment_steps)
-        return segment * self._horizon
+        return segment * self.horizon
 
     def receive(self, first_row: int) -> None:
         """Takes back a filled segment, identified by its first row; from now on it is sampled.
@@ -149,16 +157,15 @@ class ReplayBuffer:
         Raises:
             FailedPrecondition: The segment was not granted, or another one was granted before it.
         """
-        segment = (self._newest + 1) % self._segments
-        if not self._granted or first_row != segment * self._horizon:
+        segment = self.end_segment % self.segments
+        if not self._granted or first_row != segment * self.horizon:
             raise FailedPrecondition(
                 f"the segment at row {first_row} is not the one that the replay buffer expects next"
             )
-        self._newest, self._ready, self._granted = segment, self._ready + 1, self._granted - 1
-        self.steps += self.segment_steps
+        self.end_segment, self._granted = self.end_segment + 1, self._granted - 1
         if self._rings is not self._memory:
-            rows = torch.arange(first_row, first_row + self._horizon)
-            unpack(self._rings, pack(self._memory, rows, self._horizon), self._horizon)
+            rows = torch.arange(first_row, first_row + self.horizon)
+            unpack(self._rings, pack(self._memory, rows, self.horizon), rows, self.horizon)
         if self.prioritized:
             self._priorities.admit(segment * self.segment_steps, self.segment_steps)
 
@@ -174,7 +181,7 @@ class ReplayBuffer:
 
     def newest_segment(self) -> dict[str, Tensor]:
         """Returns views of the newest READY segment, [T, N, ...] each."""
-        rows = slice(self.newest_row + 1 - self._horizon, self.newest_row + 1)
+        rows = slice(self.newest_row + 1 - self.horizon, self.newest_row + 1)
         return {name: ring[rows] for name, ring in self._rings.items()}
 
     def sample(
@@ -242,7 +249,7 @@ class ReplayBuffer:
         last, reward, following_discount, final = window(age, index, n_step, discount)
         observation, action = (self._flat[name].index_select(0, index) for name in ("observation", "action"))
         # Where final_observation is used, the next row may be FILLING: the step's own row is read, then replaced.
-        following = torch.add(last, ~final, alpha=self._count) % self.capacity
+        following = torch.add(last, ~final, alpha=self.count) % self.capacity
         next_observation = self._with_final(self._flat["observation"].index_select(0, following), last, final)
         return TransitionBatch(observation, action, reward, following_discount, next_observation, weight, index)
 
@@ -261,7 +268,7 @@ class ReplayBuffer:
     def _one_step(self, age: Tensor, index: Tensor, n_step: int, discount: float) -> tuple[Tensor, ...]:
         """`_several_steps` for n = 1, without looking ahead."""
         reward, terminated, truncated = self._outcomes(index)
-        return index, reward, ~terminated * discount, truncated | (age >= self.size - self._count)
+        return index, reward, ~terminated * discount, truncated | (age >= self.size - self.count)
 
     def _several_steps(self, age: Tensor, index: Tensor, n_step: int, discount: float) -> tuple[Tensor, ...]:
         """Evaluates windows of n steps, in tensors [n, B].
@@ -271,11 +278,11 @@ class ReplayBuffer:
             whether what follows is a final observation.
         """
         k = torch.arange(n_step, device=self.device).unsqueeze(1)
-        ahead = age + k * self._count
+        ahead = age + k * self.count
         # Rows after the newest one are FILLING: the first step is read there instead, and not counted.
         steps = (torch.where(ahead < self.size, ahead, age) + self._oldest) % self.capacity
         reward, terminated, truncated = (found.view(steps.shape) for found in self._outcomes(steps.view(-1)))
-        final = truncated | (ahead >= self.size - self._count)
+        final = truncated | (ahead >= self.size - self.count)
         ends = terminated | final | (k == n_step - 1)
         # max returns the first of equal maxima: the first step that ends. argmax takes 25 times as long.
         last = ends.view(torch.uint8).max(0, keepdim=True).indices
@@ -288,65 +295,76 @@ class ReplayBuffer:
     def _outcomes(self, index: Tensor) -> tuple[Tensor, ...]:
         return tuple(self._flat[name].index_select(0, index) for name in ("reward", "terminated", "truncated"))
 
-    def segments(self, since_steps: int = 0) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Splits the ring into at most MAXIMUM_PIECES pieces of whole segments, for checkpoint files.
+    # --- storing and restoring ---------------------------------------------------------------------------------
 
-        Pieces that have not changed since `steps` was `since_steps` are skipped.
+    def read(self, first_segment: int, end_segment: int) -> tuple[int, dict[str, Tensor]]:
+        """Copies the segments from `first_segment` to before `end_segment` that are still READY, in any thread.
 
-        Yields:
-            The first row of a piece, which identifies it; and copies of its READY content: `rows` [L] int64, the fields
-            [L, N, ...], and of final_observation only the rows that were written [E, *shape].
+        Returns:
+            The number of the first segment that was copied, at most `end_segment`; and the copies as
+            `agentpod.experience.replay_layout.pack` returns them.
         """
-        for rows in torch.split(torch.arange(self._rows), self._horizon * -(-self._segments // MAXIMUM_PIECES)):
-            age = self._age(rows * self._count)
-            newest_age = int(torch.where(age < self.size, age, -1).max())
-            # The newest row at `since_steps` may have been marked as truncated later, so it counts as changed.
-            if newest_age >= 0 and self.steps - self.size + newest_age + self._count >= since_steps:
-                packed = pack(self._rings, rows[age < self.size], self._horizon)
-                yield int(rows[0]), {"layout": self._layout(), **packed}
+        first = min(max(first_segment, self.first_segment), end_segment)
+        tensors = pack(self._rings, self._rows_of(first, end_segment), self.horizon)
+        # What was granted while it was copied may be torn. Segments are granted in order, so these are the first ones.
+        intact = min(max(first, self.first_segment), end_segment)
+        return intact, drop_oldest(tensors, (intact - first) * self.horizon, self.horizon)
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copies a piece from `segments` back into the ring; other rows and unwritten final observations are unchanged.
+    def priorities(self) -> dict[str, Tensor]:
+        """Returns copies of the largest priority [] and of those of the READY segments [segments, T N], oldest first.
 
-        Raises:
-            InvalidArgument: The piece is from a buffer with another layout.
+        Empty without priorities.
         """
-        layout = tensors.get("layout")
-        if layout is None or not torch.equal(layout.cpu(), self._layout()):
-            raise InvalidArgument(LAYOUT_MISMATCH)
-        for name, ring in self._rings.items():
-            found = tensors.get(name)
-            if found is None or found.dtype != ring.dtype or found.shape[1:] != ring.shape[1 + (name == FINAL) :]:
-                raise InvalidArgument(LAYOUT_MISMATCH)
-        unpack(self._rings, tensors, self._horizon)
-        self._restored[tensors["rows"]] = True
+        if not self.prioritized:
+            return {}
+        leaves, maximum = self._priorities.leaves.view(self.segments, -1), self._priorities.maximum
+        slots = torch.arange(self.first_segment, self.end_segment, device=self.device) % self.segments
+        return {"leaves": leaves.index_select(0, slots), "maximum": maximum.clone()}
 
-    def _layout(self) -> Tensor:
-        return torch.tensor((self._rows, self._count, self._horizon))
+    def start_at(self, end_segment: int, maximum_priority: Tensor | None = None) -> None:
+        """Sets the number of the next segment of an empty buffer, before older segments are restored.
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Returns counters and priorities, which with `segments` allow an exact resume. FILLING counts as free."""
-        return {
-            "layout": self._layout(),
-            "turns": torch.tensor((self.steps, self._newest, self._ready)),
-            **{f"priorities.{name}": tensor.clone() for name, tensor in self._priorities.tensors().items()},
-        }
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restores what `state_dict` returned, after all pieces were restored. The caller then calls `mark_truncated`.
-
-        Raises:
-            InvalidArgument: The state is from a buffer with another layout.
-            DataLoss: A READY row was not restored.
+        Args:
+            end_segment: The number.
+            maximum_priority: The largest priority [] that was set so far; None: as in a new buffer.
         """
-        wanted = self.state_dict()
-        fits = all(name in state and state[name].shape == tensor.shape for name, tensor in wanted.items())
-        if not fits or not torch.equal(state["layout"].cpu(), wanted["layout"]):
-            raise InvalidArgument(LAYOUT_MISMATCH)
-        steps, newest, ready = state["turns"].tolist()
-        rows = torch.arange((newest + 1 - ready) * self._horizon, (newest + 1) * self._horizon) % self._rows
-        if not self._restored[rows].all():
-            raise DataLoss(f"{int((~self._restored[rows]).sum())} rows of the saved replay buffer are missing")
-        self.steps, self._newest, self._ready, self._granted = steps, newest, ready, 0
-        for name, tensor in self._priorities.tensors().items():
-            tensor.copy_(state[f"priorities.{name}"])
+        self.first_segment = self.end_segment = end_segment
+        if maximum_priority is not None:
+            self._priorities.maximum.copy_(maximum_priority)
+
+    def prepend(self, tensors: Mapping[str, Tensor], priorities: Tensor | None = None) -> None:
+        """Restores segments directly before the oldest READY one.
+
+        Args:
+            tensors: As `read` returns them, at most as many segments as `room`.
+            priorities: Of the segments, [segments, T N]; None: the largest so far.
+        """
+        end = self.first_segment
+        first = end - len(tensors["reward"]) // self.horizon
+        unpack(self._rings, tensors, self._rows_of(first, end), self.horizon)
+        if self.prioritized:
+            # In the ring, the segments are at most two blocks.
+            wrap = min(end, (first // self.segments + 1) * self.segments)
+            self._restore_priorities(first, wrap, priorities)
+            self._restore_priorities(wrap, end, priorities if priorities is None else priorities[wrap - first :])
+        self.first_segment = first
+
+    def _restore_priorities(self, first: int, end: int, priorities: Tensor | None) -> None:
+        leaf, count = first % self.segments * self.segment_steps, (end - first) * self.segment_steps
+        if priorities is None:
+            self._priorities.admit(leaf, count)
+        else:
+            self._priorities.assign(leaf, priorities[: end - first].flatten())
+
+    @property
+    def room(self) -> int:
+        """How many more segments `prepend` can restore."""
+        return min(self.segments - self._granted - self._ready, self.first_segment)
+
+    @property
+    def fields(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Type and shape of one step of every field."""
+        return {name: (ring.dtype, tuple(ring.shape[2:])) for name, ring in self._rings.items()}
+
+    def _rows_of(self, first_segment: int, end_segment: int) -> Tensor:
+        return torch.arange(first_segment * self.horizon, end_segment * self.horizon) % self._rows

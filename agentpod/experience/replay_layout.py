@@ -73,31 +73,45 @@ def check_memory(fields: Mapping[str, Field], available_bytes: int, *, prioritiz
 
 
 def pack(rings: Mapping[str, Tensor], rows: Tensor, horizon: int) -> dict[str, Tensor]:
-    """Copies whole segments out of a ring: `rows` [L] int64, the fields, and the final observations written there."""
-    here = rows.to(rings[FINAL].device)
-    tensors = {name: ring.index_select(0, here) for name, ring in rings.items() if name != FINAL}
-    written = _written(here, tensors["truncated"], horizon)
-    return {"rows": rows, **tensors, FINAL: rings[FINAL].flatten(0, 1).index_select(0, written)}
-
-
-def unpack(rings: Mapping[str, Tensor], tensors: Mapping[str, Tensor], horizon: int) -> None:
-    """Copies what `pack` returned into other rings."""
-    device, rows = rings[FINAL].device, tensors["rows"]
-    written = _written(rows.to(tensors["truncated"].device), tensors["truncated"], horizon)
-    for name, ring in rings.items():
-        flat, index = (ring.flatten(0, 1), written) if name == FINAL else (ring, rows)
-        flat.index_copy_(0, index.to(device), tensors[name].to(device))
-
-
-def _written(rows: Tensor, truncated: Tensor, horizon: int) -> Tensor:
-    """Returns the indices of the final observations that were written in the rows [L] of whole segments.
+    """Copies whole segments out of a ring.
 
     Args:
-        rows: [L] int64.
-        truncated: [L, N] bool, of these rows.
+        rings: The fields, [R, N, ...].
+        rows: [L] int64, rows of whole segments.
         horizon: Rows of a segment.
+
+    Returns:
+        The fields [L, N, ...], and of final_observation only the elements that were written, [E, ...].
     """
+    here = rows.to(rings[FINAL].device)
+    tensors = {name: ring.index_select(0, here) for name, ring in rings.items() if name != FINAL}
+    written = _indices(here, written_finals(tensors["truncated"], horizon))
+    return {**tensors, FINAL: rings[FINAL].flatten(0, 1).index_select(0, written)}
+
+
+def unpack(rings: Mapping[str, Tensor], tensors: Mapping[str, Tensor], rows: Tensor, horizon: int) -> None:
+    """Copies what `pack` returned into the rows [L] of other rings."""
+    truncated = tensors["truncated"]
+    written = _indices(rows.to(truncated.device), written_finals(truncated, horizon))
+    for name, ring in rings.items():
+        flat, index = (ring.flatten(0, 1), written) if name == FINAL else (ring, rows)
+        flat.index_copy_(0, index.to(ring.device), tensors[name].to(ring.device))
+
+
+def drop_oldest(tensors: Mapping[str, Tensor], rows: int, horizon: int) -> dict[str, Tensor]:
+    """Returns views of what `pack` returned, without the first `rows` rows, which are whole segments."""
+    dropped = int(written_finals(tensors["truncated"][:rows], horizon).sum()) if rows else 0
+    return {name: tensor[dropped if name == FINAL else rows :] for name, tensor in tensors.items()}
+
+
+def written_finals(truncated: Tensor, horizon: int) -> Tensor:
+    """Returns which final observations of whole segments were written, given their `truncated` [L, N]: [L, N] bool."""
     written = truncated.clone()
     written[horizon - 1 :: horizon] = True
-    count = truncated.shape[1]
-    return (rows.unsqueeze(1) * count + torch.arange(count, device=rows.device))[written]
+    return written
+
+
+def _indices(rows: Tensor, chosen: Tensor) -> Tensor:
+    """Returns the indices row N + lane of the chosen [L, N] steps of the rows [L]."""
+    count = chosen.shape[1]
+    return (rows.unsqueeze(1) * count + torch.arange(count, device=rows.device))[chosen]

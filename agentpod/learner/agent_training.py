@@ -239,14 +239,16 @@ class AgentTraining:
             affordable = self._schedule.affordable(elapsed, self._scorer.total_seconds, self._scorer.last_seconds)
             if self._scorer.busy or not affordable:
                 return
-        # After the budget nothing is collected any more: the replay memory can be published with the score.
-        await self._score(self._roles.replay if self._used_up() else None)
+        await self._score()
 
-    async def _score(self, replay: ReplayBuffer | None = None) -> None:
+    async def _score(self) -> None:
         """Waits for the previous evaluation and starts to evaluate the current policy."""
         await self._settle()
         if not self._lease.stop.done():
-            frozen = await self._freeze(replay)
+            frozen = await self._freeze(self._roles.replay)
+            if self._spec.synchronous:
+                # Which steps are overwritten before they are stored would depend on the speed of the machine.
+                await self._context.checkpoints.store_replay(frozen)
             self._scorer.start(frozen, self._roles.ring.hold())
 
     async def _freeze(self, replay: ReplayBuffer | None) -> FrozenState:
@@ -272,19 +274,18 @@ class AgentTraining:
             await self._snapshot_if_due()
             if self._is_scored:
                 return True
-            await self._score(self._roles.replay)
+            await self._score()
         await self.leave()
         return False
 
     async def _publish_unscored(self) -> None:
         self._progress.enter(pb.POD_ACTIVITY_PUBLISHING)
-        if not self._is_scored:
-            # Networks first: the pod may be killed before gigabytes of replay memory are stored.
-            await self._publish(None)
-        replay = self._roles.replay
-        if replay:
-            # A checkpoint that was scored during training has no replay memory yet.
-            await self._publish(replay)
+        if self._is_scored:
+            return
+        # Networks first: the pod may be killed before gigabytes of replay memory are stored.
+        await self._publish(None)
+        if self._roles.replay:
+            await self._publish(self._roles.replay)
 
     async def _publish(self, replay: ReplayBuffer | None) -> None:
         await self._context.checkpoints.publish(await self._freeze(replay), None)

@@ -1,9 +1,9 @@
 """Copies the state of an agent at one policy version, encodes it as checkpoint files, and restores it from them.
 
 A checkpoint has two parts. `policy` is exactly what the evaluator scored. `learner` is everything else that an exact
-resume needs, except the state of the environments, which cannot be saved. The checkpoint at the end of an assignment
-also has the parts of agentpod.learner.replay_files. No part holds random-number states: every stream is derived from
-the agent's seed and the counters in the manifest.
+resume needs, except the state of the environments, which cannot be saved. The checkpoints of an off-policy agent also
+have the optional parts of agentpod.learner.replay_files. No part holds random-number states: every stream is derived
+from the agent's seed and the counters in the manifest.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from agentpod.algorithms.base import Algorithm
 from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.replay_view import ReplayView
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest, Part
 from podrace.errors import DataLoss
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
@@ -101,8 +102,9 @@ class FrozenState:
     counters: Counters
     policy: Mapping[str, Tensor]
     learner: Mapping[str, Tensor]
-    replay: ReplayBuffer | None = None
-    """The replay memory itself, not a copy: set only if nothing writes into it before it is published."""
+    replay: ReplayView | None = None
+    """The replay memory as it was: a view of its segments, not a copy. What is overwritten before it is stored is
+    missing from the checkpoint."""
 
     def parts(self) -> dict[str, bytes]:
         """Returns the encoded parts of the checkpoint by name."""
@@ -171,12 +173,13 @@ def freeze(
     Args:
         algorithm: The algorithm.
         counters: How far its agent has come.
-        replay: Replay memory to publish with the copy; referenced, not copied.
+        replay: Replay memory to publish with the copy; nothing may be granted or received meanwhile.
         extra: More tensors to copy into the `learner` part.
     """
     policy = copy_policy(algorithm, counters).policy
     copies = {name: tensor.detach().clone() for name, tensor in (extra or {}).items()}
-    return FrozenState(counters, policy, algorithm.state_dict() | copies, replay)
+    view = ReplayView.of(replay) if replay else None
+    return FrozenState(counters, policy, algorithm.state_dict() | copies, view)
 
 
 def restore(algorithm: Algorithm, parts: Mapping[str, bytes]) -> Mapping[str, Tensor]:

@@ -48,6 +48,7 @@ class CheckpointAccess(Protocol):
 
     start = await checkpoints.start()
     await checkpoints.restore_replay(start, replay)
+    await checkpoints.store_replay(frozen)       # only if nothing of it may be overwritten before it is published
     await checkpoints.publish(frozen, evaluation)
     await checkpoints.publish_snapshot(copy, number, running_seconds)
     """
@@ -62,7 +63,11 @@ class CheckpointAccess(Protocol):
         ...
 
     async def restore_replay(self, start: StartingState, replay: ReplayBuffer) -> None:
-        """Fills an empty replay memory from the starting state, if the stored pieces fit it."""
+        """Fills an empty replay memory from the starting state, as far as its pieces can be read and fit."""
+        ...
+
+    async def store_replay(self, frozen: FrozenState) -> None:
+        """Stores the replay memory of a state ahead of its publication."""
         ...
 
     async def publish(self, frozen: FrozenState, evaluation: Evaluation | None) -> None:

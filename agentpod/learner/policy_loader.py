@@ -7,8 +7,8 @@ from google.protobuf import json_format
 from agentpod.algorithms.requirements import requirements
 from agentpod.learner.checkpoint_files import POLICY_PART
 from agentpod.learner.evaluation_job import PublishedPolicy
-from agentpod.learner.replay_files import PREFIX
 from podrace.checkpoint_store.publish import fetch
+from podrace.checkpoint_store.replay_parts import PREFIX
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tensor_transport.codec import decode

@@ -13,18 +13,21 @@ import prometheus_client
 import structlog
 
 from agentpod.experience.replay_buffer import ReplayBuffer
-from agentpod.learner import replay_files
+from agentpod.experience.replay_view import ReplayView
 from agentpod.learner.checkpoint_files import Counters, FrozenState, PolicyCopy, StartingState, manifest_of
 from agentpod.learner.provenance import add_provenance, as_struct
+from agentpod.learner.replay_files import ReplayFiles, StoredReplay
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish, read_manifest
+from podrace.checkpoint_store.replay_parts import PREFIX, is_replay
 from podrace.checkpoint_store.snapshots import store_snapshot
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.errors import DataLoss, DeadlineExceeded, InvalidArgument, NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
-from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+from podrace.specification.resolve import REPLAY_BYTES, TOURNAMENT_REPLAY_BYTES
+from podrace.tournament.v1.tournament_pb2 import AssignmentSpec, TournamentSpec
 
 _log = structlog.get_logger(__name__)
 PUBLISH_SECONDS = prometheus_client.Histogram(
@@ -64,6 +67,9 @@ class Publisher:
         self._spec = as_struct(spec)
         self.agent = agent
         self._store, self._updater, self._epoch, self._wall_clock = store, updater, lease_epoch, wall_clock
+        self._replay_files = ReplayFiles(store, replay_limit(spec.assignment))
+        self._replay = StoredReplay()
+        self._stored_ahead: tuple[ReplayView, StoredReplay] | None = None
         self._previous = ""
         self._unsubmitted: list[str] = []
 
@@ -87,7 +93,7 @@ class Publisher:
         if not pointer.manifest_digest:
             return self._inherited(), []
         try:
-            latest = fetch_latest(self._store, self.agent.agent_id, without=replay_files.PREFIX)
+            latest = fetch_latest(self._store, self.agent.agent_id, without=PREFIX)
         except (DataLoss, NotFound) as error:
             _log.error("the agent's checkpoint is damaged; it starts again", error=error.message)
             return self._inherited(), []
@@ -112,7 +118,7 @@ class Publisher:
         if not self.agent.HasField("starting_checkpoint"):
             return StartingState()
         self._previous = self.agent.starting_checkpoint.manifest_digest
-        manifest, parts = fetch(self._store, self._previous, without=replay_files.PREFIX)
+        manifest, parts = fetch(self._store, self._previous, without=PREFIX)
         note = f"checkpoint {self._previous[:12]} of {manifest.agent_id}"
         return StartingState(Counters.inheriting(manifest), parts, _replay_parts(manifest), note)
 
@@ -135,8 +141,25 @@ class Publisher:
             self.agent, previous_manifest_digest=self._previous, evaluation=evaluation, now=self._wall_clock()
         )
         add_provenance(manifest, self.agent, self._spec)
-        pieces = replay_files.store_replay(self._store, frozen.replay) if frozen.replay else []
-        return publish(self._store, self.agent.agent_id, self._epoch, frozen.parts(), manifest, stored=pieces)
+        # Without a view, the memory of the previous checkpoint is listed again: better than none.
+        replay = self._store_replay(frozen.replay) if frozen.replay else self._replay
+        manifest.replay_steps, manifest.replay_memory_steps = replay.steps, replay.memory_steps
+        parts = frozen.parts()
+        digest = publish(self._store, self.agent.agent_id, self._epoch, parts, manifest, stored=replay.parts)
+        if frozen.replay:
+            self._replay_files.published(replay)
+        self._replay, self._stored_ahead = replay, None
+        return digest
+
+    async def store_replay(self, frozen: FrozenState) -> None:
+        """Stores the replay memory of a state ahead of its publication, if it has one."""
+        if frozen.replay:
+            self._stored_ahead = frozen.replay, await asyncio.to_thread(self._store_replay, frozen.replay)
+
+    def _store_replay(self, view: ReplayView) -> StoredReplay:
+        if self._stored_ahead and self._stored_ahead[0] is view:
+            return self._stored_ahead[1]
+        return self._replay_files.store(view)
 
     async def publish_snapshot(self, copy: PolicyCopy, number: int, running_seconds: float) -> None:
         """Stores a snapshot and submits it to the leaderboard.
@@ -167,9 +190,10 @@ class Publisher:
         return store_snapshot(self._store, copy.encoded(), manifest)
 
     async def restore_replay(self, start: StartingState, replay: ReplayBuffer) -> None:
-        """Fills an empty replay memory from the starting state, if the stored pieces fit it."""
+        """Fills an empty replay memory from the starting state, as far as its pieces can be read and fit."""
         if start.replay:
-            await asyncio.to_thread(replay_files.restore_replay, self._store, start.replay, replay)
+            steps = await asyncio.to_thread(self._replay_files.restore, start.replay, replay)
+            _log.info("the replay memory is restored", steps=steps, source=start.note)
 
     async def submit_all(self) -> None:
         """Submits every score that was published and not yet submitted.
@@ -204,5 +228,14 @@ class Publisher:
         _log.info("submitted", score=candidate.score, rank=candidate.rank, verdict=candidate.reason)
 
 
+def replay_limit(spec: AssignmentSpec) -> int:
+    """Returns the most bytes of replay memory to store with one checkpoint."""
+    # Specifications that podrace 0.1.0 resolved do not have the fields.
+    return min(
+        spec.replay_bytes if spec.HasField("replay_bytes") else REPLAY_BYTES,
+        spec.tournament_replay_bytes if spec.HasField("tournament_replay_bytes") else TOURNAMENT_REPLAY_BYTES,
+    )
+
+
 def _replay_parts(manifest: Manifest) -> tuple[Part, ...]:
-    return tuple(part for part in manifest.parts if part.name.startswith(replay_files.PREFIX))
+    return tuple(part for part in manifest.parts if is_replay(part))

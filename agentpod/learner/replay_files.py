@@ -1,57 +1,175 @@
-"""Stores and restores the replay memory as parts of a checkpoint: pieces of the ring, one object of the store each.
+"""Stores the replay memory of an agent as optional parts of its checkpoints, and restores it.
 
-Unlike the other parts they are optional: an agent whose pieces are damaged, missing or of another layout starts with an
-empty memory and warms up again.
+A part is one piece of consecutive segments (agentpod.experience.replay_view). A piece that did not change since the
+last checkpoint was published is listed again, and neither read nor stored. Pieces are copied while the training
+continues: steps that are overwritten before they were copied are missing from the checkpoint, and it lists what it has.
+An agent whose parts are damaged, missing or of another environment starts with what can be read, or with an empty
+memory and warms up again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 import torch
 
 from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.replay_restoring import ReplayRestorer, ReplayWindow
+from agentpod.experience.replay_view import ReplayPiece, ReplayView
+from agentpod.learner import released_replay
 from podrace.checkpoint.v1.checkpoint_pb2 import Part
 from podrace.checkpoint_store.publish import read_part, store_part
+from podrace.checkpoint_store.replay_parts import STATE, first_segment_of, piece_name, select
 from podrace.checkpoint_store.store import CheckpointStore
-from podrace.errors import DataLoss, InvalidArgument, NotFound
+from podrace.errors import DataLoss, InvalidArgument, NotFound, ResourceExhausted
 from podrace.tensor_transport.codec import decode, encode
 
 _log = structlog.get_logger(__name__)
-PREFIX = "replay."
-STATE = f"{PREFIX}state"
 
 
-def store_replay(store: CheckpointStore, replay: ReplayBuffer) -> list[Part]:
-    """Stores the rows that can be sampled, and returns the parts that the manifest must list. Blocks.
+@dataclass(frozen=True)
+class StoredPiece:
+    """A piece in the store."""
 
-    Objects are addressed by content: a piece that has not changed since it was last stored takes no additional space.
+    part: Part
+    """The part that a manifest lists."""
+    first_segment: int
+    """Number of its first segment."""
+    end_segment: int
+    """Number of the segment after its last one."""
 
-    Raises:
-        ResourceExhausted: The store is full.
+
+@dataclass(frozen=True)
+class StoredReplay:
+    """What was stored of a replay memory."""
+
+    parts: Sequence[Part] = ()
+    """The parts that a manifest must list."""
+    steps: int = 0
+    """Environment steps in these parts."""
+    memory_steps: int = 0
+    """Environment steps that the memory had."""
+    pieces: Mapping[int, StoredPiece] = field(default_factory=dict)
+    """The pieces by the number in their name."""
+
+
+class ReplayFiles:
+    """Stores and restores the replay memory of one agent.
+
+    files = ReplayFiles(store, limit_bytes)
+    files.restore(manifest.parts, replay)
+    stored = files.store(ReplayView.of(replay))      # in any thread, while the training continues
+    publish(..., stored=stored.parts)
+    files.published(stored)
     """
-    pieces = [
-        store_part(store, f"{PREFIX}{first_row:012d}", encode(tensors, {})) for first_row, tensors in replay.segments()
-    ]
-    return [*pieces, store_part(store, STATE, encode(replay.state_dict(), {}))]
 
+    def __init__(self, store: CheckpointStore, limit_bytes: int) -> None:
+        """Starts without knowing any stored piece.
 
-def restore_replay(store: CheckpointStore, parts: Iterable[Part], replay: ReplayBuffer) -> bool:
-    """Loads stored pieces into an empty memory; the environments start new episodes. Blocks.
+        Args:
+            store: Where pieces are stored.
+            limit_bytes: Most bytes to store with one checkpoint; of a larger memory a sample is stored, see
+                podrace.checkpoint_store.replay_parts. 0: none.
+        """
+        self._store, self._limit_bytes = store, limit_bytes
+        # Only pieces of the newest published manifest, or of the one that the agent started from: no garbage collection
+        # deletes these while the agent is trained.
+        self._known: Mapping[int, StoredPiece] = {}
 
-    Returns:
-        Whether the pieces could be loaded; if not, the memory stays empty.
-    """
-    try:
-        state: dict[str, torch.Tensor] = {}
+    def store(self, view: ReplayView) -> StoredReplay:
+        """Stores what changed since the last published checkpoint. Blocks. A full store is logged, not raised."""
+        if not self._limit_bytes:
+            return StoredReplay(memory_steps=view.size)
+        window = ReplayWindow(view.first_segment, view.end_segment, view.replay.segment_steps, view.priorities)
+        state_file = encode(window.to_file(), {})
+        pieces: dict[int, StoredPiece] = {}
+        try:
+            for first_segment in self._selected(view, len(state_file)):
+                if piece := self._piece(view, first_segment):
+                    pieces[first_segment] = piece
+            state = store_part(self._store, STATE, state_file)
+        except ResourceExhausted as error:
+            _log.warning("the checkpoint is published without its replay memory", error=error.message)
+            return StoredReplay(memory_steps=view.size)
+        # Sizes were estimated when the pieces were selected.
+        parts = select([state, *(piece.part for piece in pieces.values())], self._limit_bytes)
+        names = {part.name for part in parts}
+        kept = {number: piece for number, piece in pieces.items() if piece.part.name in names}
+        steps = sum(view.steps_between(piece.first_segment, piece.end_segment) for piece in kept.values())
+        return StoredReplay(parts, steps, view.size, kept)
+
+    def published(self, stored: StoredReplay) -> None:
+        """Notes that a manifest was published that lists these parts."""
+        self._known = stored.pieces
+
+    def _selected(self, view: ReplayView, state_bytes: int) -> list[int]:
+        """Returns the first segments of the pieces that probably fit within the limit."""
+        pieces = [Part(name=piece_name(first), size_bytes=self._size_bytes(view, first)) for first in view.pieces()]
+        chosen = select([Part(name=STATE, size_bytes=state_bytes), *pieces], self._limit_bytes)
+        return [first_segment_of(part.name) for part in chosen if part.name != STATE]
+
+    def _size_bytes(self, view: ReplayView, first_segment: int) -> int:
+        if first_segment in self._known:
+            return self._known[first_segment].part.size_bytes
+        segments = view.steps_between(first_segment, first_segment + view.piece_segments) // view.replay.segment_steps
+        return segments * view.segment_bytes
+
+    def _piece(self, view: ReplayView, first_segment: int) -> StoredPiece | None:
+        known = self._known.get(first_segment)
+        if known and known.end_segment == first_segment + view.piece_segments and view.is_final(first_segment):
+            return known
+        piece = view.read(first_segment)
+        if piece is None:
+            return None
+        part = store_part(self._store, piece_name(first_segment), encode(piece.to_file(), {}))
+        return StoredPiece(part, piece.first_segment, piece.end_segment)
+
+    def restore(self, parts: Iterable[Part], replay: ReplayBuffer) -> int:
+        """Restores the newest stored steps that fit into an empty memory; the environments start new episodes. Blocks.
+
+        Returns:
+            How many environment steps were restored; 0: the memory is empty.
+        """
+        listed = {part.name: part for part in parts}
+        try:
+            window, pieces = self._stored(listed, replay)
+            restorer = ReplayRestorer(replay, window)
+            for piece in pieces:
+                if not restorer.add(piece):
+                    break
+        except (DataLoss, InvalidArgument, NotFound) as error:
+            replay.start_at(0)
+            _log.warning("the replay memory starts empty", error=error.message)
+            return 0
+        restorer.finish()
+        self._remember(listed, restorer.unchanged)
+        if not replay.size:
+            _log.warning("the replay memory starts empty", error="no piece of it could be read, or they are too short")
+        return replay.size
+
+    def _stored(self, listed: Mapping[str, Part], replay: ReplayBuffer) -> tuple[ReplayWindow, Iterator[ReplayPiece]]:
+        """Reads the window of a stored memory, and its pieces one by one, the newest first."""
+        if STATE not in listed:
+            raise DataLoss("the checkpoint has no state of the replay memory")
+        state = self._decode(listed[STATE])
+        parts = [listed[name] for name in sorted(listed, reverse=True) if name != STATE]
+        if released_replay.is_state(state):
+            return released_replay.read(state, (self._decode(part) for part in parts), replay)
+        return ReplayWindow.from_file(state), self._pieces(parts, replay)
+
+    def _pieces(self, parts: Iterable[Part], replay: ReplayBuffer) -> Iterator[ReplayPiece]:
         for part in parts:
-            tensors, _ = decode(read_part(store, part))
-            if part.name == STATE:
-                state = tensors
-            else:
-                replay.restore(tensors)
-        replay.load_state_dict(state)
-    except (DataLoss, InvalidArgument, NotFound) as error:
-        _log.warning("the replay memory starts empty", error=error.message)
-        return False
-    replay.mark_truncated()
-    return True
+            try:
+                yield ReplayPiece.from_file(self._decode(part), replay)
+            except (DataLoss, NotFound) as error:
+                _log.warning("a piece of the replay memory cannot be read; the others are", error=error.message)
+
+    def _decode(self, part: Part) -> dict[str, torch.Tensor]:
+        return decode(read_part(self._store, part))[0]
+
+    def _remember(self, listed: Mapping[str, Part], unchanged: Mapping[int, int]) -> None:
+        """Notes the pieces that are in the memory as they were stored."""
+        names = {first: piece_name(first) for first in unchanged}
+        self._known = {
+            first: StoredPiece(listed[name], first, unchanged[first]) for first, name in names.items() if name in listed
+        }

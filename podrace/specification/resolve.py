@@ -24,6 +24,11 @@ from podrace.specification.hyperparameters import resolve_algorithms, starts_pro
 from podrace.specification.messages import bad_spec, check_values, fill
 from podrace.tournament.v1 import tournament_pb2 as pb
 
+REPLAY_BYTES = 1 << 30
+"""Default of `assignment.replay_bytes`."""
+TOURNAMENT_REPLAY_BYTES = 16 << 30
+"""Default of `assignment.tournament_replay_bytes`."""
+
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "pool": {"minimum_pods": 1},
     "pod": {
@@ -36,7 +41,11 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "plane": "auto",
         "hosts": 1,
     },
-    "assignment": {"environment_steps": 200_000},
+    "assignment": {
+        "environment_steps": 200_000,
+        "replay_bytes": REPLAY_BYTES,
+        "tournament_replay_bytes": TOURNAMENT_REPLAY_BYTES,
+    },
     "evaluation": {"episodes": 32, "share": 0.1, "greedy": True},
     "evolution": evolution_settings.DEFAULTS,
     "fusion": {"mode": "average", "every_updates": 8, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
@@ -56,6 +65,8 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "pod.learners": (1, 1024),
     "pod.hosts": (1, 1024),
     "assignment.environment_steps": (1, 1e13),
+    "assignment.replay_bytes": (0, 1 << 50),
+    "assignment.tournament_replay_bytes": (0, 1 << 50),
     "evaluation.episodes": (1, 100_000),
     "evaluation.every_environment_steps": (1, 1e13),
     "evaluation.share": (0.0, 1.0),

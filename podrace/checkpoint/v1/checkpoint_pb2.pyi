@@ -35,7 +35,8 @@ class Part(_message.Message):
     """What it contains:
     - `policy`: actor network and observation statistics, exactly what the evaluator scored;
     - `learner`: everything else that an exact resume needs, such as critics, optimizer moments and reward statistics;
-    - `replay.*`: pieces of the replay memory of an off-policy agent; only in the last checkpoint of an assignment.
+    - `replay.*`: the replay memory of an off-policy agent, in pieces. They are optional: a piece may be missing from the
+      store, because the tournament reached `assignment.tournament_replay_bytes`. Checkpoints share equal pieces.
     All are safetensors files.
     """
     digest: _builtins.str
@@ -251,6 +252,8 @@ class Manifest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     STARTING_MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
     VERSIONS_FIELD_NUMBER: _builtins.int
+    REPLAY_STEPS_FIELD_NUMBER: _builtins.int
+    REPLAY_MEMORY_STEPS_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     """Version of this format; always 1."""
     tournament_id: _builtins.str
@@ -285,6 +288,12 @@ class Manifest(_message.Message):
     """Whether it is a snapshot. `policy` is then its only part, and no pointer refers to it."""
     starting_manifest_digest: _builtins.str
     """Digest of the parent's manifest that the agent started from; empty for a fresh agent."""
+    replay_steps: _builtins.int
+    """Environment steps of replay memory that were stored with it; 0 without a replay memory."""
+    replay_memory_steps: _builtins.int
+    """Environment steps that the replay memory of the agent had at that time. If it is more than `replay_steps`, a sample
+    was stored (`assignment.replay_bytes`), or steps were overwritten before they could be stored.
+    """
     @_builtins.property
     def hyperparameters(self) -> _struct_pb2.Struct:
         """Hyperparameters that the agent was trained with."""
@@ -338,10 +347,12 @@ class Manifest(_message.Message):
         spec: _struct_pb2.Struct | None = ...,
         starting_manifest_digest: _builtins.str = ...,
         versions: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        replay_steps: _builtins.int = ...,
+        replay_memory_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "hyperparameters", b"hyperparameters", "publish_time", b"publish_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "algorithm", b"algorithm", "core_seconds", b"core_seconds", "environment_steps", b"environment_steps", "evaluation", b"evaluation", "format_version", b"format_version", "hyperparameters", b"hyperparameters", "lease_epoch", b"lease_epoch", "lineage_environment_steps", b"lineage_environment_steps", "parts", b"parts", "policy_version", b"policy_version", "previous_manifest_digest", b"previous_manifest_digest", "publish_time", b"publish_time", "rollouts", b"rollouts", "seed", b"seed", "snapshot", b"snapshot", "spec", b"spec", "starting_manifest_digest", b"starting_manifest_digest", "tournament_id", b"tournament_id", "training_seconds", b"training_seconds", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "algorithm", b"algorithm", "core_seconds", b"core_seconds", "environment_steps", b"environment_steps", "evaluation", b"evaluation", "format_version", b"format_version", "hyperparameters", b"hyperparameters", "lease_epoch", b"lease_epoch", "lineage_environment_steps", b"lineage_environment_steps", "parts", b"parts", "policy_version", b"policy_version", "previous_manifest_digest", b"previous_manifest_digest", "publish_time", b"publish_time", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "rollouts", b"rollouts", "seed", b"seed", "snapshot", b"snapshot", "spec", b"spec", "starting_manifest_digest", b"starting_manifest_digest", "tournament_id", b"tournament_id", "training_seconds", b"training_seconds", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -256,6 +256,8 @@ class Candidate(_message.Message):
     OPINION_FIELD_NUMBER: _builtins.int
     OPINION_REASON_FIELD_NUMBER: _builtins.int
     EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
+    REPLAY_STEPS_FIELD_NUMBER: _builtins.int
+    REPLAY_MEMORY_STEPS_FIELD_NUMBER: _builtins.int
     SELECTION_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
     """SHA-256 of the manifest of the checkpoint."""
@@ -299,6 +301,12 @@ class Candidate(_message.Message):
     """Why the pod's built-in evaluator scored it in place of the evaluator plugin (`evaluation.evaluator`); empty if it
     did not. Such a candidate ranks after all that the plugin scored.
     """
+    replay_steps: _builtins.int
+    """Environment steps of replay memory that were stored with its checkpoint. 0 without a replay memory: an off-policy
+    agent that starts from it warms up again.
+    """
+    replay_memory_steps: _builtins.int
+    """Environment steps that the replay memory of its agent had at that time."""
     @_builtins.property
     def parent_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The parents of its agent; empty if the agent is fresh."""
@@ -338,11 +346,13 @@ class Candidate(_message.Message):
         opinion: Global___Opinion.ValueType = ...,
         opinion_reason: _builtins.str = ...,
         evaluator_fault: _builtins.str = ...,
+        replay_steps: _builtins.int = ...,
+        replay_memory_steps: _builtins.int = ...,
         selection: _tournament_pb2.ChampionSelection | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score", "rank_score", b"rank_score", "selection", b"selection", "submit_time", b"submit_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episodes", b"episodes", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episodes", b"episodes", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rank_score: _TypeAlias = _typing.Literal["rank_score"]  # noqa: Y015
     _WhichOneofArgType__rank_score: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score"]  # noqa: Y015

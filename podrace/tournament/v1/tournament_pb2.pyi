@@ -750,9 +750,22 @@ class AssignmentSpec(_message.Message):
 
     ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     DURATION_FIELD_NUMBER: _builtins.int
+    REPLAY_BYTES_FIELD_NUMBER: _builtins.int
+    TOURNAMENT_REPLAY_BYTES_FIELD_NUMBER: _builtins.int
     environment_steps: _builtins.int
     """Environment steps to train, of all learners of the agent together. With several learners the agent ends with the
     fusion round that reaches this number. Default 200,000.
+    """
+    replay_bytes: _builtins.int
+    """Most bytes of replay memory to store with one checkpoint of an off-policy agent. Of a larger memory a sample is
+    stored: the newest steps up to half of the bytes, and pieces drawn uniformly from the older ones. 0: no replay
+    memory is stored, and every agent that starts from a checkpoint warms up again. Default 1 GiB.
+    """
+    tournament_replay_bytes: _builtins.int
+    """Most bytes of replay memory to keep in the checkpoint store for the whole tournament. Checkpoints share what did
+    not change between them, which counts once. Above it, the leaderboard's garbage collection reduces the memories of
+    the candidates on the board to samples of equal size, and deletes those of other checkpoints first. Memories of
+    agents that are not finished are never reduced. 0: no replay memory is stored. Default 16 GiB.
     """
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
@@ -763,14 +776,25 @@ class AssignmentSpec(_message.Message):
         *,
         environment_steps: _builtins.int | None = ...,
         duration: _duration_pb2.Duration | None = ...,
+        replay_bytes: _builtins.int | None = ...,
+        tournament_replay_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "duration", b"duration", "environment_steps", b"environment_steps"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "_replay_bytes", b"_replay_bytes", "_tournament_replay_bytes", b"_tournament_replay_bytes", "duration", b"duration", "environment_steps", b"environment_steps", "replay_bytes", b"replay_bytes", "tournament_replay_bytes", b"tournament_replay_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "duration", b"duration", "environment_steps", b"environment_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "_replay_bytes", b"_replay_bytes", "_tournament_replay_bytes", b"_tournament_replay_bytes", "duration", b"duration", "environment_steps", b"environment_steps", "replay_bytes", b"replay_bytes", "tournament_replay_bytes", b"tournament_replay_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__environment_steps: _TypeAlias = _typing.Literal["environment_steps"]  # noqa: Y015
     _WhichOneofArgType__environment_steps: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps"]  # noqa: Y015
+    _WhichOneofReturnType__replay_bytes: _TypeAlias = _typing.Literal["replay_bytes"]  # noqa: Y015
+    _WhichOneofArgType__replay_bytes: _TypeAlias = _typing.Literal["_replay_bytes", b"_replay_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__tournament_replay_bytes: _TypeAlias = _typing.Literal["tournament_replay_bytes"]  # noqa: Y015
+    _WhichOneofArgType__tournament_replay_bytes: _TypeAlias = _typing.Literal["_tournament_replay_bytes", b"_tournament_replay_bytes"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__environment_steps) -> _WhichOneofReturnType__environment_steps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replay_bytes) -> _WhichOneofReturnType__replay_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tournament_replay_bytes) -> _WhichOneofReturnType__tournament_replay_bytes | None: ...
 
 Global___AssignmentSpec: _TypeAlias = AssignmentSpec  # noqa: Y015
 

@@ -221,11 +221,14 @@ def test_sums_accumulate_no_rounding_error() -> None:
     assert tree.sample(10_000, generator)[0].tolist() == list(range(10_000))
 
 
-def test_a_copy_of_the_tensors_is_a_copy_of_the_tree() -> None:
-    tree, _ = churned(100, seed=0)
-    twin = PriorityTree(100, 0.6)
-    for name, tensor in twin.tensors().items():
-        tensor.copy_(tree.tensors()[name])
+@pytest.mark.parametrize("count", [100, 40_000])
+def test_a_tree_with_the_same_leaves_samples_the_same(count: int) -> None:
+    tree, _ = churned(100, seed=0) if count == 100 else (PriorityTree(count, 0.6), [])
+    tree.set(torch.randint(count, (999,)), torch.rand(999, dtype=torch.float64))
+    twin = PriorityTree(count, 0.6)
+    twin.maximum.copy_(tree.maximum)
+    twin.assign(30, tree.leaves[30:])
+    twin.assign(0, tree.leaves[:30])
     draws: list[Tensor] = []
     for each in (tree, twin):
         each.admit(0, 10)
@@ -236,14 +239,14 @@ def test_a_copy_of_the_tensors_is_a_copy_of_the_tree() -> None:
 
 @pytest.mark.parametrize("count", [1, 64, 32_768, 32_769, 1_000_000])
 def test_size_bytes_equals_the_size_of_the_tree(count: int) -> None:
-    assert PriorityTree.size_bytes(count) == PriorityTree(count, 0.6).tensors()["nodes"].nbytes
+    assert PriorityTree.size_bytes(count) == PriorityTree(count, 0.6)._nodes.nbytes
     assert PriorityTree.size_bytes(count) < 8 * count * 1.02 + 600
 
 
 def test_a_million_leaves_need_two_levels() -> None:
     tree = PriorityTree(1_000_000, 0.6)
     tree.admit(0, 1_000_000)
-    assert tree.tensors()["nodes"].numel() == 1_000_000 + 15_625
+    assert tree._nodes.numel() == 1_000_000 + 15_625
     index, probability = tree.sample(1000, torch.Generator().manual_seed(0))
     assert (index // 1000).tolist() == list(range(1000))
     torch.testing.assert_close(probability, torch.full((1000,), 1e-6, dtype=torch.float64))

@@ -1,130 +1,22 @@
-"""Tests the layout of a replay buffer, its size, and saving and restoring it piece by piece."""
+"""Tests the layout of a replay buffer and its size."""
 
 import itertools
 import mmap
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
-from replay_world import CONTINUOUS, COPY, DISCRETE, OBSERVED, World, advance, check, ready_indices
+from replay_world import CONTINUOUS, COPY, DISCRETE, OBSERVED
 from torch import Tensor
 
-from agentpod.experience import replay_buffer as module
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import FINAL, check_memory, replay_bytes, replay_fields, replay_rows
 from agentpod.experience.rollout import Lanes, collect
 from agentpod.models.policy import NetworkSpec, Policy
-from podrace.errors import DataLoss, InvalidArgument, ResourceExhausted
+from podrace.errors import InvalidArgument, ResourceExhausted
 from simulators import make
 from simulators.base import Space
-
-
-def restored(
-    world: World, pieces: dict[int, dict[str, Tensor]], state: dict[str, Tensor], **options: Any
-) -> ReplayBuffer:
-    """Returns a second buffer, poisoned where nothing is restored."""
-    twin = World(world.horizon, world.count, world.segments, seed=99)
-    replay = ReplayBuffer(twin.memory, world.horizon, **options)
-    for tensors in pieces.values():
-        replay.restore(tensors)
-    replay.load_state_dict(state)
-    return replay
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("prioritized", [False, True])
-@pytest.mark.parametrize("device", [None, COPY])
-@pytest.mark.parametrize("layout", [(4, 3, 5), (1, 2, 300), (3, 1, 2)], ids=str)
-@pytest.mark.parametrize("granted", [0, 1])
-def test_a_restored_buffer_continues_bitwise_equal(
-    layout: tuple[int, int, int], device: str | None, prioritized: bool, granted: int
-) -> None:
-    for received in (0, 1, layout[2] - 1, layout[2] + 2):
-        world = World(*layout)
-        replay = ReplayBuffer(world.memory, world.horizon, device=device, prioritized=prioritized)
-        advance(world, replay, received)
-        for _ in range(granted):
-            world.poison(replay.grant(), world.horizon)
-        if prioritized and replay.size:
-            index = ready_indices(world, replay)
-            replay.update_priorities(index, torch.rand(len(index)))
-        pieces = dict(replay.segments())
-        rows = sorted(row for tensors in pieces.values() for row in tensors["rows"].tolist())
-        ready = {index // world.count for index in ready_indices(world, replay).tolist()}
-        assert rows == sorted(ready), "what is being filled belongs to another"
-        twin = restored(world, pieces, replay.state_dict(), device=device, prioritized=prioritized)
-        replay._granted = 0
-        assert (twin.steps, twin.size, twin.newest_row) == (replay.steps, replay.size, replay.newest_row)
-        for _ in range(3):
-            if replay.size:
-                generators = (torch.Generator().manual_seed(1) for _ in range(2))
-                batches = [each.sample(64, 3, 0.9, next(generators), beta=0.7) for each in (replay, twin)]
-                assert all(torch.equal(*pair) for pair in zip(*batches, strict=True))
-                errors = torch.rand(64)
-                if prioritized:
-                    for each, batch in zip((replay, twin), batches, strict=True):
-                        each.update_priorities(batch.index, errors)
-            advance(world, replay, 1)
-            first_row = twin.grant()
-            for name, tensor in twin._memory.items():
-                tensor[first_row : first_row + world.horizon] = world.memory[name][first_row:][: world.horizon]
-            twin.receive(first_row)
-
-
-@pytest.mark.parametrize("most_pieces", [64, 1000])
-def test_unchanged_pieces_are_not_saved_again(most_pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAXIMUM_PIECES", most_pieces)
-    world = World(2, 3, 200)
-    replay = ReplayBuffer(world.memory, 2)
-    pieces: dict[int, dict[str, Tensor]] = {}
-    saved_steps = 0
-    for segments in (1, 60, 3, 0, 130, 10, 100, 5, 333, 1):
-        advance(world, replay, segments)
-        changed = dict(replay.segments(saved_steps))
-        assert len(changed) <= segments * min(most_pieces, 200) // 200 + 2
-        pieces |= changed
-        saved_steps = replay.steps
-        # A mark after a save is saved with the next one.
-        replay.mark_truncated()
-        world.restart()
-    pieces |= dict(replay.segments(saved_steps))
-    assert len(pieces) <= most_pieces
-    world.poison(replay.grant(), 2)
-    twin = restored(world, pieces, replay.state_dict())
-    check(world, twin.gather(ready_indices(world, twin), 5, 0.9), 5, 0.9)
-
-
-def test_a_missing_piece_is_reported_and_nothing_is_sampled() -> None:
-    world = World(4, 2, 5)
-    replay = ReplayBuffer(world.memory, 4)
-    advance(world, replay, 4)
-    pieces = dict(replay.segments())
-    del pieces[8]
-    twin = ReplayBuffer(World(4, 2, 5).memory, 4)
-    for tensors in pieces.values():
-        twin.restore(tensors)
-    with pytest.raises(DataLoss, match="4 rows"):
-        twin.load_state_dict(replay.state_dict())
-    assert twin.size == 0
-
-
-def test_a_state_with_another_layout_is_refused() -> None:
-    world = World(4, 2, 6)
-    replay = ReplayBuffer(world.memory, 4)
-    advance(world, replay, 2)
-    for layout in ((4, 2, 5), (4, 3, 6), (8, 2, 3)):
-        with pytest.raises(InvalidArgument, match="horizon, replay_capacity"):
-            ReplayBuffer(World(*layout).memory, layout[0]).load_state_dict(replay.state_dict())
-    with pytest.raises(InvalidArgument, match="prioritized"):
-        ReplayBuffer(world.memory, 4, prioritized=True).load_state_dict(replay.state_dict())
-    for other in (World(4, 3, 6), World(8, 2, 3), World(4, 2, 6, action_space=CONTINUOUS)):
-        with pytest.raises(InvalidArgument, match="environments and their number"):
-            ReplayBuffer(other.memory, other.horizon).restore(dict(replay.segments())[0])
-    piece = dict(replay.segments())[0]
-    with pytest.raises(InvalidArgument, match="environments and their number"):
-        ReplayBuffer(World(4, 2, 6).memory, 4).restore(piece | {"observation": piece["observation"].double()})
 
 
 def test_a_ring_has_at_least_two_whole_segments() -> None:
@@ -210,15 +102,15 @@ def test_final_observations_that_were_never_written_are_never_touched(
     assert pages() == 6 * 3
     for n_step in (1, 3):
         replay.sample(1000, n_step, 0.9, torch.Generator().manual_seed(0))
-    pieces, state = dict(replay.segments()), replay.state_dict()
+    first_segment, tensors = replay.read(0, 6)
+    assert (first_segment, len(tensors[FINAL])) == (0, 6 * 3)
     assert pages() == 6 * 3
     final_observation.zero_()
     os.ftruncate(descriptor, 0)
     os.ftruncate(descriptor, 120 * mmap.PAGESIZE)
     twin = ReplayBuffer(paged_memory(final_observation), 10)
-    for tensors in pieces.values():
-        twin.restore(tensors)
-    twin.load_state_dict(state)
+    twin.start_at(6)
+    twin.prepend(tensors)
     assert pages() == 6 * 3
     assert final_observation[[3, 19, 59], [1, 0, 1], -1].tolist() == [1, 2, 6]
 
