@@ -43,7 +43,7 @@ def select(parts: Iterable[Part], limit_bytes: int) -> list[Part]:
         limit_bytes: Most bytes to select.
 
     Returns:
-        The selected parts in order of their names; none if no piece fits beside the state.
+        The selected parts in order of their names; none if no piece fits together with the state.
     """
     ordered = sorted(parts, key=lambda part: part.name)
     if sum(part.size_bytes for part in ordered) <= limit_bytes:

@@ -117,7 +117,13 @@ def test_the_protos_state_the_defaults_that_are_filled_in():
             comment = re.search(rf"((?:  //[^\n]*\n)+)  optional \w+ {name} =", body[1])
             assert comment is not None, f"{section}.{name}"
             words = " ".join(comment[1].replace("//", " ").split())
-            words_of = {"True": "true", "False": "false", str(1 << 30): "1 GiB", "200000": "200,000"}
+            words_of = {
+                "True": "true",
+                "False": "false",
+                str(1 << 30): "1 GiB",
+                str(16 << 30): "16 GiB",
+                "200000": "200,000",
+            }
             stated = words_of.get(str(default), f"{default:g}" if isinstance(default, float) else default)
             assert f"Default {stated}" in words or f"Default `{stated}`" in words, f"{section}.{name}: {words}"
 

@@ -16,7 +16,8 @@ REPLAY_PROGRAM = """
 import resource, sys
 import torch
 from agentpod.experience.replay_buffer import ReplayBuffer
-from agentpod.learner.replay_files import restore_replay, store_replay
+from agentpod.experience.replay_view import ReplayView
+from agentpod.learner.replay_files import ReplayFiles
 from podrace.checkpoint_store import open_store
 
 torch.set_num_threads(1)
@@ -46,11 +47,11 @@ for _ in range(rows // segment):
     replay.receive(replay.grant())
 limit = data_bytes() + room_bytes
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-parts = store_replay(store, replay)
+parts = ReplayFiles(store, 2**40).store(ReplayView.of(replay)).parts
 for tensor in memory.values():
     tensor.zero_()
 again = ReplayBuffer(memory, segment)
-restored = restore_replay(store, parts, again)
+restored = ReplayFiles(store, 2**40).restore(parts, again) == rows * lanes
 sound = bool((memory["observation"][:, 3, 7] == torch.arange(rows)).all())
 print(restored, sound, sum(part.size_bytes for part in parts) > 0.9 * memory_bytes)
 try:

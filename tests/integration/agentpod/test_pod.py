@@ -1,9 +1,12 @@
 """A pod in one process (fused) trains, resumes and evaluates agents as assigned."""
 
+import itertools
+
 from scripted import only_completion, run, store_of
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.publish import fetch, fetch_latest
+from podrace.checkpoint_store.replay_parts import is_replay
 from podrace.errors import ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tensor_transport.codec import decode, digest
@@ -104,11 +107,11 @@ async def test_the_networks_of_a_drained_agent_are_stored_before_its_replay_memo
     mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_DRAIN, 1
     stored_before = []
 
-    def killed(store, replay):
-        stored_before.append(fetch_latest(store, "t-a0"))
+    def killed(files, view):
+        stored_before.append(fetch_latest(store_of(mesh), "t-a0"))
         raise ResourceExhausted("killed while the replay memory was being stored")
 
-    monkeypatch.setattr("agentpod.learner.replay_files.store_replay", killed)
+    monkeypatch.setattr("agentpod.learner.replay_files.ReplayFiles.store", killed)
     evaluation = {"episodes": 4, "every_environment_steps": 10**7}
     await run(mesh, make_assignment(make_spec(steps=10**7, evaluation=evaluation, **OFF_POLICY)))
     (latest,) = stored_before
@@ -116,13 +119,29 @@ async def test_the_networks_of_a_drained_agent_are_stored_before_its_replay_memo
     assert latest.manifest.environment_steps > 0
 
 
-async def test_a_child_starts_with_the_replay_memory_of_its_parent_if_it_fits(mesh, make_spec, make_assignment):
+async def test_every_scored_checkpoint_has_its_replay_memory_in_shared_pieces(
+    mesh, make_spec, make_assignment, monkeypatch
+):
+    monkeypatch.setattr("agentpod.experience.replay_view.PIECE_BYTES", 10_000)
+    evaluation = {"episodes": 2, "every_environment_steps": 512, "share": 1.0}
+    await run(mesh, make_assignment(make_spec(steps=2048, evaluation=evaluation, **OFF_POLICY)))
+    scored = [manifest for manifest in mesh.leaderboard.manifests if manifest.HasField("evaluation")]
+    assert len(scored) > 1
+    stored = [{part.digest for part in manifest.parts if is_replay(part)} for manifest in scored]
+    for manifest in scored:
+        assert manifest.replay_steps == manifest.replay_memory_steps == manifest.environment_steps
+    for before, after in itertools.pairwise(stored):
+        # The piece with the newest steps, and the state.
+        assert len(before - after) <= 2
+
+
+async def test_a_child_starts_with_the_replay_memory_of_its_parent(mesh, make_spec, make_assignment):
     await run(mesh, make_assignment(make_spec(steps=2048, **OFF_POLICY)))
     parent = fetch_latest(store_of(mesh), "t-a0", without="replay.")
     assert parent is not None
     start = Checkpoint(agent_id="t-a0", manifest_digest=parent.manifest_digest)
     done = gradient_steps(parent.parts)
-    for number, horizon, paid_steps in ((1, 8, 256), (2, 4, 0)):
+    for number, horizon, paid_steps in ((1, 8, 256), (2, 4, 256)):
         child = make_assignment(make_spec(steps=256, **OFF_POLICY), number=number, starting_checkpoint=start)
         child.train.hyperparameters["horizon"] = horizon
         await run(mesh, child)
@@ -135,7 +154,7 @@ async def test_a_damaged_replay_memory_costs_only_a_warm_up(mesh, make_spec, mak
     await run(mesh, make_assignment(make_spec(steps=2048, **OFF_POLICY)))
     first = fetch_latest(store_of(mesh), "t-a0", without="replay.")
     assert first is not None
-    piece = next(part for part in first.manifest.parts if part.name.startswith("replay.0"))
+    piece = next(part for part in first.manifest.parts if part.name.startswith("replay.segments."))
     path = next(mesh.folder.rglob(piece.digest))
     path.chmod(0o600)
     path.write_bytes(b"damaged")

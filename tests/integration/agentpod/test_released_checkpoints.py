@@ -12,10 +12,11 @@ from agentpod.algorithms import Algorithm, make
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields, replay_rows
 from agentpod.learner.checkpoint_files import Counters, freeze, restore
-from agentpod.learner.replay_files import PREFIX, restore_replay, store_replay
+from agentpod.learner.replay_files import ReplayFiles
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
 from podrace.checkpoint_store.folder import FolderStore
-from podrace.checkpoint_store.publish import fetch_latest
+from podrace.checkpoint_store.publish import fetch_latest, read_part
+from podrace.checkpoint_store.replay_parts import PREFIX, STATE
 from podrace.tensor_transport.codec import decode
 from simulators import make as make_simulator
 from simulators.base import Simulator
@@ -81,8 +82,15 @@ def test_a_released_replay_memory_is_restored_row_by_row(store: FolderStore) -> 
     for manifest, parts in found:
         simulator = simulator_of(manifest)
         replay = empty_replay(algorithm_of(manifest, simulator), simulator)
-        assert restore_replay(store, parts, replay)
+        assert ReplayFiles(store, 2**40).restore(parts, replay) == replay.size
         assert replay.steps == manifest.environment_steps
-        changed = {part.digest for part in parts} - {part.digest for part in store_replay(store, replay)}
-        # The newest segment, whose episodes end here because the environments are reset, and the state.
-        assert len(changed) <= 2
+        files = {part.name: decode(read_part(store, part))[0] for part in parts}
+        state = files.pop(STATE)
+        assert replay.size == int(state["turns"][2]) * replay.segment_steps
+        for tensors in files.values():
+            # The last row of the newest segment is marked as truncated, because the environments are reset.
+            rows = tensors["rows"][tensors["rows"] != replay.newest_row]
+            for key in ("observation", "action", "reward", "terminated", "truncated"):
+                assert torch.equal(replay._rings[key][rows], tensors[key][tensors["rows"] != replay.newest_row])
+        leaves = state["priorities.nodes"][: replay.capacity]
+        assert torch.equal(replay._priorities.leaves, leaves if replay.prioritized else torch.zeros(0))
