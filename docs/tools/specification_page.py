@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 from markdown_tables import names_table, number, sentence, shown, table
 
-from podrace.specification import catalog, evolution_settings, plugin_settings, snapshot_schedule
+from podrace.specification import catalog, evolution_settings, plugin_settings, presets, snapshot_schedule
 from podrace.specification.catalog import Hyperparameter
 from podrace.specification.files import to_values
 from podrace.specification.resolve import CHOICES, LENGTHS, LIMITS, parse, resolve
@@ -175,8 +175,9 @@ def hyperparameter_rows(hyperparameters: Mapping[str, Hyperparameter]) -> Iterab
         if entry.low is not None and entry.high is not None:
             allowed = f"{number(entry.low)} to {number(entry.high)}"
         searched = search_of(entry.search, entry.scale) if entry.search else ""
+        wide = search_of(entry.wide, entry.scale) if entry.wide else searched
         structural = " *Structural.*" if entry.structural else ""
-        yield f"`{name}`", shown(entry.default), allowed, searched, f"{sentence(entry.help)}{structural}"
+        yield f"`{name}`", shown(entry.default), allowed, searched, wide, f"{sentence(entry.help)}{structural}"
 
 
 def search_of(search: catalog.Search, scale: str) -> str:
@@ -199,7 +200,7 @@ def same_hyperparameters() -> list[tuple[list[str], Mapping[str, Hyperparameter]
 
 def hyperparameter_tables() -> str:
     """Returns a heading and a table for each group of algorithms."""
-    header = ("Key", "Default", "Allowed", "Searched", "Meaning")
+    header = ("Key", "Default", "Allowed", "Searched", 'With `search = "wide"`', "Meaning")
     parts = (
         f"### {', '.join(f'`{name}`' for name in names)}\n\n{table(header, hyperparameter_rows(hyperparameters))}"
         for names, hyperparameters in same_hyperparameters()
@@ -220,6 +221,7 @@ def tables() -> dict[str, str]:
     return {
         "top": table(header, section_rows("", messages["TournamentSpec"], defaults)),
         **{path: table(header, section_rows(path, messages[name], defaults)) for path, name in SECTIONS.items()},
+        "searches": names_table(("`search`", "What is searched"), presets.SEARCHES),
         "strategies": names_table(("`evolution.strategy`", "What it does"), catalog.STRATEGIES),
         "allocations": names_table(("`evolution.allocation`", "What it does"), evolution_settings.ALLOCATIONS),
         "planes": names_table(("`pod.plane`", "What it is"), catalog.PLANES),

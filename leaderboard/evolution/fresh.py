@@ -6,7 +6,7 @@ They depend only on the specification, its seed, the number of the agent, and th
 Algorithms take turns in proportion to their ratios. The algorithm of each number is fixed, and among the first numbers
 the shares are as exact as whole agents allow (1 : 1 : 1 gives each algorithm one agent in three). The first agent of an
 algorithm has exactly the values of the specification, or the first agents have those of its `starts`, in order; for
-later ones, searched values are drawn.
+later ones, searched values are drawn. With `search = "wide"` they are drawn for the first agent too.
 
 A tournament that is not synchronous may instead give the turns by pod time (`turn_by_pod_time`): agents of different
 algorithms, and agents that are stopped early or continued, do not take the same time, so equal numbers of agents are
@@ -23,6 +23,7 @@ from leaderboard.evolution.space import Value, declared_values, plain, spaces_of
 from leaderboard.seeding import stream
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.specification.conditions import settled
+from podrace.specification.presets import trusts_values
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 SMALLEST_RATIO = 1_000_000
@@ -67,7 +68,7 @@ def draw(
     values = declared_values(algorithm)
     if start is not None:
         values |= start
-    elif not turn.first:
+    elif not (turn.first and trusts_values(spec)):
         random = stream(spec.seed, "fresh", number)
         values |= {name: space.draw(random) for name, space in spaces_of(turn.algorithm, algorithm).items()}
     return turn, settled(algorithm.hyperparameters, {**values, **given})
@@ -77,7 +78,7 @@ def source_of_values(spec: TournamentSpec, turn: Turn) -> str:
     """Describes where the values of a fresh agent are from."""
     if turn.start(spec) is not None:
         return f"values of starts[{0 if turn.first else turn.ordinal}]"
-    return "values as specified" if turn.first else "searched values drawn"
+    return "values as specified" if turn.first and trusts_values(spec) else "searched values drawn"
 
 
 def turn_of(spec: TournamentSpec, number: int, left: Collection[str] = ()) -> Turn:

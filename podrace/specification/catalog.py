@@ -41,6 +41,8 @@ class Hyperparameter:
     """Scale of the search: `linear`, `log` or `reverse_log`."""
     search: Search | None = None
     """What is searched if the specification does not mention the hyperparameter; None: fixed at the default."""
+    wide: Search | None = None
+    """What is searched instead of `search` with the preset `wide`; None: the same as without the preset."""
     structural: bool = False
     """Whether it determines the shape of the networks or of the saved state. A child keeps the value of its parent,
     otherwise it could not load the parent's checkpoint files."""
@@ -70,6 +72,7 @@ class Simulator:
     """Whether it steps on a GPU if there is one, so its tensors should stay there."""
 
 
+_WIDE_ON_POLICY_RATE, _WIDE_OFF_POLICY_RATE = Search(1e-5, 1e-1), Search(1e-5, 1e-2)
 _BOTH, _CONTINUOUS, _DISCRETE = ("continuous", "discrete"), ("continuous",), ("discrete",)
 
 
@@ -95,6 +98,25 @@ def _network(
     }
 
 
+_DISCOUNT = Hyperparameter(
+    0.99, "weight of the next step's return", 0.0, 1.0, scale="reverse_log", wide=Search(0.9, 0.9999)
+)
+
+
+def _learning_rate(default: float, search: Search, wide: Search) -> Hyperparameter:
+    return Hyperparameter(default, "step size of Adam", 1e-7, 1.0, scale="log", search=search, wide=wide)
+
+
+def _gae_lambda(default: float, search: Search) -> Hyperparameter:
+    meaning, wide = "bias-variance trade-off of the advantages", Search(0.8, 0.999, zero_probability=0.1)
+    return Hyperparameter(default, meaning, 0.0, 1.0, scale="reverse_log", search=search, wide=wide)
+
+
+def _target_rate(default: float, wide: Search) -> Hyperparameter:
+    meaning = "fraction by which the target networks move to the trained ones"
+    return Hyperparameter(default, meaning, 1e-6, 1.0, scale="log", wide=wide)
+
+
 _SCHEDULE = {
     "learning_rate_steps": Hyperparameter(
         0, "environment steps over which the learning rate decays; 0: constant", 0, 1e12
@@ -106,14 +128,18 @@ _SCHEDULE = {
 
 _ON_POLICY = {
     **_network((64, 64), "tanh", normalize_observations=True),
-    "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=Search(1e-4, 3e-3)),
+    "learning_rate": _learning_rate(3e-4, Search(1e-4, 3e-3), _WIDE_ON_POLICY_RATE),
     **_SCHEDULE,
-    "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0, scale="reverse_log"),
-    "gae_lambda": Hyperparameter(
-        0.95, "bias-variance trade-off of the advantages", 0.0, 1.0, scale="reverse_log", search=Search(0.9, 0.99)
-    ),
+    "discount": _DISCOUNT,
+    "gae_lambda": _gae_lambda(0.95, Search(0.9, 0.99)),
     "entropy_coefficient": Hyperparameter(
-        0.001, "weight of the entropy bonus", 0.0, 1.0, scale="log", search=Search(1e-5, 0.02, zero_probability=0.1)
+        0.001,
+        "weight of the entropy bonus",
+        0.0,
+        1.0,
+        scale="log",
+        search=Search(1e-5, 0.02, zero_probability=0.1),
+        wide=Search(1e-8, 0.1),
     ),
     "value_coefficient": Hyperparameter(0.5, "weight of the value loss", 0.0, 100.0),
     "maximum_gradient_norm": Hyperparameter(0.5, "gradients are scaled down to this norm; 0: never", 0.0, 1e6),
@@ -136,10 +162,14 @@ PPO = Algorithm(
     action_kinds=_BOTH,
     hyperparameters={
         **_ON_POLICY,
-        "clip_range": Hyperparameter(0.2, "trust region of the probability ratio", 0.01, 1.0, search=Search(0.1, 0.3)),
+        "clip_range": Hyperparameter(
+            0.2, "trust region of the probability ratio", 0.01, 1.0, search=Search(0.1, 0.3), wide=Search(0.05, 0.4)
+        ),
         "value_clip_range": Hyperparameter(0.0, "clip range of the value update; 0: no clipping", 0.0, 100.0),
-        "epochs": Hyperparameter(4, "passes over each rollout", 1, 100),
-        "minibatch_size": Hyperparameter(512, "transitions in each gradient step", 1, 1e7),
+        "epochs": Hyperparameter(4, "passes over each rollout", 1, 100, wide=Search(1, 10)),
+        "minibatch_size": Hyperparameter(
+            512, "transitions in each gradient step", 1, 1e7, scale="log", wide=Search(64, 1024)
+        ),
         "target_kl": Hyperparameter(
             0.0, "KL divergence above which the epochs of an update stop early; 0: never", 0.0, 10.0
         ),
@@ -154,28 +184,23 @@ A2C = Algorithm(
     action_kinds=_BOTH,
     hyperparameters={
         **_ON_POLICY,
-        "learning_rate": Hyperparameter(1e-3, "step size of Adam", 1e-7, 1.0, scale="log", search=Search(2e-4, 5e-3)),
-        "gae_lambda": Hyperparameter(
-            1.0,
-            "bias-variance trade-off of the advantages",
-            0.0,
-            1.0,
-            scale="reverse_log",
-            search=Search(0.9, 0.99, zero_probability=0.2),
-        ),
-        "horizon": Hyperparameter(8, "steps of each environment in a rollout", 1, 1e5),
+        "learning_rate": _learning_rate(1e-3, Search(2e-4, 5e-3), _WIDE_ON_POLICY_RATE),
+        "gae_lambda": _gae_lambda(1.0, Search(0.9, 0.99, zero_probability=0.2)),
+        "horizon": Hyperparameter(8, "steps of each environment in a rollout", 1, 1e5, scale="log", wide=Search(4, 64)),
         "normalize_advantages": Hyperparameter(False, "scale advantages to mean 0 and variance 1 in each rollout"),
     },
 )
 
 _OFF_POLICY = {
     **_network((256, 256), "relu", normalize_observations=False),
-    "learning_rate": Hyperparameter(3e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=Search(1e-4, 3e-3)),
+    "learning_rate": _learning_rate(3e-4, Search(1e-4, 3e-3), _WIDE_OFF_POLICY_RATE),
     **_SCHEDULE,
-    "discount": Hyperparameter(0.99, "weight of the next step's return", 0.0, 1.0, scale="reverse_log"),
+    "discount": _DISCOUNT,
     "horizon": Hyperparameter(1, "steps of each environment between two policy versions", 1, 1e5),
     "n_step": Hyperparameter(1, "rewards to sum before bootstrapping from a value", 1, 1000),
-    "batch_size": Hyperparameter(256, "replayed steps in each gradient step", 1, 1e6),
+    "batch_size": Hyperparameter(
+        256, "replayed steps in each gradient step", 1, 1e6, scale="log", wide=Search(64, 512)
+    ),
     "updates_per_step": Hyperparameter(1.0, "gradient steps per environment step", 1e-4, 1e3, scale="log"),
     "warmup_steps": Hyperparameter(1000, "environment steps before the first update", 0, 1e9),
     "replay_capacity": Hyperparameter(1_000_000, "environment steps in the replay memory", 1, 1e9, structural=True),
@@ -187,9 +212,7 @@ _OFF_POLICY = {
     "priority_annealing_steps": Hyperparameter(
         100_000, "environment steps until the exponent of the importance weights is 1", 1, 1e12
     ),
-    "target_rate": Hyperparameter(
-        0.005, "fraction by which the target networks move to the trained ones", 1e-6, 1.0, scale="log"
-    ),
+    "target_rate": _target_rate(0.005, Search(1e-3, 0.05)),
     "target_period": Hyperparameter(1, "gradient steps between target updates", 1, 1e6),
     "maximum_gradient_norm": Hyperparameter(0.0, "gradients are scaled down to this norm; 0: never", 0.0, 1e6),
     "adam_epsilon": Hyperparameter(1e-8, "added to Adam's denominator", 1e-12, 1.0, scale="log"),
@@ -199,18 +222,20 @@ _DQN = {
     **_OFF_POLICY,
     "hidden_sizes": Hyperparameter((128, 128), "widths of the hidden layers", 1, 1e5, structural=True),
     "horizon": Hyperparameter(8, "steps of each environment between two policy versions", 1, 1e5),
-    "learning_rate": Hyperparameter(5e-4, "step size of Adam", 1e-7, 1.0, scale="log", search=Search(1e-4, 2e-3)),
-    "n_step": Hyperparameter(5, "rewards to sum before bootstrapping from a value", 1, 1000),
-    "batch_size": Hyperparameter(128, "replayed steps in each gradient step", 1, 1e6),
+    "learning_rate": _learning_rate(5e-4, Search(1e-4, 2e-3), _WIDE_OFF_POLICY_RATE),
+    "n_step": Hyperparameter(5, "rewards to sum before bootstrapping from a value", 1, 1000, wide=Search(1, 10)),
+    "batch_size": Hyperparameter(
+        128, "replayed steps in each gradient step", 1, 1e6, scale="log", wide=Search(32, 512)
+    ),
     "replay_capacity": Hyperparameter(100_000, "environment steps in the replay memory", 1, 1e9, structural=True),
     "updates_per_step": Hyperparameter(0.25, "gradient steps per environment step", 1e-4, 1e3, scale="log"),
-    "target_rate": Hyperparameter(
-        0.01, "fraction by which the target networks move to the trained ones", 1e-6, 1.0, scale="log"
-    ),
+    "target_rate": _target_rate(0.01, Search(1e-3, 0.1)),
     "maximum_gradient_norm": Hyperparameter(10.0, "gradients are scaled down to this norm; 0: never", 0.0, 1e6),
     "initial_exploration": Hyperparameter(1.0, "initial probability of a random action", 0.0, 1.0),
-    "final_exploration": Hyperparameter(0.05, "final probability of a random action", 0.0, 1.0),
-    "exploration_steps": Hyperparameter(20_000, "environment steps until the final probability", 1, 1e12),
+    "final_exploration": Hyperparameter(0.05, "final probability of a random action", 0.0, 1.0, wide=Search(0.01, 0.2)),
+    "exploration_steps": Hyperparameter(
+        20_000, "environment steps until the final probability", 1, 1e12, scale="log", wide=Search(2_000, 100_000)
+    ),
     "huber_delta": Hyperparameter(1.0, "error above which the loss is linear; 0: always quadratic", 0.0, 1e6),
 }
 
@@ -221,13 +246,18 @@ D3QN = Algorithm("dueling double DQN, with n-step targets and priorities as sett
 
 _DDPG = {
     **_OFF_POLICY,
-    "learning_rate": Hyperparameter(1e-3, "step size of Adam", 1e-7, 1.0, scale="log", search=Search(1e-4, 3e-3)),
+    "learning_rate": _learning_rate(1e-3, Search(1e-4, 3e-3), _WIDE_OFF_POLICY_RATE),
     "critics": Hyperparameter(1, "critics in the ensemble; their minimum is the target", 1, 100, structural=True),
     "initial_exploration": Hyperparameter(
         1.0, "action noise during the warm-up, in units of half the action range", 0.0, 10.0
     ),
     "exploration": Hyperparameter(
-        0.1, "action noise after the warm-up, in units of half the action range", 0.0, 10.0, search=Search(0.03, 0.3)
+        0.1,
+        "action noise after the warm-up, in units of half the action range",
+        0.0,
+        10.0,
+        search=Search(0.03, 0.3),
+        wide=Search(0.01, 0.5),
     ),
 }
 
@@ -240,10 +270,16 @@ TD3 = Algorithm(
         "critics": Hyperparameter(2, "critics in the ensemble; their minimum is the target", 1, 100, structural=True),
         "target_period": Hyperparameter(2, "gradient steps between target updates", 1, 1e6),
         "target_noise": Hyperparameter(
-            0.2, "noise on the target policy's actions, in units of half the action range", 0.0, 10.0
+            0.2,
+            "noise on the target policy's actions, in units of half the action range",
+            0.0,
+            10.0,
+            wide=Search(0.05, 0.5),
         ),
         "target_noise_clip": Hyperparameter(0.5, "largest magnitude of the target noise", 0.0, 10.0),
-        "policy_delay": Hyperparameter(2, "gradient steps of the critics per gradient step of the actor", 1, 1000),
+        "policy_delay": Hyperparameter(
+            2, "gradient steps of the critics per gradient step of the actor", 1, 1000, wide=Search(1, 4)
+        ),
     },
 )
 
@@ -255,7 +291,11 @@ _SOFT = {
     "initial_temperature": Hyperparameter(1.0, "initial weight of the entropy", 1e-8, 1e4, scale="log"),
     "automatic_temperature": Hyperparameter(True, "adapt the weight of the entropy to reach the target entropy"),
     "target_entropy_scale": Hyperparameter(
-        1.0, "target entropy, as a multiple of the paper's (minus the number of action dimensions)", 0.0, 100.0
+        1.0,
+        "target entropy, as a multiple of the paper's (minus the number of action dimensions)",
+        0.0,
+        100.0,
+        wide=Search(0.25, 2.0),
     ),
 }
 
@@ -266,7 +306,7 @@ SAC_DISCRETE = Algorithm(
     {
         **_SOFT,
         "target_entropy_scale": Hyperparameter(
-            0.5, "target entropy, as a fraction of that of uniformly random actions", 0.0, 1.0
+            0.5, "target entropy, as a fraction of that of uniformly random actions", 0.0, 1.0, wide=Search(0.1, 0.95)
         ),
     },
 )

@@ -18,6 +18,7 @@ from podrace.specification import (
     data_leakage,
     evolution_settings,
     plugin_settings,
+    presets,
     snapshot_schedule,
 )
 from podrace.specification.hyperparameters import resolve_algorithms, starts_problem
@@ -89,6 +90,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "evolution.strategy": catalog.STRATEGIES,
     "evolution.allocation": evolution_settings.ALLOCATIONS,
     "fusion.mode": catalog.FUSION_MODES,
+    "search": presets.SEARCHES,
 }
 """Allowed values of the string fields that have a default and a fixed set of values."""
 
@@ -127,6 +129,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     # Assigning a default to itself makes its presence explicit.
     spec.seed = spec.seed
     spec.synchronous = spec.synchronous
+    spec.search = spec.search or presets.DECLARED
     _check_choices(spec)
     _check_lengths(spec)
     _resolve_layout(spec.pod)
@@ -137,6 +140,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
             report.episodes = spec.evaluation.episodes
     _check_limits(spec)
     _check_together(spec)
+    presets.apply(spec)
     resolve_algorithms(spec)
     return spec
 
@@ -176,8 +180,8 @@ def _resolve_layout(pod: pb.PodSpec) -> None:
 
 def _check_choices(spec: pb.TournamentSpec) -> None:
     for key, choices in CHOICES.items():
-        section, name = key.split(".")
-        value = getattr(getattr(spec, section), name)
+        section, _, name = key.rpartition(".")
+        value = getattr(getattr(spec, section) if section else spec, name)
         if value not in choices:
             raise bad_spec(unknown(key, name, value, choices))
 

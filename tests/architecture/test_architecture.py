@@ -99,11 +99,13 @@ def test_the_catalog_lists_the_simulators_there_are():
 def test_searched_ranges_lie_within_what_is_allowed():
     for algorithm in catalog.ALGORITHMS.values():
         for name, entry in algorithm.hyperparameters.items():
-            if entry.search:
-                low, high, zero_probability = entry.search
+            for search in filter(None, (entry.search, entry.wide)):
+                low, high, zero_probability = search
                 extra = {float(entry.scale == "reverse_log")} if zero_probability else set()
                 assert entry.low <= low <= high <= entry.high, name
                 assert low <= entry.default <= high or entry.default in extra, name
+            if entry.search and entry.wide:
+                assert entry.wide.low <= entry.search.low <= entry.search.high <= entry.wide.high, name
 
 
 def test_the_protos_state_the_defaults_that_are_filled_in():

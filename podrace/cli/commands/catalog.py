@@ -12,7 +12,7 @@ from podrace.cli.terminal.output import show, show_json
 from podrace.cli.views.tables import NOTHING, plain_table
 from podrace.config import unknown
 from podrace.errors import NotFound
-from podrace.specification.catalog import ALGORITHMS, SIMULATORS, STRATEGIES, Algorithm, Hyperparameter
+from podrace.specification.catalog import ALGORITHMS, SIMULATORS, STRATEGIES, Algorithm, Hyperparameter, Search
 
 
 @click.command()
@@ -89,14 +89,20 @@ def _show_hyperparameters(name: str, algorithm: Algorithm) -> None:
     show(f"{name}: {algorithm.help}")
     table = _prose_table("hyperparameter", "default", "allowed", "searched", "description")
     for key, entry in algorithm.hyperparameters.items():
-        table.add_row(key, _value(entry.default), _allowed(entry), _searched(entry), entry.help)
+        table.add_row(key, _value(entry.default), _allowed(entry), _searched(entry.search, entry), entry.help)
     show(table)
+    show("")
+    wide = _prose_table('with search = "wide"', "searched")
+    for key, entry in algorithm.hyperparameters.items():
+        if entry.wide:
+            wide.add_row(key, _searched(entry.wide, entry))
+    show(wide)
 
 
-def _searched(entry: Hyperparameter) -> str:
-    if entry.search is None:
+def _searched(search: Search | None, entry: Hyperparameter) -> str:
+    if search is None:
         return NOTHING
-    low, high, zero_probability = entry.search
+    low, high, zero_probability = search
     extra = f", or {int(entry.scale == 'reverse_log')} ({zero_probability:.0%})" if zero_probability else ""
     return f"{low:g} to {high:g}, {entry.scale}{extra}"
 
@@ -133,4 +139,5 @@ def _hyperparameter_values(name: str, entry: Hyperparameter) -> dict[str, Any]:
         "scale": entry.scale,
         "search": [entry.search.low, entry.search.high] if entry.search else None,
         "zero_probability": entry.search.zero_probability if entry.search else None,
+        "wide": entry.wide._asdict() if entry.wide else None,
     }

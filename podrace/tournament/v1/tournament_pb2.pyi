@@ -195,6 +195,7 @@ class TournamentSpec(_message.Message):
     REPORTS_FIELD_NUMBER: _builtins.int
     FUSION_FIELD_NUMBER: _builtins.int
     CHAMPION_FIELD_NUMBER: _builtins.int
+    SEARCH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name for people: up to 63 letters, digits, `-` and `_`, beginning with a letter or digit. Default: the
     environment's id in lower case, with `-` for every other character.
@@ -205,6 +206,14 @@ class TournamentSpec(_message.Message):
     """Whether agents are generated in rounds of `pool.maximum_pods` agents, each round from the results of the finished
     earlier ones. The same specification and seed then give the same agents and the same learning curves. Needs
     `pool.maximum_pods`. Default false: no agent ever waits for another.
+    """
+    search: _builtins.str
+    """Preset: which hyperparameters are searched if the specification does not mention them, and in which ranges.
+    - `declared`: those for which the algorithm declares a search range. The first agent of an algorithm has the values
+      of the specification.
+    - `wide`: many more, in wide ranges, for tasks for which no good values are known. No value is trusted: the first
+      agent draws its values as all others do. Values, ranges and choices of the specification are kept.
+      `podrace algorithms NAME` lists both. Default `declared`.
     """
     @_builtins.property
     def environment(self) -> Global___EnvironmentSpec:
@@ -269,19 +278,24 @@ class TournamentSpec(_message.Message):
         reports: _abc.Mapping[_builtins.str, Global___ReportSpec] | None = ...,
         fusion: Global___FusionSpec | None = ...,
         champion: Global___ChampionSpec | None = ...,
+        search: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "_synchronous", b"_synchronous", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_search", b"_search", "_seed", b"_seed", "_synchronous", b"_synchronous", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "search", b"search", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "_synchronous", b"_synchronous", "algorithms", b"algorithms", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "reports", b"reports", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_search", b"_search", "_seed", b"_seed", "_synchronous", b"_synchronous", "algorithms", b"algorithms", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "reports", b"reports", "search", b"search", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    _WhichOneofReturnType__search: _TypeAlias = _typing.Literal["search"]  # noqa: Y015
+    _WhichOneofArgType__search: _TypeAlias = _typing.Literal["_search", b"_search"]  # noqa: Y015
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
     _WhichOneofReturnType__synchronous: _TypeAlias = _typing.Literal["synchronous"]  # noqa: Y015
     _WhichOneofArgType__synchronous: _TypeAlias = _typing.Literal["_synchronous", b"_synchronous"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__search) -> _WhichOneofReturnType__search | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
     @_typing.overload

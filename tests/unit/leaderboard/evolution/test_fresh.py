@@ -176,3 +176,16 @@ def test_a_turn_counts_the_lower_numbers_of_its_algorithm_over_all_periods() -> 
         turn = turn_of(spec, number)
         assert turn.ordinal == seen[turn.algorithm]
         seen[turn.algorithm] += 1
+
+
+def test_with_the_wide_preset_the_first_agent_draws_its_values_too(make_spec: MakeSpec) -> None:
+    spec = make_spec(search="wide")
+    turn, values = draw(spec, 0)
+    assert turn.first
+    spaces = spaces_of("ppo", spec.algorithms["ppo"])
+    assert {name for name, value in values.items() if value != declared_values(spec.algorithms["ppo"])[name]} <= set(
+        spaces
+    )
+    assert values["learning_rate"] != 3e-4
+    starts = make_spec(search="wide", algorithms={"ppo": {"starts": [{"learning_rate": 2e-3}]}})
+    assert draw(starts, 0)[1] == declared_values(starts.algorithms["ppo"]) | {"learning_rate": 2e-3}

@@ -1,0 +1,65 @@
+"""Applies the preset `search = "wide"`: what is searched, and how, if the values of the specification deserve no trust.
+
+The preset fills in what the specification leaves out, and nothing else: a value, a range or choices that it states are
+kept. Pure.
+"""
+
+from collections.abc import Mapping
+from typing import cast
+
+from podrace.specification import catalog
+from podrace.tournament.v1 import tournament_pb2 as pb
+
+DECLARED, WIDE = "declared", "wide"
+SEARCHES: Mapping[str, str] = {
+    DECLARED: "the ranges that the algorithms declare; the first agent of each has the values of the specification",
+    WIDE: "wide ranges of many hyperparameters, for tasks with unknown good values; the first agents are drawn too",
+}
+"""Presets, each with a line of help."""
+
+
+def apply(spec: pb.TournamentSpec) -> None:
+    """Fills in the ranges of the preset, in place.
+
+    Args:
+        spec: Its preset, environment and pod are resolved.
+    """
+    if spec.search != WIDE:
+        return
+    for name in sorted(spec.algorithms.keys() & catalog.ALGORITHMS.keys()):
+        given, declared = spec.algorithms[name].hyperparameters, catalog.ALGORITHMS[name].hyperparameters
+        largest_minibatch = _smallest_rollout(spec, name)
+        for key, entry in declared.items():
+            if entry.wide is None or _is_stated(given[key]):
+                continue
+            low, high, zero_probability = entry.wide
+            if key == "minibatch_size" and largest_minibatch <= low:
+                given[key].value.number_value = largest_minibatch
+                continue
+            given[key].low = low
+            given[key].high = min(high, largest_minibatch) if key == "minibatch_size" else high
+            if zero_probability and not given[key].HasField("zero_probability"):
+                given[key].zero_probability = zero_probability
+
+
+def trusts_values(spec: pb.TournamentSpec) -> bool:
+    """Returns whether the first agent of an algorithm has the values of the specification. With the preset `wide` it
+    draws the searched values, as all fresh agents do.
+    """
+    return spec.search != WIDE
+
+
+def _is_stated(given: pb.HyperparameterSpec) -> bool:
+    return given.HasField("value") or given.HasField("low") or given.HasField("high") or len(given.choices) > 0
+
+
+def _smallest_rollout(spec: pb.TournamentSpec, algorithm: str) -> float:
+    """Returns the environment steps in a rollout of one learner, which no minibatch may exceed."""
+    horizon = spec.algorithms[algorithm].hyperparameters["horizon"]
+    default = catalog.ALGORITHMS[algorithm].hyperparameters["horizon"].default
+    stated = [choice.number_value for choice in horizon.choices]
+    if horizon.HasField("low"):
+        stated = [horizon.low]
+    elif not stated:
+        stated = [horizon.value.number_value if horizon.HasField("value") else cast(float, default)]
+    return min(stated) * spec.environment.count * spec.pod.workers
