@@ -16,6 +16,7 @@ BEST_DEADLINE_SECONDS = 2.0
 GENERATE_DEADLINE_SECONDS = 10.0
 CHAMPION_DEADLINE_SECONDS = 5.0
 SNAPSHOT_DEADLINE_SECONDS = 5.0
+BOARD_PAGE_SIZE = 100
 REFRESH_WAIT_SECONDS = 0.25
 """Time that a reconcile cycle waits for the leaderboard; without an answer it continues with the known candidates."""
 
@@ -80,6 +81,16 @@ class LeaderboardClient:
         for candidate in response.candidates[:1]:
             self._on_best(tournament_id, candidate)
         return True
+
+    async def list_board(self, tournament_id: str) -> list[pb.Candidate]:
+        """Returns the first candidates of the board of a tournament, by rank.
+
+        Raises:
+            DeadlineExceeded, Unavailable: The leaderboard does not respond.
+        """
+        request = pb.ListCandidatesRequest(tournament_id=tournament_id, page_size=BOARD_PAGE_SIZE)
+        response = await rpc.call(self._leaderboard.ListCandidates, request, deadline_seconds=BEST_DEADLINE_SECONDS)
+        return list(response.candidates)
 
     async def generate(
         self, tournament: TournamentRecord, agent: AgentRecord, unfinished: Sequence[str], failed: Sequence[str]

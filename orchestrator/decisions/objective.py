@@ -6,6 +6,7 @@ synchronous tournament could end in the middle of a round, at a moment that the 
 
 from dataclasses import dataclass
 
+from orchestrator.decisions.target import TargetCheck, describe
 from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec
 
 
@@ -13,8 +14,8 @@ from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec
 class TournamentProgress:
     """The progress of a tournament."""
 
-    best_score: float | None
-    """Mean return of the best candidate; None while the board is empty."""
+    target_check: TargetCheck | None
+    """The check on new episodes that reached the target return; None if there is none."""
     running_seconds: float
     """Wall-clock time without pauses."""
     environment_steps: int
@@ -30,9 +31,8 @@ def met(objective: ObjectiveSpec, progress: TournamentProgress) -> str:
         return f"wall clock: ran for {progress.running_seconds:.0f} s of {seconds:.0f} s"
     if not progress.between_rounds:
         return ""
-    target, score = objective.target_return, progress.best_score
-    if objective.HasField("target_return") and score is not None and score >= target:
-        return f"target return: the best candidate scores {score:g}, the target is {target:g}"
+    if objective.HasField("target_return") and progress.target_check is not None:
+        return f"target return: {describe(progress.target_check, objective.target_return)}"
     if objective.HasField("environment_steps") and progress.environment_steps >= objective.environment_steps:
         return f"environment steps: {progress.environment_steps} of {objective.environment_steps}"
     return ""

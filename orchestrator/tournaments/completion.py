@@ -13,7 +13,9 @@ from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.observation import observe
 from orchestrator.state.records import COMPLETED, ENDING, RUNNING, TournamentRecord
 from orchestrator.state.runtime import RuntimeState, save_changes
+from orchestrator.state.transitions import withdraw_target_checks
 from orchestrator.tournaments.champion import ChampionSelection
+from orchestrator.tournaments.target_checks import TargetChecks, TargetVerdict
 
 LEADERBOARD_TIMEOUT_SECONDS = 10.0
 """Time that the end of a tournament waits for a leaderboard that does not respond."""
@@ -28,6 +30,7 @@ class CompletionCheck:
     def __init__(self, state: StateDatabase, runtime: RuntimeState, leaderboard: LeaderboardClient) -> None:
         self._state, self._runtime, self._leaderboard = state, runtime, leaderboard
         self._champion_selection = ChampionSelection(state, runtime, leaderboard)
+        self._target_checks = TargetChecks(state, runtime, leaderboard)
         self._no_training_since: dict[str, float] = {}
         self._had_pods: set[str] = set()
 
@@ -42,18 +45,22 @@ class CompletionCheck:
         for tournament in observed.tournaments:
             name = tournament.tournament_id
             if tournament.state == RUNNING:
-                await self._check_running(tournament, observed.agents[name], fresh=name in fresh)
+                await self._check_running(now, tournament, observed.agents[name], fresh=name in fresh)
             elif tournament.state == ENDING:
                 await self._complete_ending(now, tournament, fresh=name in fresh)
 
-    async def _check_running(self, tournament: TournamentRecord, unfinished: Collection[str], *, fresh: bool) -> None:
+    async def _check_running(
+        self, now: float, tournament: TournamentRecord, unfinished: Collection[str], *, fresh: bool
+    ) -> None:
         name, synchronous = tournament.tournament_id, tournament.spec.synchronous
         rounds_done = _rounds_done(tournament, unfinished)
         # All scores of a round are known only if the board was read after the last agent of the round had finished.
         between_rounds = not synchronous or (rounds_done > 0 and fresh)
-        best = self._runtime.best.by_tournament.get(name)
+        target = await self._target(now, tournament, rounds_done, between_rounds=between_rounds)
+        # A synchronous tournament waits for the check, so that its next round depends on the seed only.
+        between_rounds = between_rounds and not (synchronous and target.open)
         progress = objective.TournamentProgress(
-            best_score=best.score if best else None,
+            target_check=target.confirmed,
             running_seconds=self._runtime.running_time.seconds(name),
             environment_steps=self._runtime.counters.environment_steps(name),
             between_rounds=between_rounds,
@@ -65,6 +72,14 @@ class CompletionCheck:
         elif between_rounds and rounds_done > self._runtime.judged_rounds.get(name, 0):
             self._runtime.judged_rounds[name] = rounds_done
             self._runtime.changes.notify_all()
+
+    async def _target(
+        self, now: float, tournament: TournamentRecord, rounds_done: int, *, between_rounds: bool
+    ) -> TargetVerdict:
+        """Returns what the checks of the target return say; nothing is checked during a round."""
+        if not between_rounds:
+            return TargetVerdict()
+        return await self._target_checks.advance(now, tournament, rounds_done)
 
     async def _complete_ending(self, now: float, tournament: TournamentRecord, *, fresh: bool) -> None:
         name = tournament.tournament_id
@@ -97,3 +112,4 @@ def end_tournament(transaction: Transaction, tournament_id: str, state: int, rea
     records.save(transaction, replace(tournament, state=state, reason=reason, end_time=end_time))
     kind = "tournament_ending" if state == ENDING else "tournament_completed"
     transaction.record_event(kind, reason, tournament_id=tournament_id)
+    withdraw_target_checks(transaction, tournament_id)

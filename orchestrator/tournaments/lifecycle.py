@@ -20,6 +20,7 @@ from orchestrator.state.records import (
     WorkPhase,
 )
 from orchestrator.state.runtime import RuntimeState
+from orchestrator.state.transitions import withdraw_target_checks
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.resolve import resolve
@@ -275,6 +276,7 @@ def cancel(transaction: Transaction, tournament: TournamentRecord, reason: str) 
     if tournament.state == RUNNING:
         records.save(transaction, replace(tournament, state=CANCELLED, reason=reason, end_time=transaction.now))
         transaction.record_event("tournament_cancelled", reason, tournament_id=tournament.tournament_id)
+        withdraw_target_checks(transaction, tournament.tournament_id)
 
 
 def cancel_running(transaction: Transaction, reason: str, *, but_mesh_id: str | None = None) -> None:

@@ -52,6 +52,7 @@ class FakeLeaderboard(
         self.unreachable = False
         self.contenders: list[leaderboard_pb2.Candidate] = []
         self.name_champion_refusal: PodraceError | None = None
+        self.others: list[leaderboard_pb2.Candidate] = []
         self.snapshots: list[leaderboard_pb2.SnapshotChampionRequest] = []
         self.snapshot_refusal: PodraceError | None = None
 
@@ -68,11 +69,11 @@ class FakeLeaderboard(
     async def ListCandidates(
         self, request: leaderboard_pb2.ListCandidatesRequest, context: Any
     ) -> leaderboard_pb2.ListCandidatesResponse:
-        assert request.page_size == 1
         if self.unreachable:
             raise FailedPrecondition("unreachable")
         best = self.best.get(request.tournament_id)
-        return leaderboard_pb2.ListCandidatesResponse(candidates=[best] if best else [])
+        board = [best, *self.others] if best else []
+        return leaderboard_pb2.ListCandidatesResponse(candidates=board[: request.page_size])
 
     async def NameChampion(
         self, request: leaderboard_pb2.NameChampionRequest, context: Any

@@ -1,6 +1,7 @@
 import pytest
 
 from orchestrator.decisions.objective import TournamentProgress, met
+from orchestrator.decisions.target import CheckState, TargetCheck
 from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec
 
 
@@ -11,20 +12,22 @@ def objective(target: float | None = None, seconds: int = 0, steps: int | None =
     return spec
 
 
+REACHED = TargetCheck(0, "cartpole-abc123-a7", "digest", CheckState.DONE, 480.5, 2.25, 32, 1.5)
+"""A check that reached the target."""
+
+
 def progress(
-    score: float | None = None, seconds: float = 0.0, steps: int = 0, between_rounds: bool = True
+    reached: TargetCheck | None = None, seconds: float = 0.0, steps: int = 0, between_rounds: bool = True
 ) -> TournamentProgress:
-    return TournamentProgress(score, seconds, steps, between_rounds)
+    return TournamentProgress(reached, seconds, steps, between_rounds)
 
 
 @pytest.mark.parametrize(
     ("spec", "before", "after"),
     [
-        (objective(target=475.0), progress(score=474.9), progress(score=475.0)),
+        (objective(target=475.0), progress(), progress(reached=REACHED)),
         (objective(seconds=60), progress(seconds=59.9), progress(seconds=60.0)),
         (objective(steps=1000), progress(steps=999), progress(steps=1000)),
-        (objective(target=-250.0), progress(score=None), progress(score=-249.0)),
-        (objective(target=0.0), progress(score=-0.5), progress(score=0.0)),
     ],
 )
 def test_each_objective_is_met_exactly_when_it_is_reached(
@@ -35,13 +38,13 @@ def test_each_objective_is_met_exactly_when_it_is_reached(
 
 
 def test_one_met_objective_ends_the_tournament() -> None:
-    assert met(objective(target=475.0, seconds=60), progress(score=0.0, seconds=61.0)).startswith("wall clock")
+    assert met(objective(target=475.0, seconds=60), progress(seconds=61.0)).startswith("wall clock")
 
 
 def test_results_are_checked_between_rounds_only() -> None:
     spec = objective(target=1.0, steps=10)
-    assert met(spec, progress(score=2.0, steps=20, between_rounds=False)) == ""
-    assert met(spec, progress(score=2.0, steps=20, between_rounds=True)).startswith("target return")
+    assert met(spec, progress(reached=REACHED, steps=20, between_rounds=False)) == ""
+    assert met(spec, progress(reached=REACHED, steps=20, between_rounds=True)).startswith("target return")
 
 
 def test_the_wall_clock_is_checked_within_a_round() -> None:
@@ -49,6 +52,6 @@ def test_the_wall_clock_is_checked_within_a_round() -> None:
 
 
 def test_the_reason_has_the_score_and_the_target() -> None:
-    assert met(objective(target=475.0), progress(score=480.5)) == (
-        "target return: the best candidate scores 480.5, the target is 475"
+    assert met(objective(target=475.0), progress(reached=REACHED)) == (
+        "target return: a7 scores 480.5 ± 2.2 on 32 new episodes, the target is 475"
     )

@@ -1,0 +1,102 @@
+"""Decides when a candidate that reached `target_return` is checked on new episodes, and whether it did. Pure functions.
+
+The first candidate of a board has the highest of many noisy scores, so it often reaches a target that its policy does
+not. The target is therefore met only by a score over new episodes, one check for each candidate:
+
+- The candidates of the board that reach the target are checked in the order of the board, one at a time.
+- All checks together take at most `evaluation.share` of the pods' time, except the first one. In a synchronous
+  tournament there are at most as many checks as complete rounds instead, because nothing there may depend on speed.
+- A check that was withdrawn, or that the built-in evaluator made in place of a failing plugin, does not count.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+
+
+class CheckState(Enum):
+    """State of a check."""
+
+    PENDING = "pending"
+    """The evaluation is not done."""
+    DONE = "done"
+    """It has a score, or has failed."""
+    VOID = "void"
+    """It does not count, and its candidate may be checked again."""
+
+
+@dataclass(frozen=True)
+class TargetCheck:
+    """The evaluation of one candidate on new episodes."""
+
+    number: int
+    """Position among the checks of its tournament, from 0."""
+    agent_id: str
+    candidate_id: str
+    state: CheckState
+    score: float | None = None
+    """Mean return; None while it is pending and if it failed."""
+    standard_error: float = 0.0
+    """Standard error of that mean."""
+    episodes: int = 0
+    seconds: float = 0.0
+    """Wall-clock time that the evaluation took."""
+
+
+def describe(check: TargetCheck, target: float) -> str:
+    """Returns the result of a check in one line."""
+    name = check.agent_id.rpartition("-")[2]
+    if check.score is None:
+        return f"{name} could not be evaluated on new episodes, the target is {target:g}"
+    return (
+        f"{name} scores {check.score:.5g} ± {check.standard_error:.2g} on {check.episodes} new episodes,"
+        f" the target is {target:g}"
+    )
+
+
+def confirmed(checks: Iterable[TargetCheck], target: float) -> TargetCheck | None:
+    """Returns the first check whose score reaches the target; None if there is none."""
+    return next((check for check in checks if check.score is not None and check.score >= target), None)
+
+
+def pending(checks: Iterable[TargetCheck]) -> TargetCheck | None:
+    """Returns the check that is under way; None if there is none."""
+    return next((check for check in checks if check.state is CheckState.PENDING), None)
+
+
+def affordable(checks: Sequence[TargetCheck], share: float, pod_seconds: float) -> bool:
+    """Whether one more check keeps all of them within their share of the pods' time; the first one always may.
+
+    Args:
+        checks: Checks of the tournament so far. The next one is expected to take as long as the last.
+        share: Largest share of the pods' time, between 0 and 1.
+        pod_seconds: Time of all pods since the tournament began.
+    """
+    if not checks:
+        return True
+    return sum(check.seconds for check in checks) + checks[-1].seconds <= share * pod_seconds
+
+
+def rounds_allow(checks: Sequence[TargetCheck], rounds_done: int) -> bool:
+    """Whether a synchronous tournament may make one more check."""
+    return len(checks) < rounds_done
+
+
+def next_candidate(board: Iterable[Candidate], checks: Iterable[TargetCheck], target: float) -> Candidate | None:
+    """Returns the first candidate of a board that reaches the target and was not checked; None if there is none."""
+    checked = {check.candidate_id for check in checks if check.state is not CheckState.VOID}
+    return next((one for one in board if one.score >= target and one.candidate_id not in checked), None)
+
+
+def pod_to_free(training: Iterable[tuple[str, float | None]]) -> str:
+    """Returns which pod is interrupted so that a check need not wait for the end of an assignment; empty if none.
+
+    It is the one whose agent has no score, then the lowest, so that the best agent trains on.
+
+    Args:
+        training: Pods that train, oldest first, each with the score of its agent.
+    """
+    ordered = sorted(training, key=lambda pod: (pod[1] is not None, pod[1] or 0.0))
+    return ordered[0][0] if ordered else ""

@@ -1,0 +1,144 @@
+"""Tests the selection of the champion when a tournament ends."""
+
+from typing import Any
+
+import pytest
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.errors import NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.tournament.v1 import tournament_pb2
+from podrace.tournament.v1.tournament_pb2 import ChampionSpec, EvaluationSpec, ObjectiveSpec
+
+ENDING = tournament_pb2.TOURNAMENT_STATE_ENDING
+COMPLETED = tournament_pb2.TOURNAMENT_STATE_COMPLETED
+
+
+async def ended_with_contenders(mesh: Any, spec: Any, **fields: Any) -> str:
+    """Creates a tournament with one agent that has ended, and whose two best candidates are evaluated again."""
+    champion, objective = ChampionSpec(reevaluate_top=2), ObjectiveSpec(environment_steps=100)
+    name = await mesh.create(spec(objective=objective, champion=champion, maximum_pods=1, **fields))
+    await mesh.cycle()
+    work = await mesh.assigned(f"{name}-p0")
+    mesh.leaderboard.score(name, 490.0)
+    await mesh.renew(work, environment_steps=100)
+    mesh.leaderboard.contenders = [
+        Candidate(candidate_id=f"digest-{agent}", agent_id=f"{name}-a{agent}", score=490.0 - agent)
+        for agent in range(2)
+    ]
+    await mesh.cycle()
+    await mesh.complete(work, pb.OUTCOME_DRAINED)
+    mesh.launcher.pods.clear()
+    await mesh.cycle()
+    return name
+
+
+async def evaluated(mesh: Any, name: str, score: float) -> Any:
+    """Lets a pod finish the next evaluation with this score; returns what it had to evaluate."""
+    (pod,) = await mesh.pods(name)
+    work = await mesh.assigned(pod.pod_id)
+    await mesh.complete(work, evaluation=Evaluation(mean_return=score, episodes=work.evaluate.episodes))
+    await mesh.cycle()
+    return work.evaluate
+
+
+async def test_one_set_of_episodes_chooses_the_champion_and_another_gives_its_reported_score(
+    mesh: Any, spec: Any
+) -> None:
+    name = await ended_with_contenders(mesh, spec)
+    assert (await mesh.get(name)).state == ENDING
+    works = [await evaluated(mesh, name, score) for score in (300.0, 480.0, 470.0)]
+    assert [(work.checkpoint.manifest_digest, work.episodes, work.seed) for work in works] == [
+        ("digest-0", 50, 7),
+        ("digest-1", 50, 7),
+        ("digest-1", 60, 8),
+    ]
+    completed = await mesh.get(name)
+    assert completed.state == COMPLETED
+    assert (completed.best_agent_id, completed.champion_manifest_digest) == (f"{name}-a1", "digest-1")
+    assert (completed.best_score, completed.best_score_standard_error) == (470.0, 0.25)
+    selection = completed.champion_selection
+    assert (selection.selection_score, selection.reported_episodes, selection.reason) == (480.0, 60, "the best score")
+    assert (await mesh.kinds(name)).count("champion_named") == 1
+    mesh.leaderboard.score(name, 499.0)
+    await mesh.cycle()
+    assert (await mesh.get(name)).best_agent_id == f"{name}-a1", "a later score does not replace the champion"
+
+
+async def test_how_the_champion_was_selected_is_known_after_a_restart(open_mesh: Any, spec: Any) -> None:
+    async with open_mesh() as mesh:
+        name = await ended_with_contenders(mesh, spec)
+        for score in (300.0, 480.0, 470.0):
+            await evaluated(mesh, name, score)
+        before = await mesh.get(name)
+    async with open_mesh() as mesh:
+        after = await mesh.get(name)
+    assert (after.best_score, after.champion_selection) == (470.0, before.champion_selection)
+
+
+async def test_a_restart_between_the_choice_and_the_report_repeats_no_evaluation(open_mesh: Any, spec: Any) -> None:
+    async with open_mesh() as mesh:
+        name = await ended_with_contenders(mesh, spec)
+        for score in (300.0, 480.0):
+            await evaluated(mesh, name, score)
+        contenders = mesh.leaderboard.contenders
+    async with open_mesh() as mesh:
+        mesh.leaderboard.contenders = contenders
+        await mesh.cycle()
+        assert (await evaluated(mesh, name, 470.0)).seed == 8
+        assert (await mesh.get(name)).state == COMPLETED
+        assert (await mesh.kinds(name)).count("evaluation_created") == 3
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+async def test_contenders_are_evaluated_with_the_mode_of_the_tournament(mesh: Any, spec: Any, greedy: bool) -> None:
+    name = await ended_with_contenders(mesh, spec, evaluation=EvaluationSpec(greedy=greedy))
+    (pod,) = await mesh.pods(name)
+    assert (await mesh.assigned(pod.pod_id)).evaluate.stochastic != greedy
+
+
+async def test_missing_fresh_evaluations_do_not_delay_the_end_forever(mesh: Any, spec: Any) -> None:
+    name = await ended_with_contenders(mesh, spec)
+    assert (await evaluated(mesh, name, 300.0)).seed == 7
+    (pod,) = await mesh.pods(name)
+    late = await mesh.assigned(pod.pod_id)
+    await mesh.cycle(599.0)
+    assert (await mesh.get(name)).state == ENDING
+    await mesh.cycle(1.0)
+    assert (await mesh.get(name)).state == ENDING, "the champion is chosen and is evaluated once more"
+    assert (await mesh.renew(late)).directive == pb.DIRECTIVE_CANCEL
+    await mesh.cycle(300.0)
+    completed = await mesh.get(name)
+    assert (completed.state, completed.best_agent_id, completed.best_score) == (COMPLETED, f"{name}-a0", 300.0)
+    assert completed.champion_selection.reported_episodes == 0
+    assert (await mesh.kinds(name)).count("evaluation_failed") == 2
+
+
+async def test_without_a_leaderboard_the_first_of_the_board_stays_champion_and_the_result_says_so(
+    mesh: Any, spec: Any
+) -> None:
+    name = await ended_with_contenders(mesh, spec)
+    mesh.leaderboard.unreachable = True
+    for score in (300.0, 480.0):
+        await evaluated(mesh, name, score)
+    await mesh.cycle(10.0)
+    await mesh.cycle(119.0)
+    assert (await mesh.get(name)).state == ENDING
+    await mesh.cycle(1.0)
+    completed = await mesh.get(name)
+    assert (completed.state, completed.champion_manifest_digest) == (COMPLETED, "digest-of-490")
+    selection = completed.champion_selection
+    assert (completed.best_score, selection.selection_score, selection.reported_episodes) == (490.0, 490.0, 0)
+    assert "the leaderboard did not respond for 120 s" in selection.reason
+    assert selection.reason in [event.message for event in await mesh.events(name)]
+
+
+async def test_a_tournament_that_ends_before_its_first_agent_has_no_champion(mesh: Any, spec: Any) -> None:
+    mesh.leaderboard.name_champion_refusal = NotFound("no agent of it was ever generated here")
+    name = await mesh.create(spec(objective=ObjectiveSpec(environment_steps=1), maximum_pods=1))
+    await mesh.cycle()
+    await mesh.complete(await mesh.assigned(f"{name}-p0"), progress=pb.Progress(environment_steps=1))
+    await mesh.cycle()
+    completed = await mesh.get(name)
+    assert (completed.state, completed.champion_manifest_digest) == (COMPLETED, "")
