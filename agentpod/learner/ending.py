@@ -34,7 +34,7 @@ class Ending:
     """Whether to publish the agent's state as it is first."""
 
 
-def ending_of_stop(reason: str, *, finished: bool, held: bool) -> Ending:
+def ending_of_stop(reason: str, *, finished: bool, held: bool, yielded: bool = False) -> Ending:
     """Returns the ending of an assignment whose work was stopped without an error.
 
     Args:
@@ -42,8 +42,9 @@ def ending_of_stop(reason: str, *, finished: bool, held: bool) -> Ending:
         finished: Whether the work was complete anyway.
         held: Whether this pod still holds the agent. If so, it was the pod that was asked to stop, and it exits.
             If only the agent was taken from it, it asks for another assignment.
+        yielded: Whether the pod only gives the agent back, and asks for another assignment.
     """
-    exit_code = EXIT_DONE if held else None
+    exit_code = EXIT_DONE if held and not yielded else None
     if finished:
         return Ending(pb.OUTCOME_FINISHED, exit_code=exit_code)
     return Ending(pb.OUTCOME_DRAINED, reason, exit_code)

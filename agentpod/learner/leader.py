@@ -225,7 +225,7 @@ class Leader:
         finished = self.training is not None and self.training.finished
         if not lease.stop.done():
             return Ending(orchestrator_pb.OUTCOME_FINISHED)
-        return ending_of_stop(lease.stop.result(), finished=finished, held=lease.held)
+        return ending_of_stop(lease.stop.result(), finished=finished, held=lease.held, yielded=lease.yielded)
 
     async def _leave(self, *, publish: bool) -> None:
         """Ends a training that failed."""
@@ -264,7 +264,7 @@ class Leader:
                 # Another pod holds the agent, or the orchestrator does not answer. The lease expires by itself, and the
                 # next pod continues from what is published.
                 _log.warning("the end of the assignment could not be reported", error=error.message)
-        if ending.outcome == orchestrator_pb.OUTCOME_DRAINED and ending.exit_code is None:
+        if ending.outcome == orchestrator_pb.OUTCOME_DRAINED and ending.exit_code is None and not lease.yielded:
             # The cause may still be there: without a pause the pod would acquire and give up in a tight loop.
             await asyncio.sleep(GIVEN_UP_SECONDS)
 

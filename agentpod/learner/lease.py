@@ -40,6 +40,7 @@ class Lease:
         progress: What the next renewal reports; written by ProgressReporter only.
         stop: Completed with the reason when the work must end before its budget is used up.
         held: False once the agent belongs to another pod: this pod must neither publish nor complete it any more.
+        yielded: Whether the work ends only because the pod is needed for other work, so that the pod does not exit.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Lease:
         self.progress = pb.Progress()
         self.stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.held = True
+        self.yielded = False
         self._orchestrator = orchestrator
         self._orphan_seconds = orphan_seconds
         self._clock = clock
@@ -171,6 +173,9 @@ class Lease:
             _log.info("directive received", directive=directive, reason=response.reason)
         if response.directive == pb.DIRECTIVE_CANCEL:
             self.request_stop(response.reason or "the orchestrator cancelled the assignment", held=False)
+        elif response.directive == pb.DIRECTIVE_YIELD:
+            self.yielded = self.yielded or not self.stop.done()
+            self.request_stop(response.reason or "the orchestrator has more urgent work")
         elif response.directive != pb.DIRECTIVE_CONTINUE:
             # DRAIN, and every value that this build does not know: the contract requires it, and no work is lost.
             self.request_stop(response.reason or "the orchestrator drains this pod")

@@ -181,6 +181,7 @@ class Assignments:
             training=isinstance(held.work, AgentRecord),
             drain_reason=held.drain_reason,
             end_reason=held.tournament.end_reason,
+            yield_reason=self._runtime.leases.yield_reason(work_id, lease_epoch),
         )
         if holds:
             if fault := self._new_fault(work_id, progress):

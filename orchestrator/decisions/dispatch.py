@@ -172,7 +172,7 @@ class LeaseDirective:
     reason: str = ""
 
 
-def direct(*, held: bool, training: bool, drain_reason: str, end_reason: str) -> LeaseDirective:
+def direct(*, held: bool, training: bool, drain_reason: str, end_reason: str, yield_reason: str = "") -> LeaseDirective:
     """Decides what a pod that renews a lease must do.
 
     Args:
@@ -180,10 +180,13 @@ def direct(*, held: bool, training: bool, drain_reason: str, end_reason: str) ->
         training: True for an agent, False for an evaluation, which is completed even after the tournament has ended.
         drain_reason: See `DispatchState`.
         end_reason: See `DispatchState`.
+        yield_reason: Why the pod is needed for other work; empty if it is not.
     """
     if not held:
         return LeaseDirective(pb.DIRECTIVE_CANCEL, "the assignment is already complete")
     reason = drain_reason or (end_reason if training else "")
+    if not reason and training and yield_reason:
+        return LeaseDirective(pb.DIRECTIVE_YIELD, yield_reason)
     return LeaseDirective(pb.DIRECTIVE_DRAIN, reason) if reason else LeaseDirective(pb.DIRECTIVE_CONTINUE)
 
 

@@ -90,13 +90,13 @@ def next_candidate(board: Iterable[Candidate], checks: Iterable[TargetCheck], ta
     return next((one for one in board if one.score >= target and one.candidate_id not in checked), None)
 
 
-def pod_to_free(training: Iterable[tuple[str, float | None]]) -> str:
-    """Returns which pod is interrupted so that a check need not wait for the end of an assignment; empty if none.
+def work_to_interrupt(training: Iterable[tuple[str, float | None]]) -> str:
+    """Returns which agent is interrupted so that a check need not wait for the end of an assignment; empty if none.
 
-    It is the one whose agent has no score, then the lowest, so that the best agent trains on.
+    It is one without a score, otherwise the one with the lowest, so that the best agent trains on.
 
     Args:
-        training: Pods that train, oldest first, each with the score of its agent.
+        training: Agents that are trained, the one assigned first comes first, each with its score.
     """
-    ordered = sorted(training, key=lambda pod: (pod[1] is not None, pod[1] or 0.0))
+    ordered = sorted(training, key=lambda agent: (agent[1] is not None, agent[1] or 0.0))
     return ordered[0][0] if ordered else ""

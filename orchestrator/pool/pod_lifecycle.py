@@ -117,6 +117,19 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> None:
         transaction.record_event("pod_unknown", message, tournament_id=listed.tournament_id, pod_id=listed.pod_id)
 
 
+def retire(transaction: Transaction, pod_id: str, reason: str) -> None:
+    """Asks a pod to publish and stop; it is notified when it next requests work or reports."""
+    pod = records.find(transaction, PodRecord, pod_id)
+    if pod is None or pod.drain_reason:
+        return
+    tournament = records.find(transaction, TournamentRecord, pod.tournament_id)
+    # The reason why the tournament has ended is more useful than "it has no work".
+    reason = (tournament.end_reason if tournament else "") or reason
+    records.save(transaction, replace(pod, drain_reason=reason))
+    message = f"{pod_id} is asked to stop: {reason}"
+    transaction.record_event("pod_draining", message, tournament_id=pod.tournament_id, pod_id=pod_id)
+
+
 def mark_gone(transaction: Transaction, pod_id: str, last_log_line: str) -> tuple[str, int]:
     """Records that a pod is gone, and fails its tournament if too many pods died before they did useful work.
 

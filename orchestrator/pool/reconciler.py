@@ -33,7 +33,7 @@ from orchestrator.state.observation import Observation, observe
 from orchestrator.state.pod_views import PodViews
 from orchestrator.state.records import RUNNING, PodRecord, TournamentRecord
 from orchestrator.state.runtime import RuntimeState, save_changes
-from orchestrator.state.transitions import fail_tournament, retire
+from orchestrator.state.transitions import fail_tournament
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.completion import CompletionCheck
 from orchestrator.tournaments.snapshots import ChampionSnapshots
@@ -250,7 +250,7 @@ class Reconciler:
             pod = await self._state.transact(pod_lifecycle.record_intent, action.tournament_id, action.reason)
             self._starts[pod.pod_id] = asyncio.create_task(self._start(pod))
         elif isinstance(action, RetirePod):
-            await self._state.transact(retire, action.pod_id, action.reason)
+            await self._state.transact(pod_lifecycle.retire, action.pod_id, action.reason)
         elif isinstance(action, PoolShort):
             await self._record_short(action.tournament_id, action.reason)
         else:

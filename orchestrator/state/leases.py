@@ -54,6 +54,8 @@ class Leases:
         # either finds the lease expired or pushes its new expiry time.
         self._expiry_checks: list[tuple[float, str, int]] = []
         self._expired: dict[str, Lease] = {}
+        # Reason by work id and lease epoch.
+        self._yielding: dict[tuple[str, int], str] = {}
         # Steps per second that each pod reported last.
         self._speeds: dict[str, float] = {}
 
@@ -113,6 +115,16 @@ class Leases:
         if lease and lease.lease_epoch == lease_epoch:
             del self.held[work_id], self._by_pod[lease.pod_id][work_id]
             self._expired.pop(work_id, None)
+            self._yielding.pop((work_id, lease_epoch), None)
+
+    def request_yield(self, work_id: str, reason: str) -> None:
+        """Lets the pod that holds work give it back with its next renewal, because the pod is needed for other work."""
+        if lease := self.held.get(work_id):
+            self._yielding[work_id, lease.lease_epoch] = reason
+
+    def yield_reason(self, work_id: str, lease_epoch: int) -> str:
+        """Why the pod must give work back; empty if it may keep it."""
+        return self._yielding.get((work_id, lease_epoch), "")
 
     def release_pod(self, pod_id: str) -> None:
         """Ends all leases of a pod that is gone."""

@@ -1,6 +1,6 @@
 """Reads checks of the target return from the evaluations that they are; the rules are in `decisions.target`.
 
-A check is an evaluation with a request id of its own, so the database is the only record of it.
+A check is an evaluation whose request id marks it, so the database is the only record of it.
 """
 
 import math

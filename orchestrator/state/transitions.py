@@ -1,10 +1,10 @@
-"""Applies state transitions that several packages need: a tournament fails, an evaluation ends, a pod is drained."""
+"""Applies state transitions that several packages need: a tournament fails, an evaluation ends."""
 
 from dataclasses import replace
 
 from orchestrator.state import records, target_records
 from orchestrator.state.database import Transaction
-from orchestrator.state.records import FAILED, RUNNING, EvaluationRecord, PodRecord, TournamentRecord, WorkPhase
+from orchestrator.state.records import FAILED, RUNNING, EvaluationRecord, WorkPhase
 
 
 def end_evaluation(transaction: Transaction, evaluation: EvaluationRecord) -> None:
@@ -37,16 +37,3 @@ def fail_tournament(transaction: Transaction, tournament_id: str, reason: str) -
     records.save(transaction, replace(tournament, state=FAILED, reason=reason, end_time=transaction.now))
     transaction.record_event("tournament_failed", reason, tournament_id=tournament_id)
     withdraw_target_checks(transaction, tournament_id)
-
-
-def retire(transaction: Transaction, pod_id: str, reason: str) -> None:
-    """Asks a pod to publish and stop; it is notified when it next requests work or reports."""
-    pod = records.find(transaction, PodRecord, pod_id)
-    if pod is None or pod.drain_reason:
-        return
-    tournament = records.find(transaction, TournamentRecord, pod.tournament_id)
-    # The reason why the tournament has ended is more useful than "it has no work".
-    reason = (tournament.end_reason if tournament else "") or reason
-    records.save(transaction, replace(pod, drain_reason=reason))
-    message = f"{pod_id} is asked to stop: {reason}"
-    transaction.record_event("pod_draining", message, tournament_id=pod.tournament_id, pod_id=pod_id)

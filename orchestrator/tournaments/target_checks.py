@@ -1,6 +1,6 @@
 """Checks candidates that reached `target_return` on new episodes; these evaluations are queued like any other.
 
-The rules are in `decisions.target`. A check is an evaluation with a request id of its own, so the database is the only
+The rules are in `decisions.target`. A check is an evaluation whose request id marks it, so the database is the only
 record of the checks, and they survive a restart.
 """
 
@@ -13,7 +13,6 @@ from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import TournamentRecord
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.target_records import evaluation_ids_of_checks, read_checks, request_id_of
-from orchestrator.state.transitions import retire
 from orchestrator.tournaments import lifecycle
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import DeadlineExceeded, Unavailable
@@ -21,9 +20,8 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.seeding import purpose_seed
 
-PATIENCE_SECONDS = 30.0
-"""After this time without a free pod, a pod is asked to publish and stop. Its successor plays the check and then resumes
-the agent."""
+WAIT_SECONDS = 3.0
+"""After this time without a free pod, a pod gives its agent back, plays the check and then resumes the agent."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class _Checks:
     queued_at: float = 0.0
     """Monotonic time at which the last check was seen first."""
     freed: bool = False
-    """Whether a pod was interrupted for the last check."""
+    """Whether a pod was asked to give its agent back for the last check."""
 
 
 class TargetChecks:
@@ -76,7 +74,7 @@ class TargetChecks:
         if found := target.confirmed(checks.known, objective.target_return):
             return TargetVerdict(confirmed=found)
         if waiting := target.pending(checks.known):
-            await self._free_a_pod(now, tournament, checks, waiting)
+            self._free_a_pod(now, tournament, checks, waiting)
             return TargetVerdict(open=True)
         if best.score < objective.target_return or not self._allowed(tournament, checks, rounds_done):
             return TargetVerdict()
@@ -122,27 +120,19 @@ class TargetChecks:
         self._runtime.reconcile_requested.set()
         return TargetVerdict(open=True)
 
-    async def _free_a_pod(
-        self, now: float, tournament: TournamentRecord, checks: _Checks, waiting: TargetCheck
-    ) -> None:
-        """Interrupts a pod if all of them have been busy with their agents for a while."""
-        evaluation_id = checks.evaluation_ids[waiting.number]
-        if checks.freed or evaluation_id in self._runtime.leases.held or now - checks.queued_at < PATIENCE_SECONDS:
+    def _free_a_pod(self, now: float, tournament: TournamentRecord, checks: _Checks, waiting: TargetCheck) -> None:
+        """Lets a pod give its agent back if all pods have been busy with their agents for a while."""
+        evaluation_id, leases = checks.evaluation_ids[waiting.number], self._runtime.leases
+        if checks.freed or evaluation_id in leases.held or now - checks.queued_at < WAIT_SECONDS:
             return
-        pods = [
-            pod
-            for pod in self._runtime.cache.pods.values()
-            # An external pod is not replaced when it stops.
-            if pod.tournament_id == tournament.tournament_id and not pod.is_external and not pod.drain_reason
-        ]
-        activities = [(pod.pod_id, self._runtime.leases.pod_activity(pod.pod_id, now)) for pod in pods]
-        chosen = target.pod_to_free((pod_id, activity.score) for pod_id, activity in activities)
-        if chosen and all(activity.busy for _, activity in activities):
+        name = tournament.tournament_id
+        training = [lease for lease in leases.held.values() if lease.tournament_id == name and lease.trains]
+        chosen = target.work_to_interrupt(
+            (lease.work_id, lease.progress.score if lease.progress.HasField("score") else None) for lease in training
+        )
+        if chosen:
             checks.freed = True
-            reason = f"{evaluation_id} checks the target return and has waited for {PATIENCE_SECONDS:.0f} s"
-            await self._state.transact(retire, chosen, reason)
-            self._runtime.changes.notify_all()
-            self._runtime.reconcile_requested.set()
+            leases.request_yield(chosen, f"{evaluation_id}, which checks the target return, is more urgent")
 
 
 def _queue(transaction: Transaction, tournament: TournamentRecord, candidate: Candidate, number: int) -> str:

@@ -83,6 +83,10 @@ class _DirectiveEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Directive.V
     """Publish a checkpoint, complete the assignment as DRAINED, and exit."""
     DIRECTIVE_CANCEL: _Directive.ValueType  # 3
     """Stop without publishing."""
+    DIRECTIVE_YIELD: _Directive.ValueType  # 5
+    """Publish a checkpoint, complete the assignment as DRAINED, and ask for work again: something more urgent is queued.
+    A pod resumes the agent later.
+    """
 
 class Directive(_Directive, metaclass=_DirectiveEnumTypeWrapper):
     """What a pod must do next. A pod treats a value that it does not know, UNSPECIFIED included, as DRAIN: newer
@@ -97,6 +101,10 @@ DIRECTIVE_DRAIN: Directive.ValueType  # 2
 """Publish a checkpoint, complete the assignment as DRAINED, and exit."""
 DIRECTIVE_CANCEL: Directive.ValueType  # 3
 """Stop without publishing."""
+DIRECTIVE_YIELD: Directive.ValueType  # 5
+"""Publish a checkpoint, complete the assignment as DRAINED, and ask for work again: something more urgent is queued.
+A pod resumes the agent later.
+"""
 Global___Directive: _TypeAlias = Directive  # noqa: Y015
 
 class _Outcome:

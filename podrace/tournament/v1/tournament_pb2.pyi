@@ -526,7 +526,10 @@ class ObjectiveSpec(_message.Message):
     WALL_CLOCK_DURATION_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     target_return: _builtins.float
-    """Score of the best candidate. What counts is its mean return; the standard error is not subtracted."""
+    """Score of the best candidate, on new episodes: a candidate that reaches this score on the board is evaluated again on
+    `evaluation.episodes` episodes that it was not selected on. What counts is its mean return there; the standard error
+    is not subtracted. All these checks but the first keep to `evaluation.share`.
+    """
     environment_steps: _builtins.int
     """Environment steps of all agents together."""
     @_builtins.property

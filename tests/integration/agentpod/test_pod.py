@@ -67,6 +67,17 @@ async def test_a_drained_agent_resumes_from_its_last_state(mesh, make_spec, make
     assert last.rollouts == drained.manifest.rollouts + 4
 
 
+async def test_a_pod_that_yields_its_agent_publishes_it_and_asks_for_other_work(mesh, make_spec, make_assignment):
+    mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_YIELD, 1
+    spec = make_spec(steps=10**7, evaluation={"episodes": 4, "every_environment_steps": 10**7})
+    assert await run(mesh, make_assignment(spec)) == 0
+    assert only_completion(mesh).outcome == pb.OUTCOME_DRAINED
+    yielded = fetch_latest(store_of(mesh), "t-a0")
+    assert yielded is not None
+    assert yielded.manifest.environment_steps == only_completion(mesh).progress.environment_steps > 0
+    assert mesh.orchestrator.refused == 1, "a pod that drains exits without asking"
+
+
 OFF_POLICY = {
     "algorithms": {
         "sac-discrete": {

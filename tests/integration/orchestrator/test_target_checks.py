@@ -110,34 +110,49 @@ async def test_checks_keep_to_the_share_of_evaluations(mesh: Any, target_spec: A
     assert (await mesh.kinds(name)).count("evaluation_created") == 2, "10 s of 100 s"
 
 
-async def test_a_check_gets_a_pod_if_all_have_been_busy_for_a_while(mesh: Any, target_spec: Any) -> None:
+async def test_a_pod_gives_its_agent_back_if_all_have_been_busy_for_a_while(mesh: Any, target_spec: Any) -> None:
     name, work = await started(mesh, target_spec())
     mesh.leaderboard.score(name, 480.0)
     await mesh.cycle()
-    await mesh.cycle(29.0)
+    await mesh.cycle(2.9)
     assert (await mesh.renew(work)).directive == pb.DIRECTIVE_CONTINUE
-    await mesh.cycle(1.0)
+    await mesh.cycle(0.1)
     renewed = await mesh.renew(work)
-    assert renewed.directive == pb.DIRECTIVE_DRAIN
-    assert renewed.reason == f"{name}-e0 checks the target return and has waited for 30 s"
-    await mesh.complete(work, pb.OUTCOME_DRAINED)
-    mesh.launcher.pods.pop(f"{name}-p0")
-    await mesh.cycle()
-    await mesh.cycle(60.0)
-    assert (await mesh.kinds(name)).count("pod_draining") == 1, "one pod for each check"
-    await checked(mesh, f"{name}-p1", 470.0)
-    resumed = await mesh.assigned(f"{name}-p1")
+    assert renewed.directive == pb.DIRECTIVE_YIELD
+    assert renewed.reason == f"{name}-e0, which checks the target return, is more urgent"
+    await mesh.complete(work, pb.OUTCOME_DRAINED, message=renewed.reason)
+    await checked(mesh, f"{name}-p0", 470.0)
+    resumed = await mesh.assigned(f"{name}-p0")
     assert (resumed.train.number, resumed.lease_epoch) == (0, 2)
+    await mesh.cycle(60.0)
+    assert (await mesh.renew(resumed)).directive == pb.DIRECTIVE_CONTINUE
+    assert "pod_draining" not in await mesh.kinds(name)
 
 
-async def test_a_pod_that_becomes_free_in_time_is_not_interrupted(mesh: Any, target_spec: Any) -> None:
-    name, work = await started(mesh, target_spec())
+async def test_only_the_agent_with_the_lowest_score_is_interrupted(mesh: Any, target_spec: Any) -> None:
+    name = await mesh.create(target_spec(maximum_pods=2))
+    await mesh.cycle()
+    works = [await mesh.assigned(f"{name}-p{number}") for number in range(2)]
+    for work, score in zip(works, (480.0, 300.0), strict=True):
+        await mesh.renew(work, score=score)
     mesh.leaderboard.score(name, 480.0)
     await mesh.cycle()
-    await mesh.complete(work)
+    await mesh.cycle(3.0)
+    directives = [(await mesh.renew(work, score=1.0)).directive for work in works]
+    assert directives == [pb.DIRECTIVE_CONTINUE, pb.DIRECTIVE_YIELD]
+
+
+async def test_a_pod_that_becomes_free_in_time_takes_the_check(mesh: Any, target_spec: Any) -> None:
+    name = await mesh.create(target_spec(maximum_pods=2))
+    await mesh.cycle()
+    first, second = [await mesh.assigned(f"{name}-p{number}") for number in range(2)]
+    mesh.leaderboard.score(name, 480.0)
+    await mesh.cycle()
+    await mesh.complete(first)
     evaluating = await mesh.assigned(f"{name}-p0")
-    await mesh.cycle(31.0)
+    await mesh.cycle(5.0)
     assert (await mesh.renew(evaluating)).directive == pb.DIRECTIVE_CONTINUE
+    assert (await mesh.renew(second)).directive == pb.DIRECTIVE_CONTINUE
 
 
 async def test_a_check_that_failed_says_why_and_is_not_repeated(mesh: Any, target_spec: Any) -> None:

@@ -54,3 +54,10 @@ def test_a_stop_ends_the_pod_unless_only_the_agent_was_taken_from_it(
     finished: bool, held: bool, ending: Ending
 ) -> None:
     assert ending_of_stop("SIGTERM", finished=finished, held=held) == ending
+
+
+@pytest.mark.parametrize(
+    ("finished", "ending"), [(True, Ending(pb.OUTCOME_FINISHED)), (False, Ending(pb.OUTCOME_DRAINED, "a check waits"))]
+)
+def test_a_pod_that_yields_its_agent_takes_other_work(finished: bool, ending: Ending) -> None:
+    assert ending_of_stop("a check waits", finished=finished, held=True, yielded=True) == ending

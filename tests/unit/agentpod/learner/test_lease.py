@@ -42,3 +42,21 @@ async def test_a_pod_whose_assignment_is_cancelled_publishes_nothing():
     lease = await lease_after(pb.DIRECTIVE_CANCEL)
     assert lease.stop.done()
     assert not lease.held
+
+
+async def test_a_pod_that_yields_holds_its_agent_until_it_has_published():
+    lease = await lease_after(pb.DIRECTIVE_YIELD, "a check waits")
+    assert (lease.stop.result(), lease.held, lease.yielded) == ("a check waits", True, True)
+    assert not (await lease_after(pb.DIRECTIVE_DRAIN)).yielded
+
+
+async def test_a_pod_that_was_stopped_before_does_not_yield():
+    answers = iter([pb.DIRECTIVE_DRAIN, pb.DIRECTIVE_YIELD])
+
+    async def renew(request: pb.RenewAssignmentRequest, timeout: float) -> pb.RenewAssignmentResponse:
+        return pb.RenewAssignmentResponse(directive=next(answers), reason="the pool shrinks")
+
+    lease = Lease(SimpleNamespace(RenewAssignment=renew), pb.Assignment(assignment_id="t-a0.1"), orphan_seconds=60.0)
+    await lease.renew()
+    await lease.renew()
+    assert not lease.yielded

@@ -11,8 +11,8 @@ from orchestrator.decisions.target import (
     describe,
     next_candidate,
     pending,
-    pod_to_free,
     rounds_allow,
+    work_to_interrupt,
 )
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
@@ -77,11 +77,11 @@ def test_a_synchronous_tournament_makes_at_most_one_check_for_each_round() -> No
     assert [rounds_allow([check(0, 1.0)], rounds) for rounds in (0, 1, 2)] == [False, False, True]
 
 
-def test_the_pod_of_the_best_agent_trains_on() -> None:
-    assert pod_to_free([]) == ""
-    assert pod_to_free([("p0", 480.0)]) == "p0"
-    assert pod_to_free([("p0", 480.0), ("p1", -3.0), ("p2", 12.0)]) == "p1"
-    assert pod_to_free([("p0", 480.0), ("p1", -3.0), ("p2", None)]) == "p2"
+def test_the_best_agent_trains_on() -> None:
+    assert work_to_interrupt([]) == ""
+    assert work_to_interrupt([("a0", 480.0)]) == "a0"
+    assert work_to_interrupt([("a0", 480.0), ("a1", -3.0), ("a2", 12.0)]) == "a1"
+    assert work_to_interrupt([("a0", 480.0), ("a1", -3.0), ("a2", None)]) == "a2"
 
 
 def test_a_result_has_score_error_episodes_and_target() -> None:

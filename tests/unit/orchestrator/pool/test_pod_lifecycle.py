@@ -11,7 +11,6 @@ from orchestrator.pool.pod_lifecycle import START_GRACE_SECONDS, compare
 from orchestrator.state import records
 from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import FAILED, EventRecord, PodPhase, PodRecord, TournamentRecord
-from orchestrator.state.transitions import retire
 from orchestrator.tournaments import lifecycle
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.resolve import resolve
@@ -97,8 +96,8 @@ async def test_the_death_of_a_useful_pod_is_not_counted(state: StateDatabase) ->
 async def test_a_pod_that_stops_as_requested_is_not_counted_as_a_death(state: StateDatabase) -> None:
     tournament = await state.transact(new_tournament)
     pod = await state.transact(pod_lifecycle.record_intent, tournament.tournament_id, "a test")
-    await state.transact(retire, pod.pod_id, "the pool shrinks")
-    await state.transact(retire, pod.pod_id, "the pool shrinks")
+    await state.transact(pod_lifecycle.retire, pod.pod_id, "the pool shrinks")
+    await state.transact(pod_lifecycle.retire, pod.pod_id, "the pool shrinks")
     assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, ""))[1] == 0
     assert await kinds(state) == ["tournament_created", "pod_started", "pod_draining", "pod_gone"]
 
